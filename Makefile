@@ -1,0 +1,62 @@
+# Each of `make demo` and `make test` sets up everything it needs on a fresh machine: environment, dependencies, jars, servers.
+# Needed beforehand: make, Python 3.11 or newer, Java 17 or newer, and a way to the package registries.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types unit integration coverage compat docs lock clean
+
+help:  ## what there is to make
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed to develop; set PYTHON=/path/to/python3.11" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+setup: $(READY)  ## the environment in .venv, from the lock
+
+demo: $(READY)  ## a real pipeline on a real broker, killed again and again; then the same with Spark's own sink
+	$(BIN)/onceforall demo
+
+test: $(READY) lint types  ## everything that guards a commit
+	$(BIN)/python -m pytest
+
+lint: $(READY)  ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## strict mypy
+	$(BIN)/mypy
+
+unit: $(READY)  ## the tests that start neither Spark nor a broker
+	$(BIN)/python -m pytest -m "not spark and not kafka"
+
+integration: $(READY)  ## the tests that do
+	$(BIN)/python -m pytest -m "spark or kafka"
+
+coverage: $(READY)  ## names what is untested
+	rm -f .coverage .coverage.*
+	COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(BIN)/coverage run -m pytest
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+COMPAT ?= 4.0.0 4.1.1 4.3.0
+compat: $(READY)  ## the integration tests on the other supported versions of pyspark
+	for version in $(COMPAT); do ./tests/compat.sh $$version || exit 1; done
+
+docs: $(READY)  ## draw the protocol's states from its transition table
+	$(BIN)/python docs/draw_protocol.py
+
+lock:  ## resolve requirements.lock again
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra demo --group dev \
+	  --custom-compile-command "make lock" -o requirements.lock pyproject.toml
+
+clean:  ## remove what was built, but not the jars in the cache folder
+	rm -rf build dist $(VENV) .venv-compat-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
