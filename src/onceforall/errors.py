@@ -1,0 +1,133 @@
+"""Every error that onceforall raises, classified by what its catcher must do.
+
+::
+
+    OnceForAllError
+    ├── ConfigurationError          mend the program or its settings; nothing has happened yet
+    │   ├── OptionError             an option is unknown, malformed, or would break the promise
+    │   ├── SchemaError             a column is missing or has a type that the sink cannot write
+    │   ├── UnsupportedQueryError   this kind of query, trigger or Spark cannot be exactly-once
+    │   ├── SinkCheckError          the system behind a sink refused a check made before any data moved
+    │   └── MissingExtraError       an optional dependency is not installed (also an ImportError)
+    ├── AttemptFailedError          the attempt was aborted; Spark's replay of the batch writes it again
+    │   ├── RefusedRecordError      a record that no replay can write: mend the data or the limit
+    │   └── BatchTooSlowError       the batch cannot be decided within the transaction timeout
+    ├── StoppedError                this run must not go on; nothing was aborted by it
+    │   ├── FencedError             a newer run owns the query; do not restart this one
+    │   ├── InDoubtError            a decided batch is not complete; a restart completes it
+    │   │   └── TransactionLostError  ... but a prepared transaction of it is gone; see the choices it names
+    │   └── OutcomeUnknownError     an append to the commit log got no answer; a restart finds out
+    ├── CheckpointMismatchError     checkpoint and commit log tell different stories; a human must choose
+    ├── DivergenceError             a replay of a decided batch gave other rows (``on_divergence="fail"``)
+    ├── CommitLogError              the commit log cannot be read or written
+    │   ├── CorruptEntryError       an entry is torn or its checksum differs
+    │   ├── ForeignEntryError       a file that onceforall did not write lies in the log
+    │   └── NewerEntryError         an entry was written by a newer release
+    ├── SinkUnavailableError        a sink did not answer; retried until it does
+    ├── EmbeddedServerError         a server for demo or tests could not be started
+    └── ProtocolViolationError      a bug in onceforall: an event that the protocol does not allow
+
+"Failed" and "outcome unknown" are different errors (after httpx and pyiceberg): the first may be tried again, the second
+must first be found out.
+"""
+
+from __future__ import annotations
+
+
+class OnceForAllError(Exception):
+    """The root of all errors of this library."""
+
+
+class ConfigurationError(OnceForAllError, ValueError):
+    """The program or its settings must be mended; no data has moved."""
+
+
+class OptionError(ConfigurationError):
+    """An option is unknown, malformed, or would break the promise."""
+
+
+class SchemaError(ConfigurationError):
+    """A column is missing or has a type that the sink cannot write."""
+
+
+class UnsupportedQueryError(ConfigurationError):
+    """This kind of query, trigger or Spark installation cannot be made exactly-once."""
+
+
+class SinkCheckError(ConfigurationError):
+    """The system behind a sink refused a check that is made before any data moves."""
+
+
+class MissingExtraError(ConfigurationError, ImportError):
+    """An optional dependency is not installed; the message names the extra."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed. Install it with: pip install 'onceforall[{extra}]'")
+
+
+class AttemptFailedError(OnceForAllError):
+    """The attempt at this batch was aborted; nothing of it is visible, and Spark's replay writes it again."""
+
+
+class RefusedRecordError(AttemptFailedError):
+    """A record that no replay can write; the data or a limit must be changed."""
+
+
+class BatchTooSlowError(AttemptFailedError):
+    """The batch took so long that its transactions could time out before they are committed."""
+
+
+class StoppedError(OnceForAllError):
+    """This run must not go on. It aborted nothing: what was decided stays decided."""
+
+
+class FencedError(StoppedError):
+    """A newer run of the same query has taken over; this one can no longer decide anything."""
+
+
+class InDoubtError(StoppedError):
+    """A decided batch is not complete on every sink; the next start completes it."""
+
+
+class TransactionLostError(InDoubtError):
+    """A prepared transaction of a decided batch no longer exists, so its rows are not visible."""
+
+
+class OutcomeUnknownError(StoppedError):
+    """An append to the commit log got no answer; the next start finds out whether it happened."""
+
+
+class CheckpointMismatchError(OnceForAllError):
+    """Spark's checkpoint and the commit log tell different stories; skipping could lose rows, writing could double them."""
+
+
+class DivergenceError(OnceForAllError):
+    """A replay of a decided batch gave other rows than those that were decided."""
+
+
+class CommitLogError(OnceForAllError):
+    """The commit log cannot be read or written."""
+
+
+class CorruptEntryError(CommitLogError):
+    """An entry is torn, truncated, or does not match its checksum."""
+
+
+class ForeignEntryError(CommitLogError):
+    """Something that onceforall did not write lies in the commit log."""
+
+
+class NewerEntryError(CommitLogError):
+    """An entry was written by a newer release of onceforall."""
+
+
+class SinkUnavailableError(OnceForAllError):
+    """A sink did not answer. What was asked of it may have happened; asking again is safe."""
+
+
+class EmbeddedServerError(OnceForAllError):
+    """A server for demo or tests could not be started; the message says why and what helps."""
+
+
+class ProtocolViolationError(OnceForAllError):
+    """An event that the protocol does not allow in this state: a bug in onceforall. The state is unchanged."""

@@ -1,0 +1,152 @@
+"""What the protocol tells the coordinator to do. Pure, frozen values; each is answered by an event unless it says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onceforall.errors import OnceForAllError
+from onceforall.protocol.entries import Claim, Commit, Committable
+from onceforall.protocol.sweeping import Sweep
+
+
+@dataclass(frozen=True)
+class CommitPermit:
+    """The proof that a durable COMMIT names what is about to be committed. Only the transition table makes one.
+
+    Attributes:
+        generation: whose chain holds the COMMIT.
+        index: its index there.
+        batch: the batch that it decides.
+    """
+
+    generation: int
+    index: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class ClaimGeneration:
+    """Create entry 0 of the next chain. Answer: GenerationClaimed."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True)
+class SealPast:
+    """Seal every chain below ours. Answer: PastSealed."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class RecoverSinks:
+    """Per sink, each on its own: commit what is decided, then sweep, now and again later. Answer: SinksRecovered or StopRequested."""
+
+    permit: CommitPermit | None
+    committables: Mapping[str, tuple[Committable, ...]]
+    sweeps: Mapping[str, Sweep]
+
+
+@dataclass(frozen=True)
+class RunWrites:
+    """Run the user's function and the jobs of its writes. Answer: WritesPrepared or WritesFailed."""
+
+    batch: int
+    generation: int
+    reusable: Mapping[str, tuple[Committable, ...]]
+
+
+@dataclass(frozen=True)
+class TakeDigests:
+    """Run the user's function again, with writers that only digest. Answer: DigestsTaken or WritesFailed."""
+
+    batch: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class AppendCommit:
+    """Append the decision. Answer: DecisionAppended, AppendFenced or AppendUnknown."""
+
+    generation: int
+    commit: Commit
+
+
+@dataclass(frozen=True)
+class CommitSinks:
+    """Commit on every sink, in parallel, until each has answered. Answer: SinksCommitted or StopRequested."""
+
+    permit: CommitPermit
+    committables: Mapping[str, tuple[Committable, ...]]
+
+
+@dataclass(frozen=True)
+class SweepOwn:
+    """Abort what losing task attempts of this batch left open. No answer; best effort."""
+
+    sweeps: Mapping[str, Sweep]
+
+
+@dataclass(frozen=True)
+class ReturnBatch:
+    """Return from ``foreachBatch``: the batch is complete on every sink. No answer."""
+
+    batch: int
+
+
+@dataclass(frozen=True)
+class AppendDone:
+    """Append the batch's DONE; may run beside Spark's own commit log. Answer: DoneAppended, AppendFenced or AppendUnknown."""
+
+    generation: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class RetireHandles:
+    """Fence handles whose requests saw a retry. No answer; best effort."""
+
+    committables: Mapping[str, tuple[Committable, ...]]
+
+
+@dataclass(frozen=True)
+class AbortAttempt:
+    """Abort an attempt that will never be decided. Answer: AttemptAborted."""
+
+    committables: Mapping[str, tuple[Committable, ...]]
+    sweeps: Mapping[str, Sweep]
+
+
+@dataclass(frozen=True)
+class ReportDivergence:
+    """Tell the user that a replay gave other rows than were decided. No answer."""
+
+    batch: int
+    message: str
+
+
+@dataclass(frozen=True)
+class StopRun:
+    """Raise this error from ``foreachBatch``. No answer."""
+
+    error: type[OnceForAllError]
+    message: str
+
+
+Decision = (
+    ClaimGeneration
+    | SealPast
+    | RecoverSinks
+    | RunWrites
+    | TakeDigests
+    | AppendCommit
+    | CommitSinks
+    | SweepOwn
+    | ReturnBatch
+    | AppendDone
+    | RetireHandles
+    | AbortAttempt
+    | ReportDivergence
+    | StopRun
+)

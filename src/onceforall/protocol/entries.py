@@ -1,0 +1,136 @@
+"""What the commit log says: the kinds of entry, as frozen values, and their JSON bodies.
+
+Pure: these values neither know where they are stored nor which nonce and checksum surround them (``commit_log`` adds those).
+An entry's body is a JSON object of strings, numbers, lists and objects; what one release writes, every later one reads, so a
+field is never renamed or given another meaning: a new one is added, with a default for bodies that lack it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+Committable = Mapping[str, Any]
+"""A small JSON object, made by a sink's ``pre_commit``: it names a prepared transaction that another process can complete.
+
+Its field ``name`` is the transaction's name in the world, unique within the sink; the other fields are the sink's own.
+"""
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What one task wrote in one write: the number of rows and the sum of their ``xxhash64`` modulo 2^64."""
+
+    rows: int
+    hash_sum: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Entry 0 of a chain: a run of the query owns this generation."""
+
+    kind: ClassVar[str] = "CLAIM"
+    query_id: str
+    run_id: str
+    checkpoint: str
+    owner: str = ""
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body."""
+        return {"query_id": self.query_id, "run_id": self.run_id, "checkpoint": self.checkpoint, "owner": self.owner}
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The decision: this batch, read from these offsets, is committed on every sink.
+
+    Attributes:
+        batch: Spark's batch id.
+        offsets: what Spark's offset log says of the batch's end, a JSON string per source (``-`` where a source has none).
+        committables: per sink name, the prepared transactions; a sink that got no rows has none.
+        digests: per write (sink name, ordinal), the digest of each task by partition number.
+    """
+
+    kind: ClassVar[str] = "COMMIT"
+    batch: int
+    offsets: tuple[str, ...]
+    committables: Mapping[str, tuple[Committable, ...]]
+    digests: Mapping[str, tuple[Digest, ...]] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body; hash sums are hexadecimal, for readers whose numbers end at 2^53."""
+        return {
+            "batch": self.batch,
+            "offsets": list(self.offsets),
+            "committables": {sink: [dict(c) for c in cs] for sink, cs in self.committables.items()},
+            "digests": {write: [[d.rows, f"{d.hash_sum:016x}"] for d in ds] for write, ds in self.digests.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Done:
+    """The decided batch is complete on every sink; it must never be completed again."""
+
+    kind: ClassVar[str] = "DONE"
+    batch: int
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body."""
+        return {"batch": self.batch}
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Nothing follows in this chain, and every chain below it was sealed before it.
+
+    It carries what all chains up to and including this one have decided, so that a start reads one seal instead of every
+    chain. That is a function of immutable entries: whoever seals, writes the same.
+
+    Attributes:
+        decided_generation: the generation whose chain holds the last decision, or None when nothing was ever decided.
+        decided_index: the index of that COMMIT in its chain.
+        done: whether that decision's DONE is in these chains.
+    """
+
+    kind: ClassVar[str] = "SEAL"
+    decided_generation: int | None
+    decided_index: int | None
+    done: bool
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body."""
+        return {"decided_generation": self.decided_generation, "decided_index": self.decided_index, "done": self.done}
+
+
+Entry = Claim | Commit | Done | Seal
+
+
+def entry_from_body(kind: str, body: Mapping[str, Any]) -> Entry:
+    """Read an entry back.
+
+    Args:
+        kind: one of ``CLAIM``, ``COMMIT``, ``DONE``, ``SEAL``.
+        body: the JSON object that ``body()`` of that kind gave, by this release or an earlier one.
+
+    Raises:
+        KeyError, TypeError, ValueError: the body is not one; the caller knows the file and says so.
+    """
+    if kind == Claim.kind:
+        return Claim(str(body["query_id"]), str(body["run_id"]), str(body["checkpoint"]), str(body.get("owner", "")))
+    if kind == Commit.kind:
+        return Commit(
+            batch=int(body["batch"]),
+            offsets=tuple(str(o) for o in body["offsets"]),
+            committables={str(sink): tuple(dict(c) for c in cs) for sink, cs in body["committables"].items()},
+            digests={
+                str(write): tuple(Digest(int(rows), int(hash_sum, 16)) for rows, hash_sum in ds)
+                for write, ds in body.get("digests", {}).items()
+            },
+        )
+    if kind == Done.kind:
+        return Done(int(body["batch"]))
+    if kind == Seal.kind:
+        generation, index = body["decided_generation"], body["decided_index"]
+        return Seal(None if generation is None else int(generation), None if index is None else int(index), bool(body["done"]))
+    raise ValueError(f"unknown kind of entry {kind!r}")

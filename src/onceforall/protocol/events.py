@@ -1,0 +1,153 @@
+"""The facts that the coordinator observes and feeds to the protocol. Pure, frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onceforall.protocol.entries import Claim, Committable, Digest
+from onceforall.protocol.history import History
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A decided transaction that its system no longer has, with the system's own words."""
+
+    sink: str
+    committable: Committable
+    reason: str
+
+
+@dataclass(frozen=True)
+class SinkAnswers:
+    """What one sink answered to a commit; see ``onceforall.sink.CommitReport``."""
+
+    completed: tuple[Committable, ...] = ()
+    retired: tuple[Committable, ...] = ()
+    lost: tuple[Lost, ...] = ()
+
+
+@dataclass(frozen=True)
+class BatchRequested:
+    """Spark calls ``foreachBatch``."""
+
+    batch: int
+    offsets: tuple[str, ...]
+    stateful: bool
+
+
+@dataclass(frozen=True)
+class GenerationClaimed:
+    """Entry 0 of our chain is durable. ``previous`` is the claim of the newest generation below it."""
+
+    generation: int
+    previous: Claim | None
+
+
+@dataclass(frozen=True)
+class PastSealed:
+    """Every chain below ours is sealed. ``spark_committed``: the last batch in Spark's commit log, read after that; -1: none."""
+
+    history: History
+    spark_committed: int
+
+
+@dataclass(frozen=True)
+class SinksRecovered:
+    """Every sink has completed what was decided, and was swept. Empty answers: nothing was pending."""
+
+    answers: Mapping[str, SinkAnswers]
+
+
+@dataclass(frozen=True)
+class DoneAppended:
+    """The DONE of the decided batch is durable in our chain."""
+
+
+@dataclass(frozen=True)
+class WritesPrepared:
+    """Every write of the batch is pre-committed.
+
+    Attributes:
+        committables: per sink.
+        digests: per write.
+        elapsed_ms: since before the first transaction was opened.
+        attempts_lost: a task attempt failed, was speculative, or was resubmitted: it may have left an open transaction.
+    """
+
+    committables: Mapping[str, tuple[Committable, ...]]
+    digests: Mapping[str, tuple[Digest, ...]]
+    elapsed_ms: int
+    attempts_lost: bool
+
+
+@dataclass(frozen=True)
+class WritesFailed:
+    """The user's function or a write raised. ``committables``: what is known to be prepared nevertheless."""
+
+    reason: str
+    committables: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DigestsTaken:
+    """A decided batch ran again without writing."""
+
+    digests: Mapping[str, tuple[Digest, ...]]
+
+
+@dataclass(frozen=True)
+class DecisionAppended:
+    """COMMIT is durable at this index of our chain: the batch is decided."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class AppendFenced:
+    """Our chain is sealed: a newer run owns the query, and the append did not happen."""
+
+
+@dataclass(frozen=True)
+class AppendUnknown:
+    """The append may or may not have happened, and cannot be found out."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class SinksCommitted:
+    """Every sink answered to the commit of the batch. ``sealed``: our chain is sealed (only looked at when something is lost)."""
+
+    answers: Mapping[str, SinkAnswers]
+    sealed: bool = False
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    """The query was asked to stop while a commit, or a recovery, still waits for a sink."""
+
+    waiting_for: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AttemptAborted:
+    """What could be reached of the failed attempt is aborted; sweeps find the rest."""
+
+
+Event = (
+    BatchRequested
+    | GenerationClaimed
+    | PastSealed
+    | SinksRecovered
+    | DoneAppended
+    | WritesPrepared
+    | WritesFailed
+    | DigestsTaken
+    | DecisionAppended
+    | AppendFenced
+    | AppendUnknown
+    | SinksCommitted
+    | StopRequested
+    | AttemptAborted
+)

@@ -1,0 +1,118 @@
+"""What to do with the batch that Spark asks for, given what the sealed past decided; and whether two replays agree.
+
+Pure. design.md §2.3: a decision holds for its offsets alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from onceforall.errors import CheckpointMismatchError, FencedError, OnceForAllError
+from onceforall.protocol.entries import Commit, Digest
+from onceforall.protocol.events import BatchRequested
+from onceforall.protocol.history import History
+
+
+class Verdict(Enum):
+    """What happens to a requested batch."""
+
+    WRITE = "write"
+    SKIP = "skip"
+    DIGEST = "digest"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The batch is refused; nothing is written and nothing is skipped."""
+
+    error: type[OnceForAllError]
+    message: str
+
+
+REMEDY = (
+    "If another run of this query is alive, let it go on and do not restart this one. If the checkpoint was edited, restored "
+    "or mixed with another one, put back the folder that belongs to this commit log; skipping could lose rows, and writing "
+    "could double them."
+)
+
+
+def judge(request: BatchRequested, history: History, spark_committed: int) -> Verdict | Refusal:
+    """Decide what happens to a requested batch.
+
+    Args:
+        request: what Spark asks for.
+        history: what the sealed past and this run have decided.
+        spark_committed: the last batch in Spark's commit log when the past was sealed; -1 when there was none.
+
+    Returns:
+        A verdict, or a refusal with its error. A batch is written only when it follows directly on the last decided one (or
+        nothing was ever decided), and passed over only when the decision was made for these very offsets.
+    """
+    decided = history.decided
+    if decided is None or request.batch == decided.commit.batch + 1:
+        return Verdict.WRITE
+    last = decided.commit.batch
+    if request.batch <= spark_committed and request.batch <= last:
+        return Refusal(
+            FencedError,
+            f"Spark asks for batch {request.batch}, but its own commit log has batch {spark_committed} by now and the commit log "
+            f"has decided batch {last}: another run of this query was alive when this one started, and it went further. "
+            "Let that run go on, or stop it and start this one again.",
+        )
+    if request.batch < last:
+        return Refusal(
+            CheckpointMismatchError,
+            f"Spark asks for batch {request.batch}, but batch {last} is already decided in the commit log. {REMEDY}",
+        )
+    if request.batch > last:
+        return Refusal(
+            CheckpointMismatchError,
+            f"Spark asks for batch {request.batch}, but the last batch decided in the commit log is {last}: batches "
+            f"{last + 1} to {request.batch - 1} were run without onceforall, or entries of the commit log are missing. {REMEDY}",
+        )
+    if request.offsets != decided.commit.offsets:
+        return Refusal(
+            CheckpointMismatchError,
+            f"Batch {last} was decided for the offsets {_short(decided.commit.offsets)}, but Spark asks for it with "
+            f"{_short(request.offsets)}. {REMEDY}",
+        )
+    return Verdict.DIGEST if request.stateful else Verdict.SKIP
+
+
+def _short(offsets: tuple[str, ...]) -> str:
+    text = " | ".join(offsets)
+    return text if len(text) <= 400 else text[:400] + "…"
+
+
+def divergence(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> str | None:
+    """Compare the digests of a replay with the decided ones.
+
+    Only totals are compared: rows that the replay placed in other tasks are the same rows.
+
+    Returns:
+        None when every write has the same rows; otherwise a sentence that names the writes that differ.
+    """
+    differing = []
+    for write in sorted({*decided.digests, *digests}):
+        before, after = total(decided.digests.get(write, ())), total(digests.get(write, ()))
+        if before != after:
+            rows = (
+                f"{before.rows} rows then, {after.rows} now"
+                if before.rows != after.rows
+                else f"{before.rows} rows, of other content"
+            )
+            differing.append(f"{write}: {rows}")
+    if not differing:
+        return None
+    return (
+        f"The replay of the decided batch {decided.batch} did not give the rows that were decided ({'; '.join(differing)}). The "
+        "sinks hold what was decided, once; the query's state now comes from the replay. Common causes: floating-point sums "
+        "after a shuffle, rand(), current_timestamp(), uuid(), a lookup in a table that changes."
+    )
+
+
+def total(digests: tuple[Digest, ...]) -> Digest:
+    """Add up the digests of all tasks of a write."""
+    return Digest(sum(d.rows for d in digests), sum(d.hash_sum for d in digests) % 2**64)

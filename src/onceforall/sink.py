@@ -1,0 +1,207 @@
+"""The contract of a two-phase sink, and its small value types.
+
+A sink is one object that is created by the user on the driver, pickled to the executors, and used on both sides:
+
+==================  ========  ==========================================================================================
+method              where     when
+==================  ========  ==========================================================================================
+``check``           driver    once per start, before any data moves; raises what would fail later
+``columns``         driver    once per write; what of the rows the sink takes
+``begin_transaction``  task   once per task attempt that has rows, before the first ``invoke``
+``invoke``          task      once per Arrow record batch
+``pre_commit``      task      once, after the last ``invoke``; from its return on, only the driver may end the transaction
+``discard``         task      instead of ``pre_commit`` and after a failure of it; best effort
+``commit``          driver    after the durable decision, until it has an answer; again after a crash, in another process
+``abort``           driver    for an attempt that will never be decided
+``retire``          driver    after DONE: fence committed transactions whose handles must not be used again
+``recover``         driver    at each start and now and then: abort what a ``Sweep`` covers
+==================  ========  ==========================================================================================
+
+``commit``, ``abort``, ``retire`` and ``recover`` are idempotent and may run in several processes at once. ``pre_commit`` exhausts
+every reason to refuse: after the decision a sink may be away (``SinkUnavailableError``, asked again), but may not say no.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from onceforall.protocol.entries import Committable
+from onceforall.protocol.machine import CommitPermit
+from onceforall.protocol.sweeping import Sweep
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "Capabilities",
+    "CommitPermit",
+    "CommitReport",
+    "Committable",
+    "LostTransaction",
+    "StartInfo",
+    "Sweep",
+    "TaskAttempt",
+    "TwoPhaseCommitSink",
+]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a sink can do.
+
+    Attributes:
+        two_phase: a prepared transaction survives the process that prepared it, and another process can complete it.
+        transaction_timeout_ms: after which time the system aborts an open transaction by itself; None: never. The coordinator
+            decides a batch only with enough of it left.
+        delivery: ``exactly_once``, ``at_least_once`` or ``none``; the latter two take no part in the decision.
+    """
+
+    two_phase: bool
+    transaction_timeout_ms: int | None = None
+    delivery: str = "exactly_once"
+
+
+@dataclass(frozen=True)
+class StartInfo:
+    """What a sink learns at start, on the driver."""
+
+    query_id: str
+    sink: str
+    spark: SparkSession | None = None
+
+
+@dataclass(frozen=True)
+class TaskAttempt:
+    """Which attempt of which task writes; everything that a name in the world is made of.
+
+    Attributes:
+        query_id: Spark's query id, stable over restarts.
+        sink: the sink's name in its query.
+        generation: the run's generation in the commit log.
+        batch: Spark's batch id.
+        write: the ordinal of this write within the batch.
+        partition: Spark's partition number.
+        slot: a small number that no other task attempt of this batch has: not a retried one, not a speculative one, not one of
+            a resubmitted stage.
+        reusable: committables of this sink that are complete without any doubt, each as ``CommitReport.completed`` gave it,
+            plus ``"batch"``: a live producer that is exactly in this state may go on (design.md §2.2).
+    """
+
+    query_id: str
+    sink: str
+    generation: int
+    batch: int
+    write: int
+    partition: int
+    slot: int
+    reusable: tuple[Committable, ...] = ()
+
+
+@dataclass(frozen=True)
+class LostTransaction:
+    """A decided transaction that the system no longer has, with the system's own words."""
+
+    committable: Committable
+    reason: str
+
+
+@dataclass(frozen=True)
+class CommitReport:
+    """The answers to a ``commit``: every committable is in exactly one of the three.
+
+    Attributes:
+        completed: committed now or before, every request answered at the first try: its producer may go on.
+        retired: committed, but a request for it saw a retry, a timeout or a disconnect: fenced after DONE, never used again.
+        lost: the system says that it cannot be committed (any more).
+    """
+
+    completed: tuple[Committable, ...] = ()
+    retired: tuple[Committable, ...] = ()
+    lost: tuple[LostTransaction, ...] = ()
+
+
+class TwoPhaseCommitSink(ABC):
+    """A sink that takes part in the two-phase commit of a batch. The module's docstring says what is called where."""
+
+    kind: ClassVar[str]
+    """A short word for the kind of sink; part of the default name."""
+
+    @property
+    @abstractmethod
+    def default_name(self) -> str:
+        """The sink's name in its query when the user gives none: its kind and target, the same at each start."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What this sink can do, as configured."""
+
+    @abstractmethod
+    def columns(self, schema: StructType) -> list[Column]:
+        """Return the columns that the sink writes, named and cast as ``invoke`` wants them.
+
+        Raises:
+            SchemaError: a column is missing or of a type that the sink cannot write; the message names it.
+        """
+
+    def check(self, start: StartInfo) -> None:
+        """Check at start, before any data moves, what would make a later call fail (target, rights, limits).
+
+        Raises:
+            SinkCheckError, OptionError, SinkUnavailableError: naming the thing and the remedy.
+        """
+
+    @abstractmethod
+    def begin_transaction(self, attempt: TaskAttempt) -> Any:
+        """Open a transaction in a task and return the sink's own object for it."""
+
+    @abstractmethod
+    def invoke(self, transaction: Any, rows: pa.RecordBatch) -> None:
+        """Write rows (the columns of ``columns``) within the transaction."""
+
+    @abstractmethod
+    def pre_commit(self, transaction: Any) -> Committable | None:
+        """Make everything written durable and ready to commit; return its committable, or None when nothing needs a commit."""
+
+    @abstractmethod
+    def discard(self, transaction: Any) -> None:
+        """Give up a transaction in the task that opened it. Never raises; what it cannot abort, a sweep finds."""
+
+    @abstractmethod
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
+        """Commit all of them, in parallel where it can; idempotent: "already committed" is a success.
+
+        Args:
+            permit: the proof that a durable decision names these committables; nothing commits without one.
+            committables: what ``pre_commit`` returned, perhaps in another process, long ago.
+
+        Raises:
+            SinkUnavailableError: no answer for at least one; the coordinator asks again for all.
+        """
+
+    @abstractmethod
+    def abort(self, committables: Sequence[Committable]) -> None:
+        """Abort prepared transactions of an attempt that will never be decided.
+
+        Raises:
+            SinkUnavailableError: at least one may still be open; a sweep finds it later.
+        """
+
+    def retire(self, committables: Sequence[Committable]) -> None:
+        """Fence committed transactions' handles, so that a late request finds another epoch. Called after DONE only."""
+
+    @abstractmethod
+    def recover(self, sweep: Sweep) -> int:
+        """Find this sink's open transactions in the world, abort each that the sweep covers, and return how many.
+
+        Raises:
+            SinkUnavailableError: not all could be looked at; the coordinator asks again later.
+        """
+
+    def close(self) -> None:
+        """Release what the driver's side holds (connections). The sink may be used again afterwards."""
