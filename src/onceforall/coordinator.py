@@ -1,0 +1,349 @@
+"""The only driver of the protocol: it observes facts, feeds them to ``protocol.machine``, and executes what comes out.
+
+It decides nothing. The caller's sequence, once per call of ``foreachBatch``::
+
+    coordinator.request(batch, offsets, stateful, writer)    # feeds the fact in
+    while coordinator.pending:                               # or run_batch(), which does all this
+        coordinator.step()                                   # executes exactly one decision
+
+``run_batch`` executes the ``AppendDone`` behind ``ReturnBatch`` on a thread of its own, while Spark writes its own commit log; the next
+request waits for it first. Storage, sinks, clock, waiting and the writing of a batch are handed in, so that a simulator can
+drive the very same code.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from onceforall.errors import FencedError, OnceForAllError
+from onceforall.protocol import decisions as do
+from onceforall.protocol import events as saw
+from onceforall.protocol.entries import Claim, Commit, Committable, Digest, Done
+from onceforall.protocol.history import History
+from onceforall.protocol.machine import Run, RunConfig, step
+from onceforall.protocol.sweeping import Sweep
+from onceforall.sink import CommitReport, TwoPhaseCommitSink
+from onceforall.testing import failpoints
+
+logger = logging.getLogger("onceforall")
+
+FIRST_WAIT_S = 0.05
+LONGEST_WAIT_S = 5.0
+
+
+class Log(Protocol):
+    """What the coordinator needs of the commit log; ``commit_log.CommitLog`` is the real one."""
+
+    def claim(self, claim: Claim) -> Any:
+        """Create entry 0 of the next chain; the answer has ``generation`` and ``previous``."""
+
+    def seal_below(self, generation: int) -> History:
+        """Seal every chain below and return what they decided."""
+
+    def append(self, generation: int, entry: Commit | Done) -> int:
+        """Append to our chain; FencedError when it is sealed, OutcomeUnknownError when there was no answer."""
+
+    def is_sealed(self, generation: int) -> bool:
+        """Tell whether our chain is sealed."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the writing of a batch came to; see ``protocol.events.WritesPrepared``."""
+
+    committables: Mapping[str, tuple[Committable, ...]]
+    digests: Mapping[str, tuple[Digest, ...]]
+    elapsed_ms: int
+    attempts_lost: bool
+
+
+class BatchWriter(Protocol):
+    """Runs the user's function and the jobs of its writes."""
+
+    def write(self, decision: do.RunWrites) -> Prepared:
+        """Write and pre-commit; whatever it raises aborts the attempt, and ``prepared_so_far`` tells what is prepared."""
+
+    def digest(self, decision: do.TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
+        """Run the batch again without writing."""
+
+    def prepared_so_far(self) -> Mapping[str, tuple[Committable, ...]]:
+        """Return the committables of the jobs that ended before another one failed."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything outside the protocol that the coordinator touches.
+
+    Attributes:
+        log: the commit log.
+        sinks: the query's sinks by name.
+        spark_committed: reads the last batch in Spark's commit log; -1 when there is none.
+        stop_requested: whether the query was asked to stop.
+        wait: sleeps for so many seconds.
+        sweeps_changed: told of the sweeps of older generations, to be repeated in the background.
+    """
+
+    log: Log
+    sinks: Mapping[str, TwoPhaseCommitSink]
+    spark_committed: Callable[[], int]
+    stop_requested: Callable[[], bool]
+    wait: Callable[[float], None]
+    sweeps_changed: Callable[[Mapping[str, Sweep]], None] = lambda _: None
+
+
+class Coordinator:
+    """Drives one run of a query; see the module's docstring for the sequence."""
+
+    def __init__(self, config: RunConfig, world: World) -> None:
+        self.run = Run(config)
+        self.pending: deque[do.Decision] = deque()
+        self._world = world
+        self._writer: BatchWriter | None = None
+        self._cause: BaseException | None = None
+        self._background: Future[None] | None = None
+        self._threads = ThreadPoolExecutor(max_workers=max(4, len(world.sinks) + 1), thread_name_prefix="onceforall")
+
+    def request(self, batch: int, offsets: tuple[str, ...], stateful: bool, writer: BatchWriter) -> None:  # noqa: FBT001
+        """Feed in that Spark asks for a batch; ``pending`` then holds what is to be done.
+
+        Args:
+            batch: Spark's batch id.
+            offsets: the batch's lines in Spark's offset log.
+            stateful: whether the query keeps state, so that a decided batch must run again to rebuild it.
+            writer: what runs the batch's jobs.
+        """
+        self.finish_background()
+        self._writer = writer
+        self._feed(saw.BatchRequested(batch, offsets, stateful))
+
+    def run_batch(self, batch: int, offsets: tuple[str, ...], stateful: bool, writer: BatchWriter) -> None:  # noqa: FBT001
+        """Take one call of ``foreachBatch`` to its end.
+
+        Raises:
+            OnceForAllError: why the run stopped; its docstring says what was aborted and what was not.
+        """
+        self.request(batch, offsets, stateful, writer)
+        while self.pending:
+            returned = isinstance(self.pending[0], do.ReturnBatch)
+            self.step()
+            if returned:
+                break
+        if self.pending:
+            self._background = self._threads.submit(self._drain)
+            if failpoints.wanted("return_batch.after_done"):
+                self.finish_background()
+                failpoints.hit("return_batch.after_done")
+
+    def finish_background(self) -> None:
+        """Wait until the DONE of the last batch is durable (or is known not to be)."""
+        background, self._background = self._background, None
+        if background is not None:
+            background.result()
+
+    def close(self) -> None:
+        """Release threads and the sinks' connections."""
+        self._threads.shutdown(wait=False)
+        for sink in self._world.sinks.values():
+            sink.close()
+
+    def step(self) -> None:
+        """Execute the next pending decision, and feed its answer in."""
+        decision = self.pending.popleft()
+        execute, name = self._executors[type(decision)]
+        failpoints.hit(f"{name}.before")
+        event = execute(self, decision)
+        failpoints.hit(f"{name}.after")
+        if event is not None:
+            self._feed(event)
+
+    def _drain(self) -> None:
+        try:
+            while self.pending:
+                self.step()
+        except OnceForAllError:
+            # The run is stopped; the next request raises the same again.
+            logger.exception("the run stopped behind a batch that is complete on every sink")
+
+    def _feed(self, event: saw.Event) -> None:
+        self.run, todo = step(self.run, event)
+        self.pending.extend(todo)
+
+    # --- one method per decision ---------------------------------------------------------------------------------------
+
+    def _claim(self, decision: do.ClaimGeneration) -> saw.Event:
+        claimed = self._world.log.claim(decision.claim)
+        logger.info("query %s: generation %d claimed", decision.claim.query_id, claimed.generation)
+        return saw.GenerationClaimed(claimed.generation, claimed.previous)
+
+    def _seal(self, decision: do.SealPast) -> saw.Event:
+        history = self._world.log.seal_below(decision.generation)
+        return saw.PastSealed(history, self._world.spark_committed())
+
+    def _recover(self, decision: do.RecoverSinks) -> saw.Event:
+        def one(name: str) -> saw.SinkAnswers | None:
+            committables = decision.committables.get(name, ())
+            answers: saw.SinkAnswers | None = saw.SinkAnswers()
+            if committables:
+                assert decision.permit is not None
+                answers = self._until_answered(name, decision.permit, committables)
+            if answers is not None:
+                self._sweep(name, decision.sweeps[name])
+            return answers
+
+        answers = self._per_sink(decision.sweeps, one)
+        self._world.sweeps_changed(decision.sweeps)
+        waiting = tuple(name for name, answer in answers.items() if answer is None)
+        if waiting:
+            return saw.StopRequested(waiting)
+        return saw.SinksRecovered({name: answer for name, answer in answers.items() if answer is not None})
+
+    def _write(self, decision: do.RunWrites) -> saw.Event:
+        assert self._writer is not None
+        try:
+            prepared = self._writer.write(decision)
+        except Exception as error:  # noqa: BLE001  whatever a user's function or a job raises aborts the attempt
+            self._cause = error
+            return saw.WritesFailed(_reason(error), self._writer.prepared_so_far())
+        return saw.WritesPrepared(prepared.committables, prepared.digests, prepared.elapsed_ms, prepared.attempts_lost)
+
+    def _digest(self, decision: do.TakeDigests) -> saw.Event:
+        assert self._writer is not None
+        try:
+            return saw.DigestsTaken(self._writer.digest(decision))
+        except Exception as error:  # noqa: BLE001
+            self._cause = error
+            return saw.WritesFailed(_reason(error))
+
+    def _append_commit(self, decision: do.AppendCommit) -> saw.Event:
+        try:
+            index = self._world.log.append(decision.generation, decision.commit)
+        except FencedError:
+            return saw.AppendFenced()
+        except Exception as error:  # noqa: BLE001  anything but a clear answer leaves the batch in doubt
+            self._cause = error
+            return saw.AppendUnknown(_reason(error))
+        return saw.DecisionAppended(index)
+
+    def _commit(self, decision: do.CommitSinks) -> saw.Event:
+        def one(name: str) -> saw.SinkAnswers | None:
+            return self._until_answered(name, decision.permit, decision.committables[name])
+
+        answers = self._per_sink(decision.committables, one)
+        waiting = tuple(name for name, answer in answers.items() if answer is None)
+        if waiting:
+            return saw.StopRequested(waiting)
+        known = {name: answer for name, answer in answers.items() if answer is not None}
+        lost = any(answer.lost for answer in known.values())
+        return saw.SinksCommitted(known, sealed=lost and self._world.log.is_sealed(self.run.generation))
+
+    def _append_done(self, decision: do.AppendDone) -> saw.Event:
+        try:
+            self._world.log.append(decision.generation, Done(decision.batch))
+        except FencedError:
+            return saw.AppendFenced()
+        except Exception as error:  # noqa: BLE001
+            self._cause = error
+            return saw.AppendUnknown(_reason(error))
+        return saw.DoneAppended()
+
+    def _sweep_own(self, decision: do.SweepOwn) -> None:
+        for name, sweep in decision.sweeps.items():
+            self._sweep(name, sweep)
+
+    def _retire(self, decision: do.RetireHandles) -> None:
+        for name, committables in decision.committables.items():
+            sink = self._world.sinks[name]
+            self._best_effort(f"fencing handles of sink {name}", partial(sink.retire, committables))
+
+    def _abort(self, decision: do.AbortAttempt) -> saw.Event:
+        for name, sweep in decision.sweeps.items():
+            committables = decision.committables.get(name, ())
+            if committables:
+                sink = self._world.sinks[name]
+                self._best_effort(f"aborting on sink {name}", partial(sink.abort, committables))
+            self._sweep(name, sweep)
+        return saw.AttemptAborted()
+
+    def _return(self, decision: do.ReturnBatch) -> None:
+        logger.debug("batch %d is complete on every sink", decision.batch)
+
+    def _report(self, decision: do.ReportDivergence) -> None:
+        logger.warning("divergence in batch %d: %s", decision.batch, decision.message)
+
+    def _stop(self, decision: do.StopRun) -> None:
+        cause, self._cause = self._cause, None
+        if isinstance(cause, OnceForAllError) and issubclass(type(cause), decision.error):
+            raise cause
+        raise decision.error(decision.message) from cause
+
+    # --- helpers -------------------------------------------------------------------------------------------------------
+
+    def _until_answered(
+        self, name: str, permit: do.CommitPermit, committables: tuple[Committable, ...]
+    ) -> saw.SinkAnswers | None:
+        """Commit on one sink, again and again; None when the query is asked to stop before there is an answer."""
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                return _answers(name, self._world.sinks[name].commit(permit, committables))
+            except Exception as error:  # noqa: BLE001  after the decision there is no error that makes it undecided
+                logger.warning("batch %d is decided; its commit on sink %s is tried again: %s", permit.batch, name, error)
+            if self._wait_or_stop(wait_s):
+                return None
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    def _wait_or_stop(self, seconds: float) -> bool:
+        while seconds > 0 and not self._world.stop_requested():
+            self._world.wait(min(seconds, 0.2))
+            seconds -= 0.2
+        return self._world.stop_requested()
+
+    def _sweep(self, name: str, sweep: Sweep) -> None:
+        self._best_effort(f"sweeping sink {name}", lambda: self._world.sinks[name].recover(sweep))
+
+    @staticmethod
+    def _best_effort(what: str, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001  a sweep repeats it; nothing rests on this one
+            logger.warning("%s did not succeed and is tried again later: %s", what, error)
+
+    def _per_sink(
+        self, names: Mapping[str, object], one: Callable[[str], saw.SinkAnswers | None]
+    ) -> dict[str, saw.SinkAnswers | None]:
+        if len(names) == 1:
+            return {name: one(name) for name in names}
+        futures = {name: self._threads.submit(one, name) for name in names}
+        return {name: future.result() for name, future in futures.items()}
+
+    _executors: Mapping[type[Any], tuple[Callable[[Coordinator, Any], saw.Event | None], str]] = {
+        do.ClaimGeneration: (_claim, "claim"),
+        do.SealPast: (_seal, "seal"),
+        do.RecoverSinks: (_recover, "recover"),
+        do.RunWrites: (_write, "write"),
+        do.TakeDigests: (_digest, "digest"),
+        do.AppendCommit: (_append_commit, "append_commit"),
+        do.CommitSinks: (_commit, "commit"),
+        do.SweepOwn: (_sweep_own, "sweep_own"),
+        do.ReturnBatch: (_return, "return_batch"),
+        do.AppendDone: (_append_done, "append_done"),
+        do.RetireHandles: (_retire, "retire"),
+        do.AbortAttempt: (_abort, "abort"),
+        do.ReportDivergence: (_report, "report"),
+        do.StopRun: (_stop, "stop"),
+    }
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _answers(sink: str, report: CommitReport) -> saw.SinkAnswers:
+    lost = tuple(saw.Lost(sink, lost.committable, lost.reason) for lost in report.lost)
+    return saw.SinkAnswers(report.completed, report.retired, lost)

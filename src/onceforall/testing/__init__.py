@@ -1,0 +1,1 @@
+"""Tools for proving exactly-once: named crash points in the production code (``failpoints``)."""
