@@ -1,0 +1,97 @@
+"""Reads Spark's own checkpoint: offset log, commit log, and whether the query keeps state. It writes nothing there.
+
+The layout is Spark's (``org.apache.spark.sql.execution.streaming``): ``offsets/<batch>`` holds a version line, a line of batch metadata
+and one line per source; ``commits/<batch>`` appears when the batch is complete; ``state/`` exists when the query is stateful.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from onceforall.errors import CheckpointMismatchError, ConfigurationError, UnsupportedQueryError
+
+LOG_FOLDER = "onceforall"
+
+
+def local_path(location: str, default_scheme: str = "file") -> Path:
+    """Return the local folder of a checkpoint location.
+
+    Args:
+        location: a path or ``file:`` URL, as Spark takes it.
+        default_scheme: the scheme of ``fs.defaultFS``, which a location without one has.
+
+    Raises:
+        UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system.
+    """
+    url = urlparse(location)
+    scheme = url.scheme or default_scheme
+    if scheme != "file":
+        raise UnsupportedQueryError(
+            f"The checkpoint {location} is on {scheme}:, but this version keeps its commit log on a local or locally mounted file system "
+            "only. Use a checkpointLocation that starts with file:/, on storage that survives the machine."
+        )
+    return Path(unquote(url.path) if url.scheme else location).resolve()
+
+
+def offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
+    """Return the lines of Spark's offset log for a batch's end, one per source, without version and metadata lines.
+
+    Raises:
+        CheckpointMismatchError: Spark runs the batch, but its offset log does not have it.
+    """
+    file = checkpoint / "offsets" / str(batch)
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise CheckpointMismatchError(
+            f"Spark runs batch {batch}, but {file} can't be read ({error.strerror}). Does checkpointLocation name the query's checkpoint?"
+        ) from error
+    return tuple(lines[2:])
+
+
+def last_committed(checkpoint: Path) -> int:
+    """Return the last batch in Spark's commit log, or -1."""
+    return _last(checkpoint / "commits")
+
+
+def last_planned(checkpoint: Path) -> int:
+    """Return the last batch in Spark's offset log, or -1."""
+    return _last(checkpoint / "offsets")
+
+
+def _last(folder: Path) -> int:
+    try:
+        return max((int(file.name) for file in folder.iterdir() if file.name.isdecimal()), default=-1)
+    except FileNotFoundError:
+        return -1
+
+
+def keeps_state(checkpoint: Path) -> bool:
+    """Tell whether a batch of this query has ever kept state."""
+    try:
+        return any((checkpoint / "state").iterdir())
+    except FileNotFoundError:
+        return False
+
+
+def check_takeover(checkpoint: Path, takeover: str | None) -> None:
+    """Refuse a plain Spark query's checkpoint whose last batch may already be in the sinks, in part.
+
+    Args:
+        checkpoint: the checkpoint's folder.
+        takeover: ``accept`` lets that batch be written (again, perhaps).
+
+    Raises:
+        CheckpointMismatchError: the last batch is planned but not committed, and no commit log says what became of it.
+        ConfigurationError: ``takeover`` is neither None nor ``accept``.
+    """
+    if takeover not in {None, "accept"}:
+        raise ConfigurationError(f"takeover={takeover!r} is unknown; the only value is 'accept'.")
+    planned, committed = last_planned(checkpoint), last_committed(checkpoint)
+    if takeover is None and planned > committed and not (checkpoint / LOG_FOLDER).exists():
+        raise CheckpointMismatchError(
+            f"Batch {planned} of the checkpoint {checkpoint} was begun without onceforall and not finished: its rows may already be in the "
+            "sink, and writing them again would double them. Let the plain query finish it first, or accept that with the option "
+            "onceforall.takeover=accept (takeover='accept')."
+        )

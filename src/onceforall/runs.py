@@ -1,0 +1,243 @@
+"""One coordinator per Spark run: what ``foreachBatch`` calls on the driver.
+
+It finds out, from Spark, which query and which run a call belongs to, refuses kinds of execution that cannot be exactly-once,
+opens the commit log in the query's own checkpoint, and hands each batch to the run's coordinator.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onceforall import checkpoint as spark_checkpoint
+from onceforall.commit_log import CommitLog, LocalStore
+from onceforall.coordinator import Coordinator, World
+from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQueryError
+from onceforall.protocol.machine import RunConfig
+from onceforall.protocol.sweeping import Sweep
+from onceforall.sink import StartInfo, TwoPhaseCommitSink
+from onceforall.writing import BatchFunction, SparkBatchWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger("onceforall")
+
+SWEEP_AGAIN_AFTER_S = (1, 2, 4, 8, 15, 30, 60)
+"""A dead or frozen predecessor's tasks can open transactions for a while; the last interval repeats."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user can set besides the sinks.
+
+    Attributes:
+        on_divergence: ``warn`` (log it) or ``fail`` (stop the query) when a decided batch's replay gives other rows.
+        min_batches_to_retain: how many decided batches stay in the commit log.
+        decision_reserve_ms: how much of the transaction timeout must be left at the decision; by default a third of it.
+        adopt_checkpoint: take over a commit log whose checkpoint was moved.
+        takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
+    """
+
+    on_divergence: str = "warn"
+    min_batches_to_retain: int = 100
+    decision_reserve_ms: int | None = None
+    adopt_checkpoint: bool = False
+    takeover: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_divergence not in {"warn", "fail"}:
+            raise OptionError(f"on_divergence must be 'warn' or 'fail', not {self.on_divergence!r}.")
+        if self.min_batches_to_retain < 1:
+            raise OptionError(f"min_batches_to_retain must be at least 1, not {self.min_batches_to_retain}.")
+
+
+class ExactlyOnceFunction:
+    """The function for ``foreachBatch``: call it with (batch, batch_id).
+
+    It may be used by several queries in turn and over restarts; each run of a query gets a coordinator of its own.
+    """
+
+    def __init__(
+        self, function: BatchFunction, checkpoint: str, sinks: Mapping[str, TwoPhaseCommitSink], settings: Settings
+    ) -> None:
+        self._function = function
+        self._checkpoint = checkpoint
+        self._sinks = dict(sinks)
+        self._settings = settings
+        self._runs: dict[str, _QueryRun] = {}
+        self._lock = threading.Lock()
+        self.__name__ = getattr(function, "__name__", "exactly_once")
+        self.__doc__ = getattr(function, "__doc__", None)
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Take one batch to its end; called by Spark."""
+        context = batch.sparkSession.sparkContext
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        run_id = context.getLocalProperty("spark.jobGroup.id")
+        if not query_id or not run_id:
+            raise UnsupportedQueryError(
+                "An exactly_once function was called outside a streaming query's foreachBatch; give it to writeStream.foreachBatch."
+            )
+        with self._lock:
+            for ended in [key for key, run in self._runs.items() if not run.is_active()]:
+                self._runs.pop(ended).close()
+            run = self._runs.get(run_id)
+            if run is None:
+                run = _QueryRun.open(batch.sparkSession, query_id, run_id, self._checkpoint, self._sinks, self._settings)
+                self._runs[run_id] = run
+        run.take(batch, batch_id, self._function)
+
+
+def default_scheme(spark: SparkSession) -> str:
+    """Return the scheme of ``fs.defaultFS``, which paths without one have."""
+    configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
+    return str(configuration.get("fs.defaultFS", "file:///")).partition(":")[0]
+
+
+def check_sinks(sinks: Mapping[str, TwoPhaseCommitSink], spark: SparkSession, query_id: str) -> None:
+    """Let every sink check what would fail later; nothing has moved yet."""
+    for name, sink in sinks.items():
+        sink.check(StartInfo(query_id, name, spark))
+
+
+class _QueryRun:
+    """One run of a query: its coordinator, its place in the checkpoint, and its repeated sweeps."""
+
+    def __init__(self, query: Any, query_id: str, checkpoint: Path, sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
+        self._query = query
+        self._query_id = query_id
+        self._checkpoint = checkpoint
+        self._sinks = sinks
+        self._sweeps: Mapping[str, Sweep] = {}
+        self._sweeps_changed = threading.Event()
+        self._log: CommitLog | None = None
+        self._coordinator: Coordinator | None = None
+
+    @classmethod
+    def open(  # noqa: PLR0917
+        cls,
+        spark: SparkSession,
+        query_id: str,
+        run_id: str,
+        named_checkpoint: str,
+        sinks: Mapping[str, TwoPhaseCommitSink],
+        settings: Settings,
+    ) -> _QueryRun:
+        query = spark._jsparkSession.streams().get(query_id)  # noqa: SLF001  its Python wrapper hides what is needed here
+        execution = query.streamingQuery()
+        _check_execution(execution)
+        checkpoint = spark_checkpoint.local_path(str(execution.resolvedCheckpointRoot()), default_scheme(spark))
+        named = spark_checkpoint.local_path(named_checkpoint, default_scheme(spark))
+        if named != checkpoint:
+            raise CheckpointMismatchError(
+                f"exactly_once names the checkpoint {named}, but this query's checkpointLocation is {checkpoint}. Name the same one."
+            )
+        check_sinks(sinks, spark, query_id)
+        run = cls(query, query_id, checkpoint, sinks)
+        timeouts = [t for s in sinks.values() if (t := s.capabilities.transaction_timeout_ms) is not None]
+        timeout_ms = min(timeouts, default=None)
+        reserve_ms = settings.decision_reserve_ms if settings.decision_reserve_ms is not None else (timeout_ms or 0) // 3
+        config = RunConfig(
+            query_id=query_id,
+            run_id=run_id,
+            checkpoint=str(checkpoint),
+            sinks=tuple(sinks),
+            transaction_timeout_ms=timeout_ms,
+            decision_reserve_ms=reserve_ms,
+            on_divergence=settings.on_divergence,
+            roll_after_entries=max(1000, 4 * settings.min_batches_to_retain),
+            adopt_checkpoint=settings.adopt_checkpoint,
+            owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}",
+        )
+        run._log = CommitLog(
+            LocalStore(checkpoint / spark_checkpoint.LOG_FOLDER), retain_commits=settings.min_batches_to_retain
+        )
+        run._coordinator = Coordinator(
+            config,
+            World(
+                log=run._log,
+                sinks=sinks,
+                spark_committed=lambda: spark_checkpoint.last_committed(checkpoint),
+                stop_requested=lambda: not run.is_active(),
+                wait=time.sleep,
+                sweeps_changed=run._repeat,
+            ),
+        )
+        threading.Thread(target=run._housekeeping, name="onceforall-sweeper", daemon=True).start()
+        return run
+
+    def is_active(self) -> bool:
+        """Tell whether Spark still runs this run."""
+        try:
+            return bool(self._query.isActive())
+        except Exception:  # noqa: BLE001  the JVM is gone, and so is the query
+            return False
+
+    def take(self, batch: DataFrame, batch_id: int, function: BatchFunction) -> None:
+        """Take one batch to its end."""
+        assert self._coordinator is not None
+        stateful = spark_checkpoint.keeps_state(self._checkpoint)
+        # Before its first batch has run, a query's state folder does not tell whether it will keep state.
+        consume_all = stateful or batch_id == 0
+        writer = SparkBatchWriter(batch, batch_id, function, self._sinks, self._query_id, consume_all)
+        self._coordinator.run_batch(batch_id, spark_checkpoint.offsets_of(self._checkpoint, batch_id), stateful, writer)
+
+    def close(self) -> None:
+        """Release what an ended run holds."""
+        assert self._coordinator is not None
+        self._coordinator.close()
+        self._sweeps_changed.set()
+
+    def _repeat(self, sweeps: Mapping[str, Sweep]) -> None:
+        self._sweeps = sweeps
+        self._sweeps_changed.set()
+
+    def _housekeeping(self) -> None:
+        """Clean the log after each start or roll, and sweep older generations again and again, until the run ends."""
+        turn = 0
+        while self.is_active():
+            if self._sweeps_changed.wait(timeout=SWEEP_AGAIN_AFTER_S[min(turn, len(SWEEP_AGAIN_AFTER_S) - 1)]):
+                self._sweeps_changed.clear()
+                turn = 0
+                self._clean()
+                continue
+            turn += 1
+            if not self.is_active():
+                return
+            for name, sweep in self._sweeps.items():
+                self._sweep(name, sweep)
+
+    def _sweep(self, name: str, sweep: Sweep) -> None:
+        try:
+            self._sinks[name].recover(sweep)
+        except Exception as error:  # noqa: BLE001  the next turn does it
+            logger.warning("sweeping sink %s is tried again later: %s", name, error)
+
+    def _clean(self) -> None:
+        assert self._log is not None
+        generation = max((sweep.generation for sweep in self._sweeps.values()), default=0)
+        try:
+            self._log.clean(generation)
+        except Exception as error:  # noqa: BLE001  old entries cost space only
+            logger.warning("cleaning the commit log is tried again at the next start: %s", error)
+
+
+def _check_execution(execution: Any) -> None:
+    """Refuse kinds of execution in which Spark does not replay a batch with the same offsets."""
+    kind = str(execution.getClass().getSimpleName())
+    trigger = str(execution.trigger().getClass().getSimpleName())
+    if kind != "MicroBatchExecution" or "Continuous" in trigger or "RealTime" in trigger:
+        raise UnsupportedQueryError(
+            f"This query runs as {kind} with {trigger}. Exactly-once needs plain micro-batches: in async progress tracking, continuous "
+            "and real-time mode Spark does not record a batch's offsets before it runs, so it can't be replayed as it was. Remove "
+            "asyncProgressTrackingEnabled, or use processingTime, availableNow or once."
+        )

@@ -1,0 +1,248 @@
+"""The doors: ``write_stream`` for whole queries, and ``exactly_once`` for a ``foreachBatch`` function of one's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from onceforall import checkpoint as spark_checkpoint
+from onceforall.errors import OptionError, UnsupportedQueryError
+from onceforall.runs import ExactlyOnceFunction, Settings, check_sinks, default_scheme
+from onceforall.sink import TwoPhaseCommitSink
+from onceforall.writing import BatchFunction, BatchTransaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+
+_OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "onceforall.onDivergence": ("on_divergence", str),
+    "onceforall.minBatchesToRetain": ("min_batches_to_retain", int),
+    "onceforall.decisionReserveMs": ("decision_reserve_ms", int),
+    "onceforall.adoptCheckpoint": ("adopt_checkpoint", lambda value: {"true": True, "false": False}[value.lower()]),
+    "onceforall.takeover": ("takeover", str),
+}
+
+
+def write_stream(frame: DataFrame) -> StreamWriter:
+    """Write a streaming DataFrame to one or several sinks, exactly once.
+
+    Args:
+        frame: any streaming DataFrame of a classic (not Connect) Spark session.
+
+    Returns:
+        A writer with the methods of Spark's ``DataStreamWriter``; call ``to`` at least once, then ``start``.
+
+    Raises:
+        UnsupportedQueryError: the frame is not streaming, or belongs to Spark Connect.
+    """
+    return StreamWriter(frame)
+
+
+def exactly_once(
+    checkpoint: str | os.PathLike[str],
+    *,
+    sinks: Mapping[str, TwoPhaseCommitSink],
+    on_divergence: str = "warn",
+    min_batches_to_retain: int = 100,
+    decision_reserve_ms: int | None = None,
+    adopt_checkpoint: bool = False,
+    takeover: str | None = None,
+) -> Callable[[BatchFunction], ExactlyOnceFunction]:
+    """Make a function ``(batch, batch_id, transaction)`` fit for ``writeStream.foreachBatch``, with one decision for all its writes.
+
+    Args:
+        checkpoint: the query's ``checkpointLocation``; it is compared with the query's own at the first batch.
+        sinks: the query's sinks by name. The names are what the commit log knows: keep them over restarts.
+        on_divergence: ``warn`` or ``fail``, when the replay of a decided batch gives other rows.
+        min_batches_to_retain: how many decided batches stay in the commit log.
+        decision_reserve_ms: how much of the transaction timeout must be left at the decision; by default a third.
+        adopt_checkpoint: take over a commit log whose checkpoint was moved here.
+        takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
+
+    Returns:
+        A decorator. The decorated function takes (batch, batch_id).
+
+    Raises:
+        OptionError: an argument is out of its range.
+        CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished.
+
+    Side effects of the function other than ``transaction.write`` are not covered: a replay does them again.
+    """
+    settings = Settings(on_divergence, min_batches_to_retain, decision_reserve_ms, adopt_checkpoint, takeover)
+    if not sinks:
+        raise OptionError("exactly_once needs at least one sink: sinks={'name': sink}.")
+    for name in sinks:
+        _check_name(name)
+    location = os.fspath(checkpoint)
+    _use_this_python()
+
+    def decorate(function: BatchFunction) -> ExactlyOnceFunction:
+        if "://" not in location and not location.startswith("file:"):
+            spark_checkpoint.check_takeover(spark_checkpoint.local_path(location), takeover)
+        return ExactlyOnceFunction(function, location, sinks, settings)
+
+    return decorate
+
+
+class StreamWriter:
+    """Builds and starts an exactly-once query; it mirrors Spark's ``DataStreamWriter``. Each method returns the writer itself."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        if not hasattr(frame, "_jdf"):
+            raise UnsupportedQueryError(
+                "onceforall needs a classic Spark session: with Spark Connect the driver is in another process, and its foreachBatch "
+                "can't reach the commit log of the query. Start the session without SPARK_REMOTE."
+            )
+        if not frame.isStreaming:
+            raise UnsupportedQueryError(
+                "write_stream takes a streaming DataFrame (spark.readStream); this one is not streaming."
+            )
+        self._frame = frame
+        self._sinks: dict[str, TwoPhaseCommitSink] = {}
+        self._transforms: dict[str, Transform | None] = {}
+        self._settings: dict[str, Any] = {}
+        self._checkpoint: str | None = None
+        self._query_name: str | None = None
+        self._apply: list[Callable[[DataStreamWriter], DataStreamWriter]] = []
+
+    def to(self, sink: TwoPhaseCommitSink, *, name: str | None = None, transform: Transform | None = None) -> StreamWriter:
+        """Add a sink.
+
+        Args:
+            sink: where each batch goes.
+            name: the sink's name in this query, under which the commit log knows it; by default its kind and target. Keep it
+                over restarts.
+            transform: a function DataFrame -> DataFrame that is applied to each batch for this sink alone.
+
+        Raises:
+            OptionError: the name is taken or malformed.
+        """
+        name = sink.default_name if name is None else name
+        _check_name(name)
+        if name in self._sinks:
+            raise OptionError(f"Two sinks are named {name!r}; give one of them another name: .to(sink, name='…').")
+        self._sinks[name] = sink
+        self._transforms[name] = transform
+        return self
+
+    def queryName(self, queryName: str) -> StreamWriter:  # noqa: N802, N803  Spark's own name
+        """Name the query, as in Spark."""
+        self._query_name = queryName
+        self._apply.append(lambda writer: writer.queryName(queryName))
+        return self
+
+    def outputMode(self, outputMode: str) -> StreamWriter:  # noqa: N802, N803
+        """Set the output mode (``append``, ``update`` or ``complete``), as in Spark."""
+        self._apply.append(lambda writer: writer.outputMode(outputMode))
+        return self
+
+    def trigger(self, **kwargs: Any) -> StreamWriter:
+        """Set the trigger, as in Spark: ``processingTime``, ``availableNow`` or ``once``.
+
+        Raises:
+            UnsupportedQueryError: continuous and real-time triggers cannot be exactly-once.
+        """
+        for kind in ("continuous", "realTime"):
+            if kwargs.get(kind) is not None:
+                raise UnsupportedQueryError(
+                    f"trigger({kind}=…) can't be exactly-once: in that mode Spark does not record a batch's offsets before it runs, so "
+                    "a batch can't be replayed as it was. Use processingTime, availableNow or once."
+                )
+        self._apply.append(lambda writer: writer.trigger(**kwargs))
+        return self
+
+    def option(self, key: str, value: Any) -> StreamWriter:
+        """Set an option: ``checkpointLocation``, one of ``onceforall.*``, or any of Spark's.
+
+        Raises:
+            OptionError: an unknown or malformed option of ``onceforall.*``.
+            UnsupportedQueryError: ``asyncProgressTrackingEnabled``.
+        """
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if key.lower().startswith("onceforall."):
+            self._set(key, text)
+        elif key.lower() == "asyncprogresstrackingenabled" and text.lower() == "true":
+            raise UnsupportedQueryError(
+                "Async progress tracking can't be exactly-once: Spark then records offsets after the batch, so that it can't be replayed "
+                "as it was. Remove asyncProgressTrackingEnabled."
+            )
+        else:
+            if key.lower() == "checkpointlocation":
+                self._checkpoint = text
+            self._apply.append(lambda writer: writer.option(key, value))
+        return self
+
+    def options(self, **options: Any) -> StreamWriter:
+        """Set several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def start(self) -> StreamingQuery:
+        """Check everything that can be checked before data moves, then start the query.
+
+        Returns:
+            Spark's own ``StreamingQuery``.
+
+        Raises:
+            ConfigurationError: something must be mended first; the message names it.
+            CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished.
+        """
+        if not self._sinks:
+            raise OptionError("No sink: call .to(sink) before .start().")
+        spark = self._frame.sparkSession
+        location = self._checkpoint_location()
+        settings = Settings(**self._settings)
+        spark_checkpoint.check_takeover(spark_checkpoint.local_path(location, default_scheme(spark)), settings.takeover)
+        for name, sink in self._sinks.items():
+            if self._transforms[name] is None:
+                sink.columns(self._frame.schema)
+        check_sinks(self._sinks, spark, "")
+        _use_this_python()
+        function = ExactlyOnceFunction(self._write, location, self._sinks, settings)
+        writer = self._frame.writeStream
+        for apply in self._apply:
+            writer = apply(writer)
+        return writer.foreachBatch(function).start()
+
+    def _write(self, batch: DataFrame, batch_id: int, transaction: BatchTransaction) -> None:  # noqa: ARG002
+        for name in self._sinks:
+            transform = self._transforms[name]
+            transaction.write(name, batch if transform is None else transform(batch))
+
+    def _checkpoint_location(self) -> str:
+        if self._checkpoint is not None:
+            return self._checkpoint
+        root = self._frame.sparkSession.conf.get("spark.sql.streaming.checkpointLocation", None)
+        if root and self._query_name:
+            return f"{root.rstrip('/')}/{self._query_name}"
+        raise OptionError(
+            "No checkpointLocation: exactly-once needs one that stays the same over restarts. Set .option('checkpointLocation', '…')."
+        )
+
+    def _set(self, key: str, text: str) -> None:
+        known = {name.lower(): (name, *rest) for name, rest in _OPTIONS.items()}
+        if key.lower() not in known:
+            raise OptionError(f"Unknown option {key!r}; known are: {', '.join(sorted(_OPTIONS))}.")
+        name, field, read = known[key.lower()]
+        try:
+            self._settings[field] = read(text)
+        except (ValueError, KeyError) as error:
+            raise OptionError(f"{name}={text!r} can't be read; see the documentation of the option for its values.") from error
+
+
+def _check_name(name: str) -> None:
+    if not name or len(name) > 200 or not name.isprintable():
+        raise OptionError(f"The sink name {name!r} is not usable: it must be 1 to 200 printable characters.")
+
+
+def _use_this_python() -> None:
+    """Let local Python workers be started with the interpreter that has this library, unless the user chose one."""
+    if "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = sys.executable

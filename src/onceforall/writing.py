@@ -1,0 +1,175 @@
+"""Runs one batch on Spark: the user's function, and one job per group of writes that share the same rows."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from onceforall.coordinator import Prepared
+from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError
+from onceforall.protocol.decisions import RunWrites, TakeDigests
+from onceforall.protocol.entries import Committable, Digest
+from onceforall.sink import TwoPhaseCommitSink
+from onceforall.tasks import RESULT_SCHEMA, WriteSpec, WriteTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class BatchTransaction:
+    """What a user's function gets as its third argument: the writes of one batch, decided all together or not at all.
+
+    ``write`` only registers; the jobs run when the function returns.
+    """
+
+    def __init__(self, sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
+        self._sinks = sinks
+        self._open = True
+        self.writes: list[tuple[str, DataFrame]] = []
+        self.failure: OnceForAllError | None = None
+
+    def write(self, name: str, frame: DataFrame) -> None:
+        """Write a frame's rows to a sink, as part of the batch's one decision.
+
+        Args:
+            name: the sink's name in this query.
+            frame: its rows; any DataFrame that was derived from the batch. A sink may be written several times.
+
+        Raises:
+            OptionError: no sink has this name.
+            SchemaError: the sink cannot write these columns.
+            ProtocolViolationError: the function has returned already.
+
+        A write that failed poisons the whole attempt, even when the function catches the error.
+        """
+        try:
+            if not self._open:
+                raise OptionError("transaction.write was called after the function of the batch had returned; call it inside.")
+            if name not in self._sinks:
+                raise OptionError(
+                    f"There is no sink named {name!r} in this query; its sinks are: {', '.join(sorted(self._sinks))}."
+                )
+            self._sinks[name].columns(frame.schema)
+        except OnceForAllError as error:
+            self.failure = self.failure or error
+            raise
+        self.writes.append((name, frame))
+
+    def close(self) -> None:
+        """Refuse further writes; the function has returned."""
+        self._open = False
+
+
+BatchFunction = Callable[["DataFrame", int, BatchTransaction], object]
+
+
+@dataclass
+class SparkBatchWriter:
+    """Writes one batch; made anew for each call of ``foreachBatch``.
+
+    Attributes:
+        frame: the batch.
+        batch: its id.
+        function: the user's function.
+        sinks: the query's sinks by name.
+        query_id: Spark's query id.
+        consume_all: whether every partition must be consumed, so that the state stores commit.
+        clock: seconds, monotonic.
+    """
+
+    frame: DataFrame
+    batch: int
+    function: BatchFunction
+    sinks: Mapping[str, TwoPhaseCommitSink]
+    query_id: str
+    consume_all: bool
+    clock: Callable[[], float] = time.monotonic
+    _results: list[dict[str, Any]] = field(default_factory=list)
+    _names: list[str] = field(default_factory=list)
+
+    def write(self, decision: RunWrites) -> Prepared:
+        """Write and pre-commit; see ``coordinator.BatchWriter``."""
+        started = self.clock()
+        self._run(decision.generation, decision.reusable, digest_only=False)
+        elapsed_ms = int((self.clock() - started) * 1000)
+        return Prepared(self.prepared_so_far(), self._digests(), elapsed_ms, self._attempts_lost())
+
+    def digest(self, decision: TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
+        """Run the batch again without writing; see ``coordinator.BatchWriter``."""
+        self._run(decision.generation, {}, digest_only=True)
+        return self._digests()
+
+    def prepared_so_far(self) -> Mapping[str, tuple[Committable, ...]]:
+        """Return the committables of the jobs that have ended."""
+        committables: dict[str, tuple[Committable, ...]] = {}
+        for result in self._results:
+            if result.get("committable") is not None:
+                name = self._names[result["write"]]
+                committables[name] = (*committables.get(name, ()), result["committable"])
+        return committables
+
+    def _run(self, generation: int, reusable: Mapping[str, tuple[Committable, ...]], *, digest_only: bool) -> None:
+        transaction = BatchTransaction(self.sinks)
+        self.function(self.frame, self.batch, transaction)
+        transaction.close()
+        if transaction.failure is not None:
+            raise transaction.failure
+        self._names = [name for name, _ in transaction.writes]
+        frames = {id(frame): frame for _, frame in transaction.writes}
+        consumed = len(frames) == 1 and id(self.frame) in frames
+        persist = len(frames) > 1 or (self.consume_all and bool(frames) and not consumed)
+        try:
+            if persist:
+                self.frame.persist()
+            if self.consume_all and not consumed:
+                # A partition whose state store did not commit would fail the next batch.
+                self.frame.count()
+            base = self._first_task_attempt_id()
+            for key, frame in frames.items():
+                writes = tuple(
+                    WriteSpec(self.sinks[name], name, i, reusable.get(name, ()))
+                    for i, (name, written) in enumerate(transaction.writes)
+                    if id(written) == key
+                )
+                self._job(frame, WriteTask(writes, self.query_id, generation, self.batch, base, digest_only))
+        finally:
+            if persist:
+                self.frame.unpersist()
+
+    def _job(self, frame: DataFrame, task: WriteTask) -> None:
+        from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
+
+        columns = []
+        for i, spec in enumerate(task.writes):
+            taken = spec.sink.columns(frame.schema)
+            columns += [F.struct(*taken).alias(f"w{i}"), F.xxhash64(*taken).alias(f"h{i}")]
+        rows = frame.select(*columns).mapInArrow(task, RESULT_SCHEMA).collect()
+        results = [json.loads(row["result"]) for row in rows]
+        self._results += [result for result in results if "refused" not in result]
+        refused = [result["refused"] for result in results if "refused" in result]
+        if refused:
+            raise RefusedRecordError(refused[0])
+
+    def _digests(self) -> dict[str, tuple[Digest, ...]]:
+        digests: dict[str, tuple[Digest, ...]] = {}
+        for result in sorted(self._results, key=lambda result: (result["write"], result["partition"])):
+            key = f"{self._names[result['write']]}/{result['write']}"
+            digests[key] = (*digests.get(key, ()), Digest(result["rows"], int(result["hash_sum"], 16)))
+        return digests
+
+    def _first_task_attempt_id(self) -> int:
+        context: Any = self.frame.sparkSession.sparkContext
+        return int(context._jsc.sc().taskScheduler().newTaskId())  # noqa: SLF001  Spark tells it in no other way
+
+    def _attempts_lost(self) -> bool:
+        """Tell whether a task attempt may have left an open transaction: a failed, a speculative or a resubmitted one."""
+        context = self.frame.sparkSession.sparkContext
+        if str(context.getConf().get("spark.speculation", "false")).lower() == "true":
+            return True
+        if any(result["attempt"] > 0 for result in self._results):
+            return True
+        stages = [context.statusTracker().getStageInfo(stage) for stage in {result["stage"] for result in self._results}]
+        return any(stage is None or stage.numFailedTasks > 0 or stage.currentAttemptId > 0 for stage in stages)
