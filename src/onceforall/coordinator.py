@@ -40,6 +40,9 @@ LONGEST_WAIT_S = 5.0
 class Log(Protocol):
     """What the coordinator needs of the commit log; ``commit_log.CommitLog`` is the real one."""
 
+    def newest_claim(self) -> Claim | None:
+        """Return entry 0 of the newest chain; None when the log is new."""
+
     def claim(self, claim: Claim) -> Any:
         """Create entry 0 of the next chain; the answer has ``generation`` and ``previous``."""
 
@@ -175,6 +178,10 @@ class Coordinator:
         self.pending.extend(todo)
 
     # --- one method per decision ---------------------------------------------------------------------------------------
+
+    def _inspect(self, decision: do.InspectLog) -> saw.Event:
+        sealed = decision.generation >= 0 and self._world.log.is_sealed(decision.generation)
+        return saw.LogInspected(self._world.log.newest_claim(), sealed)
 
     def _claim(self, decision: do.ClaimGeneration) -> saw.Event:
         claimed = self._world.log.claim(decision.claim)
@@ -323,6 +330,7 @@ class Coordinator:
         return {name: future.result() for name, future in futures.items()}
 
     _executors: Mapping[type[Any], tuple[Callable[[Coordinator, Any], saw.Event | None], str]] = {
+        do.InspectLog: (_inspect, "inspect"),
         do.ClaimGeneration: (_claim, "claim"),
         do.SealPast: (_seal, "seal"),
         do.RecoverSinks: (_recover, "recover"),

@@ -26,6 +26,13 @@ class CommitPermit:
 
 
 @dataclass(frozen=True)
+class InspectLog:
+    """Read the newest claim, and whether our own chain (-1: we have none) is sealed. Answer: LogInspected."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
 class ClaimGeneration:
     """Create entry 0 of the next chain. Answer: GenerationClaimed."""
 
@@ -135,7 +142,8 @@ class StopRun:
 
 
 Decision = (
-    ClaimGeneration
+    InspectLog
+    | ClaimGeneration
     | SealPast
     | RecoverSinks
     | RunWrites

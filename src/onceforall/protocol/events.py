@@ -37,6 +37,14 @@ class BatchRequested:
 
 
 @dataclass(frozen=True)
+class LogInspected:
+    """What the log says before we write to it: its newest claim (None: it is new), and whether our own chain is sealed."""
+
+    newest: Claim | None
+    own_sealed: bool
+
+
+@dataclass(frozen=True)
 class GenerationClaimed:
     """Entry 0 of our chain is durable. ``previous`` is the claim of the newest generation below it."""
 
@@ -137,6 +145,7 @@ class AttemptAborted:
 
 Event = (
     BatchRequested
+    | LogInspected
     | GenerationClaimed
     | PastSealed
     | SinksRecovered

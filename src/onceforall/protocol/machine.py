@@ -18,8 +18,7 @@ What it does not: that its caller executes what it says.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 from typing import Any
 
 from onceforall.errors import (
@@ -42,6 +41,7 @@ from onceforall.protocol.decisions import (
     CommitPermit,
     CommitSinks,
     Decision,
+    InspectLog,
     RecoverSinks,
     ReportDivergence,
     RetireHandles,
@@ -63,6 +63,7 @@ from onceforall.protocol.events import (
     DoneAppended,
     Event,
     GenerationClaimed,
+    LogInspected,
     Lost,
     PastSealed,
     SinkAnswers,
@@ -72,8 +73,9 @@ from onceforall.protocol.events import (
     WritesFailed,
     WritesPrepared,
 )
-from onceforall.protocol.history import EMPTY, Decided, History
+from onceforall.protocol.history import Decided, History
 from onceforall.protocol.judgement import Refusal, Verdict, divergence, judge
+from onceforall.protocol.state import Phase, Run, RunConfig
 from onceforall.protocol.sweeping import Sweep
 
 __all__ = ["TRANSITIONS", "CommitPermit", "Phase", "Run", "RunConfig", "step"]
@@ -83,84 +85,6 @@ SWEEPS_AFTER_LOSS = 3
 
 REUSE_WITHIN_BATCHES = 10
 """A completed handle that no batch used for so long is forgotten, so that their number stays bounded when workers come and go."""
-
-
-class Phase(Enum):
-    """Where a run stands."""
-
-    NEW = "new"
-    CLAIMING = "claiming"
-    SEALING = "sealing"
-    RECOVERING = "recovering"
-    CLOSING_PAST = "closing the past"
-    READY = "ready"
-    WRITING = "writing"
-    DIGESTING = "digesting"
-    ABORTING = "aborting"
-    DECIDING = "deciding"
-    COMMITTING = "committing"
-    CLOSING = "closing"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """What does not change during a run.
-
-    Attributes:
-        query_id: Spark's query id.
-        run_id: Spark's run id.
-        checkpoint: the checkpoint's path, as it is recognised.
-        sinks: the names of the query's sinks.
-        transaction_timeout_ms: the shortest timeout of a transaction over all sinks, or None.
-        decision_reserve_ms: decide only when so much of it is left.
-        on_divergence: ``warn`` or ``fail``.
-        roll_after_entries: the run goes on in a new generation when its chain is that long.
-        adopt_checkpoint: take over a log whose checkpoint had another path.
-        owner: who runs this, for people who read the log.
-    """
-
-    query_id: str
-    run_id: str
-    checkpoint: str
-    sinks: tuple[str, ...]
-    transaction_timeout_ms: int | None = None
-    decision_reserve_ms: int = 0
-    on_divergence: str = "warn"
-    roll_after_entries: int = 1000
-    adopt_checkpoint: bool = False
-    owner: str = ""
-
-
-@dataclass(frozen=True)
-class Run:
-    """The state of a run. Only ``step`` makes a next one.
-
-    Attributes:
-        generation: ours; -1 before it is claimed.
-        entries: the length of our chain.
-        history: what is decided, by the sealed past and by us.
-        spark_committed: the last batch in Spark's commit log when the past was sealed.
-        request: the batch that Spark waits for.
-        prepared: the decision that is being appended.
-        reusable: per sink, handles that are complete without doubt, stamped with the batch that completed them.
-        retired: per sink, handles to be fenced once DONE is durable.
-        sweep_own: for so many further batches one's own leftovers are swept.
-        stopped: why the run stopped.
-    """
-
-    config: RunConfig
-    phase: Phase = Phase.NEW
-    generation: int = -1
-    entries: int = 0
-    history: History = EMPTY
-    spark_committed: int = -1
-    request: BatchRequested | None = None
-    prepared: Commit | None = None
-    reusable: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
-    retired: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
-    sweep_own: int = 0
-    stopped: StopRun | None = None
 
 
 Outcome = tuple[Run, tuple[Decision, ...]]
@@ -200,38 +124,51 @@ def _request(run: Run, event: BatchRequested) -> Outcome:
     requested = replace(run, request=event)
     if run.phase is Phase.READY and run.entries < run.config.roll_after_entries:
         return _judge(requested)
+    return replace(requested, phase=Phase.INSPECTING), (InspectLog(run.generation),)
+
+
+def _inspected(run: Run, event: LogInspected) -> Outcome:
+    # A refused run must not leave a claim: the next start would take it for the log's owner. And a replaced run that rolls must
+    # not claim above its successor, which that would stop.
+    if event.own_sealed:
+        return _fenced(run, AppendFenced())
+    refusal = _foreign(run.config, event.newest)
+    if refusal is not None:
+        return _stop(run, CheckpointMismatchError, refusal)
     config = run.config
     claim = Claim(config.query_id, config.run_id, config.checkpoint, config.owner)
-    return replace(requested, phase=Phase.CLAIMING), (ClaimGeneration(claim),)
+    return replace(run, phase=Phase.CLAIMING), (ClaimGeneration(claim),)
 
 
 def _claimed(run: Run, event: GenerationClaimed) -> Outcome:
     claimed = replace(run, phase=Phase.SEALING, generation=event.generation, entries=1, reusable={}, retired={})
-    previous, config = event.previous, run.config
-    if previous is not None and previous.query_id != config.query_id:
-        return _stop(
-            claimed,
-            CheckpointMismatchError,
-            f"The commit log belongs to the query {previous.query_id}, but this query's id is {config.query_id}: its checkpoint "
-            "was deleted or replaced while the commit log stayed. Put the old checkpoint back, or start in an empty folder.",
-        )
-    if previous is not None and previous.checkpoint != config.checkpoint and not config.adopt_checkpoint:
-        return _stop(
-            claimed,
-            CheckpointMismatchError,
-            f"The commit log was written for the checkpoint {previous.checkpoint}, but it lies in {config.checkpoint}: the folder "
-            "was copied or moved. Two copies that run would write everything twice. If the old one will never run again, start "
-            "once with the option onceforall.adoptCheckpoint=true.",
-        )
+    refusal = _foreign(run.config, event.previous)
+    if refusal is not None:
+        return _stop(claimed, CheckpointMismatchError, refusal)
     return claimed, (SealPast(event.generation),)
+
+
+def _foreign(config: RunConfig, newest: Claim | None) -> str | None:
+    """Say why a log with this newest claim is not ours; None when it is."""
+    if newest is not None and newest.query_id != config.query_id:
+        return (
+            f"The commit log belongs to the query {newest.query_id}, but this query's id is {config.query_id}: its checkpoint "
+            "was deleted or replaced while the commit log stayed. Put the old checkpoint back, or start in an empty folder."
+        )
+    if newest is not None and newest.checkpoint != config.checkpoint and not config.adopt_checkpoint:
+        return (
+            f"The commit log was written for the checkpoint {newest.checkpoint}, but it lies in {config.checkpoint}: the folder "
+            "was copied or moved. Two copies that run would write everything twice. If the old one will never run again, start "
+            "once with the option onceforall.adoptCheckpoint=true."
+        )
+    return None
 
 
 def _sealed(run: Run, event: PastSealed) -> Outcome:
     sealed = replace(run, phase=Phase.RECOVERING, history=event.history, spark_committed=event.spark_committed)
-    sweeps = {sink: Sweep(run.config.query_id, sink, run.generation) for sink in run.config.sinks}
     decided = event.history.decided
     if decided is None or decided.done:
-        return sealed, (RecoverSinks(None, {}, sweeps),)
+        return sealed, (RecoverSinks(None, {}, _older_sweeps(run, {})),)
     pending = {sink: cs for sink, cs in decided.commit.committables.items() if cs}
     unknown = sorted(set(pending) - set(run.config.sinks))
     if unknown:
@@ -242,7 +179,7 @@ def _sealed(run: Run, event: PastSealed) -> Outcome:
             "query no longer has. Start it once more with that sink under the same name; it can be removed after that.",
         )
     permit = CommitPermit(decided.generation, decided.index, decided.commit.batch)
-    return sealed, (RecoverSinks(permit, pending, sweeps),)
+    return sealed, (RecoverSinks(permit, pending, _older_sweeps(run, pending)),)
 
 
 def _recovered(run: Run, event: SinksRecovered) -> Outcome:
@@ -293,13 +230,20 @@ def _replay_failed(run: Run, event: WritesFailed) -> Outcome:
     return _stop(run, AttemptFailedError, f"The replay of a decided batch failed; nothing was written by it: {event.reason}")
 
 
-def _own_sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]]) -> dict[str, Sweep]:
+def _sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]], *, own: bool) -> dict[str, Sweep]:
+    config = run.config
     return {
-        sink: Sweep(
-            run.config.query_id, sink, run.generation, own=True, spared=frozenset(_name(c) for c in spared.get(sink, ()))
-        )
-        for sink in run.config.sinks
+        sink: Sweep(config.query_id, sink, run.generation, own, frozenset(_name(c) for c in spared.get(sink, ())))
+        for sink in config.sinks
     }
+
+
+def _older_sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]]) -> dict[str, Sweep]:
+    return _sweeps(run, spared, own=False)
+
+
+def _own_sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]]) -> dict[str, Sweep]:
+    return _sweeps(run, spared, own=True)
 
 
 def _name(committable: Committable) -> str:
@@ -446,7 +390,8 @@ P = Phase
 _JUDGED = (P.READY, P.WRITING, P.DIGESTING, P.STOPPED)
 
 TRANSITIONS: Mapping[Phase, Mapping[type[Any], Transition]] = {
-    P.NEW: {BatchRequested: Transition(_request, (P.CLAIMING,))},
+    P.NEW: {BatchRequested: Transition(_request, (P.INSPECTING,))},
+    P.INSPECTING: {LogInspected: Transition(_inspected, (P.CLAIMING, P.STOPPED))},
     P.CLAIMING: {GenerationClaimed: Transition(_claimed, (P.SEALING, P.STOPPED))},
     P.SEALING: {PastSealed: Transition(_sealed, (P.RECOVERING, P.STOPPED))},
     P.RECOVERING: {
@@ -458,7 +403,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Any], Transition]] = {
         AppendFenced: Transition(_fenced, (P.STOPPED,)),
         AppendUnknown: Transition(_unknown, (P.STOPPED,)),
     },
-    P.READY: {BatchRequested: Transition(_request, (P.CLAIMING, *_JUDGED))},
+    P.READY: {BatchRequested: Transition(_request, (P.INSPECTING, *_JUDGED))},
     P.WRITING: {
         WritesPrepared: Transition(_prepared, (P.DECIDING, P.ABORTING)),
         WritesFailed: Transition(_write_failed, (P.ABORTING,)),

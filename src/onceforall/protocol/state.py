@@ -1,0 +1,91 @@
+"""The state of one run, as frozen values. Only ``machine.step`` makes a next one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from onceforall.protocol.decisions import StopRun
+from onceforall.protocol.entries import Commit, Committable
+from onceforall.protocol.events import BatchRequested
+from onceforall.protocol.history import EMPTY, History
+
+
+class Phase(Enum):
+    """Where a run stands."""
+
+    NEW = "new"
+    INSPECTING = "inspecting"
+    CLAIMING = "claiming"
+    SEALING = "sealing"
+    RECOVERING = "recovering"
+    CLOSING_PAST = "closing the past"
+    READY = "ready"
+    WRITING = "writing"
+    DIGESTING = "digesting"
+    ABORTING = "aborting"
+    DECIDING = "deciding"
+    COMMITTING = "committing"
+    CLOSING = "closing"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What does not change during a run.
+
+    Attributes:
+        query_id: Spark's query id.
+        run_id: Spark's run id.
+        checkpoint: the checkpoint's path, as it is recognised.
+        sinks: the names of the query's sinks.
+        transaction_timeout_ms: the shortest timeout of a transaction over all sinks, or None.
+        decision_reserve_ms: decide only when so much of it is left.
+        on_divergence: ``warn`` or ``fail``.
+        roll_after_entries: the run goes on in a new generation when its chain is that long.
+        adopt_checkpoint: take over a log whose checkpoint had another path.
+        owner: who runs this, for people who read the log.
+    """
+
+    query_id: str
+    run_id: str
+    checkpoint: str
+    sinks: tuple[str, ...]
+    transaction_timeout_ms: int | None = None
+    decision_reserve_ms: int = 0
+    on_divergence: str = "warn"
+    roll_after_entries: int = 1000
+    adopt_checkpoint: bool = False
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The state of a run. Only ``step`` makes a next one.
+
+    Attributes:
+        generation: ours; -1 before it is claimed.
+        entries: the length of our chain.
+        history: what is decided, by the sealed past and by us.
+        spark_committed: the last batch in Spark's commit log when the past was sealed.
+        request: the batch that Spark waits for.
+        prepared: the decision that is being appended.
+        reusable: per sink, handles that are complete without doubt, stamped with the batch that completed them.
+        retired: per sink, handles to be fenced once DONE is durable.
+        sweep_own: for so many further batches one's own leftovers are swept.
+        stopped: why the run stopped.
+    """
+
+    config: RunConfig
+    phase: Phase = Phase.NEW
+    generation: int = -1
+    entries: int = 0
+    history: History = EMPTY
+    spark_committed: int = -1
+    request: BatchRequested | None = None
+    prepared: Commit | None = None
+    reusable: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
+    retired: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
+    sweep_own: int = 0
+    stopped: StopRun | None = None
