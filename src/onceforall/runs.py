@@ -6,6 +6,7 @@ opens the commit log in the query's own checkpoint, and hands each batch to the 
 
 from __future__ import annotations
 
+import copy
 import getpass
 import logging
 import os
@@ -112,8 +113,8 @@ def check_sinks(sinks: Mapping[str, TwoPhaseCommitSink], spark: SparkSession, qu
 class _QueryRun:
     """One run of a query: its coordinator, its place in the checkpoint, and its repeated sweeps."""
 
-    def __init__(self, query: Any, query_id: str, checkpoint: Path, sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
-        self._query = query
+    def __init__(self, execution: Any, query_id: str, checkpoint: Path, sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
+        self._execution = execution
         self._query_id = query_id
         self._checkpoint = checkpoint
         self._sinks = sinks
@@ -132,8 +133,7 @@ class _QueryRun:
         sinks: Mapping[str, TwoPhaseCommitSink],
         settings: Settings,
     ) -> _QueryRun:
-        query = spark._jsparkSession.streams().get(query_id)  # noqa: SLF001  its Python wrapper hides what is needed here
-        execution = query.streamingQuery()
+        execution = _execution(spark, query_id)
         _check_execution(execution)
         checkpoint = spark_checkpoint.local_path(str(execution.resolvedCheckpointRoot()), default_scheme(spark))
         named = spark_checkpoint.local_path(named_checkpoint, default_scheme(spark))
@@ -141,8 +141,10 @@ class _QueryRun:
             raise CheckpointMismatchError(
                 f"exactly_once names the checkpoint {named}, but this query's checkpointLocation is {checkpoint}. Name the same one."
             )
+        # A copy per run: a sink's driver side belongs to one run, also when its user gives one object to two queries.
+        sinks = {name: copy.copy(sink) for name, sink in sinks.items()}
         check_sinks(sinks, spark, query_id)
-        run = cls(query, query_id, checkpoint, sinks)
+        run = cls(execution, query_id, checkpoint, sinks)
         timeouts = [t for s in sinks.values() if (t := s.capabilities.transaction_timeout_ms) is not None]
         timeout_ms = min(timeouts, default=None)
         reserve_ms = settings.decision_reserve_ms if settings.decision_reserve_ms is not None else (timeout_ms or 0) // 3
@@ -178,7 +180,7 @@ class _QueryRun:
     def is_active(self) -> bool:
         """Tell whether Spark still runs this run."""
         try:
-            return bool(self._query.isActive())
+            return bool(self._execution.isActive())
         except Exception:  # noqa: BLE001  the JVM is gone, and so is the query
             return False
 
@@ -229,6 +231,19 @@ class _QueryRun:
             self._log.clean(generation)
         except Exception as error:  # noqa: BLE001  old entries cost space only
             logger.warning("cleaning the commit log is tried again at the next start: %s", error)
+
+
+def _execution(spark: SparkSession, query_id: str) -> Any:
+    """Return Spark's own object of a running query.
+
+    The session that ``foreachBatch`` sees is a clone and knows no queries; what all clones share does.
+    """
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
+    running = spark._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+    execution = running.get(jvm.java.util.UUID.fromString(query_id))
+    if execution is None:
+        raise UnsupportedQueryError(f"Spark does not list the running query {query_id}; is this pyspark between 4.0 and 4.3?")
+    return execution
 
 
 def _check_execution(execution: Any) -> None:

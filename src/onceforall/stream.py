@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -203,7 +204,12 @@ class StreamWriter:
         for name, sink in self._sinks.items():
             if self._transforms[name] is None:
                 sink.columns(self._frame.schema)
-        check_sinks(self._sinks, spark, "")
+        checked = {name: copy.copy(sink) for name, sink in self._sinks.items()}
+        try:
+            check_sinks(checked, spark, "")
+        finally:
+            for sink in checked.values():
+                sink.close()
         _use_this_python()
         function = ExactlyOnceFunction(self._write, location, self._sinks, settings)
         writer = self._frame.writeStream

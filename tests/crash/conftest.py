@@ -1,0 +1,27 @@
+"""One pipeline per test: its own checkpoint and output topic, on the session's broker."""
+
+import pytest
+
+from support.driver import Pipeline
+
+
+@pytest.fixture
+def pipeline(tmp_path, broker, topic):
+    made = Pipeline(tmp_path, broker.bootstrap_servers, topic(partitions=3))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pipeline_on(tmp_path):
+    """Make a pipeline on another broker."""
+    made = []
+
+    def make(broker):
+        broker.create_topic("out", partitions=3)
+        made.append(Pipeline(tmp_path, broker.bootstrap_servers, "out"))
+        return made[-1]
+
+    yield make
+    for pipeline in made:
+        pipeline.close()

@@ -1,0 +1,93 @@
+"""Old drivers that come back, and two drivers at once: only one of them decides, and nothing is doubled or lost."""
+
+import signal
+
+import pytest
+
+from support.driver import ROWS_PER_BATCH, assert_exactly_once
+from support.embedded import own_broker
+from support.reading import held_back, values
+from support.waiting import until
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+@pytest.mark.parametrize("failpoint", ["append_commit.before", "append_commit.after", "commit.after", "recover.after"])
+def test_a_driver_that_was_frozen_replaced_and_woken_is_fenced(pipeline, failpoint):
+    zombie = pipeline.start(f"{failpoint}=freeze@{1 if failpoint == 'recover.after' else 3}", until_batch=1000)
+    zombie.wait_for_failpoint(failpoint)
+    zombie.signal(signal.SIGSTOP)
+    pipeline.run()
+    zombie.signal(signal.SIGCONT)
+    zombie.wait()
+    assert "FencedError" in zombie.status()["error"], zombie.status()
+    assert_exactly_once(pipeline)
+
+
+def test_of_two_drivers_on_one_checkpoint_one_stops_and_nothing_is_doubled(pipeline):
+    first = pipeline.start(until_batch=1000)
+    until(lambda: (pipeline.checkpoint / "commits" / "1").exists(), 90, "the first driver's second batch")
+    second = pipeline.start()
+    second.wait()
+    until(lambda: first.process.poll() is not None or second.status()["error"] is not None, 60, "one of the two stops")
+    first.kill()
+    pipeline.run(until_batch=pipeline.batches() + 2)
+    assert_exactly_once(pipeline)
+
+
+def test_a_stop_that_is_asked_for_while_a_commit_waits_for_the_broker_ends_at_once_and_loses_nothing(tmp_path, pipeline_on):
+    with own_broker(tmp_path) as broker:
+        pipeline = pipeline_on(broker)
+        stop_file = tmp_path / "stop"
+        driver = pipeline.start("commit.before=freeze@3", stop_file=str(stop_file), until_batch=1000)
+        driver.wait_for_failpoint("commit.before")
+        broker.freeze()
+        driver.signal(signal.SIGCONT)
+        until(lambda: "is tried again" in driver.log(), 60, "the commit waits for the broker")
+        stop_file.touch()
+        driver.wait()
+        assert "InDoubtError" in driver.status()["error"], driver.status()
+        assert driver.wait_for("stopped.json")["seconds"] < 30
+        broker.thaw()
+        assert len(values(pipeline.bootstrap, pipeline.topic)) == ROWS_PER_BATCH * 2
+        pipeline.run()
+        assert_exactly_once(pipeline)
+
+
+def test_a_broker_killed_between_decision_and_commit_delays_the_batch_and_loses_nothing(tmp_path, pipeline_on):
+    with own_broker(tmp_path) as broker:
+        pipeline = pipeline_on(broker)
+        driver = pipeline.start("commit.before=freeze@3")
+        driver.wait_for_failpoint("commit.before")
+        broker.kill()
+        driver.signal(signal.SIGCONT)
+        until(lambda: "is tried again" in driver.log(), 60, "the commit waits for the broker")
+        broker.restart()
+        driver.wait()
+        assert driver.status()["error"] is None, driver.log()
+        assert_exactly_once(pipeline)
+
+
+def test_a_failed_task_attempt_leaves_nothing_visible_and_holds_no_reader(pipeline):
+    driver = pipeline.start("task.pre_commit.after=kill@2", master="local[2,4]")
+    driver.wait_for_failpoint("task.pre_commit.after")
+    driver.wait()
+    assert driver.status()["error"] is None, driver.log()
+    assert_exactly_once(pipeline)
+
+
+def test_a_task_that_fails_for_good_aborts_the_batch_and_a_restart_writes_it(pipeline):
+    driver = pipeline.start("task.pre_commit.after=raise@2")
+    driver.wait()
+    assert "FailpointError" in driver.status()["error"], driver.status()
+    assert held_back(pipeline.bootstrap, pipeline.topic) == 0, "the abort did not release the readers"
+    pipeline.run()
+    assert_exactly_once(pipeline)
+
+
+def test_tasks_without_rows_open_no_transaction(pipeline):
+    pipeline.run(rows_per_batch=2, partitions=4)
+    for commit in pipeline.entries("COMMIT"):
+        assert len(commit["body"]["committables"]["out"]) == 2
+        assert [rows for rows, _ in commit["body"]["digests"]["out/0"]].count(0) == 2
+    assert values(pipeline.bootstrap, pipeline.topic) == sorted(str(row) for row in range(2 * pipeline.batches()))

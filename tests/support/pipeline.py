@@ -1,0 +1,120 @@
+"""A driver process of its own: rows 0, 1, 2, … from a source that replays exactly, to a Kafka topic, exactly once.
+
+``python pipeline.py CONFIG.json``, with the keys of ``DEFAULTS``. It stops by itself after batch ``until_batch``, and leaves
+``pids.json`` and ``status.json`` in its work folder. Tests kill, freeze and wake it.
+"""
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+DEFAULTS = {
+    "bootstrap": "",
+    "topic": "",
+    "work": "",
+    "checkpoint": "",
+    "until_batch": 5,
+    "rows_per_batch": 20,
+    "partitions": 4,
+    "master": "local[2]",
+    "stateful": False,
+    "options": {},
+    "sink_options": {},
+    "spark": {},
+    "stop_file": "",
+    "delivery": "exactly_once",
+}
+
+
+def main():
+    config = {**DEFAULTS, **json.loads(Path(sys.argv[1]).read_text())}
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    import onceforall as ofa
+
+    work = Path(config["work"])
+    builder = (
+        SparkSession.builder.master(config["master"])
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.default.parallelism", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.streaming.minBatchesToRetain", "100")
+    )
+    for key, value in config["spark"].items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    _write(work / "pids.json", {"python": os.getpid(), "jvm": jvm})
+
+    rows = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", config["rows_per_batch"])
+        .option("numPartitions", config["partitions"])
+        .option("startTimestamp", 1_700_000_000_000)
+        .option("advanceMillisPerBatch", 1000)
+        .load()
+    )
+    if config["stateful"]:
+        counted = rows.groupBy((F.col("value") % 7).alias("bucket")).agg(F.count("*").alias("n"), F.max("value").alias("last"))
+        out = counted.select(
+            F.col("bucket").cast("string").alias("key"),
+            F.concat_ws(":", F.col("bucket"), F.col("n"), F.col("last")).alias("value"),
+        )
+        mode = "update"
+    else:
+        out = rows.select((F.col("value") % 7).cast("string").alias("key"), F.col("value").cast("string").alias("value"))
+        mode = "append"
+    sink = ofa.KafkaSink(
+        {"bootstrap.servers": config["bootstrap"], "transaction.timeout.ms": 600_000, **config["sink_options"]},
+        topic=config["topic"],
+        delivery=config["delivery"],
+    )
+    writer = ofa.write_stream(out).to(sink, name="out").outputMode(mode).option("checkpointLocation", config["checkpoint"])
+    query = writer.options(**config["options"]).trigger(processingTime="100 milliseconds").start()
+
+    def stop_on_request():
+        while not Path(config["stop_file"]).exists():
+            time.sleep(0.02)
+        asked = time.monotonic()
+        query.stop()
+        _write(work / "stopped.json", {"seconds": time.monotonic() - asked})
+
+    if config["stop_file"]:
+        threading.Thread(target=stop_on_request, daemon=True).start()
+
+    status = {"error": None}
+    try:
+        while query.isActive:
+            progress = query.lastProgress
+            if progress is not None and progress["batchId"] >= config["until_batch"]:
+                query.stop()
+                break
+            time.sleep(0.02)
+        query.awaitTermination(1)
+        if query.exception() is not None:
+            status["error"] = str(query.exception())
+    except Exception as error:
+        status["error"] = f"{type(error).__name__}: {error}"
+    status["batches"] = (query.lastProgress or {}).get("batchId", -1)
+    _write(work / "status.json", status)
+    spark.stop()
+
+
+def _write(path, value):
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(value))
+    new.rename(path)
+
+
+if __name__ == "__main__":
+    main()

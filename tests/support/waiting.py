@@ -1,0 +1,14 @@
+"""Waiting for a state, never for a time."""
+
+import time
+
+
+def until(condition, deadline_s, what):
+    """Poll until the condition holds, and return what it gave."""
+    end = time.monotonic() + deadline_s
+    while True:
+        result = condition()
+        if result:
+            return result
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        time.sleep(0.02)
