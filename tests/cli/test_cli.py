@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+import onceforall.cli
+from onceforall._version import __version__
+from onceforall.cli import main
+from onceforall.embedded.network import broker_answers, can_listen
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"onceforall {__version__}\n"
+
+
+@pytest.mark.parametrize("argv", [[], ["kafka"], ["kafka", "start", "--port", "many"], ["unknown"]])
+def test_arguments_that_are_no_command_end_with_2(argv, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    assert "usage: onceforall" in capsys.readouterr().err
+
+
+def test_an_error_is_one_message_on_stderr_and_no_traceback(capsys):
+    assert main(["kafka", "start", "--set", "no-equals-sign"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "onceforall: --set no-equals-sign is no setting. Write it as --set key=value.\n"
+
+
+def test_ctrl_c_in_a_command_ends_with_130(monkeypatch):
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("onceforall.cli.kafka._jars", interrupt)
+    assert main(["kafka", "jars"]) == 130
+
+
+def test_the_connector_jars_are_printed_as_spark_reads_them(capsys):
+    assert main(["kafka", "jars"]) == 0
+    jars = capsys.readouterr().out.strip().split(",")
+    assert len(jars) == 4
+    assert all(jar.endswith(".jar") for jar in jars)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_the_broker_runs_until_it_is_told_to_end(end, tmp_path):
+    command = [
+        sys.executable,
+        "-c",
+        "import sys, onceforall.cli; sys.exit(onceforall.cli.main())",
+        "kafka",
+        "start",
+        "--port",
+        "0",
+    ]
+    command += ["--data-dir", str(tmp_path / "data"), "--set", "num.partitions=3"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        host, _, port = process.stdout.readline().strip().partition(":")
+        assert host == "127.0.0.1"
+        assert broker_answers(int(port))
+        (broker,) = psutil.Process(process.pid).children()
+        process.send_signal(end)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, output, errors) == (0, "", "")
+    assert not broker.is_running()
+    assert can_listen(int(port))
+    assert "num.partitions=3" in (tmp_path / "data" / "server.properties").read_text()
+
+
+@pytest.mark.kafka
+def test_a_broker_that_dies_is_an_error_of_the_command():
+    command = [sys.executable, "-m", "onceforall.cli", "kafka", "start", "--port", "0"]
+    command[1:3] = ["-c", "import sys, onceforall.cli; sys.exit(onceforall.cli.main())"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        process.stdout.readline()
+        (broker,) = psutil.Process(process.pid).children()
+        broker.kill()
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 2
+    assert errors.startswith("onceforall: The broker ended by itself with status -9.")
+
+
+def test_every_group_of_commands_is_registered_by_its_module_name():
+    assert all(name.startswith("onceforall.cli.") for name in onceforall.cli._COMMAND_GROUPS)
