@@ -75,8 +75,10 @@ def keeps_state(checkpoint: Path) -> bool:
         return False
 
 
-def check_takeover(checkpoint: Path, takeover: str | None) -> None:
-    """Refuse a plain Spark query's checkpoint whose last batch may already be in the sinks, in part.
+def take_over(checkpoint: Path, takeover: str | None) -> None:
+    """Mark a checkpoint as ours, before the query starts; refuse one whose last batch may already be in the sinks, in part.
+
+    The mark is the commit log's folder: with it, an unfinished batch is known to be one of ours.
 
     Args:
         checkpoint: the checkpoint's folder.
@@ -95,3 +97,9 @@ def check_takeover(checkpoint: Path, takeover: str | None) -> None:
             "sink, and writing them again would double them. Let the plain query finish it first, or accept that with the option "
             "onceforall.takeover=accept (takeover='accept')."
         )
+    try:
+        (checkpoint / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The commit log's folder {checkpoint / LOG_FOLDER} can't be made: {error.strerror}. Check the path and its permissions."
+        ) from error

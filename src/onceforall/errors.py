@@ -11,7 +11,8 @@
     │   └── MissingExtraError       an optional dependency is not installed (also an ImportError)
     ├── AttemptFailedError          the attempt was aborted; Spark's replay of the batch writes it again
     │   ├── RefusedRecordError      a record that no replay can write: mend the data or the limit
-    │   └── BatchTooSlowError       the batch cannot be decided within the transaction timeout
+    │   ├── BatchTooSlowError       the batch cannot be decided within the transaction timeout
+    │   └── QueryStoppedError       the query was stopped while the batch was being written; nothing is wrong
     ├── StoppedError                this run must not go on; nothing was aborted by it
     │   ├── FencedError             a newer run owns the query; do not restart this one
     │   ├── InDoubtError            a decided batch is not complete; a restart completes it
@@ -75,6 +76,10 @@ class RefusedRecordError(AttemptFailedError):
 
 class BatchTooSlowError(AttemptFailedError):
     """The batch took so long that its transactions could time out before they are committed."""
+
+
+class QueryStoppedError(AttemptFailedError):
+    """The query was stopped while a batch was being written; the attempt is aborted, and the next start writes it."""
 
 
 class StoppedError(OnceForAllError):

@@ -59,6 +59,25 @@ class Settings:
             raise OptionError(f"on_divergence must be 'warn' or 'fail', not {self.on_divergence!r}.")
         if self.min_batches_to_retain < 1:
             raise OptionError(f"min_batches_to_retain must be at least 1, not {self.min_batches_to_retain}.")
+        if self.decision_reserve_ms is not None and self.decision_reserve_ms < 0:
+            raise OptionError(f"decision_reserve_ms must not be negative, but is {self.decision_reserve_ms}.")
+
+    def reserve_ms(self, timeout_ms: int | None) -> int:
+        """Return the reserve in force, given the shortest transaction timeout of the sinks.
+
+        Raises:
+            OptionError: it leaves no time for any batch.
+        """
+        if timeout_ms is None:
+            return 0
+        if self.decision_reserve_ms is None:
+            return timeout_ms // 3
+        if self.decision_reserve_ms >= timeout_ms:
+            raise OptionError(
+                f"onceforall.decisionReserveMs={self.decision_reserve_ms} leaves no time for a batch: the sinks' transactions time out after "
+                f"{timeout_ms} ms. Lower it, or raise transaction.timeout.ms."
+            )
+        return self.decision_reserve_ms
 
 
 class ExactlyOnceFunction:
@@ -89,13 +108,19 @@ class ExactlyOnceFunction:
                 "An exactly_once function was called outside a streaming query's foreachBatch; give it to writeStream.foreachBatch."
             )
         with self._lock:
-            for ended in [key for key, run in self._runs.items() if not run.is_active()]:
+            # Not the run that calls: while it is being stopped it is not active, but its last batch is still its own.
+            for ended in [key for key, run in self._runs.items() if key != run_id and not run.is_active()]:
                 self._runs.pop(ended).close()
             run = self._runs.get(run_id)
             if run is None:
                 run = _QueryRun.open(batch.sparkSession, query_id, run_id, self._checkpoint, self._sinks, self._settings)
                 self._runs[run_id] = run
         run.take(batch, batch_id, self._function)
+
+
+def shortest_timeout_ms(sinks: Mapping[str, TwoPhaseCommitSink]) -> int | None:
+    """Return after how many milliseconds the first of the sinks' transactions times out; None: none ever does."""
+    return min((t for s in sinks.values() if (t := s.capabilities.transaction_timeout_ms) is not None), default=None)
 
 
 def default_scheme(spark: SparkSession) -> str:
@@ -145,16 +170,14 @@ class _QueryRun:
         sinks = {name: copy.copy(sink) for name, sink in sinks.items()}
         check_sinks(sinks, spark, query_id)
         run = cls(execution, query_id, checkpoint, sinks)
-        timeouts = [t for s in sinks.values() if (t := s.capabilities.transaction_timeout_ms) is not None]
-        timeout_ms = min(timeouts, default=None)
-        reserve_ms = settings.decision_reserve_ms if settings.decision_reserve_ms is not None else (timeout_ms or 0) // 3
+        timeout_ms = shortest_timeout_ms(sinks)
         config = RunConfig(
             query_id=query_id,
             run_id=run_id,
             checkpoint=str(checkpoint),
             sinks=tuple(sinks),
             transaction_timeout_ms=timeout_ms,
-            decision_reserve_ms=reserve_ms,
+            decision_reserve_ms=settings.reserve_ms(timeout_ms),
             on_divergence=settings.on_divergence,
             roll_after_entries=max(1000, 4 * settings.min_batches_to_retain),
             adopt_checkpoint=settings.adopt_checkpoint,

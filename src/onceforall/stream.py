@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import OptionError, UnsupportedQueryError
-from onceforall.runs import ExactlyOnceFunction, Settings, check_sinks, default_scheme
+from onceforall.runs import ExactlyOnceFunction, Settings, check_sinks, default_scheme, shortest_timeout_ms
 from onceforall.sink import TwoPhaseCommitSink
 from onceforall.writing import BatchFunction, BatchTransaction
 
@@ -71,6 +71,7 @@ def exactly_once(
 
     Raises:
         OptionError: an argument is out of its range.
+        UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system.
         CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished.
 
     Side effects of the function other than ``transaction.write`` are not covered: a replay does them again.
@@ -84,8 +85,7 @@ def exactly_once(
     _use_this_python()
 
     def decorate(function: BatchFunction) -> ExactlyOnceFunction:
-        if "://" not in location and not location.startswith("file:"):
-            spark_checkpoint.check_takeover(spark_checkpoint.local_path(location), takeover)
+        spark_checkpoint.take_over(spark_checkpoint.local_path(location, _scheme_of_paths()), takeover)
         return ExactlyOnceFunction(function, location, sinks, settings)
 
     return decorate
@@ -200,7 +200,8 @@ class StreamWriter:
         spark = self._frame.sparkSession
         location = self._checkpoint_location()
         settings = Settings(**self._settings)
-        spark_checkpoint.check_takeover(spark_checkpoint.local_path(location, default_scheme(spark)), settings.takeover)
+        settings.reserve_ms(shortest_timeout_ms(self._sinks))
+        checkpoint = spark_checkpoint.local_path(location, default_scheme(spark))
         for name, sink in self._sinks.items():
             if self._transforms[name] is None:
                 sink.columns(self._frame.schema)
@@ -210,6 +211,7 @@ class StreamWriter:
         finally:
             for sink in checked.values():
                 sink.close()
+        spark_checkpoint.take_over(checkpoint, settings.takeover)
         _use_this_python()
         function = ExactlyOnceFunction(self._write, location, self._sinks, settings)
         writer = self._frame.writeStream
@@ -246,6 +248,14 @@ class StreamWriter:
 def _check_name(name: str) -> None:
     if not name or len(name) > 200 or not name.isprintable():
         raise OptionError(f"The sink name {name!r} is not usable: it must be 1 to 200 printable characters.")
+
+
+def _scheme_of_paths() -> str:
+    """Return the scheme of ``fs.defaultFS`` where a session says it already."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    return "file" if session is None else default_scheme(session)
 
 
 def _use_this_python() -> None:

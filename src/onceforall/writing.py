@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from onceforall import spark_errors
 from onceforall.coordinator import Prepared
 from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError
 from onceforall.protocol.decisions import RunWrites, TakeDigests
@@ -17,6 +19,9 @@ from onceforall.tasks import RESULT_SCHEMA, WriteSpec, WriteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+logger = logging.getLogger("onceforall")
 
 
 class BatchTransaction:
@@ -112,6 +117,18 @@ class SparkBatchWriter:
         return committables
 
     def _run(self, generation: int, reusable: Mapping[str, tuple[Committable, ...]], *, digest_only: bool) -> None:
+        try:
+            self._call_and_write(generation, reusable, digest_only=digest_only)
+        except Exception as error:
+            translated = spark_errors.translated(error)
+            if translated is error:
+                raise
+            logger.debug("batch %d: %s", self.batch, error)
+            raise translated from None
+
+    def _call_and_write(self, generation: int, reusable: Mapping[str, tuple[Committable, ...]], *, digest_only: bool) -> None:
+        if self.consume_all:
+            self.frame = _without_ordering(self.frame)
         transaction = BatchTransaction(self.sinks)
         self.function(self.frame, self.batch, transaction)
         transaction.close()
@@ -173,3 +190,17 @@ class SparkBatchWriter:
             return True
         stages = [context.statusTracker().getStageInfo(stage) for stage in {result["stage"] for result in self._results}]
         return any(stage is None or stage.numFailedTasks > 0 or stage.currentAttemptId > 0 for stage in stages)
+
+
+def _without_ordering(frame: DataFrame) -> DataFrame:
+    """Return the same rows as a frame that claims no ordering.
+
+    The frame that ``foreachBatch`` gets says how the stateful plan below it sorts, in terms of columns that it may not have; to
+    persist it then fails ("key not found").
+    """
+    from pyspark.sql import DataFrame as SparkDataFrame
+
+    jvm_frame: Any = frame._jdf  # noqa: SLF001  Spark offers this in no other way
+    rows = jvm_frame.queryExecution().toRdd()
+    plain = jvm_frame.sparkSession().internalCreateDataFrame(rows, jvm_frame.schema(), False)  # noqa: FBT003  py4j
+    return SparkDataFrame(plain, frame.sparkSession)

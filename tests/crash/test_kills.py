@@ -7,6 +7,7 @@ from support.reading import held_back, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
+
 def test_a_run_without_faults_writes_each_row_once(pipeline):
     pipeline.run()
     assert_exactly_once(pipeline)
@@ -32,7 +33,8 @@ def test_a_driver_killed_in_the_middle_of_a_batch_neither_loses_nor_doubles(pipe
 
 @pytest.mark.parametrize("first", ["append_commit.before=kill@3", "append_commit.after=kill@3"])
 @pytest.mark.parametrize(
-    "second", ["claim.after=kill", "seal.after=kill", "kafka.end_txn.after=kill", "recover.after=kill", "append_done.after=kill"]
+    "second",
+    ["claim.after=kill", "seal.after=kill", "kafka.end_txn.after=kill", "recover.after=kill", "append_done.after=kill"],
 )
 def test_a_driver_killed_again_in_recovery_neither_loses_nor_doubles(pipeline, first, second):
     pipeline.start(first).wait_until_killed()
@@ -63,7 +65,8 @@ def test_a_crash_while_the_next_batch_has_reused_a_handle_commits_nothing_undeci
     pipeline.start("append_commit.before=kill@4").wait_until_killed()
     commits = pipeline.entries("COMMIT")
     handles = [
-        {(c["name"], c["producer_id"], c["producer_epoch"]) for c in commit["body"]["committables"]["out"]} for commit in commits
+        {(c["name"], c["producer_id"], c["producer_epoch"]) for c in commit["body"]["committables"]["out"]}
+        for commit in commits
     ]
     assert handles[-1] & handles[-2], "no handle was reused; the test proves nothing"
     assert len(values(pipeline.bootstrap, pipeline.topic)) == ROWS_PER_BATCH * len(commits)

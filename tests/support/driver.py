@@ -105,7 +105,11 @@ class Driver:
         return (self.work / "log.txt").read_text(errors="replace")
 
     def wait_for_failpoint(self, name, deadline_s=90):
-        until(lambda: (self.seen / name).exists() or self.process.poll() is not None, deadline_s, f"failpoint {name}\n{self.log()}")
+        until(
+            lambda: (self.seen / name).exists() or self.process.poll() is not None,
+            deadline_s,
+            f"failpoint {name}\n{self.log()}",
+        )
         assert (self.seen / name).exists(), f"the driver ended before failpoint {name}:\n{self.log()}"
 
     def wait_for(self, name, deadline_s=90):

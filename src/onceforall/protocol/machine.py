@@ -265,7 +265,7 @@ def _prepared(run: Run, event: WritesPrepared) -> Outcome:
             BatchTooSlowError,
             f"Batch {request.batch} took {event.elapsed_ms / 1000:.1f} s, and its transactions time out after {timeout_ms / 1000:.1f} s, of which "
             f"{run.config.decision_reserve_ms / 1000:.1f} s must be left for the commit. Raise transaction.timeout.ms (and the broker's "
-            "transaction.max.timeout.ms), or make batches smaller (maxOffsetsPerTrigger).",
+            "transaction.max.timeout.ms) for this batch, whose offsets are planned; smaller batches (maxOffsetsPerTrigger) help later ones.",
         )
     commit = Commit(request.batch, request.offsets, event.committables, event.digests)
     return replace(run, phase=Phase.DECIDING, prepared=commit), (AppendCommit(run.generation, commit),)

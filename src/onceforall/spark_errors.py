@@ -1,0 +1,39 @@
+"""Turns errors that come from Spark's JVM into short ones of ours.
+
+Spark tells a stop from a failure by a regular expression over the text that a Python function's error leaves behind
+(``StreamExecution.isInterruptionException``). That expression recurses once per character: with the whole Java trace in the text it
+overflows the stack of the query's thread. So no Java trace may leave ``foreachBatch``, and a stop must still look like one.
+"""
+
+from __future__ import annotations
+
+from onceforall.errors import AttemptFailedError, QueryStoppedError
+
+_LONGEST_MESSAGE = 3000
+_INTERRUPTED = (
+    "java.lang.InterruptedException",
+    "java.io.InterruptedIOException",
+    "java.nio.channels.ClosedByInterruptException",
+)
+
+
+def translated(error: Exception) -> Exception:
+    """Return an error to raise in the place of one that came from the JVM; any other error is returned as it is."""
+    from py4j.protocol import Py4JJavaError
+
+    if not isinstance(error, Py4JJavaError):
+        return error
+    text = str(error)
+    if any(name in text for name in _INTERRUPTED):
+        return QueryStoppedError(
+            "the query was stopped while the batch was being written, and the attempt is aborted. (py4j.protocol.Py4JJavaError: An error "
+            "occurred while calling a job of the batch: java.lang.InterruptedException)"
+        )
+    return AttemptFailedError(f"a job of the batch failed: {_without_java_trace(text)}")
+
+
+def _without_java_trace(text: str) -> str:
+    """Keep what people read: the exceptions' messages and the Python traceback of a task, without the frames of Java."""
+    kept = [line for line in text.splitlines() if not line.lstrip().startswith(("at ", "... "))][1:]
+    message = "\n".join(kept).replace("py4j.protocol.Py4JJavaError", "Py4JJavaError")
+    return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]} …"
