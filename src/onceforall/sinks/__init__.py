@@ -1,0 +1,1 @@
+"""The sinks, one module or package each, usable alone."""

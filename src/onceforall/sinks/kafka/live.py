@@ -1,0 +1,250 @@
+"""One librdkafka producer, and what its callbacks tell about it.
+
+librdkafka says in its log, before the call that was hit returns, when a request may have gone unanswered: a request that times out is
+logged as REQTMOUT, a connection that ends as FAIL. (It logs an idle connection's end, which harms nothing, at a level that isn't
+shown. The error callback is called for neither.) The log lines come through ``poll``, in order. A connection that librdkafka closes by
+itself, because a coordinator has moved, is only counted in its statistics, which are read too; a broker that still gets a request
+from it refuses that with NOT_COORDINATOR.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from onceforall.errors import AttemptFailedError
+from onceforall.sinks.kafka.options import check_accepted, confluent_kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_log = logging.getLogger("onceforall.sinks.kafka")
+
+_LOCAL_COMMIT_DEADLINE_S = 10.0
+_IDENTITY_DEADLINE_S = 30.0
+_MAX_FAILURES = 1000
+
+# In these states of a connection nothing but its own set-up has been sent.
+_HARMLESS_FAIL = re.compile(r"in state (INIT|DOWN|TRY_CONNECT|CONNECT|SSL_HANDSHAKE|APIVERSION_QUERY|AUTH_[A-Z]+)\b")
+
+
+@dataclass
+class DeliveryFailure:
+    """A record that a broker did not take."""
+
+    error: Any
+    topic: str
+    partition: int
+    size_bytes: int
+
+
+@dataclass
+class Watch:
+    """What librdkafka's callbacks said about one producer. Knows nothing of the producer, so that no cycle keeps that alive."""
+
+    doubt: str | None = None
+    failures: list[DeliveryFailure] = field(default_factory=list)
+    statistics: str = ""
+    check_delivery: bool = True
+
+    def log(self, level: int, _format: str, *arguments: Any) -> None:
+        """Take a line of librdkafka's log (this object stands where a ``logging.Logger`` would)."""
+        facility, text = str(arguments[0]), str(arguments[-1])
+        _log.log(min(level, logging.INFO), "%s: %s", facility, text)
+        if facility == "REQTMOUT" or (facility == "FAIL" and not _HARMLESS_FAIL.search(text)):
+            self.doubt = self.doubt or text
+
+    def on_error(self, error: Any) -> None:
+        """Take an error that concerns the whole client; connections are judged by the log."""
+        if error.fatal():
+            self.doubt = self.doubt or str(error)
+
+    def on_statistics(self, text: str) -> None:
+        """Keep the newest statistics; they are parsed only when they are asked for."""
+        self.statistics = text
+
+    def on_delivery(self, error: Any, message: Any) -> None:
+        """Take the delivery report of a record that failed (successes are not reported)."""
+        if error is None:
+            return
+        if not self.check_delivery:
+            _log.error("A record to %s [%s] was not delivered: %s", message.topic(), message.partition(), error)
+            return
+        if len(self.failures) < _MAX_FAILURES:
+            self.failures.append(DeliveryFailure(error, str(message.topic()), int(message.partition() or 0), len(message)))
+
+    def identity(self) -> tuple[int, int] | None:
+        """Return producer id and epoch as of the newest statistics; None before there are any."""
+        if not self.statistics:
+            return None
+        statistics = json.loads(self.statistics)
+        for broker in statistics.get("brokers", {}).values():
+            if broker.get("disconnects", 0) or broker.get("req_timeouts", 0):
+                self.doubt = self.doubt or f"{broker.get('name')}: a connection was lost or a request timed out"
+        eos = statistics.get("eos", {})
+        producer_id, epoch = int(eos.get("producer_id", -1)), int(eos.get("producer_epoch", -1))
+        return (producer_id, epoch) if producer_id >= 0 else None
+
+
+class LiveProducer:
+    """One librdkafka producer with what is known about it. Used by one task at a time."""
+
+    def __init__(self, configuration: Mapping[str, Any], name: str | None, *, check_delivery: bool = True) -> None:
+        self.name = name
+        self.watch = Watch(check_delivery=check_delivery)
+        callbacks: dict[str, Any] = {
+            "error_cb": self.watch.on_error,
+            "on_delivery": self.watch.on_delivery,
+            "logger": self.watch,
+        }
+        if name is not None:
+            callbacks["stats_cb"] = self.watch.on_statistics
+        ck = confluent_kafka()
+        try:
+            self.client: Any = ck.Producer({**configuration, **callbacks})
+        except ck.KafkaException as error:
+            check_accepted(configuration)
+            raise AttemptFailedError(f"A Kafka producer could not be made: {error.args[0].str()}") from error
+        self.producer_id = -1
+        self.epoch = -1
+        self.last_batch: int | None = None
+        self.is_begun = False
+        self.in_use = True
+        self.idle_since_s = time.monotonic()
+        self.partition_counts: dict[str, int] = {}
+
+    def poll(self, timeout_s: float = 0) -> None:
+        """Serve the callbacks, for at most ``timeout_s``.
+
+        Raises:
+            AttemptFailedError: the client has failed for good, for example because it was fenced.
+        """
+        self._call(self.client.poll, timeout_s)
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait for the records that are under way, and return how many still are.
+
+        Raises:
+            AttemptFailedError: the client has failed for good.
+        """
+        return int(self._call(self.client.flush, timeout_s))
+
+    def _call(self, function: Any, timeout_s: float) -> Any:
+        # confluent-kafka raises a fatal error from whatever call serves the callbacks, sometimes wrapped in a SystemError.
+        try:
+            return function(timeout_s)
+        except (confluent_kafka().KafkaException, SystemError) as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        reason = error.__cause__ if isinstance(error, SystemError) and error.__cause__ else error
+        self.watch.doubt = self.watch.doubt or str(reason)
+        raise AttemptFailedError(f"The Kafka producer of {self.name} has failed: {reason}") from error
+
+    def initialise(self, deadline_s: float) -> None:
+        """Get a producer id of our own for the name, which aborts what an earlier owner of the name left open.
+
+        Raises:
+            AttemptFailedError: no answer before the deadline (of ``time.monotonic``), or the cluster refuses.
+        """
+        ck = confluent_kafka()
+        while True:
+            try:
+                self.client.init_transactions(max(0.1, deadline_s - time.monotonic()))
+            except ck.KafkaException as error:
+                reason = error.args[0]
+                if reason.retriable() and time.monotonic() < deadline_s:
+                    continue
+                raise AttemptFailedError(
+                    f"Kafka gave no producer id for transactional id {self.name}: {reason.str()}. If the brokers can be reached, check "
+                    "that this user may WRITE and DESCRIBE that TransactionalId (an ACL for the prefix)."
+                ) from error
+            break
+        self.poll(0)
+
+    def identify(self) -> tuple[int, int]:
+        """Return the producer id and epoch of the transaction that is open.
+
+        The epoch only changes after an error that the transaction can't survive, which ``check_open`` sees.
+
+        Raises:
+            AttemptFailedError: librdkafka gives no statistics, or others than before.
+        """
+        deadline_s = time.monotonic() + _IDENTITY_DEADLINE_S
+        while (identity := self.watch.identity()) is None:
+            if time.monotonic() > deadline_s:
+                raise AttemptFailedError(f"librdkafka reported no producer id for {self.name} in {_IDENTITY_DEADLINE_S:.0f} s.")
+            self.poll(0.005)
+        if self.producer_id >= 0 and identity != (self.producer_id, self.epoch):
+            raise AttemptFailedError(
+                f"The producer of {self.name} changed its id or epoch within a transaction. The attempt is repeated."
+            )
+        self.producer_id, self.epoch = identity
+        return identity
+
+    def check_open(self) -> None:
+        """Check that librdkafka, too, holds the transaction to be good.
+
+        ``begin_transaction`` is not allowed in an open transaction and says in which state it is, without any request.
+
+        Raises:
+            AttemptFailedError: the transaction has failed.
+        """
+        ck = confluent_kafka()
+        try:
+            self.client.begin_transaction()
+        except ck.KafkaException as error:
+            reason = error.args[0]
+            if reason.code() == ck.KafkaError._STATE and reason.str().endswith("InTransaction"):  # noqa: SLF001
+                return
+            raise AttemptFailedError(f"The transaction of {self.name} failed: {reason.str()}") from error
+        raise AttemptFailedError(f"The transaction of {self.name} was not open.")
+
+    def advance(self) -> bool:
+        """Bring the client past the transaction that the driver has committed, and begin the next one.
+
+        The client's own commit is answered as "already committed" (a repeated EndTxn, which Kafka takes as a success).
+
+        Returns:
+            False when this producer must be discarded: it said, now or before, that a request went unanswered, or refused.
+        """
+        ck = confluent_kafka()
+        try:
+            self.poll(0)
+            if not self._is_beyond_doubt():
+                return False
+            if not self.is_begun:
+                self.client.commit_transaction(_LOCAL_COMMIT_DEADLINE_S)
+                self.poll(0)
+                if not self._is_beyond_doubt():
+                    return False
+                self.client.begin_transaction()
+        except (ck.KafkaException, SystemError, AttemptFailedError) as error:
+            _log.info("The producer of %s is not used again: %s", self.name, error)
+            return False
+        self.is_begun = True
+        return True
+
+    def _is_beyond_doubt(self) -> bool:
+        if self.name is not None:
+            identity = self.watch.identity()
+            if identity != (self.producer_id, self.epoch):
+                return False
+        if self.watch.doubt is not None:
+            _log.info("The producer of %s is not used again: %s", self.name, self.watch.doubt)
+        return self.watch.doubt is None and not self.watch.failures
+
+    def matches(self, reusable: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Tell whether the driver says that exactly this producer's last transaction is complete."""
+        entry = reusable.get(self.name or "")
+        return (
+            entry is not None
+            and self.last_batch is not None
+            and entry["batch"] == self.last_batch
+            and entry["producer_id"] == self.producer_id
+            and entry["producer_epoch"] == self.epoch
+        )

@@ -1,0 +1,62 @@
+"""The transactional ids that the Kafka sink leaves in a cluster: how they are made, and how they are read back.
+
+``<prefix>:<query id>:<sink>:<generation>:<slot>.<turn>:``, where query id and sink are percent-encoded, so that no part contains a
+separator. Each part ends with one, so no id begins with another id, and an ACL for the prefix ``<prefix>:`` covers exactly the
+ids of that prefix. An id is always parsed as a whole, never compared by its beginning: sink ``a.1`` is not sink ``a.10``.
+
+``slot`` is the task attempt's number in its batch; ``turn`` tells ids apart that one slot needed after another, because the earlier one
+still belongs to a live producer or is in doubt.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from onceforall.errors import OptionError
+
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_PARTS = re.compile(r"([^:]+):([^:]+):([^:]+):(0|[1-9][0-9]*):(0|[1-9][0-9]*)\.(0|[1-9][0-9]*):")
+
+
+class TransactionName(NamedTuple):
+    """What a transactional id says, except for its prefix."""
+
+    query_id: str
+    sink: str
+    generation: int
+    slot: int
+    turn: int
+
+
+def check_prefix(prefix: str) -> str:
+    """Return ``prefix`` if transactional ids may begin with it.
+
+    Raises:
+        OptionError: it is empty, longer than 100 characters, or has others than letters, digits, dot, underscore and hyphen.
+    """
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise OptionError(
+            f"transactional_id_prefix={prefix!r} is not usable. Give 1 to 100 letters, digits, dots, underscores or hyphens, such as 'onceforall'."
+        )
+    return prefix
+
+
+def format_name(prefix: str, name: TransactionName) -> str:
+    """Return the transactional id of ``name``; ASCII, and different for different names."""
+    query_id, sink = quote(name.query_id, safe=""), quote(name.sink, safe="")
+    return f"{prefix}:{query_id}:{sink}:{name.generation}:{name.slot}.{name.turn}:"
+
+
+def parse_name(prefix: str, transactional_id: str) -> TransactionName | None:
+    """Read a transactional id back.
+
+    Returns:
+        What it says; None when it is not exactly what ``format_name`` makes with this prefix: somebody else's.
+    """
+    match = _PARTS.fullmatch(transactional_id)
+    if match is None:
+        return None
+    name = TransactionName(unquote(match[2]), unquote(match[3]), int(match[4]), int(match[5]), int(match[6]))
+    return name if format_name(prefix, name) == transactional_id else None

@@ -1,0 +1,246 @@
+"""Live producers in a Python worker process, and which of them may write another transaction.
+
+A fresh producer's ``init_transactions`` costs some 70 to 500 ms, so a producer is used again where that is safe. Two transactions may share
+(producer id, epoch) only if every request of the first was answered: a late EndTxn or Produce request would land in the second one
+(design.md §2.2). So a producer goes on only when
+
+* the driver says that exactly its (transactional id, producer id, epoch) is complete, as of the batch in which it was last used, and
+* librdkafka has not closed or lost a connection, and no request of it has timed out, in the whole life of the producer
+  (module ``live`` says how that is known).
+
+Every other producer is discarded: its client is dropped, which sends nothing to the broker, for what it prepared may be decided. Only a
+transaction that its own task gives up before handing it over is aborted, by the producer itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from onceforall.errors import AttemptFailedError
+from onceforall.sinks.kafka.live import LiveProducer
+from onceforall.sinks.kafka.names import TransactionName, format_name
+
+if TYPE_CHECKING:
+    from onceforall.sink import TaskAttempt
+
+_log = logging.getLogger("onceforall.sinks.kafka")
+
+_INIT_DEADLINE_S = 60.0
+_ABORT_DEADLINE_S = 5.0
+_FRESH_ATTEMPTS = 3
+_IDLE_LIMIT_S = 300.0
+_KEEPER_INTERVAL_S = 1.0
+
+PoolKey = tuple[str, str, int]
+"""Query id, sink name and generation; one process may serve many."""
+
+
+class ProducerPool:
+    """The live producers of this process. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._producers: dict[PoolKey, list[tuple[Any, LiveProducer]]] = {}
+        self._rubbish: queue.SimpleQueue[tuple[LiveProducer, bool] | None] = queue.SimpleQueue()
+        self._keeper: threading.Thread | None = None
+        self._process_id = os.getpid()
+
+    def transactional(
+        self, attempt: TaskAttempt, prefix: str, configure: Callable[[str], dict[str, Any]], avoided: Collection[str] = ()
+    ) -> LiveProducer:
+        """Return a producer with a transaction begun, a live one where that is safe.
+
+        Args:
+            attempt: whose transaction it is; its ``reusable`` says which producers may go on.
+            prefix: how transactional ids begin.
+            configure: gives the configuration for a transactional id.
+            avoided: ids that must not be taken, because a request about them is still unanswered.
+
+        Raises:
+            AttemptFailedError: no producer could be initialised.
+        """
+        key = (attempt.query_id, attempt.sink, attempt.generation)
+        fingerprint = sorted((k, str(v)) for k, v in configure("").items())
+        reusable = {str(entry["name"]): entry for entry in attempt.reusable}
+        for producer in self._candidates(key, fingerprint, reusable, attempt.batch):
+            if producer.advance():
+                return producer
+            self.discard(producer)
+        deadline_s = time.monotonic() + _INIT_DEADLINE_S
+        for _ in range(_FRESH_ATTEMPTS):
+            producer = self._fresh(
+                key, fingerprint, {*reusable, *avoided}, lambda turn: _name_of(prefix, attempt, turn), configure
+            )
+            try:
+                producer.initialise(deadline_s)
+                if producer.watch.doubt is None:
+                    producer.client.begin_transaction()
+                    producer.is_begun = True
+                    return producer
+            except BaseException:
+                self.discard(producer)
+                raise
+            # An unanswered InitProducerId may arrive later and abort what we prepare: that id is left alone for this batch.
+            avoided = {*avoided, str(producer.name)}
+            doubt = producer.watch.doubt
+            self.discard(producer)
+        raise AttemptFailedError(
+            f"No Kafka producer could be initialised without a lost connection or a time-out in {_FRESH_ATTEMPTS} attempts; the last: {doubt}"
+        )
+
+    def _candidates(
+        self, key: PoolKey, fingerprint: Any, reusable: Mapping[str, Mapping[str, Any]], batch: int
+    ) -> list[LiveProducer]:
+        found: list[LiveProducer] = []
+        stale: list[LiveProducer] = []
+        with self._lock:
+            self._forget_parent_process()
+            for other in [k for k in self._producers if k[:2] == key[:2] and k[2] < key[2]]:
+                stale += [p for _, p in self._producers[other] if not p.in_use]
+            for made_for, producer in self._producers.get(key, ()):
+                if producer.in_use:
+                    continue
+                if made_for == fingerprint and producer.matches(reusable):
+                    if not found:
+                        producer.in_use = True
+                        found.append(producer)
+                elif producer.last_batch != batch:
+                    # Used in this very batch: it may become reusable with the batch's DONE. Any other will never be.
+                    stale.append(producer)
+        for producer in stale:
+            self.discard(producer)
+        return found
+
+    def _fresh(
+        self,
+        key: PoolKey,
+        fingerprint: Any,
+        taken: set[str],
+        name_of: Callable[[int], str],
+        configure: Callable[[str], dict[str, Any]],
+    ) -> LiveProducer:
+        with self._lock:
+            taken |= {str(producer.name) for _, producer in self._producers.get(key, ())}
+            name = next(name for name in map(name_of, count()) if name not in taken)
+            producer = LiveProducer(configure(name), name)
+            self._producers.setdefault(key, []).append((fingerprint, producer))
+            self._start_keeper()
+        return producer
+
+    def plain(self, attempt: TaskAttempt, configuration: Mapping[str, Any], *, check_delivery: bool) -> LiveProducer:
+        """Return a producer without transactions, a live one where there is one that works."""
+        key = (attempt.query_id, attempt.sink, -1)
+        fingerprint = sorted((k, str(v)) for k, v in configuration.items())
+        with self._lock:
+            self._forget_parent_process()
+            for made_for, producer in self._producers.get(key, ()):
+                if made_for == fingerprint and not producer.in_use:
+                    producer.in_use = True
+                    return producer
+            producer = LiveProducer(configuration, None, check_delivery=check_delivery)
+            self._producers.setdefault(key, []).append((fingerprint, producer))
+            self._start_keeper()
+        return producer
+
+    @staticmethod
+    def release(producer: LiveProducer) -> None:
+        """Give a producer back, to be used again if that is safe by then."""
+        producer.idle_since_s = time.monotonic()
+        producer.in_use = False
+
+    def discard(self, producer: LiveProducer, *, abort: bool = False) -> None:
+        """Never use a producer again; its client is dropped in the background.
+
+        Args:
+            producer: which one.
+            abort: abort its open transaction first; only for one that was not handed over to the driver.
+        """
+        with self._lock:
+            producer.in_use = True
+            for key, producers in list(self._producers.items()):
+                self._producers[key] = [(made_for, p) for made_for, p in producers if p is not producer]
+                if not self._producers[key]:
+                    del self._producers[key]
+            self._start_keeper()
+        self._rubbish.put((producer, abort))
+
+    def close(self) -> None:
+        """Drop all producers and end the background thread."""
+        with self._lock:
+            self._producers.clear()
+            keeper, self._keeper = self._keeper, None
+        if keeper is not None and self._process_id == os.getpid():
+            self._rubbish.put(None)
+            keeper.join(2 * _ABORT_DEADLINE_S)
+
+    def _forget_parent_process(self) -> None:
+        # librdkafka's threads don't survive a fork; a child must not even drop the clients.
+        if self._process_id != os.getpid():
+            _inherited.append(self._producers)
+            self._producers, self._rubbish, self._keeper = {}, queue.SimpleQueue(), None
+            self._process_id = os.getpid()
+
+    def _start_keeper(self) -> None:
+        if self._keeper is None or not self._keeper.is_alive():
+            self._keeper = threading.Thread(
+                target=self._keep, args=(self._rubbish,), name="onceforall-kafka-producers", daemon=True
+            )
+            self._keeper.start()
+
+    def _keep(self, rubbish: queue.SimpleQueue[tuple[LiveProducer, bool] | None]) -> None:
+        while True:
+            try:
+                entry = rubbish.get(timeout=_KEEPER_INTERVAL_S)
+            except queue.Empty:
+                self._serve_idle()
+                continue
+            if entry is None:
+                return
+            _drop(*entry)
+            del entry
+
+    def _serve_idle(self) -> None:
+        """Take the statistics that idle producers make, for they pile up, and drop producers that nobody has used for long."""
+        now_s = time.monotonic()
+        with self._lock:
+            idle = [p for producers in self._producers.values() for _, p in producers if not p.in_use]
+            old = [p for p in idle if now_s - p.idle_since_s > _IDLE_LIMIT_S]
+            for producer in idle:
+                # One that has failed is marked by that, and discarded when it is asked for.
+                with contextlib.suppress(AttemptFailedError):
+                    producer.poll()
+        for producer in old:
+            self.discard(producer)
+
+
+_inherited: list[Any] = []
+
+
+def _drop(producer: LiveProducer, abort: bool) -> None:  # noqa: FBT001
+    try:
+        if producer.name is None:
+            producer.client.flush(_ABORT_DEADLINE_S)
+        elif abort and producer.is_begun:
+            producer.client.purge(in_flight=False)
+            producer.client.abort_transaction(_ABORT_DEADLINE_S)
+        else:
+            producer.client.purge()
+    except Exception as error:  # noqa: BLE001
+        _log.info("Giving up %s: %s (the sweep finds what it leaves open)", producer.name, error)
+
+
+def _name_of(prefix: str, attempt: TaskAttempt, turn: int) -> str:
+    return format_name(prefix, TransactionName(attempt.query_id, attempt.sink, attempt.generation, attempt.slot, turn))
+
+
+POOL = ProducerPool()
+atexit.register(POOL.close)

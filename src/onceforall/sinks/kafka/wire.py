@@ -1,0 +1,227 @@
+"""Requests to brokers, sent by ourselves: each is either answered, or known not to be.
+
+kafka-python gives the encoding (``kafka.protocol``); its own connection manager reconnects and times out behind one's back, and whether
+a request was *sent and not answered* is just what must be known here: such a request may take effect later. Requests go out on
+several connections to a broker at once, because a broker works on one request per connection at a time.
+
+Safe to use from several threads: a connection belongs to one call at a time.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import warnings
+from dataclasses import dataclass
+from importlib import import_module
+from select import select
+from typing import TYPE_CHECKING, Any
+
+from onceforall.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Address = tuple[str, int]
+
+CONNECTIONS_PER_BROKER = 8
+_CONNECT_TIMEOUT_S = 5.0
+_RECEIVE_BYTES = 65_536
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """A request that got no answer.
+
+    Attributes:
+        address: of the broker.
+        reason: what happened to the connection.
+        sent: whether the broker may have got it, and may act on it even later.
+    """
+
+    address: Address
+    reason: str
+    sent: bool
+
+
+class _ConnectionLostError(Exception):
+    pass
+
+
+class _Connection:
+    """One connection; it is closed at the first thing that goes wrong."""
+
+    def __init__(self, address: Address, deadline_s: float) -> None:
+        from kafka.protocol.broker_version_data import BrokerVersionData
+        from kafka.protocol.metadata import ApiVersionsRequest
+        from kafka.protocol.parser import KafkaProtocol
+
+        self.address = address
+        self._parser: Any = KafkaProtocol(client_id="onceforall")
+        self._waiting = 0
+        self._answers: list[Any] = []
+        try:
+            self._socket = socket.create_connection(
+                address, timeout=max(0.01, min(_CONNECT_TIMEOUT_S, deadline_s - time.monotonic()))
+            )
+        except OSError as error:
+            raise _ConnectionLostError(f"no connection: {error}") from error
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._versions: Any = None
+            self.send([ApiVersionsRequest(version=0)])
+            keys = self.receive(deadline_s)[0].api_keys
+            self._versions = BrokerVersionData(api_versions={key.api_key: (key.min_version, key.max_version) for key in keys})
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, requests: Sequence[Any]) -> None:
+        for request in requests:
+            if request.API_VERSION is None:
+                request.API_VERSION = self._versions.api_version(request)
+            self._parser.send_request(request)
+            self._waiting += 1
+        try:
+            self._socket.sendall(self._parser.send_bytes())
+        except OSError as error:
+            raise _ConnectionLostError(f"the connection ended: {error}") from error
+
+    def receive(self, deadline_s: float) -> list[Any]:
+        """Return the answers to all that was sent, in order; on an error, ``partial`` has those that came."""
+        from kafka.errors import KafkaError
+
+        while len(self._answers) < self._waiting:
+            try:
+                self._socket.settimeout(max(0.001, deadline_s - time.monotonic()))
+                data = self._socket.recv(_RECEIVE_BYTES)
+            except TimeoutError as error:
+                raise _ConnectionLostError("no answer in time") from error
+            except OSError as error:
+                raise _ConnectionLostError(f"the connection ended: {error}") from error
+            if not data:
+                raise _ConnectionLostError("the broker closed the connection")
+            try:
+                self._answers += [answer for _, answer in self._parser.receive_bytes(data)]
+            except KafkaError as error:
+                raise _ConnectionLostError(f"an answer that can't be read: {error}") from error
+        return self.partial()
+
+    def partial(self) -> list[Any]:
+        answers, self._answers, self._waiting = self._answers, [], 0
+        return answers
+
+    def is_usable(self) -> bool:
+        """Tell whether an idle connection is still open: the end of one, as brokers end idle ones, can be read."""
+        try:
+            return not select([self._socket], [], [], 0)[0]
+        except (OSError, ValueError):
+            return False
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _import_protocol() -> None:
+    # kafka-python reads its schemas in a way that Python 3.11 deprecates; its users can do nothing about it.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            for module in ("admin", "broker_version_data", "metadata", "parser", "producer"):
+                import_module(f"kafka.protocol.{module}")
+        except ImportError as error:
+            raise MissingExtraError("kafka-python", "kafka") from error
+
+
+class Wire:
+    """Connections to the brokers of one cluster, kept open between calls."""
+
+    def __init__(self) -> None:
+        _import_protocol()
+        self._lock = threading.Lock()
+        self._idle: dict[Address, list[_Connection]] = {}
+
+    def exchange(self, calls: Sequence[tuple[Address, Any]], deadline_s: float) -> list[Any]:
+        """Send requests and wait for the answers, in parallel over connections.
+
+        Args:
+            calls: broker and request (a ``kafka.protocol`` message, with ``max_version`` where it matters).
+            deadline_s: of ``time.monotonic``.
+
+        Returns:
+            For each call, the response, or a ``NoAnswer``.
+
+        Raises:
+            kafka.errors.IncompatibleBrokerVersion: a broker is too old for a request.
+        """
+        results: list[Any] = [None] * len(calls)
+        by_address: dict[Address, list[int]] = {}
+        for index, (address, _) in enumerate(calls):
+            by_address.setdefault(address, []).append(index)
+        sent: list[tuple[_Connection, list[int]]] = []
+        try:
+            for address, indices in by_address.items():
+                width = min(CONNECTIONS_PER_BROKER, len(indices))
+                for share in (indices[start::width] for start in range(width)):
+                    connection = self._send(address, [calls[i][1] for i in share], share, results, deadline_s)
+                    if connection is not None:
+                        sent.append((connection, share))
+        finally:
+            for connection, share in sent:
+                self._collect(connection, share, results, deadline_s)
+        return results
+
+    def _send(
+        self, address: Address, requests: list[Any], share: list[int], results: list[Any], deadline_s: float
+    ) -> _Connection | None:
+        try:
+            connection = self._borrow(address) or _Connection(address, deadline_s)
+        except _ConnectionLostError as error:
+            for i in share:
+                results[i] = NoAnswer(address, str(error), sent=False)
+            return None
+        try:
+            connection.send(requests)
+        except _ConnectionLostError as error:
+            connection.close()
+            for i in share:
+                results[i] = NoAnswer(address, str(error), sent=True)
+            return None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _collect(self, connection: _Connection, share: list[int], results: list[Any], deadline_s: float) -> None:
+        try:
+            answers: list[Any] = connection.receive(deadline_s)
+        except _ConnectionLostError as error:
+            answers = connection.partial()
+            connection.close()
+            answers += [NoAnswer(connection.address, str(error), sent=True)] * (len(share) - len(answers))
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            with self._lock:
+                self._idle.setdefault(connection.address, []).append(connection)
+        for i, answer in zip(share, answers, strict=True):
+            results[i] = answer
+
+    def _borrow(self, address: Address) -> _Connection | None:
+        while True:
+            with self._lock:
+                idle = self._idle.get(address)
+                connection = idle.pop() if idle else None
+            if connection is None or connection.is_usable():
+                return connection
+            connection.close()
+
+    def close(self) -> None:
+        """Close the connections; later calls open new ones."""
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for connections in idle.values():
+            for connection in connections:
+                connection.close()

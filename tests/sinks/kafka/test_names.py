@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceforall.errors import OptionError
+from onceforall.sinks.kafka.names import TransactionName, check_prefix, format_name, parse_name
+
+numbers = st.integers(min_value=0, max_value=2**40)
+words = st.text(min_size=1).filter(lambda text: text.encode("utf-8", "ignore").decode() == text)
+names = st.builds(TransactionName, words, words, numbers, numbers, numbers)
+prefixes = st.from_regex(r"\A[A-Za-z0-9._-]{1,20}\Z")
+
+
+@given(prefixes, names)
+def test_a_name_is_read_back_as_it_was_made(prefix, name):
+    assert parse_name(prefix, format_name(prefix, name)) == name
+
+
+@given(prefixes, names, names)
+def test_no_id_is_the_beginning_of_another(prefix, one, other):
+    if one != other:
+        assert not format_name(prefix, one).startswith(format_name(prefix, other))
+
+
+@given(prefixes, prefixes, names)
+def test_an_id_under_another_prefix_is_not_ours(prefix, other, name):
+    if prefix != other:
+        assert parse_name(other, format_name(prefix, name)) is None
+
+
+@given(prefixes, names)
+def test_an_id_is_printable_ascii(prefix, name):
+    text = format_name(prefix, name)
+    assert text.isascii()
+    assert text.isprintable()
+
+
+@given(prefixes, st.text())
+def test_whatever_is_parsed_is_canonical(prefix, text):
+    name = parse_name(prefix, text)
+    assert name is None or format_name(prefix, name) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "p",
+        "p:q:s:1:2.3",
+        "p:q:s:1:2.3:x",
+        "p:q:s:01:2.3:",
+        "p:q:s:1:2.03:",
+        "p:q:s:1:2:",
+        "p:q:s:-1:2.3:",
+        "p:q:s:1:2.3:\n",
+        "p:q:%73:1:2.3:",
+        "p:q:s t:1:2.3:",
+        "p:q::1:2.3:",
+        "P:q:s:1:2.3:",
+        "p:q:s:1:٢.3:",
+    ],
+)
+def test_what_is_not_exactly_an_id_is_not_parsed(text):
+    assert parse_name("p", text) is None
+
+
+def test_an_id_looks_as_documented():
+    assert format_name("ofa", TransactionName("q-1", "a:b", 3, 4, 0)) == "ofa:q-1:a%3Ab:3:4.0:"
+
+
+@pytest.mark.parametrize("prefix", ["", "a:b", "a b", "ä", "x" * 101, "a\n", None])
+def test_an_unusable_prefix_is_refused(prefix):
+    with pytest.raises(OptionError, match="transactional_id_prefix"):
+        check_prefix(prefix)

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import time
+
+import confluent_kafka as ck
+import pyarrow as pa
+import pytest
+
+from onceforall.errors import AttemptFailedError, RefusedRecordError, SchemaError
+from onceforall.sinks.kafka.writer import _bytes
+
+pytestmark = pytest.mark.kafka
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def write_and_prepare(q, transaction, rows):
+    q.sink.invoke(transaction, rows)
+    return q.sink.pre_commit(transaction)
+
+
+@pytest.fixture
+def write(query, batch_of):
+    """Write columns in one committed transaction."""
+
+    def run(name, values, *, servers=None, sink=None, **columns):
+        q = query(name, servers=servers, **(sink or {}))
+        transaction = q.sink.begin_transaction(q.attempt())
+        try:
+            q.sink.invoke(transaction, batch_of(values, **columns))
+            q.commit(q.sink.pre_commit(transaction))
+        except BaseException:
+            q.sink.discard(transaction)
+            raise
+
+    return run
+
+
+def test_key_value_tombstone_and_null_key_arrive_as_they_were(write, topic, until, committed):
+    name = topic()
+    keys = pa.array([b"k1", None, b"k3", b""], pa.binary())
+    write(name, ["v1", "v2", None, ""], key=keys)
+    messages = until(lambda: committed(name))
+    assert [(m.key(), m.value()) for m in messages] == [(b"k1", b"v1"), (None, b"v2"), (b"k3", None), (b"", b"")]
+
+
+def test_headers_partition_and_timestamp_arrive_as_they_were(write, topic, until, committed):
+    name = topic(partitions=3)
+    headers = pa.array([[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, []], HEADERS)
+    write(
+        name,
+        ["x", "y", "z"],
+        headers=headers,
+        partition=pa.array([2, 0, None], pa.int32()),
+        timestamp=pa.array([1_700_000_000_123, None, 5], pa.int64()),
+        key=pa.array([b"k", b"k", b"k"]),
+    )
+    found = {m.value(): m for m in until(lambda: committed(name))}
+    assert found[b"x"].headers() == [("a", b"1"), ("a", None)]
+    assert found[b"y"].headers() is None
+    assert found[b"z"].headers() is None
+    assert [found[v].partition() for v in (b"x", b"y")] == [2, 0]
+    assert found[b"x"].timestamp() == (ck.TIMESTAMP_CREATE_TIME, 1_700_000_000_123)
+    assert abs(found[b"y"].timestamp()[1] - time.time() * 1000) < 60_000
+    assert found[b"z"].timestamp()[1] == 5
+
+
+def test_keys_go_to_the_partitions_that_the_java_producer_chooses(write, topic, until, committed):
+    from kafka.partitioner.default import murmur2
+
+    name = topic(partitions=7)
+    keys = [b"key-%d" % i for i in range(200)] + [b"", "Zürich".encode(), bytes(range(256))]
+    write(name, [str(i) for i in range(len(keys))], key=pa.array(keys, pa.binary()))
+    messages = until(lambda: committed(name))
+    assert len(messages) == len(keys)
+    for message in messages:
+        assert message.partition() == (murmur2(message.key() or b"") & 0x7FFFFFFF) % 7
+
+
+def test_the_topic_column_sends_each_row_to_its_topic(write, topic, sees):
+    one, two = topic(), topic()
+    write(None, ["a", "b", "c"], topic=pa.array([one, two, one]))
+    sees(one, ["a", "c"])
+    sees(two, ["b"])
+
+
+def test_the_topic_option_wins_over_the_column(write, topic, sees):
+    one, two = topic(), topic()
+    write(one, ["a"], topic=pa.array([two]))
+    sees(one, ["a"])
+    sees(two, [])
+
+
+def test_headers_of_a_slice_are_those_of_its_rows(query, topic, until, committed, batch_of):
+    name = topic()
+    q = query(name)
+    headers = pa.array(
+        [[{"key": "a", "value": b"1"}], None, [{"key": "b", "value": b"2"}, {"key": "c", "value": b"3"}], []], HEADERS
+    )
+    transaction = q.sink.begin_transaction(q.attempt())
+    q.sink.invoke(transaction, batch_of(["0", "1", "2", "3"], headers=headers).slice(1, 2))
+    q.commit(q.sink.pre_commit(transaction))
+    messages = until(lambda: committed(name))
+    assert [(m.value(), m.headers()) for m in messages] == [(b"1", None), (b"2", [("b", b"2"), ("c", b"3")])]
+
+
+def test_a_row_without_topic_is_refused(write, topic, sees):
+    name = topic()
+    with pytest.raises(RefusedRecordError, match="topic"):
+        write(None, ["a", "b"], topic=pa.array([name, None]))
+    sees(name, [])
+
+
+def test_an_unknown_topic_is_named_before_anything_goes_to_it(write, topic, sees):
+    name = topic()
+    with pytest.raises(RefusedRecordError, match="'misspelt'"):
+        write(None, ["a", "b"], topic=pa.array([name, "misspelt"]))
+    sees(name, [])
+
+
+@pytest.mark.parametrize("partition", [2, -1, 2**31 - 1])
+def test_an_unknown_partition_is_named(write, topic, partition):
+    with pytest.raises(RefusedRecordError, match=rf"partition {partition} .* 0 to 1"):
+        write(topic(partitions=2), ["a"], partition=pa.array([partition], pa.int32()))
+
+
+@pytest.mark.parametrize("timestamp", [0, -1])
+def test_a_time_that_kafka_cannot_hold_is_refused(write, topic, timestamp):
+    with pytest.raises(RefusedRecordError, match="1970"):
+        write(topic(), ["a"], timestamp=pa.array([timestamp], pa.int64()))
+
+
+@pytest.mark.parametrize("header", [{"key": None, "value": b"x"}, None])
+def test_a_header_without_key_is_refused(write, topic, header):
+    with pytest.raises(RefusedRecordError, match="header"):
+        write(topic(), ["a"], headers=pa.array([[header]], HEADERS))
+
+
+def test_a_record_above_the_clients_limit_is_named_with_size_and_limit(write, topic):
+    name = topic()
+    with pytest.raises(RefusedRecordError, match=rf"5000 bytes to topic '{name}' .*message\.max\.bytes of the sink is 2000"):
+        write(name, ["small", "x" * 5000], sink={"options": {"message.max.bytes": 2000}})
+
+
+def test_a_record_above_the_topics_limit_is_named_with_size_and_limit(query, topic, batch_of):
+    name = topic(config={"max.message.bytes": "20000"})
+    q = query(name)
+    q.check()
+    transaction = q.sink.begin_transaction(q.attempt())
+    with pytest.raises(RefusedRecordError, match=r"50000 bytes .*max\.message\.bytes of the topic is 20000"):
+        write_and_prepare(q, transaction, batch_of(["a", "x" * 50_000, "b"]))
+    q.sink.discard(transaction)
+
+
+def test_many_small_records_fit_into_a_topic_with_a_small_limit(query, topic, until, committed):
+    name = topic(config={"max.message.bytes": "20000"})
+    q = query(name)
+    q.check()
+    q.commit(q.prepare([f"{i:0100d}" for i in range(2000)]))
+    until(lambda: len(committed(name)) == 2000)
+
+
+def test_a_full_queue_loses_nothing_and_keeps_the_order(write, topic, until, committed):
+    name = topic()
+    values = [f"{i:05d}" for i in range(20_000)]
+    write(name, values, sink={"options": {"queue.buffering.max.messages": 100, "linger.ms": 0}})
+    messages = until(lambda: committed(name))
+    assert [m.value().decode() for m in messages] == values
+
+
+def test_several_arrow_batches_and_slices_are_written_in_order(query, topic, until, committed, batch_of):
+    name = topic()
+    q = query(name)
+    transaction = q.sink.begin_transaction(q.attempt())
+    whole = batch_of([f"{i:04d}" for i in range(3000)], key=pa.array([None if i % 3 else b"%d" % i for i in range(3000)]))
+    for start in range(0, 3000, 700):
+        q.sink.invoke(transaction, whole.slice(start, 700))
+    q.sink.invoke(transaction, whole.slice(0, 0))
+    committable = q.sink.pre_commit(transaction)
+    assert committable["records"] == 3000
+    q.commit(committable)
+    messages = until(lambda: committed(name))
+    assert [(m.key(), m.value()) for m in messages] == [(None if i % 3 else b"%d" % i, b"%04d" % i) for i in range(3000)]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
+def test_columns_become_bytes_whatever_their_arrow_type(kind):
+    values = [b"a", None, b"", "ü".encode(), b"last"]
+    array = pa.array(values, pa.binary()).cast(kind)
+    assert _bytes(array) == values
+    assert _bytes(array[1:4]) == values[1:4]
+    assert _bytes(array[:0]) == []
+    assert _bytes(pa.array([None, None], kind)) == [None, None]
+    assert _bytes(pa.array(["", ""], pa.string()).cast(kind)) == [b"", b""]
+
+
+def test_a_column_of_another_type_is_refused():
+    with pytest.raises(SchemaError, match="int64"):
+        _bytes(pa.array([1]))
+
+
+def test_a_topic_that_is_deleted_in_mid_transaction_fails_the_attempt(query, topic, broker, batch_of):
+    from confluent_kafka.admin import AdminClient
+
+    name = topic()
+    q = query(name, options={"message.timeout.ms": 3000})
+    transaction = q.sink.begin_transaction(q.attempt())
+    q.sink.invoke(transaction, batch_of(["a"]))
+    transaction.flush()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics([name])[name].result(10)
+    with pytest.raises(AttemptFailedError, match=name):
+        write_and_prepare(q, transaction, batch_of(["b"]))
+    q.sink.discard(transaction)
