@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from onceforall.errors import CheckpointMismatchError, FencedError, OnceForAllError
-from onceforall.protocol.entries import Commit, Digest
+from onceforall.protocol.entries import Claim, Commit, Digest
 from onceforall.protocol.events import BatchRequested
 from onceforall.protocol.history import History
+from onceforall.protocol.state import RunConfig
 
 
 class Verdict(Enum):
@@ -51,16 +52,15 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
         nothing was ever decided), and passed over only when the decision was made for these very offsets.
     """
     decided = history.decided
+    if request.batch <= spark_committed:
+        return Refusal(
+            FencedError,
+            f"Spark asks for batch {request.batch}, but its own commit log has batch {spark_committed} by now: another run of this query was "
+            "alive when this one started, and it went further. Let that run go on, or stop it and start this one again.",
+        )
     if decided is None or request.batch == decided.commit.batch + 1:
         return Verdict.WRITE
     last = decided.commit.batch
-    if request.batch <= spark_committed and request.batch <= last:
-        return Refusal(
-            FencedError,
-            f"Spark asks for batch {request.batch}, but its own commit log has batch {spark_committed} by now and the commit log "
-            f"has decided batch {last}: another run of this query was alive when this one started, and it went further. "
-            "Let that run go on, or stop it and start this one again.",
-        )
     if request.batch < last:
         return Refusal(
             CheckpointMismatchError,
@@ -79,6 +79,32 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
             f"{_short(request.offsets)}. {REMEDY}",
         )
     return Verdict.DIGEST if request.stateful else Verdict.SKIP
+
+
+def judge_claim(config: RunConfig, newest: Claim | None) -> Refusal | None:
+    """Decide whether a log whose newest claim is this one is ours to claim in.
+
+    Args:
+        config: the run that wants to claim.
+        newest: entry 0 of the newest chain; None when the log is new.
+
+    Returns:
+        None when it is ours.
+    """
+    if newest is not None and newest.query_id != config.query_id:
+        return Refusal(
+            CheckpointMismatchError,
+            f"The commit log belongs to the query {newest.query_id}, but this query's id is {config.query_id}: its checkpoint "
+            "was deleted or replaced while the commit log stayed. Put the old checkpoint back, or start in an empty folder.",
+        )
+    if newest is not None and newest.checkpoint != config.checkpoint and not config.adopt_checkpoint:
+        return Refusal(
+            CheckpointMismatchError,
+            f"The commit log was written for the checkpoint {newest.checkpoint}, but it lies in {config.checkpoint}: the folder "
+            "was copied or moved. Two copies that run would write everything twice. If the old one will never run again, start "
+            "once with the option onceforall.adoptCheckpoint=true.",
+        )
+    return None
 
 
 def _short(offsets: tuple[str, ...]) -> str:

@@ -24,7 +24,6 @@ from typing import Any
 from onceforall.errors import (
     AttemptFailedError,
     BatchTooSlowError,
-    CheckpointMismatchError,
     DivergenceError,
     FencedError,
     InDoubtError,
@@ -74,7 +73,7 @@ from onceforall.protocol.events import (
     WritesPrepared,
 )
 from onceforall.protocol.history import Decided, History
-from onceforall.protocol.judgement import Refusal, Verdict, divergence, judge
+from onceforall.protocol.judgement import Refusal, Verdict, divergence, judge, judge_claim
 from onceforall.protocol.state import Phase, Run, RunConfig
 from onceforall.protocol.sweeping import Sweep
 
@@ -132,9 +131,9 @@ def _inspected(run: Run, event: LogInspected) -> Outcome:
     # not claim above its successor, which that would stop.
     if event.own_sealed:
         return _fenced(run, AppendFenced())
-    refusal = _foreign(run.config, event.newest)
+    refusal = judge_claim(run.config, event.newest)
     if refusal is not None:
-        return _stop(run, CheckpointMismatchError, refusal)
+        return _stop(run, refusal.error, refusal.message)
     config = run.config
     claim = Claim(config.query_id, config.run_id, config.checkpoint, config.owner)
     return replace(run, phase=Phase.CLAIMING), (ClaimGeneration(claim),)
@@ -142,26 +141,10 @@ def _inspected(run: Run, event: LogInspected) -> Outcome:
 
 def _claimed(run: Run, event: GenerationClaimed) -> Outcome:
     claimed = replace(run, phase=Phase.SEALING, generation=event.generation, entries=1, reusable={}, retired={})
-    refusal = _foreign(run.config, event.previous)
+    refusal = judge_claim(run.config, event.previous)
     if refusal is not None:
-        return _stop(claimed, CheckpointMismatchError, refusal)
+        return _stop(claimed, refusal.error, refusal.message)
     return claimed, (SealPast(event.generation),)
-
-
-def _foreign(config: RunConfig, newest: Claim | None) -> str | None:
-    """Say why a log with this newest claim is not ours; None when it is."""
-    if newest is not None and newest.query_id != config.query_id:
-        return (
-            f"The commit log belongs to the query {newest.query_id}, but this query's id is {config.query_id}: its checkpoint "
-            "was deleted or replaced while the commit log stayed. Put the old checkpoint back, or start in an empty folder."
-        )
-    if newest is not None and newest.checkpoint != config.checkpoint and not config.adopt_checkpoint:
-        return (
-            f"The commit log was written for the checkpoint {newest.checkpoint}, but it lies in {config.checkpoint}: the folder "
-            "was copied or moved. Two copies that run would write everything twice. If the old one will never run again, start "
-            "once with the option onceforall.adoptCheckpoint=true."
-        )
-    return None
 
 
 def _sealed(run: Run, event: PastSealed) -> Outcome:
@@ -171,7 +154,9 @@ def _sealed(run: Run, event: PastSealed) -> Outcome:
         return sealed, (RecoverSinks(None, {}, _older_sweeps(run, {})),)
     pending = {sink: cs for sink, cs in decided.commit.committables.items() if cs}
     unknown = sorted(set(pending) - set(run.config.sinks))
-    if unknown:
+    if _complete_for_spark(sealed, decided.commit.batch):
+        pending = {sink: cs for sink, cs in pending.items() if sink not in unknown}
+    elif unknown:
         return _stop(
             sealed,
             InDoubtError,
@@ -187,10 +172,28 @@ def _recovered(run: Run, event: SinksRecovered) -> Outcome:
     if decided is None or decided.done:
         return _judge(run)
     lost = [lost for answers in event.answers.values() for lost in answers.lost]
-    # Spark's commit log has a batch only after foreachBatch returned, that is, after every sink was complete.
-    if lost and run.spark_committed < decided.commit.batch:
-        return _lost(run, decided.commit.batch, lost)
+    if not _complete_for_spark(run, decided.commit.batch):
+        _check_answered(decided.commit, event.answers)
+        if lost:
+            return _lost(run, decided.commit.batch, lost)
     return replace(run, phase=Phase.CLOSING_PAST), (AppendDone(run.generation, decided.commit.batch),)
+
+
+def _complete_for_spark(run: Run, batch: int) -> bool:
+    """Spark's commit log has a batch only after foreachBatch returned, that is, after every sink was complete."""
+    return run.spark_committed >= batch
+
+
+def _check_answered(commit: Commit, answers: Mapping[str, SinkAnswers]) -> None:
+    """A transaction that no answer names must not pass for complete: DONE would hide it for ever."""
+    for sink, committables in commit.committables.items():
+        answer = answers.get(sink, SinkAnswers())
+        named = [_name(c) for c in (*answer.completed, *answer.retired, *(lost.committable for lost in answer.lost))]
+        if sorted(named) != sorted(_name(c) for c in committables):
+            raise ProtocolViolationError(
+                f"Sink {sink} was asked to commit {len(committables)} transactions of batch {commit.batch} and answered for {len(named)} "
+                "others or not all of them. Its commit() must report each committable once. Nothing is lost; the next start asks again."
+            )
 
 
 def _past_closed(run: Run, event: DoneAppended) -> Outcome:  # noqa: ARG001  every row of the table has the same signature
@@ -255,9 +258,11 @@ def _prepared(run: Run, event: WritesPrepared) -> Outcome:
     assert request is not None
     sweep_own = SWEEPS_AFTER_LOSS if event.attempts_lost else run.sweep_own
     run = replace(run, sweep_own=sweep_own)
-    names = [(sink, _name(c)) for sink, cs in event.committables.items() for c in cs]
-    if len(names) != len(set(names)):
-        return _abort(run, event.committables, AttemptFailedError, "two tasks prepared the same transaction")
+    names = [(sink, c.get("name")) for sink, cs in event.committables.items() for c in cs]
+    if len(names) != len(set(names)) or not all(isinstance(name, str) for _, name in names):
+        named = {sink: tuple(c for c in cs if "name" in c) for sink, cs in event.committables.items()}
+        message = f"Batch {request.batch}: each committable must have a name of its own. Mend the sink's pre_commit."
+        return _abort(run, named, AttemptFailedError, message)
     if timeout_ms is not None and names and event.elapsed_ms + run.config.decision_reserve_ms > timeout_ms:
         return _abort(
             run,
@@ -300,6 +305,7 @@ def _committed(run: Run, event: SinksCommitted) -> Outcome:
     decided = run.history.decided
     assert decided is not None
     commit = decided.commit
+    _check_answered(commit, event.answers)
     lost = [lost for answers in event.answers.values() for lost in answers.lost]
     if lost and event.sealed:
         # A successor completed the batch and then fenced our ids; what looks lost to us is not.
