@@ -78,6 +78,9 @@ class BatchWriter(Protocol):
     def prepared_so_far(self) -> Mapping[str, tuple[Committable, ...]]:
         """Return the committables of the jobs that ended before another one failed."""
 
+    def wait_for_tasks(self) -> None:
+        """Wait, for a bounded time, until no task of the batch runs any more: a live one would open its transaction anew."""
+
 
 @dataclass(frozen=True)
 class World:
@@ -269,12 +272,16 @@ class Coordinator:
             self._best_effort(f"fencing handles of sink {name}", partial(sink.retire, committables))
 
     def _abort(self, decision: do.AbortAttempt) -> saw.Event:
+        if self._writer is not None:
+            self._best_effort("waiting for the tasks of the aborted attempt", self._writer.wait_for_tasks)
         for name, sweep in decision.sweeps.items():
             committables = decision.committables.get(name, ())
             if committables:
                 sink = self._world.sinks[name]
                 self._best_effort(f"aborting on sink {name}", partial(sink.abort, committables))
             self._sweep(name, sweep)
+        # A killed worker may write for another moment; this run never writes again, so its own ids may be swept until it ends.
+        self._world.sweeps_changed(decision.sweeps)
         return saw.AttemptAborted()
 
     def _return(self, decision: do.ReturnBatch) -> None:

@@ -35,6 +35,8 @@ logger = logging.getLogger("onceforall")
 SWEEP_AGAIN_AFTER_S = (1, 2, 4, 8, 15, 30, 60)
 """A dead or frozen predecessor's tasks can open transactions for a while; the last interval repeats."""
 
+SWEEPS_AFTER_THE_END = 3
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -145,6 +147,7 @@ class _QueryRun:
         self._sinks = sinks
         self._sweeps: Mapping[str, Sweep] = {}
         self._sweeps_changed = threading.Event()
+        self._closed = threading.Event()
         self._log: CommitLog | None = None
         self._coordinator: Coordinator | None = None
 
@@ -220,6 +223,7 @@ class _QueryRun:
         """Release what an ended run holds."""
         assert self._coordinator is not None
         self._coordinator.close()
+        self._closed.set()
         self._sweeps_changed.set()
 
     def _repeat(self, sweeps: Mapping[str, Sweep]) -> None:
@@ -227,19 +231,20 @@ class _QueryRun:
         self._sweeps_changed.set()
 
     def _housekeeping(self) -> None:
-        """Clean the log after each start or roll, and sweep older generations again and again, until the run ends."""
+        """Clean the log after each start or roll, and sweep again and again, until shortly after the run has ended."""
         turn = 0
-        while self.is_active():
+        while not self._closed.is_set():
             if self._sweeps_changed.wait(timeout=SWEEP_AGAIN_AFTER_S[min(turn, len(SWEEP_AGAIN_AFTER_S) - 1)]):
                 self._sweeps_changed.clear()
                 turn = 0
                 self._clean()
                 continue
             turn += 1
-            if not self.is_active():
-                return
+            last = not self.is_active()
             for name, sweep in self._sweeps.items():
                 self._sweep(name, sweep)
+            if last and turn > SWEEPS_AFTER_THE_END:
+                return
 
     def _sweep(self, name: str, sweep: Sweep) -> None:
         try:

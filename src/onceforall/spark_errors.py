@@ -15,6 +15,7 @@ _INTERRUPTED = (
     "java.io.InterruptedIOException",
     "java.nio.channels.ClosedByInterruptException",
 )
+_CANCELLED = "cancelled part of cancelled job group"
 
 
 def translated(error: Exception) -> Exception:
@@ -24,7 +25,7 @@ def translated(error: Exception) -> Exception:
     if not isinstance(error, Py4JJavaError):
         return error
     text = str(error)
-    if any(name in text for name in _INTERRUPTED):
+    if _CANCELLED in text or any(name in text for name in _INTERRUPTED):
         return QueryStoppedError(
             "the query was stopped while the batch was being written, and the attempt is aborted. (py4j.protocol.Py4JJavaError: An error "
             "occurred while calling a job of the batch: java.lang.InterruptedException)"

@@ -18,10 +18,14 @@ from onceforall.sink import TwoPhaseCommitSink
 from onceforall.tasks import RESULT_SCHEMA, WriteSpec, WriteTask
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
 
 logger = logging.getLogger("onceforall")
+
+TASKS_END_WITHIN_S = 10.0
+"""Spark kills the Python worker of a cancelled task after ``spark.python.task.killTimeout``, 2 seconds by default."""
 
 
 class BatchTransaction:
@@ -115,6 +119,21 @@ class SparkBatchWriter:
                 name = self._names[result["write"]]
                 committables[name] = (*committables.get(name, ()), result["committable"])
         return committables
+
+    def wait_for_tasks(self) -> None:
+        """Wait until no task of this run is active; see ``coordinator.BatchWriter``."""
+        context = self.frame.sparkSession.sparkContext
+        run_id = context.getLocalProperty("spark.jobGroup.id")
+        until = self.clock() + TASKS_END_WITHIN_S
+        while self._active_tasks(context, run_id) and self.clock() < until:
+            time.sleep(0.05)
+
+    @staticmethod
+    def _active_tasks(context: SparkContext, run_id: str | None) -> int:
+        tracker = context.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(run_id)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
     def _run(self, generation: int, reusable: Mapping[str, tuple[Committable, ...]], *, digest_only: bool) -> None:
         try:

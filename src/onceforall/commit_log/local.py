@@ -1,0 +1,242 @@
+"""A store on a local disk, or on a network file system with hard links and honest ``fsync``.
+
+``create`` writes a temporary file, syncs it, and links it to its final name: ``link`` is atomic and fails where the name exists
+(POSIX, link(2)), so a reader sees nothing or the whole content. Then the folder is synced, for the name is in there, and
+so is every folder above it that may be new. Who loses syncs what won before reporting it: the winner may be between its link
+and its sync, and the loser's caller acts on what it is told.
+
+Not covered: a disk that reports a sync which it did not do; a page that the kernel dropped after a failed sync, and then calls clean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from onceforall.commit_log.store import AlreadyExists, Created
+from onceforall.errors import CommitLogError, ProtocolViolationError
+
+__all__ = ["LocalStore"]
+
+_KEY_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", re.ASCII)
+_TEMPORARY_NAME = re.compile(r"\.[A-Za-z0-9._-]+\.[0-9a-f]{32}\.tmp", re.ASCII)
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV}
+_REMEDIES = {
+    errno.ENOSPC: "Free some space on this file system",
+    errno.EDQUOT: "Raise the quota or free some space on this file system",
+    errno.EROFS: "Remount the file system for writing (the kernel's log may say why it is read-only)",
+    errno.EACCES: "Grant the user of the Spark driver read and write permission there",
+    errno.EPERM: "Grant the user of the Spark driver read and write permission there",
+    errno.EIO: "Check the disk (see the kernel's log) before anything else",
+    errno.ESTALE: "Mount the network file system again",
+    errno.ELOOP: "Replace the symbolic link by a real folder or file: the log does not follow links",
+}
+_DEFAULT_REMEDY = "Mend the cause"
+_CREATE_ATTEMPTS = 10
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+class LocalStore:
+    """A folder of a file system, with the guarantees of ``Store``.
+
+    Args:
+        root: the folder; made with the first entry. No symbolic link below it is followed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        self._durable_folders: set[Path] = set()
+
+    def read(self, key: str) -> bytes | None:
+        """Return the content, or None when the key does not exist.
+
+        Raises:
+            CommitLogError: the file can't be read; the message says why and what helps.
+        """
+        path = self._path(key)
+        with self._explained("read", path):
+            return _read(path, durably=False)
+
+    def list(self, folder: str) -> list[str]:
+        """Return the names directly in the folder, sorted, without temporary files; an absent folder is empty."""
+        path = self._path(folder)
+        with self._explained("list", path):
+            try:
+                return sorted(child.name for child in path.iterdir() if not child.name.startswith("."))
+            except FileNotFoundError:
+                return []
+
+    def create(self, key: str, content: bytes) -> Created | AlreadyExists:
+        """Create the key if it is absent, durably; what exists already is durable when it is returned.
+
+        Raises:
+            CommitLogError: the message says why and what helps. The file may have been created nevertheless.
+        """
+        path = self._path(key)
+        with self._explained("create", path):
+            self._make_folders(path.parent)
+            for _ in range(_CREATE_ATTEMPTS):
+                existing = _read(path, durably=True)
+                if existing is not None:
+                    _sync_folder(path.parent)
+                    return AlreadyExists(existing)
+                if self._write_and_link(path, content):
+                    return Created()
+        raise CommitLogError(
+            f"{path} appears and disappears while it is being created. Stop whatever deletes files in the log; "
+            f"only onceforall may. Then restart the query."
+        )
+
+    def delete(self, key: str) -> None:
+        """Delete the key; an absent one is fine. Not synced: after a loss of power it may be back."""
+        path = self._path(key)
+        with self._explained("delete", path), contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+    def describe(self, key: str) -> str:
+        """Return the path."""
+        return str(self._root / key)
+
+    def clean_temporary_files(self, older_than_s: float = 900.0) -> int:
+        """Delete what crashed writers left, and return the number of files.
+
+        Args:
+            older_than_s: younger files may belong to a live writer. One that was frozen for longer finds its file gone,
+                gets an error from ``create``, and creates it again: nothing is lost.
+        """
+        oldest_live = time.time() - older_than_s
+        deleted = 0
+        with self._explained("clean", self._root), contextlib.suppress(FileNotFoundError):
+            for child in self._root.iterdir():
+                if not _TEMPORARY_NAME.fullmatch(child.name):
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    if child.lstat().st_mtime < oldest_live:
+                        child.unlink()
+                        deleted += 1
+        return deleted
+
+    def _path(self, key: str) -> Path:
+        """Return the path of a key, which never leads out of the root."""
+        parts = key.split("/")
+        if not all(_KEY_PART.fullmatch(part) for part in parts):
+            raise ProtocolViolationError(
+                f"{key!r} is not a key of the commit log {self._root}: keys have no dots in front, no empty parts and no special "
+                f"characters. Please report this as a bug."
+            )
+        path = self._root
+        for part in parts:
+            path /= part
+            if path.is_symlink():
+                raise CommitLogError(
+                    f"{path} is a symbolic link, and the log does not follow one: it might lead to another log. "
+                    f"Replace it by the folder or file that it points to, then restart the query."
+                )
+        return path
+
+    def _write_and_link(self, path: Path, content: bytes) -> bool:
+        """Create the file durably; False when it exists."""
+        # All of them lie in the root, so that those of crashed writers are found without a look into every chain.
+        temporary = self._root / f".{path.name}.{secrets.token_hex(16)}.tmp"
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                _sync(file.fileno())
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno in _NO_HARD_LINKS:
+                    raise self._no_hard_links(path, error) from error
+                raise
+            _sync_folder(path.parent)
+            return True
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+    def _make_folders(self, folder: Path) -> None:
+        """Make the folder and those above it; each new one is durable in its parent, and so is one that another process made."""
+        if folder in self._durable_folders:
+            return
+        if folder.parent != folder:
+            self._make_folders(folder.parent)
+            if folder.is_dir() or not _make(folder):
+                self._sync_existing(folder)
+            else:
+                _sync_folder(folder.parent)
+        self._durable_folders.add(folder)
+
+    def _sync_existing(self, folder: Path) -> None:
+        """Sync the name of a folder that somebody made; above the checkpoint that is not ours to insist on."""
+        try:
+            _sync_folder(folder.parent)
+        except OSError:
+            if folder == self._root or self._root in folder.parents:
+                raise
+
+    def _no_hard_links(self, path: Path, error: OSError) -> CommitLogError:
+        return CommitLogError(
+            f"{path}: this file system does not let the driver make a hard link ({error.strerror}), and without one an entry "
+            f"can't be created exactly once. Put the checkpoint on a file system with hard links (ext4, xfs, btrfs, NFS), in a "
+            f"folder that the driver's user owns."
+        )
+
+    @contextlib.contextmanager
+    def _explained(self, action: str, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            code = error.errno or 0
+            remedy = _REMEDIES.get(code, _DEFAULT_REMEDY)
+            raise CommitLogError(
+                f"cannot {action} {path}: {error.strerror or error} ({errno.errorcode.get(code, 'no error code')}). {remedy}, "
+                f"then restart the query; leave the files of the log as they are."
+            ) from error
+
+
+def _make(folder: Path) -> bool:
+    """Make a folder; False when another process was faster."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _read(path: Path, *, durably: bool) -> bytes | None:
+    """Return the content of a file, or None; ``durably``: it survives a loss of power, except for its name."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read()
+        if durably:
+            _sync(file.fileno())
+    return content
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    if _FULL_SYNC is not None:  # on macOS, fsync leaves the data in the disk's own cache
+        fcntl.fcntl(descriptor, _FULL_SYNC)
+    else:
+        os.fsync(descriptor)
