@@ -1,0 +1,162 @@
+"""An entry as bytes, and back: versioned JSON with a checksum, so that damage is found and named instead of believed.
+
+``{"onceforall": 1, "kind": "COMMIT", "generation": 3, "index": 7, "nonce": "…", "written_at": "…Z", "body": {…}, "checksum": "sha256:…"}``
+
+The checksum is taken over the canonical JSON (sorted keys, no spaces, UTF-8) of all other fields, those included that this
+release does not know. What one release writes, every later one reads: fields are added and never change their meaning; only a
+change that an older release must not overlook raises the version.
+
+Generation and index stand in the entry as well as in its key: a file copied to another place is recognised.
+The nonce is drawn once per entry to be written: whoever repeats a lost create recognises its own work by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, TypeGuard
+
+from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError, ForeignEntryError, NewerEntryError
+from onceforall.protocol.entries import Claim, Commit, Done, Entry, Seal, entry_from_body
+
+__all__ = ["FORMAT", "RESTORE", "Envelope", "decode", "encode"]
+
+FORMAT = 1
+"""The version of the format that this release writes; it reads all versions up to it."""
+
+RESTORE = (
+    "Restore it from a backup or a snapshot of the file system. Do not delete or edit anything in the log: it may hold the "
+    "decision of a batch, and without that rows would be lost or doubled."
+)
+"""What a person can safely do about a damaged entry; part of every message about one."""
+
+_KINDS = frozenset(entry.kind for entry in (Claim, Commit, Done, Seal))
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """An entry with what surrounds it in the log."""
+
+    entry: Entry
+    nonce: str
+    generation: int
+    index: int
+    written_at: str
+
+
+def encode(entry: Entry, *, nonce: str, generation: int, index: int, written_at: datetime) -> bytes:
+    """Return the bytes of an entry.
+
+    Args:
+        entry: what to write.
+        nonce: drawn for this entry, and the same in each repetition of its create.
+        generation: the chain that it belongs to.
+        index: its place there.
+        written_at: the time, for people; nothing depends on it.
+
+    Raises:
+        ConfigurationError: the body is not JSON (a committable with a NaN, a date, bytes), so that it could not be read back.
+    """
+    try:
+        fields = {
+            "onceforall": FORMAT,
+            "kind": entry.kind,
+            "generation": generation,
+            "index": index,
+            "nonce": nonce,
+            "written_at": written_at.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            # As it will be read back: a key that is a number becomes a string here, and not only after the checksum.
+            "body": json.loads(json.dumps(entry.body(), allow_nan=False)),
+        }
+        content = _canonical({**fields, "checksum": _checksum(fields)})
+        decode(content, where="the new entry", generation=generation, index=index)
+    except (TypeError, ValueError, RecursionError, CommitLogError) as error:
+        raise ConfigurationError(
+            f"a {entry.kind} entry cannot be written as JSON: {error}. Nothing was written. A sink's committables must consist of "
+            f"strings, whole numbers, booleans, null, lists and objects; see what its pre_commit returns."
+        ) from error
+    return content
+
+
+def decode(content: bytes, *, where: str, generation: int, index: int | None) -> Envelope:
+    """Read an entry back.
+
+    Args:
+        content: the bytes that the store returned.
+        where: how a person finds the entry, for messages.
+        generation: the chain in whose folder it lies.
+        index: its place by its name; None when the name does not say.
+
+    Raises:
+        CorruptEntryError: empty, truncated, not JSON, or another checksum.
+        ForeignEntryError: not written by onceforall, or written for another place in the log.
+        NewerEntryError: written by a newer release.
+    """
+    fields = _fields(content, where)
+    body, its_generation, its_index = fields.get("body"), fields.get("generation"), fields.get("index")
+    if not isinstance(body, dict) or not _is_whole(its_generation) or not _is_whole(its_index):
+        raise _foreign(where, "it lacks the fields of an entry")
+    if its_generation != generation or (index is not None and its_index != index):
+        raise ForeignEntryError(
+            f"{where} was written as entry {its_index} of generation {its_generation}, and was copied or renamed to here. "
+            f"Put back what stood at this place. {RESTORE}"
+        )
+    kind = fields.get("kind")
+    if kind not in _KINDS:
+        raise _newer(where, f"its kind {kind!r} is unknown to this release")
+    try:
+        entry = entry_from_body(str(kind), body)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _foreign(where, f"its body is not that of a {kind} entry ({type(error).__name__}: {error})") from error
+    return Envelope(entry, str(fields.get("nonce", "")), its_generation, its_index, str(fields.get("written_at", "")))
+
+
+def _fields(content: bytes, where: str) -> dict[str, Any]:
+    """Return the fields of an entry whose version and checksum are right."""
+    if not content:
+        raise CorruptEntryError(f"{where} is empty: an entry of the commit log is lost. {RESTORE}")
+    try:
+        fields = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CorruptEntryError(f"{where} is torn or damaged: it is not JSON ({error}). {RESTORE}") from error
+    version = fields.get("onceforall") if isinstance(fields, dict) else None
+    if not isinstance(fields, dict) or not _is_whole(version) or version < 1:
+        raise _foreign(where, "it is JSON, but not an entry of the commit log")
+    if version > FORMAT:
+        raise _newer(where, f"it has format {version}, and this release reads up to format {FORMAT}")
+    try:
+        expected = _checksum({name: value for name, value in fields.items() if name != "checksum"})
+    except (ValueError, RecursionError) as error:
+        raise CorruptEntryError(f"{where} is damaged: it holds what no entry can hold ({error}). {RESTORE}") from error
+    if fields.get("checksum") != expected:
+        raise CorruptEntryError(f"{where} is damaged: its content does not match its checksum. {RESTORE}")
+    return fields
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _canonical(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8")
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    return f"sha256:{hashlib.sha256(_canonical(fields)).hexdigest()}"
+
+
+def _foreign(where: str, reason: str) -> ForeignEntryError:
+    return ForeignEntryError(
+        f"{where} was not written by onceforall: {reason}. If an entry stood here before, restore that from a backup or a snapshot "
+        f"of the file system; else move this file out of the log. Do not touch the entries beside it."
+    )
+
+
+def _newer(where: str, reason: str) -> NewerEntryError:
+    return NewerEntryError(
+        f"{where} was written by a newer release of onceforall: {reason}. Upgrade onceforall to that release or a later one; "
+        f"nothing in the log needs to be changed."
+    )

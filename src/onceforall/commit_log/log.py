@@ -1,0 +1,408 @@
+"""The commit log: one chain of numbered entries per generation, in a store that can create if absent.
+
+Theory of operation. Each start of a query *claims* the next generation, and is the only writer of that generation's chain; so
+it knows its tail from memory. To learn what was decided before, it *seals* every chain below its own: it creates a SEAL behind
+the last entry. If the old writer still lives, either its next entry or the SEAL gets that index; in the first case the sealer folds
+that entry and tries at the next index, in the second the old writer meets the SEAL and is fenced. A sealed chain never changes
+again. Chains are sealed from the bottom up, so below a sealed chain every chain is sealed, and the highest sealed one is
+found by galloping; its SEAL carries what all chains up to it decided.
+
+The caller's sequence, which the coordinator follows: ``claim``; ``seal_below`` with the claimed generation; then ``append``, each
+after the one before has returned; ``clean`` at any time after ``seal_below``. An instance is used by one thread at a time, but
+for ``clean`` and what only reads: they may run in another.
+
+**Lost answers.** A create that raised may have happened, or may still happen. It is repeated with the same nonce until the store
+says who won: that answer is durable by the store's guarantee. An entry that was merely *read* may not be durable yet (its writer may
+be between making it visible and syncing it), so before this run builds on another's CLAIM or SEAL, it creates it once more, loses, and
+thereby has it made durable.
+
+Not guaranteed: anything, if two processes append to one generation, or if the store breaks one of its guarantees.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Protocol, runtime_checkable
+
+from onceforall.commit_log import cleaning
+from onceforall.commit_log.chains import Chains, End, entry_key, leading, sealed_key
+from onceforall.commit_log.envelope import RESTORE, Envelope, encode
+from onceforall.commit_log.store import AlreadyExists, Store
+from onceforall.errors import (
+    CommitLogError,
+    CorruptEntryError,
+    FencedError,
+    OutcomeUnknownError,
+    ProtocolViolationError,
+)
+from onceforall.protocol.entries import Claim, Commit, Done, Entry, Seal
+from onceforall.protocol.history import EMPTY, Decided, History, fold, seal_of
+
+__all__ = ["Claimed", "CommitLog"]
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A generation is ours. ``previous``: entry 0 of the chain below it, None for the first."""
+
+    generation: int
+    previous: Claim | None
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """What durably stands at a key after a create: ``ours`` or another's. ``retried``: an answer was lost on the way."""
+
+    envelope: Envelope
+    ours: bool
+    retried: bool
+
+
+class _NoAnswerError(CommitLogError):
+    """The store did not say who won a create, however often it was asked."""
+
+
+class _SupersededError(CommitLogError):
+    """A SEAL of this chain points at a decision that was cleaned away: somebody has sealed further since it was read."""
+
+    def __init__(self, where: str, chain: int) -> None:
+        super().__init__(f"{where} is missing, though the newest SEAL points at it: the last decision is lost. {RESTORE}")
+        self.chain = chain
+
+
+@runtime_checkable
+class _LeavesTemporaryFiles(Protocol):
+    """A store whose crashed writers leave something behind that only the store itself can find."""
+
+    def clean_temporary_files(self) -> int: ...
+
+
+def _new_nonce() -> str:
+    return uuid.uuid4().hex
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class CommitLog:
+    """A query's commit log; see the module for the theory and the caller's sequence.
+
+    Args:
+        store: where it lies.
+        retain_commits: so many of the newest COMMITs stay for people to look at; at least 1, which recovery needs.
+        retry_pauses_ms: a create without an answer is repeated after each of these pauses.
+        sleep: takes seconds; injected, as the next two are, so that a simulation can replay a run.
+        new_nonce: returns a string that no other call ever returned, in any process.
+        now: the time that entries carry for people.
+
+    Every method raises ``CommitLogError`` when the store fails or an entry is damaged; the message names the file.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        retain_commits: int = 100,
+        retry_pauses_ms: Sequence[int] = (50, 200, 1000, 3000),
+        sleep: Callable[[float], None] = time.sleep,
+        new_nonce: Callable[[], str] = _new_nonce,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
+        self._store = store
+        self._chains = Chains(store)
+        self._retain_commits = max(1, retain_commits)
+        self._retry_pauses_ms = tuple(retry_pauses_ms)
+        self._sleep = sleep
+        self._new_nonce = new_nonce
+        self._now = now
+        self._lengths: dict[int, int] = {}
+        self._last_batches: dict[int, int] = {}
+        self._unanswered: set[int] = set()
+
+    def newest_generation(self) -> int | None:
+        """Return the newest claimed generation, or None in an empty log: about 2 log2(n) reads, no listing."""
+        count = leading(lambda generation: self._chains.exists(generation, 0))
+        return count - 1 if count else None
+
+    def newest_claim(self) -> Claim | None:
+        """Return entry 0 of the newest chain, or None in an empty log. Another run may claim a newer one at any time."""
+        newest = self.newest_generation()
+        envelope = None if newest is None else self._chains.read(newest, 0)
+        return envelope.entry if envelope is not None and isinstance(envelope.entry, Claim) else None
+
+    def claim(self, claim: Claim) -> Claimed:
+        """Take the next generation, durably.
+
+        Numbers have no gaps. An error may leave a claimed generation behind that nobody uses; it is empty, and harmless.
+
+        Args:
+            claim: entry 0 of the new chain.
+
+        Raises:
+            CommitLogError: the store gave no answer.
+        """
+        # Starting at the newest makes it durable, before ours stands above it: else a loss of power could leave a gap.
+        generation = self.newest_generation() or 0
+        previous: Claim | None = None
+        while True:
+            standing = self._create(generation, 0, claim)
+            if standing.ours:
+                self._lengths[generation] = 1
+                return Claimed(generation, previous)
+            assert isinstance(standing.envelope.entry, Claim)
+            previous = standing.envelope.entry
+            generation += 1
+
+    def seal_below(self, generation: int) -> History:
+        """Seal every chain below a generation; afterwards, what they hold never changes.
+
+        Args:
+            generation: ours.
+
+        Returns:
+            What those chains decided. Whoever seals below the same generation, at any time, gets the same.
+
+        Raises:
+            FencedError: a newer run has sealed our chain and cleaned what we would need.
+            CommitLogError: the store gave no answer, or an entry is damaged. Sealing again goes on where this stopped.
+            ProtocolViolationError: a SEAL says something else than the entries before it.
+        """
+        superseded = -1
+        while True:
+            try:
+                return self._seal_from_frontier(generation)
+            except _SupersededError as error:  # noqa: PERF203 - rarely more than one turn
+                if self.is_sealed(generation):
+                    raise FencedError(
+                        f"a newer run of this query has sealed generation {generation} "
+                        f"({self._chains.describe(generation, 0)}) and goes on in its place. Do not restart this run."
+                    ) from None
+                if error.chain <= superseded:
+                    raise CorruptEntryError(str(error)) from None
+                superseded = error.chain
+
+    def append(self, generation: int, entry: Commit | Done) -> int:
+        """Append to our chain, durably.
+
+        Args:
+            generation: one that this instance claimed.
+            entry: a decision, or its DONE.
+
+        Returns:
+            The index of the entry.
+
+        Raises:
+            FencedError: our chain is sealed; the entry was not written, and never will be.
+            OutcomeUnknownError: the store gave no answer. The entry may be there, now or later: nothing may be aborted.
+            ConfigurationError: the entry is not JSON; nothing was written.
+            ProtocolViolationError: the generation isn't ours, the batch is lower than the one before (nothing was written), or
+                another writer was in our chain.
+        """
+        index = self.chain_length(generation)
+        where = self._chains.describe(generation, index)
+        if generation in self._unanswered:
+            raise OutcomeUnknownError(_unknown(where, "the append before got no answer"))
+        last_batch = self._last_batches.get(generation, entry.batch)
+        if entry.batch < last_batch:
+            raise ProtocolViolationError(
+                f"{entry.kind} of batch {entry.batch} cannot follow batch {last_batch} at {where}: batches only go up. "
+                f"Nothing was written. Please report this as a bug."
+            )
+        nonce, content = self._encode(generation, index, entry)
+        self._unanswered.add(generation)
+        try:
+            standing = self._repeat(generation, index, nonce, content)
+            overtaken = self._chains.marked_end(generation) if standing.retried else None
+        except _NoAnswerError as error:
+            if self._stands_seal(generation, index):
+                raise self._fenced(where) from error
+            raise OutcomeUnknownError(_unknown(where, str(error))) from error
+        except Exception as error:
+            raise OutcomeUnknownError(_unknown(where, str(error))) from error
+        if overtaken is not None and overtaken.index > index:
+            # While no answer came, the entry was decided, completed and cleaned away; what stands there now means nothing.
+            raise OutcomeUnknownError(_unknown(where, "a newer run has taken over meanwhile"))
+        if isinstance(standing.envelope.entry, Seal):
+            self._unanswered.discard(generation)
+            raise self._fenced(where)
+        if not standing.ours:
+            raise ProtocolViolationError(
+                f"{where} holds a {standing.envelope.entry.kind} entry that this run did not write, in a chain that only this run "
+                f"writes. Stop every run of this query, and start one; please report this as a bug."
+            )
+        self._unanswered.discard(generation)
+        self._lengths[generation] = index + 1
+        self._last_batches[generation] = entry.batch
+        return index
+
+    def chain_length(self, generation: int) -> int:
+        """Return how many entries our own chain has, its CLAIM included; from memory.
+
+        Raises:
+            ProtocolViolationError: this instance did not claim the generation.
+        """
+        if generation not in self._lengths:
+            raise ProtocolViolationError(
+                f"generation {generation} ({self._chains.describe(generation, 0)}) was not claimed by this run. "
+                f"Call claim first; otherwise please report this as a bug."
+            )
+        return self._lengths[generation]
+
+    def is_sealed(self, generation: int) -> bool:
+        """Return whether somebody has sealed this chain; False is out of date as soon as it is returned."""
+        return self._chains.end(generation) is not None
+
+    def clean(self, generation: int) -> int:
+        """Delete what is superseded in the sealed chains below a generation; what they decided does not change.
+
+        Every CLAIM and SEAL stays, and so do the newest ``retain_commits`` COMMITs (never fewer, sometimes some more) with
+        their DONEs. The number of operations grows with what is retained and what is to be deleted, not with the number of
+        generations. Temporary files that crashed writers left in the store go too.
+
+        Args:
+            generation: ours, after ``seal_below``.
+
+        Returns:
+            The number of entries deleted.
+
+        Raises:
+            CommitLogError: the store failed. Nothing that is needed was deleted; the next clean goes on.
+            ProtocolViolationError: the chain below is not sealed.
+        """
+        deleted = cleaning.clean(self._chains, generation, self._retain_commits, self._mark)
+        if isinstance(self._store, _LeavesTemporaryFiles):
+            self._store.clean_temporary_files()
+        return deleted
+
+    def entries(self, generation: int) -> list[tuple[int, Entry]]:
+        """Return the (index, entry) pairs of a chain, for people and tools; empty when there is no such chain.
+
+        A chain that was cleaned has gaps. Nothing may be decided from it: entries may be added while it is read.
+        """
+        return self._chains.remaining(generation)
+
+    def _seal_from_frontier(self, generation: int) -> History:
+        ends: dict[int, End | None] = {}
+
+        def is_open(distance: int) -> bool:
+            chain = generation - 1 - distance
+            ends[chain] = self._chains.end(chain)
+            return ends[chain] is None
+
+        first = generation - leading(is_open, generation)
+        history = EMPTY
+        if first > 0:
+            end = ends[first - 1]
+            assert end is not None
+            self._make_durable(first - 1, end)
+            history = self._history_at(first - 1, end, EMPTY)
+        for chain in range(first, generation):
+            history = self._seal(chain, history)
+        return history
+
+    def _seal(self, chain: int, history: History) -> History:
+        """Seal one chain above sealed ones, and return the history with it."""
+        found = self._chains.since_last_commit(chain)
+        if isinstance(found, End):
+            return self._history_at(chain, found, history)
+        # A COMMIT is never followed by one of a lower batch (``append`` refuses that), so those before the last don't matter.
+        entries = [pair for pair in found if not isinstance(pair[1], Seal)]
+        while True:
+            index, folded = entries[-1][0] + 1, fold(history, chain, entries)
+            # Also where a SEAL was read: to lose against it makes it durable.
+            standing = self._create(chain, index, seal_of(folded))
+            end = self._chains.marked_end(chain)
+            if end is not None and end.index != index:
+                # A cleaner was here since we read, and ours may stand where it had deleted an entry: that one means nothing.
+                if standing.ours:
+                    self._store.delete(entry_key(chain, index))
+                return self._history_at(chain, end, history)
+            if not isinstance(standing.envelope.entry, Seal):
+                entries.append((index, standing.envelope.entry))
+                continue
+            if standing.envelope.entry != seal_of(folded):
+                raise ProtocolViolationError(
+                    f"{self._chains.describe(chain, index)} says {standing.envelope.entry.body()}, but the entries before it say "
+                    f"{seal_of(folded).body()}. Do not restart the query; keep a copy of the log, and report this as a bug."
+                )
+            return folded
+
+    def _make_durable(self, chain: int, end: End) -> None:
+        """Make sure that the SEAL which was read survives a loss of power; a cleaner has done so before it left its mark."""
+        if self._chains.marked_end(chain) is None:
+            self._create(chain, end.index, end.seal)
+
+    def _history_at(self, chain: int, end: End, known: History) -> History:
+        """Return the history that a SEAL tells. ``known``: that of lower chains, which may save a read."""
+        generation, index = end.seal.decided_generation, end.seal.decided_index
+        if generation is None or index is None:
+            return EMPTY
+        if known.decided is not None and (known.decided.generation, known.decided.index) == (generation, index):
+            return History(replace(known.decided, done=end.seal.done))
+        commit = self._chains.commit_at(generation, index)
+        if commit is None:
+            raise _SupersededError(self._chains.describe(generation, index), chain)
+        return History(Decided(commit, generation, index, done=end.seal.done))
+
+    def _mark(self, chain: int, end: End) -> None:
+        """Leave the chain's SEAL under its second name, before anything is deleted there."""
+        key = sealed_key(chain)
+        _, content = self._encode(chain, end.index, end.seal)
+        self._ask(key, content)
+
+    def _encode(self, generation: int, index: int, entry: Entry) -> tuple[str, bytes]:
+        nonce = self._new_nonce()
+        return nonce, encode(entry, nonce=nonce, generation=generation, index=index, written_at=self._now())
+
+    def _create(self, generation: int, index: int, entry: Entry) -> _Standing:
+        return self._repeat(generation, index, *self._encode(generation, index, entry))
+
+    def _repeat(self, generation: int, index: int, nonce: str, content: bytes) -> _Standing:
+        """Create an entry until it is known who won, and return what stands there durably."""
+        winner, retried = self._ask(entry_key(generation, index), content)
+        envelope = self._chains.decode(generation, index, winner)
+        return _Standing(envelope, ours=envelope.nonce == nonce, retried=retried)
+
+    def _ask(self, key: str, content: bytes) -> tuple[bytes, bool]:
+        """Return the content that won, and whether an answer was lost on the way."""
+        pauses_ms = [0, *self._retry_pauses_ms]
+        failure: Exception | None = None
+        for pause_ms in pauses_ms:
+            if failure is not None:
+                self._sleep(pause_ms / 1000)
+            try:
+                answer = self._store.create(key, content)
+            except Exception as error:  # noqa: BLE001 - a store raises what its client library raises
+                failure = error
+            else:
+                return (answer.content if isinstance(answer, AlreadyExists) else content), failure is not None
+        raise _NoAnswerError(
+            f"{self._store.describe(key)}: tried {len(pauses_ms)} times to create it, and got no answer; the last error was: "
+            f"{failure}. Mend its cause, then restart the query: the entry may or may not be there, and the next start finds out."
+        ) from failure
+
+    def _stands_seal(self, generation: int, index: int) -> bool:
+        """Return whether a SEAL can be read where a create got no answer: then that create lost, and will never happen."""
+        try:
+            end = self._chains.end(generation)
+        except Exception:  # noqa: BLE001 - the store is failing; not to know is an answer here
+            return False
+        return end is not None and end.index == index
+
+    def _fenced(self, where: str) -> FencedError:
+        return FencedError(
+            f"{where} is a SEAL: a newer run of this query has taken over, and this one can decide nothing any more. "
+            f"Do not restart this run; if two runs of the query were not wanted, find out who started the newer one."
+        )
+
+
+def _unknown(where: str, reason: str) -> str:
+    return (
+        f"it is not known whether {where} was written: {reason}. The batch may be decided, so nothing was aborted. "
+        f"Restart the query as soon as the log can be reached again: the start finds out, and completes or replays the batch."
+    )

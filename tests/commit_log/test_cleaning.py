@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import pytest
+
+from commit_log.building import CLAIM, commit, content_of, folded, open_log, run_batches, start
+from commit_log.stores import Actor, CountingStore, FlakyStore, MemoryStore
+from onceforall.commit_log.chains import entry_key, sealed_key
+from onceforall.errors import (
+    CommitLogError,
+    CorruptEntryError,
+    FencedError,
+    ForeignEntryError,
+    OutcomeUnknownError,
+    ProtocolViolationError,
+)
+from onceforall.protocol.entries import Commit, Done, Seal
+
+
+@pytest.fixture
+def store():
+    return MemoryStore()
+
+
+def kinds(store, generation):
+    return {index: entry.kind for index, entry in open_log(store).entries(generation)}
+
+
+def commits(store):
+    newest = open_log(store).newest_generation()
+    chains = range(newest + 1)
+    return [entry.batch for g in chains for _, entry in open_log(store).entries(g) if isinstance(entry, Commit)]
+
+
+@pytest.mark.parametrize("retain", [1, 2, 3, 7, 100])
+def test_the_newest_commits_stay_with_their_dones_and_with_every_claim_and_seal(store, retain):
+    for first in range(0, 20, 4):
+        run_batches(store, range(first, first + 4))
+    log, generation, history = start(store, retain_commits=retain)
+    seals = {g: max(kinds(store, g)) for g in range(generation)}
+    deleted = log.clean(generation)
+    assert commits(store) == list(range(max(0, 20 - retain), 20))
+    assert deleted == 2 * max(0, 20 - retain)
+    for g in range(generation):
+        there = kinds(store, g)
+        assert (there[0], there[seals[g]]) == ("CLAIM", "SEAL")
+        assert list(there.values()).count("DONE") == list(there.values()).count("COMMIT")
+    assert folded(store, generation) == history
+    assert log.clean(generation) == 0
+    assert start(store)[2] == history
+
+
+def test_the_last_decision_stays_even_if_nothing_is_to_be_retained(store):
+    log, generation = run_batches(store, range(5))
+    log.append(generation, commit(5))
+    log, generation, history = start(store, retain_commits=0)
+    log.clean(generation)
+    assert history.decided.commit == commit(5)
+    assert not history.decided.done
+    assert start(store)[2] == history
+    assert 5 in commits(store)
+
+
+def test_the_last_decision_stays_under_repeated_dones(store):
+    log, generation = run_batches(store, range(5))
+    for _ in range(5):
+        log.append(generation, Done(4))
+    log, generation, history = start(store, retain_commits=1)
+    log.clean(generation)
+    assert commits(store) == [4]
+    assert start(store)[2] == history
+
+
+def test_a_commit_and_its_done_are_kept_or_deleted_together(store):
+    run_batches(store, [0, 1])
+    log, generation = run_batches(store, [2])
+    log.append(generation, commit(3))
+    log, generation, _ = start(store, retain_commits=2)
+    assert log.clean(generation) == 4
+    assert kinds(store, 0) == {0: "CLAIM", 5: "SEAL"}
+    assert kinds(store, 1) == {0: "CLAIM", 1: "COMMIT", 2: "DONE", 3: "COMMIT", 4: "SEAL"}
+
+
+def test_a_cleaned_chain_is_known_to_be_sealed_after_one_read(store):
+    run_batches(store, range(5))
+    run_batches(store, range(5, 8))
+    log, generation, _ = start(store, retain_commits=1)
+    log.clean(generation)
+    counting = CountingStore(store)
+    assert open_log(counting).is_sealed(0)
+    assert counting.counts == {"read": 1}
+
+
+def test_the_last_decision_stays_under_many_generations_that_decided_nothing(store):
+    run_batches(store, range(5))
+    for _ in range(50):
+        log, generation, history = start(store, retain_commits=1)
+        log.clean(generation)
+        assert history.decided.commit.batch == 4
+    assert commits(store) == [4]
+
+
+def test_the_done_of_a_deleted_commit_goes_too_though_a_later_run_wrote_it(store):
+    log, generation = run_batches(store, [0])
+    log.append(generation, commit(1))
+    for _ in range(3):
+        start(store)
+    recovering, above, _ = start(store)
+    recovering.append(above, Done(1))
+    for _ in range(3):
+        start(store)
+    run_batches(store, [2, 3])
+    log, generation, history = start(store, retain_commits=1)
+    assert kinds(store, above) == {0: "CLAIM", 1: "DONE", 2: "SEAL"}
+    log.clean(generation)
+    assert kinds(store, 0) == {0: "CLAIM", 4: "SEAL"}
+    assert kinds(store, above) == {0: "CLAIM", 2: "SEAL"}
+    assert start(store)[2] == history
+
+
+def test_nothing_is_deleted_in_or_above_our_own_generation(store):
+    log, generation = run_batches(store, range(5), retain_commits=1)
+    assert log.clean(generation) == 0
+    assert commits(store) == list(range(5))
+
+
+def test_nothing_is_cleaned_before_the_past_is_sealed(store):
+    run_batches(store, range(5))
+    log = open_log(store, retain_commits=1)
+    generation = log.claim(CLAIM).generation
+    with pytest.raises(ProtocolViolationError, match="is not sealed, so nothing may be deleted"):
+        log.clean(generation)
+    assert commits(store) == list(range(5))
+
+
+def test_a_crash_anywhere_in_cleaning_is_made_good_by_the_next_clean(store):
+    # Die at the Nth operation, for N = 0, 1, …, until it is through.
+    def build():
+        world = MemoryStore()
+        for first in range(0, 9, 3):
+            log, generation = run_batches(world, range(first, first + 3))
+            if first == 3:
+                log.append(generation, commit(first + 3, "undone"))
+            start(world)
+        return world
+
+    expected = build()
+    log, generation, history = start(expected, retain_commits=2)
+    log.clean(generation)
+    for operations in range(1000):
+        world = build()
+        claimed = start(world)[1]
+        actor = Actor(world)
+        actor.start(lambda actor=actor, claimed=claimed: open_log(actor, retain_commits=2).clean(claimed))
+        for _ in range(operations):
+            if actor.running:
+                actor.step()
+        through = not actor.running
+        actor.kill()
+        assert folded(world, claimed) == history
+        open_log(world, retain_commits=2).clean(claimed)
+        assert world.contents.keys() - {entry_key(claimed + 1, 0)} == expected.contents.keys()
+        if through:
+            break
+    else:
+        pytest.fail("it never came through")
+    assert operations > 20
+
+
+def test_two_cleaners_at_once_delete_no_more_than_one(store):
+    for first in range(0, 12, 3):
+        run_batches(store, range(first, first + 3))
+    older = start(store)[1]
+    run_batches(store, range(12, 15))
+    newer, history = start(store)[1:]
+    actors = [Actor(store), Actor(store)]
+    actors[0].start(lambda: open_log(actors[0], retain_commits=2).clean(older))
+    actors[1].start(lambda: open_log(actors[1], retain_commits=2).clean(newer))
+    while any(actor.running for actor in actors):
+        for actor in actors:
+            if actor.running:
+                actor.step()
+    assert commits(store) == [13, 14]
+    assert start(store)[2] == history
+
+
+def zombie_sealer(store, steps):
+    """A start that freezes in the middle of sealing, while its successors seal, go on, and clean. Returns the frozen one."""
+    run_batches(store, [0])
+    log, generation = run_batches(store, [])
+    for batch in range(1, 5):
+        log.append(generation, commit(batch))
+        log.append(generation, Done(batch))
+    frozen = Actor(store)
+    claimed = open_log(frozen).claim(CLAIM).generation
+    frozen.start(lambda: open_log(frozen).seal_below(claimed))
+    for _ in range(steps):
+        if frozen.running:
+            frozen.step()
+    return frozen, log, generation
+
+
+def test_a_sealer_that_was_frozen_while_its_chain_was_cleaned_does_not_take_a_deleted_entry_for_the_tail(store):
+    # Without ``sealed.json`` it would seal the chain a second time, and believe that an old batch is the last decision.
+    outcomes = set()
+    for steps in range(40):
+        world = MemoryStore()
+        frozen, log, generation = zombie_sealer(world, steps)
+        try:
+            log.append(generation, commit(5))
+            log.append(generation, Done(5))
+            decided = commit(5)
+        except FencedError:
+            decided = commit(4)
+        run_batches(world, [6, 7])
+        log, generation, history = start(world, retain_commits=1)
+        log.clean(generation)
+        before = set(world.contents)
+        outcome = frozen.finish()
+        outcomes.add(type(outcome).__name__)
+        if isinstance(outcome, Exception):
+            assert isinstance(outcome, FencedError)
+        else:
+            assert outcome.decided.commit == decided
+            assert outcome.decided.done
+        assert set(world.contents) == before, "it left a second SEAL behind"
+        assert start(world)[2] == history
+        assert folded(world, generation) == history
+    assert outcomes == {"FencedError", "History"}
+
+
+def test_a_seal_that_lands_where_an_entry_was_deleted_means_nothing(store):
+    for first in range(0, 9, 3):
+        run_batches(store, range(first, first + 3))
+    log, generation, history = start(store, retain_commits=1)
+    log.clean(generation)
+    before = [open_log(store).entries(g) for g in range(generation)]
+    for index in (1, 2, 5):
+        store.create(entry_key(0, index), content_of(Seal(None, None, done=False), 0, index))
+    store.create(entry_key(1, 5), content_of(Seal(0, 1, done=False), 1, 5))
+    assert [open_log(store).entries(g) for g in range(generation)] == before
+    assert open_log(store).is_sealed(0)
+    again, generation, same = start(store, retain_commits=1)
+    assert same == history
+    again.clean(generation)
+    assert start(store)[2] == history
+
+
+def test_a_sealer_that_lost_its_chain_to_a_cleaner_goes_on_from_the_new_frontier(store):
+    # The cleaner is *older* than the sealer here, which is therefore not fenced.
+    for batch in range(4):
+        run_batches(store, [batch])
+    cleaner = start(store, retain_commits=1)
+    sealer = Actor(store)
+    claimed = open_log(store).claim(CLAIM).generation
+    sealer.start(lambda: open_log(sealer)._history_at(1, open_log(sealer)._chains.end(1), cleaner[2]))
+    cleaner[0].clean(cleaner[1])
+    assert isinstance(sealer.finish(), CommitLogError)
+    assert open_log(store).seal_below(claimed) == cleaner[2]
+
+
+def test_a_lost_append_that_was_decided_and_cleaned_meanwhile_is_not_reported_as_appended(store):
+    class LateAnswer(MemoryStore):
+        during = None
+
+        def create(self, key, content):
+            answer = super().create(key, content)
+            if self.during:
+                during, self.during = self.during, None
+                during()
+                raise ConnectionError("timed out")
+            return answer
+
+    world = LateAnswer()
+    log, generation = run_batches(world, [0])
+    histories = []
+
+    def meanwhile():
+        run_batches(world, [2, 3])
+        cleaner, above, history = start(world, retain_commits=1)
+        assert cleaner.clean(above) > 0
+        assert world.read(entry_key(generation, 3)) is None
+        histories.append(history)
+
+    world.during = meanwhile
+    with pytest.raises(OutcomeUnknownError, match="a newer run has taken over"):
+        log.append(generation, commit(1))
+    assert start(world)[2] == histories[0]
+
+
+def test_nothing_is_deleted_in_a_chain_before_its_end_is_marked(store):
+    for first in range(0, 6, 3):
+        run_batches(store, range(first, first + 3))
+    log, generation, _ = start(flaky := FlakyStore(store), retain_commits=1)
+    flaky.faults.extend(["before"] * 5)
+    with pytest.raises(CommitLogError, match=rf"memory:{sealed_key(0)}"):
+        log.clean(generation)
+    assert commits(store) == list(range(6))
+    assert log.clean(generation) == 10
+
+
+def test_a_damaged_mark_is_named(store):
+    for first in range(0, 6, 3):
+        run_batches(store, range(first, first + 3))
+    log, generation, _ = start(store, retain_commits=1)
+    log.clean(generation)
+    mark = store.contents[sealed_key(0)]
+    store.contents[sealed_key(0)] = mark[:-5]
+    with pytest.raises(CorruptEntryError, match=r"00000000/sealed\.json"):
+        open_log(store).is_sealed(0)
+    store.contents[sealed_key(0)] = content_of(Done(3), 0, 3)
+    with pytest.raises(ForeignEntryError, match=r"00000000/sealed\.json is a DONE entry and not a SEAL"):
+        open_log(store).is_sealed(0)
+    store.contents[sealed_key(0)] = store.contents[sealed_key(1)]
+    with pytest.raises(ForeignEntryError, match=r"00000000/sealed\.json was written as entry 7 of generation 1"):
+        open_log(store).is_sealed(0)
+
+
+def test_what_is_retained_costs_no_reads(store):
+    for first in range(0, 400, 20):
+        run_batches(store, range(first, first + 20))
+    log, generation, _ = start(store, retain_commits=100)
+    log.clean(generation)
+    counting = CountingStore(store)
+    assert open_log(counting, retain_commits=100).clean(generation) == 0
+    assert counting.counts["read"] <= 6 * 6

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from commit_log.building import commit, run_batches, start
+from onceforall.commit_log import AlreadyExists, Created, LocalStore
+from onceforall.errors import CommitLogError, OutcomeUnknownError, ProtocolViolationError
+from onceforall.protocol.entries import Done
+
+KEY = "chains/00000000/00000000.json"
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "checkpoint" / "onceforall"
+
+
+@pytest.fixture
+def store(root):
+    return LocalStore(root)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Record, in their order, what is synced, linked and unlinked, by path."""
+    recorded = []
+    fsync, link = os.fsync, os.link
+
+    def path_of(descriptor):
+        return Path(f"/proc/self/fd/{descriptor}").readlink()
+
+    def recording_fsync(descriptor):
+        recorded.append(("sync", path_of(descriptor)))
+        fsync(descriptor)
+
+    def recording_link(source, target):
+        link(source, target)
+        recorded.append(("link", Path(target)))
+
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    monkeypatch.setattr(os, "link", recording_link)
+    return recorded
+
+
+def names(folder):
+    return sorted(child.name for child in folder.iterdir())
+
+
+def failing(monkeypatch, name, code, *, times=10**9, after=0):
+    """Let an os function fail with this error, for some calls, after some that work."""
+    real = getattr(os, name)
+    count = [0]
+
+    def fail(*arguments, **options):
+        count[0] += 1
+        if after < count[0] <= after + times:
+            raise OSError(code, os.strerror(code))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(os, name, fail)
+
+
+def test_a_key_is_created_once_and_the_loser_gets_what_won(store):
+    assert store.read(KEY) is None
+    assert store.create(KEY, b"first") == Created()
+    assert store.create(KEY, b"second") == AlreadyExists(b"first")
+    assert store.read(KEY) == b"first"
+    assert store.list("chains/00000000") == ["00000000.json"]
+    assert store.list("chains/00000009") == []
+
+
+def test_a_deleted_key_is_gone_and_deleting_it_again_is_fine(store):
+    store.create(KEY, b"first")
+    store.delete(KEY)
+    store.delete(KEY)
+    assert store.read(KEY) is None
+    assert store.list("chains/00000000") == []
+
+
+def test_the_file_is_synced_before_it_is_linked_and_its_folder_after(store, root, calls):
+    store.create("chains/00000000/00000000.json", b"x")
+    calls.clear()
+    store.create("chains/00000000/00000001.json", b"x")
+    folder = root / "chains" / "00000000"
+    (first, temporary), *rest = calls
+    assert (first, temporary.parent) == ("sync", root)
+    assert rest == [("link", folder / "00000001.json"), ("sync", folder)]
+    assert names(root) == ["chains"]
+
+
+def test_every_new_folder_is_synced_in_its_parent_before_the_entry_is_linked(store, root, calls):
+    store.create(KEY, b"x")
+    linked = calls.index(("link", root / KEY))
+    for folder in (root.parent.parent, root.parent, root, root / "chains"):
+        assert ("sync", folder) in calls[:linked]
+
+
+def test_folders_that_another_process_made_are_synced_too(store, root, calls):
+    (root / KEY).parent.mkdir(parents=True)
+    store.create(KEY, b"x")
+    linked = calls.index(("link", root / KEY))
+    for folder in (root.parent, root, root / "chains"):
+        assert ("sync", folder) in calls[:linked]
+
+
+def test_what_another_writer_linked_is_durable_before_it_is_reported(store, root, calls):
+    path = root / KEY
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"winner")
+    assert store.create(KEY, b"loser") == AlreadyExists(b"winner")
+    assert calls[-2:] == [("sync", path), ("sync", path.parent)]
+
+
+def race(root, numbers, barrier, answers):
+    store = LocalStore(root)
+    for number in numbers:
+        barrier.wait()
+        content = f"{os.getpid()}".encode() * 1000
+        answer = store.create(f"chains/00000000/{number:08d}.json", content)
+        answers.put((number, content if isinstance(answer, Created) else None, getattr(answer, "content", content)))
+
+
+def test_of_racing_processes_one_creates_each_key_and_all_see_the_same(root):
+    context = multiprocessing.get_context("spawn")
+    barrier, answers = context.Barrier(2), context.Queue()
+    numbers = range(100)
+    processes = [context.Process(target=race, args=(root, numbers, barrier, answers)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    got = [answers.get(timeout=60) for _ in range(2 * len(numbers))]
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    for number in numbers:
+        created = [content for n, content, _ in got if n == number and content is not None]
+        assert len(created) == 1
+        assert {seen for n, _, seen in got if n == number} == {created[0]}
+    assert names(root) == ["chains"]
+
+
+@pytest.mark.parametrize(
+    "key", ["../x", "chains/../../x", "/etc/x", "", "chains//x", "chains/.x", "chains/x\n", "chains/ä", "a\0b", "chains/x/"]
+)
+def test_a_key_cannot_leave_the_folder(store, key):
+    for operation in (store.read, store.list, store.delete, lambda k: store.create(k, b"")):
+        with pytest.raises(ProtocolViolationError, match="not a key"):
+            operation(key)
+
+
+@pytest.mark.parametrize("link", ["chains", "chains/00000000", KEY])
+def test_a_symbolic_link_in_the_log_is_refused(store, root, tmp_path, link):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (root / link).parent.mkdir(parents=True)
+    (root / link).symlink_to(elsewhere)
+    for operation in (store.read, store.delete, lambda k: store.create(k, b"")):
+        with pytest.raises(CommitLogError, match="is a symbolic link.*Replace it"):
+            operation(KEY)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_checkpoint_behind_a_symbolic_link_is_fine(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    LocalStore(tmp_path / "link" / "onceforall").create(KEY, b"x")
+    assert LocalStore(tmp_path / "real" / "onceforall").read(KEY) == b"x"
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_named(store, root, monkeypatch, code):
+    failing(monkeypatch, "link", code)
+    with pytest.raises(CommitLogError, match=rf"{root}.*hard link.*Put the checkpoint on a file system with hard links"):
+        store.create(KEY, b"x")
+    assert store.read(KEY) is None
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "remedy"),
+    [
+        ("fsync", errno.ENOSPC, "Free some space"),
+        ("fsync", errno.EIO, "Check the disk"),
+        ("link", errno.EDQUOT, "quota"),
+        ("link", errno.EROFS, "Remount"),
+        ("open", errno.EACCES, "Grant the user"),
+        ("open", errno.EMFILE, "Mend the cause"),
+    ],
+)
+def test_an_error_of_the_disk_names_file_reason_and_remedy(store, root, monkeypatch, function, code, remedy):
+    failing(monkeypatch, function, code)
+    with pytest.raises(CommitLogError) as caught:
+        store.create(KEY, b"x")
+    message = str(caught.value)
+    assert str(root / KEY) in message
+    assert os.strerror(code) in message
+    assert remedy in message
+
+
+def test_a_read_that_fails_is_not_taken_for_an_absent_key(store, monkeypatch):
+    store.create(KEY, b"x")
+    failing(monkeypatch, "open", errno.EIO)
+    with pytest.raises(CommitLogError, match="cannot read"):
+        store.read(KEY)
+
+
+def test_a_folder_in_place_of_an_entry_is_an_error(store, root):
+    (root / KEY).mkdir(parents=True)
+    with pytest.raises(CommitLogError, match="cannot read"):
+        store.read(KEY)
+
+
+def test_every_failing_system_call_leaves_a_log_that_a_retry_completes(root, monkeypatch):
+    # Fail the Nth call, for N = 1, 2, …, until nothing fails any more.
+    for name in ("fsync", "link", "open"):
+        for nth in range(100):
+            store = LocalStore(root / name / str(nth))
+            with monkeypatch.context() as patch:
+                failing(patch, name, errno.EIO, times=1, after=nth)
+                try:
+                    store.create(KEY, b"mine")
+                except CommitLogError:
+                    failed = True
+                else:
+                    failed = False
+            assert store.create(KEY, b"again") in (Created(), AlreadyExists(b"mine"), AlreadyExists(b"again"))
+            assert store.read(KEY) in (b"mine", b"again")
+            assert names(root / name / str(nth)) == ["chains"]
+            # Folders above the log are synced as far as possible; without that the create still works.
+            if not failed and nth > 30:
+                break
+        else:
+            pytest.fail("it never stopped failing")
+
+
+def test_an_append_whose_folder_could_not_be_synced_is_repeated(root, monkeypatch):
+    log, generation, _ = start(LocalStore(root))
+    failing(monkeypatch, "fsync", errno.EIO, times=1, after=1)
+    assert log.append(generation, commit(0)) == 1
+    assert log.append(generation, Done(0)) == 2
+
+
+def test_a_full_disk_makes_an_append_unknown_and_the_next_start_finds_out(root, monkeypatch):
+    log, generation, _ = start(LocalStore(root))
+    with monkeypatch.context() as patch:
+        failing(patch, "fsync", errno.ENOSPC)
+        with pytest.raises(OutcomeUnknownError, match="No space left on device"):
+            log.append(generation, commit(0))
+    assert start(LocalStore(root))[2].decided is None
+
+
+def test_leftovers_of_crashed_writers_are_cleaned_and_those_of_live_ones_are_not(store, root):
+    store.create(KEY, b"x")
+    old, young = (root / f".00000001.json.{digit * 32}.tmp" for digit in "ab")
+    foreign = root / ".DS_Store"
+    for file in (old, young, foreign):
+        file.write_bytes(b"half")
+        os.utime(file, (time.time() - 3600,) * 2)
+    os.utime(young)
+    assert store.list("chains") == ["00000000"]
+    assert store.clean_temporary_files() == 1
+    assert names(root) == sorted([".DS_Store", young.name, "chains"])
+
+
+def test_cleaning_before_the_first_entry_finds_nothing(store):
+    assert store.clean_temporary_files() == 0
+
+
+def test_a_writer_whose_temporary_file_was_cleaned_away_tries_again(root, monkeypatch):
+    log, generation, _ = start(LocalStore(root))
+    link = os.link
+    taken = []
+
+    def slow_link(source, target):
+        if not taken:
+            taken.append(source)
+            Path(source).unlink()
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", slow_link)
+    assert log.append(generation, commit(0)) == 1
+    assert taken
+
+
+def test_runs_on_a_disk_hand_their_decisions_on(root):
+    run_batches(LocalStore(root), range(3))
+    log, generation = run_batches(LocalStore(root), range(3, 6), retain_commits=1)
+    (root / ".00000001.json.0123456789abcdef0123456789abcdef.tmp").write_bytes(b"")
+    os.utime(root / ".00000001.json.0123456789abcdef0123456789abcdef.tmp", (0, 0))
+    log, generation, history = start(LocalStore(root), retain_commits=1)
+    assert (history.decided.commit, history.decided.generation, history.decided.done) == (commit(5, "g1"), 1, True)
+    assert log.clean(generation) == 6 + 4
+    assert names(root) == ["chains"]
+    assert start(LocalStore(root))[2] == history

@@ -1,0 +1,97 @@
+"""A start costs a bounded number of store operations, however many generations came before.
+
+The bound, for n generations: to claim, 2 log2(n) + 2 reads; to seal the one chain of the run before, 16 reads and 4 listings; for
+both, 5 creates. To clean: 7 operations for each chain that holds a retained commit and for three more, and 3 for each entry
+deleted (up to 10 in a backlog of chains that have few entries each).
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from commit_log.building import CLAIM, bulk, commit, open_log, run_batches, start
+from commit_log.stores import CountingStore, FolderedStore
+from onceforall.commit_log import LocalStore
+from onceforall.commit_log.chains import entry_key
+from onceforall.protocol.entries import Done
+
+GENERATIONS = 10_000
+CLAIM_READS = 2 * math.ceil(math.log2(GENERATIONS)) + 2
+
+
+def begin(store, retain_commits):
+    """Start, and return what each step did to the store."""
+    counting = CountingStore(store)
+    log, generation, history = start(counting, retain_commits=retain_commits)
+    started = counting.take()
+    deleted = log.clean(generation)
+    return log, generation, history, started, counting.take(), deleted
+
+
+@pytest.mark.parametrize("batches_each", [0, 1, 3])
+def test_a_start_after_10000_generations_is_cheap(batches_each):
+    store = FolderedStore()
+    batch = bulk(store, GENERATIONS, batches_each)
+    for _ in range(20):
+        log, generation, history, started, cleaned, deleted = begin(store, retain_commits=5)
+        assert started["read"] <= CLAIM_READS + 16
+        assert started["create"] <= 5
+        assert started["list"] <= 4
+        assert sum(cleaned.values()) <= 7 * (5 + 3) + 3 * deleted
+        assert deleted <= 2 * max(batches_each, 1)
+        for _ in range(batches_each):
+            log.append(generation, commit(batch))
+            log.append(generation, Done(batch))
+            batch += 1
+    assert generation == GENERATIONS + 19
+    if batches_each:
+        assert history.decided.commit.batch == batch - 1 - batches_each
+
+
+def test_a_crash_loop_above_the_last_decision_is_cheap():
+    store = FolderedStore()
+    run_batches(store, range(30))
+    for _ in range(1500):
+        start(store)
+    *_, history, started, cleaned, deleted = begin(store, retain_commits=5)
+    assert history.decided.commit.batch == 29
+    assert deleted == 50
+    assert started["read"] <= CLAIM_READS + 16
+    assert sum(cleaned.values()) <= 2 * deleted + 20
+    assert sum(begin(store, retain_commits=5)[4].values()) <= 20
+
+
+def test_claims_that_nobody_sealed_are_sealed_once():
+    store = FolderedStore()
+    run_batches(store, [0])
+    for _ in range(99):
+        open_log(store).claim(CLAIM)
+    _, _, _, started, _, _ = begin(store, retain_commits=5)
+    assert started["create"] <= 100 + 5
+    _, _, _, started, _, _ = begin(store, retain_commits=5)
+    assert started["create"] <= 5
+
+
+def test_a_backlog_that_was_never_cleaned_is_cleaned_once():
+    store = FolderedStore()
+    bulk(store, 2000, 2, cleaned=False)
+    *_, cleaned, deleted = begin(store, retain_commits=5)
+    assert deleted == 2 * (4000 - 5)
+    assert sum(cleaned.values()) <= 10 * deleted
+    assert sum(begin(store, retain_commits=5)[4].values()) <= 60
+
+
+def test_a_start_on_a_disk_with_many_generations_is_cheap(tmp_path):
+    memory = FolderedStore()
+    bulk(memory, 1000, 2)
+    for key, content in memory.contents.items():
+        path = tmp_path / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    assert (tmp_path / entry_key(999, 0)).exists()
+    *_, history, started, cleaned, _ = begin(LocalStore(tmp_path), retain_commits=5)
+    assert history.decided.commit.batch == 1999
+    assert sum(started.values()) <= CLAIM_READS + 30
+    assert sum(cleaned.values()) <= 60
