@@ -31,10 +31,16 @@ def test_a_driver_killed_in_the_middle_of_a_batch_neither_loses_nor_doubles(pipe
     assert_exactly_once(pipeline)
 
 
-@pytest.mark.parametrize("first", ["append_commit.before=kill@3", "append_commit.after=kill@3"])
 @pytest.mark.parametrize(
-    "second",
-    ["claim.after=kill", "seal.after=kill", "kafka.end_txn.after=kill", "recover.after=kill", "append_done.after=kill"],
+    ("first", "second"),
+    [
+        ("append_commit.before=kill@3", "seal.after=kill"),
+        ("append_commit.before=kill@3", "recover.after=kill"),
+        ("append_commit.after=kill@3", "claim.after=kill"),
+        ("append_commit.after=kill@3", "kafka.end_txn.after=kill"),
+        ("append_commit.after=kill@3", "recover.after=kill"),
+        ("append_commit.after=kill@3", "append_done.after=kill"),
+    ],
 )
 def test_a_driver_killed_again_in_recovery_neither_loses_nor_doubles(pipeline, first, second):
     pipeline.start(first).wait_until_killed()

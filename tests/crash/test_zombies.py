@@ -91,3 +91,30 @@ def test_tasks_without_rows_open_no_transaction(pipeline):
         assert len(commit["body"]["committables"]["out"]) == 2
         assert [rows for rows, _ in commit["body"]["digests"]["out/0"]].count(0) == 2
     assert values(pipeline.bootstrap, pipeline.topic) == sorted(str(row) for row in range(2 * pipeline.batches()))
+
+
+def test_a_speculative_attempt_that_lost_changes_nothing(pipeline):
+    """Two executors; the attempt that hangs before its pre-commit is overtaken by a copy of itself."""
+    driver = pipeline.start(
+        "task.pre_commit.before=freeze@3",
+        master="local-cluster[2,1,1024]",
+        spark={
+            "spark.executor.memory": "512m",
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.multiplier": "1.5",
+            "spark.speculation.quantile": "0.5",
+            "spark.speculation.minTaskRuntime": "500ms",
+        },
+    )
+    driver.wait_for_failpoint("task.pre_commit.before")
+    frozen = [worker for worker in driver.workers() if worker.status() == "stopped"]
+    assert frozen, "no task hangs; the test proves nothing"
+    decided = len(pipeline.entries("DONE"))
+    until(lambda: len(pipeline.entries("DONE")) > decided or driver.process.poll() is not None, 90, "the copy wins")
+    for worker in frozen:
+        if worker.is_running():
+            worker.resume()
+    driver.wait()
+    assert driver.status()["error"] is None, driver.log()
+    assert_exactly_once(pipeline)

@@ -156,8 +156,9 @@ class Driver:
 
     def workers(self):
         """Return the Python worker processes (not their daemon)."""
-        jvm = psutil.Process(self._jvm())
-        return [p for daemon in jvm.children() for p in daemon.children()]
+        below = psutil.Process(self._jvm()).children(recursive=True)
+        daemons = {p.pid for p in below if "python" in p.name()}
+        return [p for p in below if p.ppid() in daemons]
 
     def _jvm(self):
         try:

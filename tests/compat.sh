@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Runs the tests that need Spark on another version of pyspark: tests/compat.sh 4.0.0 [pytest arguments]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+version=$1
+shift
+venv=.venv-compat-$version
+if [ ! -e "$venv/.ready" ]; then
+  "${PYTHON:-python3}" -m venv "$venv"
+  .venv/bin/python -m pip freeze --exclude-editable | grep -iv '^pyspark==' > "$venv/constraints.txt"
+  "$venv/bin/python" -m pip install --quiet --constraint "$venv/constraints.txt" "pyspark==$version" \
+    pytest pytest-timeout pytest-cov hypothesis hatchling editables --editable '.[kafka,demo]'
+  touch "$venv/.ready"
+fi
+if [ $# -eq 0 ]; then
+  set -- tests/integration tests/crash tests/embedded/test_spark_jars.py
+fi
+"$venv/bin/python" -c 'import pyspark; print("pyspark", pyspark.__version__)'
+exec "$venv/bin/python" -m pytest "$@"
