@@ -211,7 +211,8 @@ class Coordinator:
         waiting = tuple(name for name, answer in answers.items() if answer is None)
         if waiting:
             return saw.StopRequested(waiting)
-        return saw.SinksRecovered({name: answer for name, answer in answers.items() if answer is not None})
+        known = {name: answer for name, answer in answers.items() if answer is not None}
+        return saw.SinksRecovered(known, self._sealed_if_lost(known))
 
     def _write(self, decision: do.RunWrites) -> saw.Event:
         assert self._writer is not None
@@ -249,8 +250,7 @@ class Coordinator:
         if waiting:
             return saw.StopRequested(waiting)
         known = {name: answer for name, answer in answers.items() if answer is not None}
-        lost = any(answer.lost for answer in known.values())
-        return saw.SinksCommitted(known, sealed=lost and self._world.log.is_sealed(self.run.generation))
+        return saw.SinksCommitted(known, self._sealed_if_lost(known))
 
     def _append_done(self, decision: do.AppendDone) -> saw.Event:
         try:
@@ -298,16 +298,20 @@ class Coordinator:
 
     # --- helpers -------------------------------------------------------------------------------------------------------
 
+    def _sealed_if_lost(self, answers: Mapping[str, saw.SinkAnswers]) -> bool:
+        return any(answer.lost for answer in answers.values()) and self._world.log.is_sealed(self.run.generation)
+
     def _until_answered(
         self, name: str, permit: do.CommitPermit, committables: tuple[Committable, ...]
     ) -> saw.SinkAnswers | None:
         """Commit on one sink, again and again; None when the query is asked to stop before there is an answer."""
-        wait_s = FIRST_WAIT_S
+        wait_s, again = FIRST_WAIT_S, False
         while True:
             try:
-                return _answers(name, self._world.sinks[name].commit(permit, committables))
+                return _answers(name, self._world.sinks[name].commit(permit, committables), again)
             except Exception as error:  # noqa: BLE001  after the decision there is no error that makes it undecided
                 logger.warning("batch %d is decided; its commit on sink %s is tried again: %s", permit.batch, name, error)
+            again = True
             if self._wait_or_stop(wait_s):
                 return None
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
@@ -359,6 +363,9 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _answers(sink: str, report: CommitReport) -> saw.SinkAnswers:
+def _answers(sink: str, report: CommitReport, again: bool) -> saw.SinkAnswers:  # noqa: FBT001
     lost = tuple(saw.Lost(sink, lost.committable, lost.reason) for lost in report.lost)
+    if again:
+        # A commit that raised may have left a request on its way, whatever the sink remembers of it.
+        return saw.SinkAnswers((), (*report.completed, *report.retired), lost)
     return saw.SinkAnswers(report.completed, report.retired, lost)

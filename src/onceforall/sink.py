@@ -88,6 +88,8 @@ class TaskAttempt:
         partition: Spark's partition number.
         slot: a small number that no other task attempt of this batch has: not a retried one, not a speculative one, not one of
             a resubmitted stage.
+        incarnation: raised whenever an attempt of an earlier batch may still be alive: (incarnation, slot) is never given out to
+            two attempts that can live at the same time, in the whole generation.
         reusable: committables of this sink that are complete without any doubt, each as ``CommitReport.completed`` gave it,
             plus ``"batch"``: a live producer that is exactly in this state may go on (design.md §2.2).
     """
@@ -100,6 +102,7 @@ class TaskAttempt:
     partition: int
     slot: int
     reusable: tuple[Committable, ...] = ()
+    incarnation: int = 0
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class WriteTask:
         first_task_attempt_id: a task attempt id that Spark gave out before the job began: the difference to it is a small number
             that no other task attempt of the batch has, however it came about (a retry, speculation, a resubmitted stage).
         digest_only: nothing is written; the replay of a decided batch.
+        incarnation: see ``onceforall.sink.TaskAttempt``.
     """
 
     writes: tuple[WriteSpec, ...]
@@ -53,6 +54,7 @@ class WriteTask:
     batch: int
     first_task_attempt_id: int
     digest_only: bool
+    incarnation: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Consume all rows of one task and yield its results."""
@@ -81,7 +83,15 @@ class WriteTask:
     def _attempt(self, spec: WriteSpec, context: Any) -> TaskAttempt:
         slot = context.taskAttemptId() - self.first_task_attempt_id
         return TaskAttempt(
-            self.query_id, spec.name, self.generation, self.batch, spec.write, context.partitionId(), slot, spec.reusable
+            self.query_id,
+            spec.name,
+            self.generation,
+            self.batch,
+            spec.write,
+            context.partitionId(),
+            slot,
+            spec.reusable,
+            self.incarnation,
         )
 
 

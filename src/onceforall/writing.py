@@ -98,10 +98,12 @@ class SparkBatchWriter:
     clock: Callable[[], float] = time.monotonic
     _results: list[dict[str, Any]] = field(default_factory=list)
     _names: list[str] = field(default_factory=list)
+    _incarnation: int = 0
 
     def write(self, decision: RunWrites) -> Prepared:
         """Write and pre-commit; see ``coordinator.BatchWriter``."""
         started = self.clock()
+        self._incarnation = decision.incarnation
         self._run(decision.generation, decision.reusable, digest_only=False)
         elapsed_ms = int((self.clock() - started) * 1000)
         return Prepared(self.prepared_so_far(), self._digests(), elapsed_ms, self._attempts_lost())
@@ -170,7 +172,7 @@ class SparkBatchWriter:
                     for i, (name, written) in enumerate(transaction.writes)
                     if id(written) == key
                 )
-                self._job(frame, WriteTask(writes, self.query_id, generation, self.batch, base, digest_only))
+                self._job(frame, WriteTask(writes, self.query_id, generation, self.batch, base, digest_only, self._incarnation))
         finally:
             if persist:
                 self.frame.unpersist()

@@ -57,11 +57,15 @@ class RecoverSinks:
 
 @dataclass(frozen=True)
 class RunWrites:
-    """Run the user's function and the jobs of its writes. Answer: WritesPrepared or WritesFailed."""
+    """Run the user's function and the jobs of its writes. Answer: WritesPrepared or WritesFailed.
+
+    ``incarnation`` is part of the name of every new handle; see ``state.Run``.
+    """
 
     batch: int
     generation: int
     reusable: Mapping[str, tuple[Committable, ...]]
+    incarnation: int = 0
 
 
 @dataclass(frozen=True)

@@ -62,9 +62,13 @@ class PastSealed:
 
 @dataclass(frozen=True)
 class SinksRecovered:
-    """Every sink has completed what was decided, and was swept. Empty answers: nothing was pending."""
+    """Every sink has completed what was decided, and was swept. Empty answers: nothing was pending.
+
+    ``sealed``: our chain is sealed (only looked at when something is lost): a successor may have completed and fenced it.
+    """
 
     answers: Mapping[str, SinkAnswers]
+    sealed: bool = False
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,8 @@ def _recovered(run: Run, event: SinksRecovered) -> Outcome:
     lost = [lost for answers in event.answers.values() for lost in answers.lost]
     if not _complete_for_spark(run, decided.commit.batch):
         _check_answered(decided.commit, event.answers)
+        if lost and event.sealed:
+            return _fenced(run, AppendFenced())
         if lost:
             return _lost(run, decided.commit.batch, lost)
     return replace(run, phase=Phase.CLOSING_PAST), (AppendDone(run.generation, decided.commit.batch),)
@@ -188,7 +190,7 @@ def _check_answered(commit: Commit, answers: Mapping[str, SinkAnswers]) -> None:
     """A transaction that no answer names must not pass for complete: DONE would hide it for ever."""
     for sink, committables in commit.committables.items():
         answer = answers.get(sink, SinkAnswers())
-        named = [_name(c) for c in (*answer.completed, *answer.retired, *(lost.committable for lost in answer.lost))]
+        named = [str(c.get("name")) for c in (*answer.completed, *answer.retired, *(lost.committable for lost in answer.lost))]
         if sorted(named) != sorted(_name(c) for c in committables):
             raise ProtocolViolationError(
                 f"Sink {sink} was asked to commit {len(committables)} transactions of batch {commit.batch} and answered for {len(named)} "
@@ -216,7 +218,7 @@ def _judge(run: Run) -> Outcome:
         return replace(run, phase=Phase.READY, request=None), (ReturnBatch(request.batch),)
     if verdict is Verdict.DIGEST:
         return replace(run, phase=Phase.DIGESTING), (TakeDigests(request.batch, run.generation),)
-    return replace(run, phase=Phase.WRITING), (RunWrites(request.batch, run.generation, run.reusable),)
+    return replace(run, phase=Phase.WRITING), (RunWrites(request.batch, run.generation, run.reusable, run.incarnation),)
 
 
 def _digested(run: Run, event: DigestsTaken) -> Outcome:
@@ -257,10 +259,10 @@ def _prepared(run: Run, event: WritesPrepared) -> Outcome:
     request, timeout_ms = run.request, run.config.transaction_timeout_ms
     assert request is not None
     sweep_own = SWEEPS_AFTER_LOSS if event.attempts_lost else run.sweep_own
-    run = replace(run, sweep_own=sweep_own)
+    run = replace(run, sweep_own=sweep_own, incarnation=run.incarnation + event.attempts_lost)
     names = [(sink, c.get("name")) for sink, cs in event.committables.items() for c in cs]
-    if len(names) != len(set(names)) or not all(isinstance(name, str) for _, name in names):
-        named = {sink: tuple(c for c in cs if "name" in c) for sink, cs in event.committables.items()}
+    if not all(isinstance(name, str) for _, name in names) or len(names) != len(set(names)):
+        named = {sink: tuple(c for c in cs if isinstance(c.get("name"), str)) for sink, cs in event.committables.items()}
         message = f"Batch {request.batch}: each committable must have a name of its own. Mend the sink's pre_commit."
         return _abort(run, named, AttemptFailedError, message)
     if timeout_ms is not None and names and event.elapsed_ms + run.config.decision_reserve_ms > timeout_ms:

@@ -74,6 +74,8 @@ class Run:
         reusable: per sink, handles that are complete without doubt, stamped with the batch that completed them.
         retired: per sink, handles to be fenced once DONE is durable.
         sweep_own: for so many further batches one's own leftovers are swept.
+        incarnation: raised with every batch that may have left a task attempt alive. Task slots begin anew with each batch, and
+            such an attempt must not open a transaction under a name that a later batch has prepared: that would abort it.
         stopped: why the run stopped.
     """
 
@@ -88,4 +90,5 @@ class Run:
     reusable: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
     retired: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
     sweep_own: int = 0
+    incarnation: int = 0
     stopped: StopRun | None = None

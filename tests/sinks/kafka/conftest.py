@@ -40,9 +40,9 @@ class Query:
         self.sink = KafkaSink(options, topic=topic, **arguments)
         self.reusable = ()
 
-    def attempt(self, batch=1, slot=0, generation=1, reusable=None):
+    def attempt(self, batch=1, slot=0, generation=1, reusable=None, incarnation=0):
         reusable = self.reusable if reusable is None else reusable
-        return TaskAttempt(self.id, self.name, generation, batch, 0, slot, slot, tuple(reusable))
+        return TaskAttempt(self.id, self.name, generation, batch, 0, slot, slot, tuple(reusable), incarnation)
 
     def prepare(self, values, batch=1, slot=0, **more):
         """Write values in one transaction, as a task does, and return its committable."""

@@ -9,7 +9,7 @@ from onceforall.sinks.kafka.names import TransactionName, check_prefix, format_n
 
 numbers = st.integers(min_value=0, max_value=2**40)
 words = st.text(min_size=1).filter(lambda text: text.encode("utf-8", "ignore").decode() == text)
-names = st.builds(TransactionName, words, words, numbers, numbers, numbers)
+names = st.builds(TransactionName, words, words, numbers, numbers, numbers, numbers)
 prefixes = st.from_regex(r"\A[A-Za-z0-9._-]{1,20}\Z")
 
 
@@ -48,18 +48,18 @@ def test_whatever_is_parsed_is_canonical(prefix, text):
     [
         "",
         "p",
-        "p:q:s:1:2.3",
-        "p:q:s:1:2.3:x",
-        "p:q:s:01:2.3:",
-        "p:q:s:1:2.03:",
+        "p:q:s:1:0.2.3",
+        "p:q:s:1:0.2.3:x",
+        "p:q:s:01:0.2.3:",
+        "p:q:s:1:0.2.03:",
         "p:q:s:1:2:",
-        "p:q:s:-1:2.3:",
-        "p:q:s:1:2.3:\n",
-        "p:q:%73:1:2.3:",
-        "p:q:s t:1:2.3:",
-        "p:q::1:2.3:",
-        "P:q:s:1:2.3:",
-        "p:q:s:1:٢.3:",
+        "p:q:s:-1:0.2.3:",
+        "p:q:s:1:0.2.3:\n",
+        "p:q:%73:1:0.2.3:",
+        "p:q:s t:1:0.2.3:",
+        "p:q::1:0.2.3:",
+        "P:q:s:1:0.2.3:",
+        "p:q:s:1:0.٢.3:",
     ],
 )
 def test_what_is_not_exactly_an_id_is_not_parsed(text):
@@ -67,10 +67,16 @@ def test_what_is_not_exactly_an_id_is_not_parsed(text):
 
 
 def test_an_id_looks_as_documented():
-    assert format_name("ofa", TransactionName("q-1", "a:b", 3, 4, 0)) == "ofa:q-1:a%3Ab:3:4.0:"
+    assert format_name("ofa", TransactionName("q-1", "a:b", 3, 5, 4, 0)) == "ofa:q-1:a%3Ab:3:5.4.0:"
 
 
 @pytest.mark.parametrize("prefix", ["", "a:b", "a b", "ä", "x" * 101, "a\n", None])
 def test_an_unusable_prefix_is_refused(prefix):
     with pytest.raises(OptionError, match="transactional_id_prefix"):
         check_prefix(prefix)
+
+
+@given(names, names)
+def test_attempts_of_another_incarnation_never_share_an_id(one, other):
+    if one.incarnation != other.incarnation:
+        assert format_name("p", one) != format_name("p", other)

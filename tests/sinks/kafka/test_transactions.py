@@ -395,3 +395,15 @@ def test_the_pool_is_empty_after_close_and_usable_again(query, topic, sees):
     second = q.prepare(["b"], slot=1)
     assert q.commit(first, second).completed
     sees(name, ["a", "b"])
+
+
+def test_a_late_attempt_of_an_earlier_batch_cannot_abort_what_a_later_batch_prepared(query, topic, sees):
+    """Task slots begin anew with each batch; the incarnation, raised after a lost attempt, keeps their ids apart."""
+    name = topic()
+    q = query(name)
+    prepared = q.prepare(["decided"], batch=1, slot=1, incarnation=1)
+    late = prepare_in_a_process_that_is_killed(q, 1, batch=0, slot=1, incarnation=0)
+    assert late["name"] != prepared["name"]
+    assert not q.commit(prepared).lost
+    assert q.sink.recover(q.sweep(generation=1, own=True)) == 1
+    sees(name, ["decided"])

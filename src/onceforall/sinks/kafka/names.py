@@ -1,10 +1,11 @@
 """The transactional ids that the Kafka sink leaves in a cluster: how they are made, and how they are read back.
 
-``<prefix>:<query id>:<sink>:<generation>:<slot>.<turn>:``, where query id and sink are percent-encoded, so that no part contains a
+``<prefix>:<query id>:<sink>:<generation>:<incarnation>.<slot>.<turn>:``, where query id and sink are percent-encoded, so that no part contains a
 separator. Each part ends with one, so no id begins with another id, and an ACL for the prefix ``<prefix>:`` covers exactly the
 ids of that prefix. An id is always parsed as a whole, never compared by its beginning: sink ``a.1`` is not sink ``a.10``.
 
-``slot`` is the task attempt's number in its batch; ``turn`` tells ids apart that one slot needed after another, because the earlier one
+``slot`` is the task attempt's number in its batch; ``incarnation`` changes when an attempt of an earlier batch may still be alive, and
+could take the same slot; ``turn`` tells ids apart that one slot needed after another, because the earlier one
 still belongs to a live producer or is in doubt.
 """
 
@@ -17,7 +18,7 @@ from urllib.parse import quote, unquote
 from onceforall.errors import OptionError
 
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_PARTS = re.compile(r"([^:]+):([^:]+):([^:]+):(0|[1-9][0-9]*):(0|[1-9][0-9]*)\.(0|[1-9][0-9]*):")
+_PARTS = re.compile(r"([^:]+):([^:]+):([^:]+):(0|[1-9][0-9]*):(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*):")
 
 
 class TransactionName(NamedTuple):
@@ -26,6 +27,7 @@ class TransactionName(NamedTuple):
     query_id: str
     sink: str
     generation: int
+    incarnation: int
     slot: int
     turn: int
 
@@ -46,7 +48,7 @@ def check_prefix(prefix: str) -> str:
 def format_name(prefix: str, name: TransactionName) -> str:
     """Return the transactional id of ``name``; ASCII, and different for different names."""
     query_id, sink = quote(name.query_id, safe=""), quote(name.sink, safe="")
-    return f"{prefix}:{query_id}:{sink}:{name.generation}:{name.slot}.{name.turn}:"
+    return f"{prefix}:{query_id}:{sink}:{name.generation}:{name.incarnation}.{name.slot}.{name.turn}:"
 
 
 def parse_name(prefix: str, transactional_id: str) -> TransactionName | None:
@@ -58,5 +60,5 @@ def parse_name(prefix: str, transactional_id: str) -> TransactionName | None:
     match = _PARTS.fullmatch(transactional_id)
     if match is None:
         return None
-    name = TransactionName(unquote(match[2]), unquote(match[3]), int(match[4]), int(match[5]), int(match[6]))
+    name = TransactionName(unquote(match[2]), unquote(match[3]), *(int(match[group]) for group in range(4, 8)))
     return name if format_name(prefix, name) == transactional_id else None

@@ -239,7 +239,8 @@ def _drop(producer: LiveProducer, abort: bool) -> None:  # noqa: FBT001
 
 
 def _name_of(prefix: str, attempt: TaskAttempt, turn: int) -> str:
-    return format_name(prefix, TransactionName(attempt.query_id, attempt.sink, attempt.generation, attempt.slot, turn))
+    name = TransactionName(attempt.query_id, attempt.sink, attempt.generation, attempt.incarnation, attempt.slot, turn)
+    return format_name(prefix, name)
 
 
 POOL = ProducerPool()

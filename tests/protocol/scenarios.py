@@ -1,0 +1,83 @@
+"""Every row of the transition table: how to get there, the event, and each phase that it leads to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onceforall.protocol import events as saw
+from onceforall.protocol.entries import Claim
+from onceforall.protocol.history import EMPTY
+from onceforall.protocol.machine import (
+    TRANSITIONS,
+    Phase,
+    Run,
+)
+from protocol.building import CONFIG, Walk, answers, committed, digests, handle, history, prepared, request
+
+PAIRS = [(phase, event) for phase, row in TRANSITIONS.items() for event in row]
+EVENTS = saw.Event.__args__
+OURS = Claim("query", "older run", "/checkpoint")
+
+P = Phase
+W = Walk
+EMPTY_INSPECTION = saw.LogInspected(None, own_sealed=False)
+RECOVERED = saw.SinksRecovered({"a": answers(handle("a0"))})
+SCENARIOS = [
+    (W, request(), P.INSPECTING),
+    (lambda: W().feed(request()), EMPTY_INSPECTION, P.CLAIMING),
+    (lambda: W().feed(request()), saw.LogInspected(replace(OURS, query_id="other"), own_sealed=False), P.STOPPED),
+    (lambda: W().feed(request(), EMPTY_INSPECTION), saw.GenerationClaimed(0, None), P.SEALING),
+    (lambda: W().feed(request(), EMPTY_INSPECTION), saw.GenerationClaimed(1, replace(OURS, query_id="other")), P.STOPPED),
+    (lambda: W().sealing(), saw.PastSealed(EMPTY, -1), P.RECOVERING),
+    (lambda: W().sealing(), saw.PastSealed(history(0, done=False, gone=(handle("x"),)), -1), P.STOPPED),
+    (lambda: W().recovering(), saw.SinksRecovered({}), P.WRITING),
+    (lambda: W().recovering(history(0, done=False)), RECOVERED, P.CLOSING_PAST),
+    (lambda: W().recovering(history(0)), saw.SinksRecovered({}), P.READY),
+    (lambda: W().recovering(history(0), request(stateful=True)), saw.SinksRecovered({}), P.DIGESTING),
+    (lambda: W().recovering(history(5)), saw.SinksRecovered({}), P.STOPPED),
+    (lambda: W().recovering(history(0, done=False)), saw.StopRequested(("a",)), P.STOPPED),
+    (lambda: closing_past(request(1)), saw.DoneAppended(), P.WRITING),
+    (lambda: closing_past(request(0)), saw.DoneAppended(), P.READY),
+    (lambda: closing_past(request(0, stateful=True)), saw.DoneAppended(), P.DIGESTING),
+    (lambda: closing_past(request(5)), saw.DoneAppended(), P.STOPPED),
+    (lambda: closing_past(request(0)), saw.AppendFenced(), P.STOPPED),
+    (lambda: closing_past(request(0)), saw.AppendUnknown("no answer"), P.STOPPED),
+    (lambda: W().ready(), request(1), P.WRITING),
+    (lambda: W(roll_after_entries=3).ready(), request(1), P.INSPECTING),
+    (lambda: W().ready(), request(0), P.READY),
+    (lambda: W().ready(), request(0, stateful=True), P.DIGESTING),
+    (lambda: W().ready(), request(7), P.STOPPED),
+    (lambda: W().writing(), prepared(), P.DECIDING),
+    (lambda: W(transaction_timeout_ms=10).writing(), prepared(elapsed_ms=11), P.ABORTING),
+    (lambda: W().writing(), saw.WritesFailed("reason"), P.ABORTING),
+    (lambda: digesting(), saw.DigestsTaken(digests(0)), P.READY),
+    (lambda: digesting(on_divergence="fail"), saw.DigestsTaken(digests(0, rows=9)), P.STOPPED),
+    (lambda: digesting(), saw.WritesFailed("reason"), P.STOPPED),
+    (lambda: W().writing().feed(saw.WritesFailed("reason")), saw.AttemptAborted(), P.STOPPED),
+    (lambda: W().deciding(), saw.DecisionAppended(1), P.COMMITTING),
+    (lambda: W().deciding(), saw.AppendFenced(), P.STOPPED),
+    (lambda: W().deciding(), saw.AppendUnknown("no answer"), P.STOPPED),
+    (lambda: W().committing(), committed(handle("a0")), P.CLOSING),
+    (lambda: W().committing(), committed(lost=[handle("a0")]), P.STOPPED),
+    (lambda: W().committing(), saw.StopRequested(("a",)), P.STOPPED),
+    (lambda: W().closing(), saw.DoneAppended(), P.READY),
+    (lambda: W().closing(), saw.AppendFenced(), P.STOPPED),
+    (lambda: W().closing(), saw.AppendUnknown("no answer"), P.STOPPED),
+    (lambda: W().deciding().feed(saw.AppendFenced()), request(), P.STOPPED),
+]
+
+
+def closing_past(asked):
+    return Walk().recovering(history(0, done=False), asked).feed(RECOVERED)
+
+
+def digesting(**changes):
+    return Walk(**changes).recovering(history(0), request(stateful=True)).feed(saw.SinksRecovered({}))
+
+
+def phase_reached(phase):
+    """A run in this phase, by the first scenario that leads there."""
+    if phase is Phase.NEW:
+        return Run(CONFIG)
+    make, event, _ = next(s for s in SCENARIOS if s[2] is phase)
+    return make().feed(event).run

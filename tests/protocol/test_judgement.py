@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceforall.errors import CheckpointMismatchError, FencedError
+from onceforall.protocol.entries import Digest
+from onceforall.protocol.events import BatchRequested
+from onceforall.protocol.history import EMPTY
+from onceforall.protocol.judgement import Refusal, Verdict, divergence, judge, total
+from protocol.building import commit, digests, history, offsets, request
+
+
+def test_the_first_batch_of_an_empty_log_is_written():
+    assert judge(request(0), EMPTY, -1) is Verdict.WRITE
+
+
+def test_any_batch_is_written_when_nothing_was_ever_decided():
+    assert judge(request(7), EMPTY, 6) is Verdict.WRITE
+
+
+def test_the_batch_after_the_last_decided_one_is_written():
+    assert judge(request(8), history(7), 7) is Verdict.WRITE
+
+
+def test_the_last_decided_batch_is_skipped_by_a_query_without_state():
+    assert judge(request(7), history(7), 6) is Verdict.SKIP
+
+
+def test_the_last_decided_batch_is_only_digested_by_a_query_with_state():
+    assert judge(request(7, stateful=True), history(7), 6) is Verdict.DIGEST
+
+
+def refused(answer, error, *words):
+    assert isinstance(answer, Refusal)
+    assert answer.error is error
+    for word in words:
+        assert word in answer.message
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_other_offsets_than_the_decided_ones_are_refused(stateful):
+    answer = judge(BatchRequested(7, ("other",), stateful), history(7), 6)
+    refused(answer, CheckpointMismatchError, "Batch 7", "other", offsets(7)[0], "checkpoint")
+
+
+def test_a_batch_below_the_last_decided_one_is_refused():
+    refused(judge(request(3), history(7), 2), CheckpointMismatchError, "batch 3", "batch 7", "checkpoint")
+
+
+def test_a_gap_behind_the_last_decided_batch_is_refused():
+    refused(judge(request(10), history(7), 9), CheckpointMismatchError, "batch 10", "8 to 9", "checkpoint")
+
+
+@pytest.mark.parametrize(("batch", "last", "spark"), [(7, 7, 7), (7, 9, 8), (7, 8, 7)])
+def test_a_batch_that_another_run_has_finished_meanwhile_is_refused(batch, last, spark):
+    refused(judge(request(batch), history(last), spark), FencedError, f"batch {batch}", f"batch {spark}", "another run")
+
+
+def test_long_offsets_are_cut_in_the_message():
+    answer = judge(BatchRequested(7, ("x" * 5000,), stateful=False), history(7), 6)
+    refused(answer, CheckpointMismatchError, "…")
+    assert len(answer.message) < 2000
+
+
+@given(st.integers(0, 6), st.integers(0, 6), st.integers(-1, 6), st.booleans(), st.booleans())
+def test_a_batch_is_passed_over_only_for_the_offsets_that_were_decided(batch, last, spark, stateful, same):
+    asked = BatchRequested(batch, offsets(batch) if same else ("other",), stateful)
+    answer = judge(asked, history(last), spark)
+    if answer in {Verdict.SKIP, Verdict.DIGEST}:
+        assert batch == last
+        assert same
+        assert batch > spark
+    elif answer is Verdict.WRITE:
+        assert batch == last + 1
+
+
+def test_the_same_rows_agree_wherever_they_were_placed():
+    decided = commit(0)
+    assert divergence(decided, {"a/0": (Digest(4, 2), Digest(6, 2**64 - 2))}) is None
+
+
+def test_rows_of_other_content_differ():
+    sentence = divergence(commit(3), {"a/0": (Digest(10, 99),)})
+    assert "batch 3" in sentence
+    assert "a/0: 10 rows, of other content" in sentence
+
+
+def test_another_number_of_rows_differs():
+    assert "a/0: 10 rows then, 9 now" in divergence(commit(0), digests(0, rows=9))
+
+
+def test_a_write_that_only_one_of_both_has_differs():
+    assert "a/0: 10 rows then, 0 now" in divergence(commit(0), {})
+    assert "z/9: 0 rows then, 1 now" in divergence(commit(0), {**digests(0), "z/9": (Digest(1, 1),)})
+
+
+def test_a_write_without_rows_is_as_good_as_none():
+    assert divergence(commit(0), {**digests(0), "z/9": (Digest(0, 0),)}) is None
+
+
+@given(st.lists(st.builds(Digest, st.integers(0, 100), st.integers(0, 2**64 - 1)), max_size=6))
+def test_a_total_does_not_depend_on_the_order(tasks):
+    assert total(tuple(tasks)) == total(tuple(reversed(tasks)))

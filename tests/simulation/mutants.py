@@ -1,0 +1,147 @@
+"""The production code with one guard broken: each of these must be found by the explorer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onceforall.commit_log import CommitLog
+from onceforall.coordinator import Coordinator
+from onceforall.protocol import decisions as do
+from onceforall.protocol import events as saw
+from onceforall.protocol import machine
+from onceforall.protocol.history import EMPTY, History, fold
+from onceforall.protocol.machine import TRANSITIONS, Phase, Transition
+from onceforall.protocol.sweeping import Sweep
+
+
+def _row(patch, phase, event, apply, *to):
+    patch.setitem(TRANSITIONS[phase], event, Transition(apply, (*TRANSITIONS[phase][event].to, *to)))
+
+
+def recovery_completes_what_is_done(patch):
+    def sealed(run, event):
+        decided = event.history.decided
+        undone = event.history if decided is None else History(replace(decided, done=False))
+        return machine._sealed(run, replace(event, history=undone))
+
+    _row(patch, Phase.SEALING, saw.PastSealed, sealed)
+
+
+def the_past_is_read_but_not_sealed(patch):
+    def seal_below(log, generation):
+        history = EMPTY
+        for chain in range(generation):
+            history = fold(history, chain, log.entries(chain))
+        return history
+
+    patch.setattr(CommitLog, "seal_below", seal_below)
+
+
+def commit_before_the_decision_is_durable(patch):
+    def append_commit(coordinator, decision):
+        permit = do.CommitPermit(decision.generation, coordinator.run.entries, decision.commit.batch)
+        coordinator._commit(do.CommitSinks(permit, decision.commit.committables))
+        return Coordinator._append_commit(coordinator, decision)
+
+    patch.setattr(Coordinator, "_executors", {**Coordinator._executors, do.AppendCommit: (append_commit, "append_commit")})
+
+
+def a_sweep_takes_newer_generations(patch):
+    patch.setattr(Sweep, "covers", lambda sweep, query, sink, generation, name: name not in sweep.spared)
+
+
+def own_leftovers_are_swept_at_the_decision(patch):
+    def decided(run, event):
+        after, decisions = machine._decided(run, event)
+        return after, (do.SweepOwn(machine._own_sweeps(run, {})), *decisions)
+
+    _row(patch, Phase.DECIDING, saw.DecisionAppended, decided)
+
+
+def an_append_without_an_answer_aborts(patch):
+    def unknown(run, event):
+        return machine._abort(run, run.prepared.committables, *_stop_of(machine._unknown(run, event)))
+
+    _row(patch, Phase.DECIDING, saw.AppendUnknown, unknown, Phase.ABORTING)
+
+
+def _stop_of(outcome):
+    return outcome[1][0].error, outcome[1][0].message
+
+
+def handles_in_doubt_are_used_again(patch):
+    def committed(run, event):
+        answers = {s: replace(a, completed=a.completed + a.retired, retired=()) for s, a in event.answers.items()}
+        return machine._committed(run, replace(event, answers=answers))
+
+    _row(patch, Phase.COMMITTING, saw.SinksCommitted, committed)
+
+
+def handles_are_fenced_before_done(patch):
+    def committed(run, event):
+        after, decisions = machine._committed(run, event)
+        return after, (do.RetireHandles({s: a.retired + a.completed for s, a in event.answers.items()}), *decisions)
+
+    _row(patch, Phase.COMMITTING, saw.SinksCommitted, committed)
+
+
+def a_loss_is_passed_over_at_commit(patch):
+    def committed(run, event):
+        return machine._committed(run, replace(event, answers={s: replace(a, lost=()) for s, a in event.answers.items()}))
+
+    _row(patch, Phase.COMMITTING, saw.SinksCommitted, committed)
+
+
+def a_loss_is_passed_over_in_recovery(patch):
+    def recovered(run, event):
+        return machine._recovered(run, replace(event, answers={s: replace(a, lost=()) for s, a in event.answers.items()}))
+
+    _row(patch, Phase.RECOVERING, saw.SinksRecovered, recovered)
+
+
+def a_batch_is_written_without_waiting_for_done(patch):
+    def committed(run, event):
+        after, decisions = machine._committed(run, event)
+        ready = replace(machine._mark_done(after), phase=Phase.READY)
+        return ready, tuple(d for d in decisions if not isinstance(d, do.AppendDone))
+
+    _row(patch, Phase.COMMITTING, saw.SinksCommitted, committed, Phase.READY)
+
+
+def a_decided_batch_is_written_again(patch):
+    patch.setattr(machine, "judge", lambda request, history, spark_committed: machine.Verdict.WRITE)
+
+
+def a_fenced_append_counts_as_done(patch):
+    def append_commit(coordinator, decision):
+        event = Coordinator._append_commit(coordinator, decision)
+        return saw.DecisionAppended(coordinator.run.entries) if isinstance(event, saw.AppendFenced) else event
+
+    patch.setattr(Coordinator, "_executors", {**Coordinator._executors, do.AppendCommit: (append_commit, "append_commit")})
+
+
+def recovery_does_not_complete(patch):
+    def sealed(run, event):
+        decided = event.history.decided
+        done = event.history if decided is None else History(replace(decided, done=True))
+        return machine._sealed(run, replace(event, history=done))
+
+    _row(patch, Phase.SEALING, saw.PastSealed, sealed)
+
+
+MUTANTS = [
+    recovery_completes_what_is_done,
+    the_past_is_read_but_not_sealed,
+    commit_before_the_decision_is_durable,
+    a_sweep_takes_newer_generations,
+    own_leftovers_are_swept_at_the_decision,
+    an_append_without_an_answer_aborts,
+    handles_in_doubt_are_used_again,
+    handles_are_fenced_before_done,
+    a_loss_is_passed_over_at_commit,
+    a_loss_is_passed_over_in_recovery,
+    a_batch_is_written_without_waiting_for_done,
+    a_decided_batch_is_written_again,
+    a_fenced_append_counts_as_done,
+    recovery_does_not_complete,
+]

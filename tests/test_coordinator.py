@@ -1,0 +1,549 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from commit_log.stores import FlakyStore, MemoryStore
+from onceforall.commit_log import CommitLog
+from onceforall.coordinator import FIRST_WAIT_S, LONGEST_WAIT_S, Coordinator, Prepared, World
+from onceforall.errors import (
+    AttemptFailedError,
+    FencedError,
+    InDoubtError,
+    OutcomeUnknownError,
+    RefusedRecordError,
+    SinkUnavailableError,
+    TransactionLostError,
+)
+from onceforall.protocol.entries import Claim, Commit, Digest, Done
+from onceforall.protocol.machine import Phase, RunConfig
+from onceforall.sink import Capabilities, CommitReport, LostTransaction, TwoPhaseCommitSink
+
+
+class FakeSink(TwoPhaseCommitSink):
+    """Answers as it is told, and writes down what it was asked. ``answers``: what the next commits raise or return."""
+
+    kind = "fake"
+    default_name = "fake"
+    capabilities = Capabilities(two_phase=True)
+
+    def __init__(self, *answers, recover=None, abort=None, retire=None):
+        self.answers = list(answers)
+        self.raises = {"recover": recover, "abort": abort, "retire": retire}
+        self.asked = []
+        self.is_closed = False
+
+    def columns(self, schema):
+        raise NotImplementedError
+
+    begin_transaction = invoke = pre_commit = discard = columns
+
+    def commit(self, permit, committables):
+        self.asked.append(("commit", permit.batch, names(committables)))
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, BaseException):
+            raise answer
+        return CommitReport(completed=tuple(committables)) if answer is None else answer(committables)
+
+    def _record(self, what, argument, answer=None):
+        self.asked.append((what, argument))
+        if self.raises[what] is not None:
+            raise self.raises[what]
+        return answer
+
+    def abort(self, committables):
+        return self._record("abort", names(committables))
+
+    def retire(self, committables):
+        return self._record("retire", names(committables))
+
+    def recover(self, sweep):
+        return self._record("recover", sweep, 0)
+
+    def close(self):
+        self.is_closed = True
+
+    def of(self, what):
+        return [asked[1:] for asked in self.asked if asked[0] == what]
+
+
+class FakeWriter:
+    """Prepares these names per sink, or raises after having prepared them."""
+
+    def __init__(self, error=None, digests=None, attempts_lost=False, **prepared):
+        self.error, self.attempts_lost = error, attempts_lost
+        self.digests = digests or {"a/0": (Digest(1, 1),)}
+        self.prepared = {sink: tuple({"name": name} for name in names) for sink, names in prepared.items()}
+        self.decision = None
+        self.waited_for_tasks = 0
+
+    def write(self, decision):
+        self.decision = decision
+        if self.error is not None:
+            raise self.error
+        return Prepared(self.prepared, self.digests, 0, self.attempts_lost)
+
+    def digest(self, decision):
+        self.decision = decision
+        if self.error is not None:
+            raise self.error
+        return self.digests
+
+    def prepared_so_far(self):
+        return self.prepared
+
+    def wait_for_tasks(self):
+        self.waited_for_tasks += 1
+        raise TimeoutError("tasks still run")
+
+
+def names(committables):
+    return [c["name"] for c in committables]
+
+
+def lost(committables):
+    return CommitReport(lost=tuple(LostTransaction(c, "PRODUCER_FENCED") for c in committables))
+
+
+def retired(committables):
+    return CommitReport(retired=tuple(committables))
+
+
+AWAY = SinkUnavailableError("the sink is away")
+
+
+class Query:
+    """A coordinator over a real commit log in memory, with fake sinks."""
+
+    def __init__(self, store=None, sinks=None, stop=lambda: False, spark_committed=-1, **config):
+        self.store = store if store is not None else MemoryStore()
+        self.sinks = sinks if sinks is not None else {"a": FakeSink()}
+        self.waits = []
+        self.sweeps = []
+        self.log = open_log(self.store)
+        world = World(self.log, self.sinks, lambda: spark_committed, stop, self.waits.append, self.sweeps.append)
+        self.coordinator = Coordinator(RunConfig("query", "run", "/checkpoint", tuple(self.sinks), **config), world)
+        opened.append(self.coordinator)
+
+    def batch(self, batch=0, writer=None, stateful=False):
+        self.coordinator.run_batch(batch, (f"offsets {batch}",), stateful, writer or FakeWriter(a=(f"t{batch}",)))
+
+    def entries(self, generation=0):
+        self.coordinator.finish_background()
+        return [entry.kind for _, entry in self.log.entries(generation)]
+
+
+def open_log(store):
+    return CommitLog(store, retry_pauses_ms=(0,), sleep=lambda _: None)
+
+
+opened = []
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    while opened:
+        opened.pop().close()
+
+
+def replace_run(store):
+    """What another start does first."""
+    log = open_log(store)
+    generation = log.claim(Claim("query", "other run", "/checkpoint")).generation
+    return log.seal_below(generation)
+
+
+# --- a batch ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_batches_are_decided_committed_and_done_in_the_log():
+    query = Query()
+    query.batch(0)
+    query.batch(1)
+    assert query.entries() == ["CLAIM", "COMMIT", "DONE", "COMMIT", "DONE"]
+    assert query.sinks["a"].of("commit") == [(0, ["t0"]), (1, ["t1"])]
+    assert query.waits == []
+
+
+def test_the_batch_returns_while_its_done_is_still_being_written():
+    class SlowDone(MemoryStore):
+        def create(self, key, content):
+            if b'"DONE"' in content:
+                reached.set()
+                assert go_on.wait(20)
+            return super().create(key, content)
+
+    reached, go_on = threading.Event(), threading.Event()
+    query = Query(SlowDone())
+    query.batch(0)
+    assert reached.wait(20)
+    assert query.coordinator.run.phase is Phase.CLOSING
+    go_on.set()
+    query.batch(1)
+    assert query.entries() == ["CLAIM", "COMMIT", "DONE", "COMMIT", "DONE"]
+
+
+def test_completed_handles_come_back_to_the_next_batch():
+    query = Query()
+    query.batch(0)
+    writer = FakeWriter(a=("t1",))
+    query.batch(1, writer)
+    assert writer.decision.reusable == {"a": ({"name": "t0", "batch": 0},)}
+
+
+def test_handles_in_doubt_are_fenced_after_done_and_do_not_come_back():
+    seen_done = []
+
+    class Sink(FakeSink):
+        def retire(self, committables):
+            seen_done.append([e.kind for _, e in open_log(query.store).entries(0)][-1])
+            super().retire(committables)
+
+    query = Query(sinks={"a": Sink(retired, retire=AWAY)})
+    query.batch(0)
+    writer = FakeWriter(a=("t1",))
+    query.batch(1, writer)
+    assert query.sinks["a"].of("retire") == [(["t0"],)]
+    assert seen_done == ["DONE"]
+    assert writer.decision.reusable == {"a": ()}
+
+
+def test_a_lost_task_attempt_makes_the_run_sweep_its_own_generation_before_done():
+    query = Query()
+    query.batch(0, FakeWriter(a=("t0",), attempts_lost=True))
+    older, own = (sweep for (sweep,) in query.sinks["a"].of("recover"))
+    assert (older.own, own.own, own.spared) == (False, True, {"t0"})
+
+
+def test_closing_closes_the_sinks():
+    query = Query()
+    query.coordinator.close()
+    assert query.sinks["a"].is_closed
+
+
+# --- a sink that is away ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [AWAY, OSError("reset"), ValueError("a bug in a sink"), AttemptFailedError("no")])
+def test_a_commit_is_tried_again_until_the_sink_answers(error):
+    query = Query(sinks={"a": FakeSink(error, error, error)})
+    query.batch(0)
+    assert query.sinks["a"].of("commit") == [(0, ["t0"])] * 4
+    assert query.sinks["a"].of("abort") == []
+    assert query.entries() == ["CLAIM", "COMMIT", "DONE"]
+
+
+def test_the_pauses_grow_up_to_a_limit_and_never_delay_a_stop_for_long():
+    query = Query(sinks={"a": FakeSink(*[AWAY] * 12)})
+    query.batch(0)
+    assert query.waits[0] == pytest.approx(FIRST_WAIT_S)
+    assert max(query.waits) <= 0.2
+    total = sum(min(FIRST_WAIT_S * 2**i, LONGEST_WAIT_S) for i in range(12))
+    assert sum(query.waits) == pytest.approx(total, rel=0.1)
+
+
+def test_one_sink_that_is_away_holds_back_done_but_not_the_other_sinks():
+    stopped = threading.Event()
+    query = Query(sinks={"a": FakeSink(*[AWAY] * 1000), "b": FakeSink()}, stop=stopped.is_set)
+
+    def wait(_):
+        if query.sinks["b"].of("commit"):
+            stopped.set()
+
+    query.coordinator._world = World(query.log, query.sinks, lambda: -1, stopped.is_set, wait)
+    with pytest.raises(InDoubtError, match="waited for a"):
+        query.batch(0, FakeWriter(a=("t0",), b=("u0",)))
+    assert query.entries() == ["CLAIM", "COMMIT"]
+
+
+def test_a_stop_while_a_sink_is_away_is_in_doubt_and_the_next_start_completes():
+    asked = iter([False, True])
+    query = Query(sinks={"a": FakeSink(AWAY)}, stop=lambda: next(asked, True))
+    with pytest.raises(InDoubtError, match="batch 0"):
+        query.batch(0)
+    assert query.sinks["a"].of("abort") == []
+    again = Query(query.store)
+    writer = FakeWriter(a=("again",))
+    again.batch(0, writer)
+    assert again.sinks["a"].of("commit") == [(0, ["t0"])]
+    assert writer.decision is None
+    assert again.entries(1) == ["CLAIM", "DONE"]
+
+
+def test_a_run_that_stopped_in_doubt_says_so_again():
+    query = Query(sinks={"a": FakeSink(AWAY)}, stop=lambda: True)
+    for _ in range(2):
+        with pytest.raises(InDoubtError):
+            query.batch(0)
+    assert len(query.sinks["a"].of("commit")) == 1
+
+
+def test_recovery_waits_for_a_sink_that_is_away():
+    store = decided_but_not_done()
+    query = Query(store, {"a": FakeSink(AWAY, AWAY)})
+    query.batch(1)
+    assert query.sinks["a"].of("commit") == [(0, ["t0"])] * 3 + [(1, ["t1"])]
+    assert query.entries(1) == ["CLAIM", "DONE", "COMMIT", "DONE"]
+
+
+def test_a_stop_while_recovery_waits_is_in_doubt():
+    query = Query(decided_but_not_done(), {"a": FakeSink(*[AWAY] * 9)}, stop=lambda: True)
+    with pytest.raises(InDoubtError, match="batch 0"):
+        query.batch(0)
+    assert query.entries(1) == ["CLAIM"]
+    assert query.sinks["a"].of("recover") == []
+
+
+def decided_but_not_done():
+    """A log whose only batch is decided and may be incomplete."""
+    store = MemoryStore()
+    log = open_log(store)
+    generation = log.claim(Claim("query", "older run", "/checkpoint")).generation
+    log.append(generation, Commit(0, ("offsets 0",), {"a": ({"name": "t0"},)}, {"a/0": (Digest(1, 1),)}))
+    return store
+
+
+# --- recovery ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_failing_sweep_does_not_stop_recovery():
+    query = Query(decided_but_not_done(), {"a": FakeSink(recover=AWAY), "b": FakeSink(recover=OSError("reset"))})
+    query.batch(1)
+    assert query.entries(1) == ["CLAIM", "DONE", "COMMIT", "DONE"]
+    assert len(query.sinks["b"].of("recover")) == 1
+
+
+def test_sweeps_come_after_the_completion_spare_it_and_are_handed_on_to_be_repeated():
+    query = Query(decided_but_not_done())
+    query.batch(0)
+    assert [asked[0] for asked in query.sinks["a"].asked] == ["commit", "recover"]
+    (sweeps,) = query.sweeps
+    assert sweeps["a"].spared == {"t0"}
+    assert sweeps["a"].generation == 1
+
+
+def test_a_decided_batch_of_a_query_with_state_is_digested_and_a_divergence_is_logged(caplog):
+    query = Query(decided_but_not_done())
+    with caplog.at_level(logging.WARNING, "onceforall"):
+        query.batch(0, FakeWriter(digests={"a/0": (Digest(2, 2),)}), stateful=True)
+    assert "divergence in batch 0" in caplog.text
+    assert query.entries(1) == ["CLAIM", "DONE"]
+
+
+def test_a_replay_that_fails_has_the_users_error_as_its_cause():
+    error = ValueError("in the function")
+    with pytest.raises(AttemptFailedError) as raised:
+        Query(decided_but_not_done()).batch(0, FakeWriter(error), stateful=True)
+    assert raised.value.__cause__ is error
+
+
+def test_a_lost_transaction_of_the_past_stops_every_start():
+    store = decided_but_not_done()
+    for generation in (1, 2):
+        query = Query(store, {"a": FakeSink(lost)})
+        with pytest.raises(TransactionLostError, match="t0"):
+            query.batch(0)
+        assert query.entries(generation) == ["CLAIM"]
+
+
+def test_a_failed_look_at_sparks_commit_log_touches_no_sink():
+    query = Query()
+    world = query.coordinator._world
+
+    def unreadable():
+        raise OSError("commits can't be read")
+
+    query.coordinator._world = World(world.log, world.sinks, unreadable, world.stop_requested, world.wait)
+    with pytest.raises(OSError, match="commits"):
+        query.batch(0)
+    assert query.sinks["a"].asked == []
+
+
+# --- attempts that fail -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_users_exception_aborts_and_is_the_cause():
+    error = ValueError("in the function")
+    query = Query()
+    with pytest.raises(AttemptFailedError, match="ValueError: in the function") as raised:
+        query.batch(0, FakeWriter(error))
+    assert raised.value.__cause__ is error
+    assert query.entries() == ["CLAIM"]
+    assert query.sinks["a"].of("recover")[-1][0].own
+
+
+def test_an_error_of_our_own_is_raised_as_it_is():
+    error = RefusedRecordError("record 7 is too large")
+    with pytest.raises(RefusedRecordError) as raised:
+        Query().batch(0, FakeWriter(error))
+    assert raised.value is error
+
+
+def test_a_failed_write_aborts_what_other_sinks_have_prepared():
+    query = Query(sinks={"a": FakeSink(), "b": FakeSink(), "c": FakeSink()})
+    with pytest.raises(AttemptFailedError):
+        query.batch(0, FakeWriter(ValueError("sink c"), a=("t0", "t1"), b=("u0",)))
+    assert query.sinks["a"].of("abort") == [(["t0", "t1"],)]
+    assert query.sinks["b"].of("abort") == [(["u0"],)]
+    assert query.sinks["c"].of("abort") == []
+    assert all(sink.of("commit") == [] for sink in query.sinks.values())
+    assert all(sink.of("recover")[-1][0].own for sink in query.sinks.values())
+
+
+def test_tasks_are_waited_for_before_an_abort_and_ones_own_sweep_is_handed_on_to_be_repeated():
+    query = Query()
+    writer = FakeWriter(ValueError("no"), a=("t0",))
+    with pytest.raises(AttemptFailedError):
+        query.batch(0, writer)
+    assert writer.waited_for_tasks == 1
+    older, own = (sweeps["a"] for sweeps in query.sweeps)
+    assert (older.own, own.own) == (False, True)
+
+
+def test_an_abort_that_fails_does_not_hide_why_the_attempt_failed():
+    query = Query(sinks={"a": FakeSink(abort=AWAY, recover=AWAY), "b": FakeSink()})
+    with pytest.raises(AttemptFailedError, match="ValueError: no"):
+        query.batch(0, FakeWriter(ValueError("no"), a=("t0",), b=("u0",)))
+    assert query.sinks["b"].of("abort") == [(["u0"],)]
+
+
+def test_an_aborted_batch_is_written_by_the_next_start():
+    query = Query()
+    with pytest.raises(AttemptFailedError):
+        query.batch(0, FakeWriter(ValueError("no"), a=("t0",)))
+    again = Query(query.store)
+    again.batch(0, FakeWriter(a=("t1",)))
+    assert again.sinks["a"].of("commit") == [(0, ["t1"])]
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_decision_without_an_answer_aborts_nothing():
+    store = FlakyStore(MemoryStore())
+    query = Query(store)
+    query.batch(0)
+    query.coordinator.finish_background()
+    store.faults.extend(["before", "before"])
+    with pytest.raises(OutcomeUnknownError, match=r"nothing was aborted"):
+        query.batch(1)
+    assert query.sinks["a"].of("abort") == []
+    assert [s.own for (s,) in query.sinks["a"].of("recover")] == [False]
+    assert query.sinks["a"].of("commit") == [(0, ["t0"])]
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+def test_the_next_start_finds_out_what_became_of_a_decision_without_an_answer(fault):
+    store = FlakyStore(MemoryStore())
+    query = Query(store)
+    query.batch(0)
+    query.coordinator.finish_background()
+    store.faults.extend([fault, "before"])
+    with pytest.raises(OutcomeUnknownError):
+        query.batch(1)
+    again = Query(store)
+    again.batch(1, FakeWriter(a=("again",)))
+    assert again.sinks["a"].of("commit") == [(1, ["t1"] if fault == "after" else ["again"])]
+
+
+def test_any_error_of_the_log_at_the_decision_leaves_the_batch_in_doubt():
+    query = Query()
+    query.batch(0)
+    query.coordinator.finish_background()
+    error = RuntimeError("a bug in a store")
+
+    def broken(generation, entry):
+        raise error
+
+    query.log.append = broken
+    with pytest.raises(OutcomeUnknownError, match="a bug in a store") as raised:
+        query.batch(1)
+    assert raised.value.__cause__ is error
+    assert query.sinks["a"].of("abort") == []
+
+
+def test_a_replaced_run_is_fenced_at_its_decision_and_aborts_nothing():
+    query = Query()
+    query.batch(0)
+    query.coordinator.finish_background()
+    replace_run(query.store)
+    with pytest.raises(FencedError, match="newer run"):
+        query.batch(1)
+    assert query.sinks["a"].of("abort") == []
+    assert query.sinks["a"].of("commit") == [(0, ["t0"])]
+
+
+def test_a_done_in_the_background_that_meets_a_seal_makes_the_next_batch_raise():
+    class ReplacesAtCommit(FakeSink):
+        def commit(self, permit, committables):
+            replace_run(query.store)
+            return super().commit(permit, committables)
+
+    query = Query(sinks={"a": ReplacesAtCommit()})
+    query.batch(0)
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            query.batch(1)
+    assert query.sinks["a"].of("commit") == [(0, ["t0"])]
+    assert query.entries(0) == ["CLAIM", "COMMIT", "SEAL"]
+
+
+def test_a_done_in_the_background_without_an_answer_makes_the_next_batch_raise():
+    store = FlakyStore(MemoryStore())
+
+    class NoAnswerAfterCommit(FakeSink):
+        def commit(self, permit, committables):
+            store.faults.extend(["after", "before"])
+            return super().commit(permit, committables)
+
+    query = Query(store, {"a": NoAnswerAfterCommit()})
+    query.batch(0)
+    with pytest.raises(OutcomeUnknownError):
+        query.batch(1)
+    assert query.sinks["a"].of("commit") == [(0, ["t0"])]
+    again = Query(store, spark_committed=0)
+    again.batch(1)
+    assert again.sinks["a"].of("commit") == [(1, ["t1"])]
+
+
+def test_a_lost_transaction_is_lost_unless_a_newer_run_owns_the_query():
+    with pytest.raises(TransactionLostError, match="t0"):
+        Query(sinks={"a": FakeSink(lost)}).batch(0)
+
+    class ReplacesAtCommit(FakeSink):
+        def commit(self, permit, committables):
+            replace_run(query.store)
+            return super().commit(permit, committables)
+
+    query = Query(sinks={"a": ReplacesAtCommit(lost)})
+    with pytest.raises(FencedError):
+        query.batch(0)
+    assert query.entries() == ["CLAIM", "COMMIT", "SEAL"]
+
+
+def test_what_looks_lost_to_a_replaced_run_in_recovery_is_its_successors_business():
+    class ReplacesAtCommit(FakeSink):
+        def commit(self, permit, committables):
+            successor = open_log(query.store)
+            generation = successor.claim(Claim("query", "other run", "/checkpoint")).generation
+            successor.seal_below(generation)
+            successor.append(generation, Done(0))
+            return super().commit(permit, committables)
+
+    query = Query(decided_but_not_done(), {"a": ReplacesAtCommit(lost)})
+    with pytest.raises(FencedError):
+        query.batch(0)
+
+
+def test_a_long_run_goes_on_in_a_new_generation():
+    query = Query(roll_after_entries=5)
+    for batch in range(5):
+        query.batch(batch)
+    assert query.entries(0) == ["CLAIM", "COMMIT", "DONE", "COMMIT", "DONE", "SEAL"]
+    assert query.entries(1) == ["CLAIM", "COMMIT", "DONE", "COMMIT", "DONE", "SEAL"]
+    assert query.entries(2) == ["CLAIM", "COMMIT", "DONE"]
+    assert [sweeps["a"].generation for sweeps in query.sweeps] == [0, 1, 2]
+    assert query.sinks["a"].of("commit") == [(b, [f"t{b}"]) for b in range(5)]
