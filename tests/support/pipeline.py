@@ -48,6 +48,8 @@ def main():
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.streaming.minBatchesToRetain", "100")
+        # Short-lived JVMs on few cores: most of their time went into optimizing code that then ran a few times.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     )
     for key, value in config["spark"].items():
         builder = builder.config(key, value)
