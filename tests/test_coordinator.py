@@ -465,14 +465,14 @@ def test_any_error_of_the_log_at_the_decision_leaves_the_batch_in_doubt():
     assert query.sinks["a"].of("abort") == []
 
 
-def test_a_replaced_run_is_fenced_at_its_decision_and_aborts_nothing():
+def test_a_replaced_run_is_fenced_at_its_decision_and_aborts_only_what_nobody_can_decide():
     query = Query()
     query.batch(0)
     query.coordinator.finish_background()
     replace_run(query.store)
     with pytest.raises(FencedError, match="newer run"):
         query.batch(1)
-    assert query.sinks["a"].of("abort") == []
+    assert query.sinks["a"].of("abort") == [(["t1"],)]
     assert query.sinks["a"].of("commit") == [(0, ["t0"])]
 
 

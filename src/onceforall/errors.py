@@ -83,7 +83,7 @@ class QueryStoppedError(AttemptFailedError):
 
 
 class StoppedError(OnceForAllError):
-    """This run must not go on. It aborted nothing: what was decided stays decided."""
+    """This run must not go on. It aborted nothing that may be decided: what was decided stays decided."""
 
 
 class FencedError(StoppedError):

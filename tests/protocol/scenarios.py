@@ -55,7 +55,7 @@ SCENARIOS = [
     (lambda: digesting(), saw.WritesFailed("reason"), P.STOPPED),
     (lambda: W().writing().feed(saw.WritesFailed("reason")), saw.AttemptAborted(), P.STOPPED),
     (lambda: W().deciding(), saw.DecisionAppended(1), P.COMMITTING),
-    (lambda: W().deciding(), saw.AppendFenced(), P.STOPPED),
+    (lambda: W().deciding(), saw.AppendFenced(), P.ABORTING),
     (lambda: W().deciding(), saw.AppendUnknown("no answer"), P.STOPPED),
     (lambda: W().committing(), committed(handle("a0")), P.CLOSING),
     (lambda: W().committing(), committed(lost=[handle("a0")]), P.STOPPED),
@@ -63,7 +63,7 @@ SCENARIOS = [
     (lambda: W().closing(), saw.DoneAppended(), P.READY),
     (lambda: W().closing(), saw.AppendFenced(), P.STOPPED),
     (lambda: W().closing(), saw.AppendUnknown("no answer"), P.STOPPED),
-    (lambda: W().deciding().feed(saw.AppendFenced()), request(), P.STOPPED),
+    (lambda: W().closing().feed(saw.AppendFenced()), request(), P.STOPPED),
 ]
 
 

@@ -163,17 +163,30 @@ def test_a_slow_batch_without_a_transaction_is_decided():
 
 
 @pytest.mark.parametrize(
-    ("event", "error"), [(saw.AppendFenced(), FencedError), (saw.AppendUnknown("no answer"), OutcomeUnknownError)]
+    ("make", "event", "error"),
+    [
+        (lambda: Walk().deciding(), saw.AppendUnknown("no answer"), OutcomeUnknownError),
+        *(
+            (make, event, error)
+            for make in (lambda: Walk().closing(), lambda: closing_past(request(0)))
+            for event, error in ((saw.AppendFenced(), FencedError), (saw.AppendUnknown("no answer"), OutcomeUnknownError))
+        ),
+    ],
 )
-@pytest.mark.parametrize("make", [lambda: Walk().deciding(), lambda: Walk().closing(), lambda: closing_past(request(0))])
 def test_nothing_is_aborted_once_the_decision_may_exist(make, event, error):
     walk = make().feed(event)
     assert [type(d) for d in walk.decisions] == [do.StopRun]
     assert walk.stopped_with(error)
 
 
+def test_an_attempt_whose_decision_met_the_seal_is_aborted_for_nobody_can_decide_it():
+    walk = Walk().deciding().feed(saw.AppendFenced())
+    assert walk.only(do.AbortAttempt).committables == {"a": (handle("a0"),)}
+    assert walk.feed(saw.AttemptAborted()).stopped_with(FencedError)
+
+
 def test_no_decision_after_a_durable_commit_ever_aborts_the_attempt():
-    after = {P.DECIDING, P.COMMITTING, P.CLOSING, P.RECOVERING, P.CLOSING_PAST, P.READY, P.STOPPED}
+    after = {P.COMMITTING, P.CLOSING, P.RECOVERING, P.CLOSING_PAST, P.READY, P.STOPPED}
     for make, event, _ in SCENARIOS:
         walk = make()
         if walk.run.phase in after:

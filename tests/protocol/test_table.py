@@ -75,7 +75,7 @@ def test_a_row_that_leads_elsewhere_than_it_says_raises(monkeypatch):
 
 
 def test_a_stopped_run_says_the_same_again_and_again():
-    walk = Walk().deciding().feed(saw.AppendFenced())
+    walk = Walk().closing().feed(saw.AppendFenced())
     stop = walk.only(do.StopRun)
     assert walk.feed(request(1)).decisions == walk.feed(request(2)).decisions == (stop,)
 

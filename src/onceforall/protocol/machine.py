@@ -354,8 +354,17 @@ def _fenced(run: Run, event: AppendFenced) -> Outcome:  # noqa: ARG001
         run,
         FencedError,
         f"A newer run of this query has taken over (generation {run.generation} is sealed). This run stops; it has aborted "
-        "nothing. Do not restart it while the other one runs.",
+        "nothing that was decided. Do not restart it while the other one runs.",
     )
+
+
+def _undecided_and_fenced(run: Run, event: AppendFenced) -> Outcome:
+    # The seal stands where COMMIT would: nobody decided this attempt, nor ever will. Its successor may have made its last sweep
+    # before this run woke and prepared, so readers would wait for the timeout.
+    _, (stop,) = _fenced(run, event)
+    assert isinstance(stop, StopRun)
+    assert run.prepared is not None
+    return _abort(run, run.prepared.committables, stop.error, stop.message)
 
 
 def _unknown(run: Run, event: AppendUnknown) -> Outcome:
@@ -423,7 +432,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Any], Transition]] = {
     P.ABORTING: {AttemptAborted: Transition(_aborted, (P.STOPPED,))},
     P.DECIDING: {
         DecisionAppended: Transition(_decided, (P.COMMITTING,)),
-        AppendFenced: Transition(_fenced, (P.STOPPED,)),
+        AppendFenced: Transition(_undecided_and_fenced, (P.ABORTING,)),
         AppendUnknown: Transition(_unknown, (P.STOPPED,)),
     },
     P.COMMITTING: {
