@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from support.cluster import Cluster
 from support.driver import ROWS_PER_BATCH, assert_exactly_once
 from support.embedded import own_broker
 from support.reading import held_back, values
@@ -96,28 +97,28 @@ def test_tasks_without_rows_open_no_transaction(pipeline):
     assert values(pipeline.bootstrap, pipeline.topic) == sorted(str(row) for row in range(2 * pipeline.batches()))
 
 
-def test_a_speculative_attempt_that_lost_changes_nothing(pipeline):
-    """Two executors; the attempt that hangs before its pre-commit is overtaken by a copy of itself."""
-    driver = pipeline.start(
-        "task.pre_commit.before=freeze@3",
-        master="local-cluster[2,1,1024]",
-        spark={
-            "spark.executor.memory": "512m",
-            "spark.speculation": "true",
-            "spark.speculation.interval": "100ms",
-            "spark.speculation.multiplier": "1.5",
-            "spark.speculation.quantile": "0.5",
-            "spark.speculation.minTaskRuntime": "500ms",
-        },
-    )
-    driver.wait_for_failpoint("task.pre_commit.before")
-    frozen = [worker for worker in driver.workers() if worker.status() == "stopped"]
-    assert frozen, "no task hangs; the test proves nothing"
-    decided = len(pipeline.entries("DONE"))
-    until(lambda: len(pipeline.entries("DONE")) > decided or driver.process.poll() is not None, 90, "the copy wins")
-    for worker in frozen:
-        if worker.is_running():
-            worker.resume()
-    driver.wait()
-    assert driver.status()["error"] is None, driver.log()
-    assert_exactly_once(pipeline)
+def test_a_speculative_attempt_that_lost_changes_nothing(tmp_path, pipeline):
+    """Two executors; the attempt that hangs before its pre-commit is overtaken by a copy of itself, and wakes afterwards."""
+    with Cluster(tmp_path / "cluster") as cluster:
+        driver = pipeline.start(
+            "task.pre_commit.before=freeze@3",
+            master=cluster.url,
+            spark={
+                "spark.executor.memory": "512m",
+                "spark.speculation": "true",
+                "spark.speculation.interval": "100ms",
+                "spark.speculation.multiplier": "1.5",
+                "spark.speculation.quantile": "0.5",
+                "spark.speculation.minTaskRuntime": "500ms",
+            },
+        )
+        driver.wait_for_failpoint("task.pre_commit.before")
+        frozen = until(lambda: [w for w in cluster.python_workers() if w.status() == "stopped"], 30, "the task hangs")
+        decided = len(pipeline.entries("DONE"))
+        until(lambda: len(pipeline.entries("DONE")) > decided or driver.process.poll() is not None, 90, "the copy wins")
+        for worker in frozen:
+            if worker.is_running():
+                worker.resume()
+        driver.wait()
+        assert driver.status()["error"] is None, driver.log()
+        assert_exactly_once(pipeline)

@@ -81,7 +81,11 @@ class Driver:
         self.work = work
         self.seen = work / "seen"
         self.seen.mkdir(parents=True)
-        config = {**config, "work": str(work)}
+        to_executors = {
+            "spark.executorEnv.ONCEFORALL_FAILPOINTS": failpoints,
+            "spark.executorEnv.ONCEFORALL_FAILPOINTS_SEEN": str(self.seen),
+        }
+        config = {**config, "work": str(work), "spark": {**to_executors, **config.get("spark", {})}}
         (work / "config.json").write_text(json.dumps(config))
         environment = {
             **os.environ,

@@ -1,0 +1,70 @@
+"""A standalone Spark cluster of two workers on two loopback addresses: speculation never copies a task to the same host."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import psutil
+import pyspark
+
+from onceforall.embedded.java import find_java
+from onceforall.embedded.network import free_port
+from support.waiting import until
+
+HOSTS = ("127.0.0.2", "127.0.0.3")
+
+
+class Cluster:
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.folder.mkdir()
+        self.port = free_port()
+        self.url = f"spark://127.0.0.1:{self.port}"
+        self._processes = []
+
+    def __enter__(self):
+        self._start("master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", self.port)
+        until(lambda: "New state: ALIVE" in self._log("master"), 60, "the master is up")
+        for host in HOSTS:
+            work = ("--work-dir", self.folder / f"work-{host}")
+            self._start(host, "org.apache.spark.deploy.worker.Worker", "--host", host, "-c", 1, "-m", "800m", *work, self.url)
+        for host in HOSTS:
+            until(lambda host=host: "Successfully registered" in self._log(host), 60, f"the worker on {host} is up")
+        return self
+
+    def __exit__(self, *_):
+        for process in reversed(self._processes):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+            process.kill()
+            process.wait()
+
+    def python_workers(self):
+        """Return the Python workers of all executors (not their daemons)."""
+        below = [child for process in self._processes for child in psutil.Process(process.pid).children(recursive=True)]
+        daemons = {child.pid for child in below if "python" in child.name()}
+        return [child for child in below if child.ppid() in daemons]
+
+    def _start(self, name, main_class, *arguments):
+        home = Path(pyspark.__file__).parent
+        command = [
+            find_java(),
+            "-Xmx256m",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{home}/jars/*",
+            main_class,
+            "--webui-port",
+            0,
+            *arguments,
+        ]
+        environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    [str(part) for part in command], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            )
+
+    def _log(self, name):
+        return (self.folder / f"{name}.log").read_text(errors="replace")
