@@ -41,9 +41,9 @@ unit: $(READY)  ## the tests that start neither Spark nor a broker
 integration: $(READY)  ## the tests that do
 	$(BIN)/python -m pytest -m "spark or kafka"
 
-coverage: $(READY)  ## names what is untested
+coverage: $(READY)  ## names what is untested (TESTS=tests/protocol for a part)
 	rm -f .coverage .coverage.*
-	COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(BIN)/coverage run -m pytest
+	$(BIN)/coverage run -m pytest $(TESTS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

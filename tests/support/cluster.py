@@ -58,7 +58,7 @@ class Cluster:
             0,
             *arguments,
         ]
-        environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"}
         with (self.folder / f"{name}.log").open("wb") as log:
             self._processes.append(
                 subprocess.Popen(
