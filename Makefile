@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit integration coverage compat docs lock clean
+.PHONY: help setup demo test lint types unit integration coverage acceptance compat docs lock clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ coverage: $(READY)  ## names what is untested (TESTS=tests/protocol for a part)
 	$(BIN)/coverage run -m pytest $(TESTS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+
+acceptance: $(READY)  ## two figures that a reader of the output feels, in build/bench/acceptance.json
+	$(BIN)/python benchmarks/acceptance.py
 
 COMPAT ?= 4.0.0 4.1.1 4.3.0
 compat: $(READY)  ## the integration tests on the other supported versions of pyspark
