@@ -16,7 +16,6 @@ def test_a_run_without_faults_writes_each_row_once(pipeline):
 @pytest.mark.parametrize(
     "failpoint",
     [
-        "write.before=kill@3",
         "append_commit.before=kill@3",
         "append_commit.after=kill@3",
         "kafka.end_txn.after=kill@6",
@@ -35,7 +34,6 @@ def test_a_driver_killed_in_the_middle_of_a_batch_neither_loses_nor_doubles(pipe
     ("first", "second"),
     [
         ("append_commit.before=kill@3", "seal.after=kill"),
-        ("append_commit.before=kill@3", "recover.after=kill"),
         ("append_commit.after=kill@3", "claim.after=kill"),
         ("append_commit.after=kill@3", "kafka.end_txn.after=kill"),
         ("append_commit.after=kill@3", "recover.after=kill"),

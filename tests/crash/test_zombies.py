@@ -13,7 +13,7 @@ from support.waiting import until
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
-@pytest.mark.parametrize("failpoint", ["append_commit.before", "append_commit.after", "commit.after", "recover.after"])
+@pytest.mark.parametrize("failpoint", ["append_commit.before", "append_commit.after", "recover.after"])
 def test_a_driver_that_was_frozen_replaced_and_woken_is_fenced(pipeline, failpoint):
     zombie = pipeline.start(f"{failpoint}=freeze@{1 if failpoint == 'recover.after' else 3}", until_batch=1000)
     zombie.wait_for_failpoint(failpoint)
