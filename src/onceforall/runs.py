@@ -6,6 +6,7 @@ opens the commit log in the query's own checkpoint, and hands each batch to the 
 
 from __future__ import annotations
 
+import atexit
 import copy
 import getpass
 import logging
@@ -228,6 +229,10 @@ class _QueryRun:
 
     def _repeat(self, sweeps: Mapping[str, Sweep]) -> None:
         self._sweeps = sweeps
+        if any(sweep.own for sweep in sweeps.values()):
+            # The workers of an aborted attempt may outlive it for a moment. Where the process ends right after the query was
+            # stopped, this sweep is the last that there is until the next start.
+            atexit.register(self._sweep_all)
         self._sweeps_changed.set()
 
     def _housekeeping(self) -> None:
@@ -241,10 +246,14 @@ class _QueryRun:
                 continue
             turn += 1
             last = not self.is_active()
-            for name, sweep in self._sweeps.items():
-                self._sweep(name, sweep)
+            self._sweep_all()
             if last and turn > SWEEPS_AFTER_THE_END:
+                atexit.unregister(self._sweep_all)
                 return
+
+    def _sweep_all(self) -> None:
+        for name, sweep in self._sweeps.items():
+            self._sweep(name, sweep)
 
     def _sweep(self, name: str, sweep: Sweep) -> None:
         try:

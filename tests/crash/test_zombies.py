@@ -122,3 +122,16 @@ def test_a_speculative_attempt_that_lost_changes_nothing(tmp_path, pipeline):
         driver.wait()
         assert driver.status()["error"] is None, driver.log()
         assert_exactly_once(pipeline)
+
+
+def test_a_query_that_is_stopped_in_the_middle_of_a_batch_holds_no_reader(tmp_path, pipeline):
+    """Three tasks have prepared, one hangs: the stop aborts them all, and the process leaves nothing open when it ends."""
+    stop_file = tmp_path / "stop"
+    driver = pipeline.start("task.pre_commit.before=freeze@3", stop_file=str(stop_file), until_batch=1000)
+    driver.wait_for_failpoint("task.pre_commit.before")
+    until(lambda: held_back(pipeline.bootstrap, pipeline.topic) > 0, 30, "the other tasks have prepared")
+    stop_file.touch()
+    driver.wait()
+    assert held_back(pipeline.bootstrap, pipeline.topic) == 0
+    pipeline.run()
+    assert_exactly_once(pipeline)
