@@ -226,7 +226,7 @@ def test_a_fresh_producer_never_takes_an_id_that_is_reusable(query, topic):
         for producer in live(q):
             producers.POOL.discard(producer)
         entries.append({**committable, "batch": 0})
-    assert [c["name"].rsplit(":", 2)[1] for c in entries] == ["0.0", "0.1", "0.2"]
+    assert [c["name"].rsplit(":", 2)[1] for c in entries] == ["0.0.0", "0.0.1", "0.0.2"]
 
 
 def test_a_doubtful_producer_says_so_and_is_not_used_again(query, topic):
