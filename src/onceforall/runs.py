@@ -237,6 +237,12 @@ class _QueryRun:
 
     def _housekeeping(self) -> None:
         """Clean the log after each start or roll, and sweep again and again, until shortly after the run has ended."""
+        try:
+            self._sweep_until_the_end()
+        finally:
+            atexit.unregister(self._sweep_all)
+
+    def _sweep_until_the_end(self) -> None:
         turn = 0
         while not self._closed.is_set():
             if self._sweeps_changed.wait(timeout=SWEEP_AGAIN_AFTER_S[min(turn, len(SWEEP_AGAIN_AFTER_S) - 1)]):
@@ -248,7 +254,6 @@ class _QueryRun:
             last = not self.is_active()
             self._sweep_all()
             if last and turn > SWEEPS_AFTER_THE_END:
-                atexit.unregister(self._sweep_all)
                 return
 
     def _sweep_all(self) -> None:
