@@ -114,8 +114,9 @@ def test_a_function_of_ones_own_writes_to_several_sinks_in_one_decision(broker, 
 def test_two_sinks_of_the_same_rows_are_written_by_one_job(broker, source, sink, run, spark, tmp_path):
     first, second = sink(), sink()
     source.add(*rows(1, 2, 3))
-    run(ofa.write_stream(source.stream()).to(first).to(second).option("checkpointLocation", str(tmp_path / "cp")))
+    query = run(ofa.write_stream(source.stream()).to(first).to(second).option("checkpointLocation", str(tmp_path / "cp")))
     assert values(broker.bootstrap_servers, first.topic) == values(broker.bootstrap_servers, second.topic) == ["v1", "v2", "v3"]
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))) == 1
 
 
 def test_a_transform_is_for_its_sink_alone(broker, source, sink, run, tmp_path):
