@@ -10,7 +10,7 @@ import pytest
 
 from commit_log.building import commit, run_batches, start
 from onceforall.commit_log import AlreadyExists, Created, LocalStore
-from onceforall.errors import CommitLogError, OutcomeUnknownError, ProtocolViolationError
+from onceforall.errors import CommitLogError, FencedError, OutcomeUnknownError, ProtocolViolationError
 from onceforall.protocol.entries import Done
 
 KEY = "chains/00000000/00000000.json"
@@ -39,9 +39,9 @@ def calls(monkeypatch):
         recorded.append(("sync", path_of(descriptor)))
         fsync(descriptor)
 
-    def recording_link(source, target):
-        link(source, target)
-        recorded.append(("link", Path(target)))
+    def recording_link(source, target, *, src_dir_fd, dst_dir_fd):
+        link(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        recorded.append(("link", path_of(dst_dir_fd) / target))
 
     monkeypatch.setattr(os, "fsync", recording_fsync)
     monkeypatch.setattr(os, "link", recording_link)
@@ -275,11 +275,11 @@ def test_a_writer_whose_temporary_file_was_cleaned_away_tries_again(root, monkey
     link = os.link
     taken = []
 
-    def slow_link(source, target):
+    def slow_link(source, target, **folders):
         if not taken:
             taken.append(source)
-            Path(source).unlink()
-        link(source, target)
+            (root / source).unlink()
+        link(source, target, **folders)
 
     monkeypatch.setattr(os, "link", slow_link)
     assert log.append(generation, commit(0)) == 1
@@ -296,3 +296,20 @@ def test_runs_on_a_disk_hand_their_decisions_on(root):
     assert log.clean(generation) == 6 + 4
     assert names(root) == ["chains"]
     assert start(LocalStore(root))[2] == history
+
+
+def test_a_run_whose_log_was_renamed_is_fenced_and_never_writes_into_the_log_that_took_its_place(root):
+    zombie, generation, _ = start(LocalStore(root))
+    zombie.append(generation, commit(0))
+    log, successor, _ = start(LocalStore(root))
+    assert successor == generation + 1
+    root.rename(root.with_name("set-aside"))
+    new, new_generation, history = start(LocalStore(root))
+    assert (new_generation, history.decided) == (generation, None)
+    before = sorted(file.relative_to(root) for file in root.rglob("*"))
+    with pytest.raises(FencedError):
+        zombie.append(generation, Done(0))
+    assert zombie.is_sealed(generation)
+    log.clean(successor)
+    assert sorted(file.relative_to(root) for file in root.rglob("*")) == before
+    assert new.append(new_generation, commit(0)) == 1

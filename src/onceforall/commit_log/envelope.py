@@ -22,7 +22,7 @@ from typing import Any, TypeGuard
 from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError, ForeignEntryError, NewerEntryError
 from onceforall.protocol.entries import Claim, Commit, Done, Entry, Seal, entry_from_body
 
-__all__ = ["FORMAT", "RESTORE", "Envelope", "decode", "encode"]
+__all__ = ["FORMAT", "RESTORE", "Envelope", "decode", "decode_fields", "encode", "encode_fields"]
 
 FORMAT = 1
 """The version of the format that this release writes; it reads all versions up to it."""
@@ -71,7 +71,7 @@ def encode(entry: Entry, *, nonce: str, generation: int, index: int, written_at:
             # As it will be read back: a key that is a number becomes a string here, and not only after the checksum.
             "body": json.loads(json.dumps(entry.body(), allow_nan=False)),
         }
-        content = _canonical({**fields, "checksum": _checksum(fields)})
+        content = encode_fields(fields)
         decode(content, where="the new entry", generation=generation, index=index)
     except (TypeError, ValueError, RecursionError, CommitLogError) as error:
         raise ConfigurationError(
@@ -95,7 +95,7 @@ def decode(content: bytes, *, where: str, generation: int, index: int | None) ->
         ForeignEntryError: not written by onceforall, or written for another place in the log.
         NewerEntryError: written by a newer release.
     """
-    fields = _fields(content, where)
+    fields = decode_fields(content, where)
     body, its_generation, its_index = fields.get("body"), fields.get("generation"), fields.get("index")
     if not isinstance(body, dict) or not _is_whole(its_generation) or not _is_whole(its_index):
         raise _foreign(where, "it lacks the fields of an entry")
@@ -114,8 +114,17 @@ def decode(content: bytes, *, where: str, generation: int, index: int | None) ->
     return Envelope(entry, str(fields.get("nonce", "")), its_generation, its_index, str(fields.get("written_at", "")))
 
 
-def _fields(content: bytes, where: str) -> dict[str, Any]:
-    """Return the fields of an entry whose version and checksum are right."""
+def encode_fields(fields: Mapping[str, Any]) -> bytes:
+    """Return the bytes of an object with its checksum; it must have ``onceforall``, the version of the format.
+
+    Raises:
+        TypeError, ValueError: it is not JSON.
+    """
+    return _canonical({**fields, "checksum": _checksum(fields)})
+
+
+def decode_fields(content: bytes, where: str) -> dict[str, Any]:
+    """Return the fields of an object whose version and checksum are right; errors as those of ``decode``."""
     if not content:
         raise CorruptEntryError(f"{where} is empty: an entry of the commit log is lost. {RESTORE}")
     try:

@@ -5,6 +5,9 @@
 so is every folder above it that may be new. Who loses syncs what won before reporting it: the winner may be between its link
 and its sync, and the loser's caller acts on what it is told.
 
+A store keeps the folder that it found, and not its path: everything is opened relative to its descriptor. So a run that was frozen while
+its log was renamed (``detach``) still meets the SEAL in it, and never writes into another log that has taken the path since.
+
 Not covered: a disk that reports a sync which it did not do; a page that the kernel dropped after a failed sync, and then calls clean.
 """
 
@@ -16,7 +19,9 @@ import fcntl
 import os
 import re
 import secrets
+import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +58,8 @@ class LocalStore:
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
         self._durable_folders: set[Path] = set()
+        self._descriptor: int | None = None
+        self._opening = threading.Lock()
 
     def read(self, key: str) -> bytes | None:
         """Return the content, or None when the key does not exist.
@@ -62,14 +69,15 @@ class LocalStore:
         """
         path = self._path(key)
         with self._explained("read", path):
-            return _read(path, durably=False)
+            return self._read(path, durably=False)
 
     def list(self, folder: str) -> list[str]:
         """Return the names directly in the folder, sorted, without temporary files; an absent folder is empty."""
         path = self._path(folder)
         with self._explained("list", path):
             try:
-                return sorted(child.name for child in path.iterdir() if not child.name.startswith("."))
+                with self._opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+                    return sorted(name for name in os.listdir(descriptor) if not name.startswith("."))  # noqa: PTH208
             except FileNotFoundError:
                 return []
 
@@ -83,9 +91,9 @@ class LocalStore:
         with self._explained("create", path):
             self._make_folders(path.parent)
             for _ in range(_CREATE_ATTEMPTS):
-                existing = _read(path, durably=True)
+                existing = self._read(path, durably=True)
                 if existing is not None:
-                    _sync_folder(path.parent)
+                    self._sync_folder(path.parent)
                     return AlreadyExists(existing)
                 if self._write_and_link(path, content):
                     return Created()
@@ -98,7 +106,7 @@ class LocalStore:
         """Delete the key; an absent one is fine. Not synced: after a loss of power it may be back."""
         path = self._path(key)
         with self._explained("delete", path), contextlib.suppress(FileNotFoundError):
-            path.unlink()
+            os.unlink(self._relative(path), dir_fd=self._folder())
 
     def describe(self, key: str) -> str:
         """Return the path."""
@@ -114,12 +122,13 @@ class LocalStore:
         oldest_live = time.time() - older_than_s
         deleted = 0
         with self._explained("clean", self._root), contextlib.suppress(FileNotFoundError):
-            for child in self._root.iterdir():
-                if not _TEMPORARY_NAME.fullmatch(child.name):
+            folder = self._folder()
+            for name in os.listdir(folder):  # noqa: PTH208
+                if not _TEMPORARY_NAME.fullmatch(name):
                     continue
                 with contextlib.suppress(FileNotFoundError):
-                    if child.lstat().st_mtime < oldest_live:
-                        child.unlink()
+                    if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < oldest_live:
+                        os.unlink(name, dir_fd=folder)
                         deleted += 1
         return deleted
 
@@ -144,26 +153,26 @@ class LocalStore:
     def _write_and_link(self, path: Path, content: bytes) -> bool:
         """Create the file durably; False when it exists."""
         # All of them lie in the root, so that those of crashed writers are found without a look into every chain.
-        temporary = self._root / f".{path.name}.{secrets.token_hex(16)}.tmp"
+        temporary, folder = f".{path.name}.{secrets.token_hex(16)}.tmp", self._folder()
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 _sync(file.fileno())
             try:
-                os.link(temporary, path)
+                os.link(temporary, self._relative(path), src_dir_fd=folder, dst_dir_fd=folder)
             except FileExistsError:
                 return False
             except OSError as error:
                 if error.errno in _NO_HARD_LINKS:
                     raise self._no_hard_links(path, error) from error
                 raise
-            _sync_folder(path.parent)
+            self._sync_folder(path.parent)
             return True
         finally:
             with contextlib.suppress(OSError):
-                temporary.unlink()
+                os.unlink(temporary, dir_fd=folder)
 
     def _make_folders(self, folder: Path) -> None:
         """Make the folder and those above it; each new one is durable in its parent, and so is one that another process made."""
@@ -171,19 +180,84 @@ class LocalStore:
             return
         if folder.parent != folder:
             self._make_folders(folder.parent)
-            if folder.is_dir() or not _make(folder):
+            if self._is_folder(folder) or not self._make(folder):
                 self._sync_existing(folder)
             else:
-                _sync_folder(folder.parent)
+                self._sync_folder(folder.parent)
         self._durable_folders.add(folder)
 
     def _sync_existing(self, folder: Path) -> None:
         """Sync the name of a folder that somebody made; above the checkpoint that is not ours to insist on."""
         try:
-            _sync_folder(folder.parent)
+            self._sync_folder(folder.parent)
         except OSError:
             if folder == self._root or self._root in folder.parents:
                 raise
+
+    # --- below the root, everything goes by its descriptor -------------------------------------------------------------
+
+    def _folder(self) -> int:
+        """Return the descriptor of the root: the folder that stood there when this store first met it, whatever its path is now.
+
+        Raises:
+            FileNotFoundError: there is none yet.
+        """
+        with self._opening:
+            if self._descriptor is None:
+                self._descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                weakref.finalize(self, os.close, self._descriptor)
+            return self._descriptor
+
+    def _relative(self, path: Path) -> str:
+        return str(path.relative_to(self._root))
+
+    @contextlib.contextmanager
+    def _opened(self, path: Path, flags: int) -> Iterator[int]:
+        if path == self._root:
+            descriptor = os.dup(self._folder())
+        elif self._root in path.parents:
+            descriptor = os.open(self._relative(path), flags | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder())
+        else:
+            descriptor = os.open(path, flags | os.O_CLOEXEC)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _read(self, path: Path, *, durably: bool) -> bytes | None:
+        """Return the content of a file, or None; ``durably``: it survives a loss of power, except for its name."""
+        try:
+            with self._opened(path, os.O_RDONLY) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+                content = file.read()
+                if durably:
+                    _sync(descriptor)
+        except FileNotFoundError:
+            return None
+        return content
+
+    def _is_folder(self, folder: Path) -> bool:
+        if self._root not in folder.parents:
+            return folder.is_dir()
+        try:
+            with self._opened(folder, os.O_RDONLY | os.O_DIRECTORY):
+                return True
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _make(self, folder: Path) -> bool:
+        """Make a folder; False when another process was faster."""
+        try:
+            if self._root in folder.parents:
+                os.mkdir(self._relative(folder), dir_fd=self._folder())
+            else:
+                folder.mkdir()
+        except FileExistsError:
+            return False
+        return True
+
+    def _sync_folder(self, folder: Path) -> None:
+        with self._opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+            _sync(descriptor)
 
     def _no_hard_links(self, path: Path, error: OSError) -> CommitLogError:
         return CommitLogError(
@@ -203,36 +277,6 @@ class LocalStore:
                 f"cannot {action} {path}: {error.strerror or error} ({errno.errorcode.get(code, 'no error code')}). {remedy}, "
                 f"then restart the query; leave the files of the log as they are."
             ) from error
-
-
-def _make(folder: Path) -> bool:
-    """Make a folder; False when another process was faster."""
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        return False
-    return True
-
-
-def _read(path: Path, *, durably: bool) -> bytes | None:
-    """Return the content of a file, or None; ``durably``: it survives a loss of power, except for its name."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
-    with os.fdopen(descriptor, "rb") as file:
-        content = file.read()
-        if durably:
-            _sync(file.fileno())
-    return content
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _sync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sync(descriptor: int) -> None:

@@ -135,6 +135,25 @@ class CommitLog:
         envelope = None if newest is None else self._chains.read(newest, 0)
         return envelope.entry if envelope is not None and isinstance(envelope.entry, Claim) else None
 
+    def look(self) -> History:
+        """Return what the log decided as far as it can be seen, for people and tools: a live run may decide more meanwhile.
+
+        Nothing is written, so nothing may be concluded from it; ``seal_below`` is for that.
+        """
+        newest, chains = self.newest_generation(), []
+        for generation in range(-1 if newest is None else newest, -1, -1):
+            found = self._chains.since_last_commit(generation)
+            entries = [(found.index, found.seal)] if isinstance(found, End) else found
+            if isinstance(entries[-1][1], Seal):
+                history = self._history_at(generation, End(entries[-1][0], entries[-1][1]), EMPTY)
+                break
+            chains.append((generation, entries))
+        else:
+            history = EMPTY
+        for generation, entries in reversed(chains):
+            history = fold(history, generation, entries)
+        return history
+
     def claim(self, claim: Claim) -> Claimed:
         """Take the next generation, durably.
 

@@ -1,0 +1,307 @@
+"""Where a checkpoint's commit log lies, and how the two are bound to each other.
+
+The folder ``onceforall/`` of the checkpoint is the log's *home*. Its ``pointer/00000000.json`` says where the log lies: here
+(``location`` null), or elsewhere, with a random id; the log elsewhere has the same id in ``binding.json``. Both are created if absent, so
+of several first starts with other settings one wins, and the others follow it or are refused. The log's ``binding.json`` comes
+first: where there is a pointer, there was a log. A crash between the two leaves an empty log that the next start with the
+same checkpoint takes.
+
+A log that was moved on purpose gets the next pointer (``00000001.json``, …); the newest one counts. A log in its home that an earlier
+release began has no pointer. Files that are none of these are ignored.
+
+Not checked here: whether a checkpoint with its pointer was copied. Both copies then lead to one log, whose CLAIM names the checkpoint,
+and ``protocol.judgement.judge_claim`` refuses the second. Below that, one fences the other: they never decide both.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from onceforall.commit_log.chains import entry_key, leading
+from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
+from onceforall.commit_log.local import LocalStore
+from onceforall.commit_log.log import CommitLog
+from onceforall.commit_log.store import AlreadyExists, Store
+from onceforall.errors import CheckpointMismatchError, ForeignEntryError, OptionError, UnsupportedQueryError
+from onceforall.testing import failpoints
+
+__all__ = ["BoundLog", "bind", "bound_id", "find", "log_location", "log_path", "open_log_store", "pointer_of"]
+
+_BINDING = "binding.json"
+_POINTER = "POINTER"
+_LOG = "LOG"
+
+
+@dataclass(frozen=True)
+class BoundLog:
+    """A checkpoint's log.
+
+    Attributes:
+        store: where its entries are.
+        location: its URL when it lies elsewhere; None: in its home.
+        id: what binds log and pointer; empty for a log of an earlier release, which has no pointer.
+    """
+
+    store: Store
+    location: str | None
+    id: str
+
+
+@dataclass(frozen=True)
+class _Pointer:
+    number: int
+    id: str
+    location: str | None
+
+
+def log_location(text: str, default_scheme: str = "file") -> str:
+    """Return the URL of a log's folder, the same for every way to write it.
+
+    Args:
+        text: an absolute path or a ``file:`` URL.
+        default_scheme: the scheme of ``fs.defaultFS``, which a path without one has.
+
+    Raises:
+        OptionError: it is not absolute.
+        UnsupportedQueryError: it is not on a local (or locally mounted) file system.
+    """
+    url = urlparse(text)
+    scheme = url.scheme or default_scheme
+    if scheme != "file" or url.netloc not in {"", "localhost"}:
+        raise UnsupportedQueryError(
+            f"onceforall.commitLog={text} is on {scheme}:, but this version keeps its commit log on a local or locally mounted file system "
+            "only. Name a folder as file:/…, on storage that survives the machine."
+        )
+    path = Path(unquote(url.path) if url.scheme else text)
+    if not path.is_absolute():
+        raise OptionError(
+            f"onceforall.commitLog={text} is not an absolute path: another working folder would give another log. Write it in full."
+        )
+    return path.resolve().as_uri()
+
+
+def log_path(location: str) -> Path:
+    """Return the local folder of a location."""
+    return Path(unquote(urlparse(location).path))
+
+
+def open_log_store(location: str) -> Store:
+    """Return the store of a log elsewhere: the one place to add another kind of store."""
+    return LocalStore(log_path(location))
+
+
+def find(
+    home: Store, wanted: str | None = None, *, adopt: bool = False, open_store: Callable[[str], Store] = open_log_store
+) -> BoundLog | None:
+    """Return the log of a checkpoint, or None when it was never bound; nothing is written (but see ``adopt``).
+
+    Args:
+        home: the store of the checkpoint's folder ``onceforall/``.
+        wanted: where the user says that it lies (``log_location``); None: wherever the pointer says.
+        adopt: the log was moved to ``wanted`` on purpose; the next pointer is written.
+        open_store: opens the store of a location.
+
+    Raises:
+        CheckpointMismatchError: pointer, log and ``wanted`` don't fit together; the message names the places and the remedy.
+        CommitLogError: a store failed, or a file is damaged.
+    """
+    pointer = _newest_pointer(home)
+    here = _has_entries(home)
+    if pointer is None and not here:
+        return None
+    if pointer is None or pointer.location is None:
+        if wanted is not None:
+            raise _already_here(home, wanted)
+        return BoundLog(home, None, "" if pointer is None else pointer.id)
+    if here:
+        raise CheckpointMismatchError(
+            f"The checkpoint has a commit log of its own in {home.describe('chains')}, and a pointer to another one in {pointer.location}. "
+            "One of them was put there by hand. Take away the folder 'chains' if it is not this query's; do not delete it before you "
+            "know that."
+        )
+    if wanted is not None and wanted != pointer.location:
+        pointer = _moved(home, pointer, wanted, adopt=adopt, open_store=open_store)
+    assert pointer.location is not None
+    store = open_store(pointer.location)
+    _check_bound(home, pointer, store)
+    return BoundLog(store, pointer.location, pointer.id)
+
+
+def pointer_of(home: Store) -> tuple[str, str | None] | None:
+    """Return id and location of a home's newest pointer, without looking whether there is a log; None: it has none."""
+    pointer = _newest_pointer(home)
+    return None if pointer is None else (pointer.id, pointer.location)
+
+
+def bound_id(location: str, open_store: Callable[[str], Store] = open_log_store) -> str | None:
+    """Return the id of the log that lies at a location, or None when there is none."""
+    return _id_of(open_store(location))
+
+
+def bind(
+    home: Store,
+    checkpoint: str,
+    wanted: str | None,
+    *,
+    query_id: str | None,
+    retired: Collection[str] = (),
+    adopt: bool = False,
+    open_store: Callable[[str], Store] = open_log_store,
+) -> BoundLog:
+    """Return the log of a checkpoint, and bind the two when they are new.
+
+    Errors are those of ``find``, and one more.
+
+    Args:
+        home: the store of the checkpoint's folder ``onceforall/``.
+        checkpoint: the checkpoint's path, as it is recognised.
+        wanted: where a new log is to lie; None: in its home.
+        query_id: Spark's query id; None before its first start.
+        retired: ids of logs from which this checkpoint was detached.
+        adopt: the log was moved to ``wanted`` on purpose.
+        open_store: opens the store of a location.
+
+    Raises:
+        CheckpointMismatchError: ``wanted`` holds another query's log.
+    """
+    bound = find(home, wanted, adopt=adopt, open_store=open_store)
+    if bound is not None:
+        return bound
+    log_id = uuid.uuid4().hex if wanted is None else _prepare(open_store(wanted), checkpoint, wanted, query_id, retired)
+    failpoints.hit("bind.prepared")
+    answer = home.create(
+        _pointer_key(0), _encode(_POINTER, id=log_id, location=wanted, checkpoint=checkpoint, written_at=_now())
+    )
+    if isinstance(answer, AlreadyExists):
+        # Another start was faster; what it has bound is what counts.
+        bound = find(home, wanted, adopt=adopt, open_store=open_store)
+        assert bound is not None
+        return bound
+    return BoundLog(home if wanted is None else open_store(wanted), wanted, log_id)
+
+
+def _prepare(store: Store, checkpoint: str, wanted: str, query_id: str | None, retired: Collection[str]) -> str:
+    """Make sure that a log lies there which is this checkpoint's and no other's, and return its id."""
+    where = store.describe("")
+    content = store.read(_BINDING)
+    if content is None:
+        if _has_entries(store):
+            raise CheckpointMismatchError(
+                f"onceforall.commitLog={wanted}: the folder holds a commit log that is not bound to the checkpoint {checkpoint}; it may be "
+                "another query's. Two queries may not share one. Name an empty folder."
+            )
+        answer = store.create(_BINDING, _encode(_LOG, id=uuid.uuid4().hex, checkpoint=checkpoint, written_at=_now()))
+        content = answer.content if isinstance(answer, AlreadyExists) else store.read(_BINDING)
+        assert content is not None
+    found = _decode(content, _LOG, store.describe(_BINDING))
+    if found["id"] in retired:
+        raise CheckpointMismatchError(
+            f"onceforall.commitLog={wanted}: the folder {where} holds the log from which the checkpoint {checkpoint} was detached. Name an "
+            "empty folder, or move the old log away."
+        )
+    if found["checkpoint"] != checkpoint:
+        raise CheckpointMismatchError(
+            f"onceforall.commitLog={wanted}: the folder holds the log of the checkpoint {found['checkpoint']}, and this one is {checkpoint}. "
+            "Two queries may not share one log. Name an empty folder."
+        )
+    newest = CommitLog(store).newest_claim()
+    if newest is not None and newest.query_id != query_id:
+        raise CheckpointMismatchError(
+            f"onceforall.commitLog={wanted}: the log there belongs to the query {newest.query_id}, but the checkpoint {checkpoint} has no pointer "
+            "to it and is another query's or new: it was deleted or replaced while the log stayed. Put the old checkpoint back, or name "
+            "an empty folder."
+        )
+    return str(found["id"])
+
+
+def _moved(home: Store, pointer: _Pointer, wanted: str, *, adopt: bool, open_store: Callable[[str], Store]) -> _Pointer:
+    """Follow a log that was moved on purpose: it must be there, and must be gone from where it was."""
+    both = (
+        f"onceforall.commitLog={wanted}, but the checkpoint's pointer {home.describe(_pointer_key(pointer.number))} says that the commit log "
+        f"lies in {pointer.location}"
+    )
+    assert pointer.location is not None
+    if not adopt:
+        raise CheckpointMismatchError(
+            f"{both}. Leave the option out, or name that place. If the log was moved, start once with onceforall.adoptCheckpoint=true."
+        )
+    if _id_of(open_store(wanted)) != pointer.id:
+        raise CheckpointMismatchError(f"{both}, and what lies in {wanted} is not that log. Move the log there first.")
+    if _id_of(open_store(pointer.location)) == pointer.id:
+        raise CheckpointMismatchError(
+            f"{both}, and the log is in both places: it was copied, and nobody can tell which copy holds the last decision. Keep the one "
+            "that the last run wrote, and take the other away."
+        )
+    number = pointer.number + 1
+    answer = home.create(_pointer_key(number), _encode(_POINTER, id=pointer.id, location=wanted, written_at=_now()))
+    if isinstance(answer, AlreadyExists):
+        raise CheckpointMismatchError(f"{both}; another start has moved it at the same time. Start again without the option.")
+    return _Pointer(number, pointer.id, wanted)
+
+
+def _check_bound(home: Store, pointer: _Pointer, store: Store) -> None:
+    found = _id_of(store)
+    if found == pointer.id:
+        return
+    what = "there is none" if found is None else "what lies there is another log"
+    raise CheckpointMismatchError(
+        f"The checkpoint's pointer {home.describe(_pointer_key(pointer.number))} says that the commit log lies in {pointer.location}, but {what}. "
+        "Mount that volume or put the log back: it holds what was decided, and without it rows would be lost or doubled. If it was "
+        "moved, start once with onceforall.commitLog naming the new place and onceforall.adoptCheckpoint=true."
+    )
+
+
+def _already_here(home: Store, wanted: str) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        f"onceforall.commitLog={wanted}, but the checkpoint already has its commit log in {home.describe('')}. Leave the option out. To "
+        "move the log, stop the query, detach the checkpoint (onceforall detach), and start with the option."
+    )
+
+
+def _has_entries(store: Store) -> bool:
+    """Every CLAIM stays for ever, so the first one tells."""
+    return store.read(entry_key(0, 0)) is not None
+
+
+def _newest_pointer(home: Store) -> _Pointer | None:
+    count = leading(lambda number: home.read(_pointer_key(number)) is not None)
+    if count == 0:
+        return None
+    key = _pointer_key(count - 1)
+    content = home.read(key)
+    assert content is not None
+    found = _decode(content, _POINTER, home.describe(key))
+    location = found.get("location")
+    return _Pointer(count - 1, str(found["id"]), None if location is None else str(location))
+
+
+def _id_of(store: Store) -> str | None:
+    content = store.read(_BINDING)
+    return None if content is None else str(_decode(content, _LOG, store.describe(_BINDING))["id"])
+
+
+def _pointer_key(number: int) -> str:
+    return f"pointer/{number:08d}.json"
+
+
+def _encode(kind: str, **fields: Any) -> bytes:
+    return encode_fields({"onceforall": FORMAT, "kind": kind, **fields})
+
+
+def _decode(content: bytes, kind: str, where: str) -> dict[str, Any]:
+    fields = decode_fields(content, where)
+    if fields.get("kind") != kind or not isinstance(fields.get("id"), str):
+        raise ForeignEntryError(
+            f"{where} is not what binds a checkpoint and its commit log. Put back the file that stood there."
+        )
+    return fields
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,272 @@
+"""A checkpoint and a commit log elsewhere: who is followed, who is refused, and what a crash between the two leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from commit_log.building import commit, start
+from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.errors import (
+    CheckpointMismatchError,
+    CommitLogError,
+    CorruptEntryError,
+    ForeignEntryError,
+    NewerEntryError,
+    OptionError,
+    UnsupportedQueryError,
+)
+from onceforall.protocol.entries import Claim
+
+
+class Checkpoint:
+    """A checkpoint's folder, and what a start does with it."""
+
+    def __init__(self, path, query_id="q"):
+        self.path, self.query_id = path, query_id
+        self.home = path / "onceforall"
+
+    def bind(self, wanted=None, **more):
+        location = None if wanted is None else binding.log_location(str(wanted))
+        more = {"query_id": self.query_id, **more}
+        return binding.bind(LocalStore(self.home), str(self.path), location, **more)
+
+    def pointers(self):
+        return [json.loads(file.read_text()) for file in sorted((self.home / "pointer").iterdir())]
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return Checkpoint(tmp_path / "cp")
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    return tmp_path / "volume" / "ads log"
+
+
+def claim(store, query_id="q"):
+    return CommitLog(store).claim(Claim(query_id, "run", "/cp"))
+
+
+def test_a_new_log_lies_in_the_checkpoint_and_stays_there(checkpoint, elsewhere):
+    bound = checkpoint.bind()
+    assert bound.location is None
+    claim(bound.store)
+    assert (checkpoint.home / "chains").is_dir()
+    assert checkpoint.bind() is not None
+    with pytest.raises(CheckpointMismatchError, match="already has its commit log in .*onceforall.*detach"):
+        checkpoint.bind(elsewhere)
+    assert not elsewhere.exists()
+
+
+def test_a_log_of_an_earlier_release_has_no_pointer_and_is_followed(checkpoint, elsewhere):
+    claim(LocalStore(checkpoint.home))
+    assert checkpoint.bind().location is None
+    assert not (checkpoint.home / "pointer").exists()
+    with pytest.raises(CheckpointMismatchError, match="already has its commit log"):
+        checkpoint.bind(elsewhere)
+
+
+def test_a_log_elsewhere_is_bound_both_ways_and_followed_with_and_without_the_option(checkpoint, elsewhere):
+    log, generation, _ = start(checkpoint.bind(elsewhere).store)
+    log.append(generation, commit(0))
+    (pointer,) = checkpoint.pointers()
+    assert pointer["location"] == elsewhere.as_uri()
+    assert pointer["id"] == json.loads((elsewhere / "binding.json").read_text())["id"]
+    assert not (checkpoint.home / "chains").exists()
+    for wanted in (elsewhere, elsewhere.as_uri(), None):
+        assert start(checkpoint.bind(wanted).store)[2].decided.commit == commit(0)
+
+
+def test_two_queries_may_not_share_one_folder(checkpoint, elsewhere, tmp_path):
+    checkpoint.bind(elsewhere)
+    other = Checkpoint(tmp_path / "other", "other")
+    with pytest.raises(CheckpointMismatchError, match=f"{checkpoint.path}.*{other.path}.*not share"):
+        other.bind(elsewhere)
+    assert not other.home.exists()
+
+
+def test_the_folder_of_a_log_that_lies_in_another_checkpoint_is_refused(checkpoint, tmp_path):
+    other = Checkpoint(tmp_path / "other", "other")
+    claim(LocalStore(other.home), "other")
+    with pytest.raises(CheckpointMismatchError, match="not bound to the checkpoint"):
+        checkpoint.bind(other.home)
+
+
+def test_a_start_that_is_killed_between_log_and_pointer_leaves_an_empty_log_that_the_next_one_takes(checkpoint, elsewhere):
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from onceforall.commit_log import LocalStore, binding\n"
+        "binding.bind(LocalStore(Path(sys.argv[1]) / 'onceforall'), sys.argv[1], sys.argv[2], query_id=None)\n"
+    )
+    environment = {**os.environ, "ONCEFORALL_FAILPOINTS": "bind.prepared=kill"}
+    command = [sys.executable, "-c", code, str(checkpoint.path), elsewhere.as_uri()]
+    assert subprocess.run(command, env=environment, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert (elsewhere / "binding.json").exists()
+    assert not checkpoint.home.exists()
+    claim(checkpoint.bind(elsewhere).store)
+    assert len(checkpoint.pointers()) == 1
+    assert (elsewhere / "chains").is_dir()
+
+
+def test_of_two_first_starts_with_other_settings_one_wins_and_the_other_follows_or_is_refused(checkpoint, elsewhere, tmp_path):
+    class Late(LocalStore):
+        """Another start binds the checkpoint right before this one's pointer is created."""
+
+        def create(self, key, content):
+            if "pointer" in key:
+                checkpoint.bind(elsewhere)
+            return super().create(key, content)
+
+    late = lambda wanted: binding.bind(Late(checkpoint.home), str(checkpoint.path), wanted, query_id="q")
+    assert late(None).location == elsewhere.as_uri()
+    shutil.rmtree(checkpoint.home)
+    with pytest.raises(CheckpointMismatchError, match="Leave the option out"):
+        late((tmp_path / "third").as_uri())
+
+
+def test_a_volume_that_is_not_mounted_is_named_and_no_new_log_is_begun(checkpoint, elsewhere):
+    claim(checkpoint.bind(elsewhere).store)
+    elsewhere.rename(elsewhere.with_name("unmounted"))
+    for wanted in (None, elsewhere):
+        with pytest.raises(CheckpointMismatchError, match=f"{elsewhere.as_uri()}.*there is none.*Mount"):
+            checkpoint.bind(wanted)
+    assert not elsewhere.exists()
+
+
+def test_a_log_that_was_replaced_by_another_ones_is_refused(checkpoint, elsewhere, tmp_path):
+    claim(checkpoint.bind(elsewhere).store)
+    other = Checkpoint(tmp_path / "other", "other")
+    other.bind(tmp_path / "others-log")
+    shutil.rmtree(elsewhere)
+    (tmp_path / "others-log").rename(elsewhere)
+    with pytest.raises(CheckpointMismatchError, match="another log"):
+        checkpoint.bind()
+
+
+def test_an_option_that_names_another_place_than_the_pointer_is_refused_with_both(checkpoint, elsewhere, tmp_path):
+    claim(checkpoint.bind(elsewhere).store)
+    with pytest.raises(CheckpointMismatchError, match=f"{(tmp_path / 'new').as_uri()}.*{elsewhere.as_uri()}"):
+        checkpoint.bind(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_log_that_was_moved_on_purpose_is_followed_from_then_on(checkpoint, elsewhere, tmp_path):
+    new = tmp_path / "new"
+    log, generation, _ = start(checkpoint.bind(elsewhere).store)
+    log.append(generation, commit(0))
+    with pytest.raises(CheckpointMismatchError, match="Move the log there first"):
+        checkpoint.bind(new, adopt=True)
+    shutil.copytree(elsewhere, new)
+    with pytest.raises(CheckpointMismatchError, match="adoptCheckpoint"):
+        checkpoint.bind(new)
+    with pytest.raises(CheckpointMismatchError, match="in both places"):
+        checkpoint.bind(new, adopt=True)
+    shutil.rmtree(elsewhere)
+    assert start(checkpoint.bind(new, adopt=True).store)[2].decided.commit == commit(0)
+    assert [pointer["location"] for pointer in checkpoint.pointers()] == [elsewhere.as_uri(), new.as_uri()]
+    for wanted in (None, new):
+        assert checkpoint.bind(wanted).location == new.as_uri()
+    with pytest.raises(CheckpointMismatchError, match="Leave the option out"):
+        checkpoint.bind(elsewhere)
+
+
+def test_a_checkpoint_that_was_deleted_or_replaced_while_its_log_stayed_is_refused(checkpoint, elsewhere):
+    claim(checkpoint.bind(elsewhere).store)
+    shutil.rmtree(checkpoint.path)
+    for query_id in (None, "another"):
+        with pytest.raises(CheckpointMismatchError, match="deleted or replaced while the log stayed"):
+            checkpoint.bind(elsewhere, query_id=query_id)
+    assert not checkpoint.home.exists()
+
+
+def test_a_lost_pointer_is_made_again_for_the_query_that_the_log_belongs_to(checkpoint, elsewhere):
+    log, generation, _ = start(checkpoint.bind(elsewhere).store)
+    log.append(generation, commit(0))
+    query_id = log.newest_claim().query_id
+    shutil.rmtree(checkpoint.home)
+    assert start(checkpoint.bind(elsewhere, query_id=query_id).store)[2].decided.commit == commit(0)
+
+
+def test_a_log_beside_a_pointer_to_another_one_is_refused(checkpoint, elsewhere):
+    checkpoint.bind(elsewhere)
+    claim(LocalStore(checkpoint.home))
+    with pytest.raises(CheckpointMismatchError, match=f"{checkpoint.home}.*{elsewhere.as_uri()}"):
+        checkpoint.bind()
+
+
+def test_a_log_that_the_checkpoint_was_detached_from_is_not_taken_again(checkpoint, elsewhere):
+    bound = checkpoint.bind(elsewhere)
+    checkpoint.home.rename(checkpoint.home.with_name("aside"))
+    with pytest.raises(CheckpointMismatchError, match="was detached"):
+        checkpoint.bind(elsewhere, retired=[bound.id])
+
+
+def test_a_pointer_that_is_damaged_or_not_ours_is_an_error_and_not_an_absent_one(checkpoint, elsewhere):
+    checkpoint.bind(elsewhere)
+    file = checkpoint.home / "pointer" / "00000000.json"
+    whole = file.read_bytes()
+    newer = {**json.loads(whole), "onceforall": 99}
+    for content, error in (
+        (whole[:-10], CorruptEntryError),
+        (whole.replace(b"volume", b"vol"), CorruptEntryError),
+        (b"", CorruptEntryError),
+        (b'{"a": 1}', ForeignEntryError),
+        ((elsewhere / "binding.json").read_bytes(), ForeignEntryError),
+        (json.dumps(newer).encode(), NewerEntryError),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(error):
+            checkpoint.bind(elsewhere)
+    file.write_bytes(whole)
+    assert checkpoint.bind().location == elsewhere.as_uri()
+
+
+def test_the_pointer_is_durable_before_it_is_built_upon(checkpoint, elsewhere, monkeypatch):
+    fsync, failures = os.fsync, []
+
+    def failing(descriptor):
+        failures.append(descriptor)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(CommitLogError):
+        checkpoint.bind(elsewhere)
+    assert failures
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert checkpoint.bind(elsewhere).location == elsewhere.as_uri()
+
+
+@pytest.mark.parametrize(
+    "text", ["s3a://bucket/log", "hdfs://host/log", "file://host/log", "abfss://c@a.dfs.core.windows.net/x"]
+)
+def test_a_place_that_is_not_a_local_file_system_is_refused_with_what_is_supported(text):
+    with pytest.raises(UnsupportedQueryError, match=r"local.*file:/"):
+        binding.log_location(text)
+
+
+def test_a_place_is_the_same_however_it_is_written(tmp_path):
+    path = tmp_path / "a b"
+    expected = path.as_uri()
+    for text in (
+        str(path),
+        f"file:{path}",
+        f"file://{path}",
+        f"{tmp_path}/./x/../a b",
+        path.as_uri(),
+        f"file://localhost{path}",
+    ):
+        assert binding.log_location(text) == expected
+    assert binding.log_path(expected) == path
+    with pytest.raises(OptionError, match="absolute"):
+        binding.log_location("logs/ads")
+    with pytest.raises(UnsupportedQueryError, match="hdfs"):
+        binding.log_location(str(path), "hdfs")
