@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from onceforall.embedded.cluster import EmbeddedKafkaCluster
 from onceforall.embedded.jars import kafka_jars, spark_kafka_jars
 from onceforall.embedded.kafka import EmbeddedKafka
 
-__all__ = ["EmbeddedKafka", "kafka_jars", "spark_kafka_jars"]
+__all__ = ["EmbeddedKafka", "EmbeddedKafkaCluster", "kafka_jars", "spark_kafka_jars"]

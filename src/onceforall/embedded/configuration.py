@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from onceforall.embedded.security import SecureListeners
+
 # A century, in hours: below what overflows when Kafka multiplies it to milliseconds.
 _CENTURY_HOURS = "876000"
 
@@ -41,7 +43,9 @@ _DEFAULTS = {
 }
 
 
-def server_properties(*, port: int, controller_port: int, log_dir: Path, overrides: Mapping[str, str]) -> dict[str, str]:
+def server_properties(
+    *, port: int, controller_port: int, log_dir: Path, overrides: Mapping[str, str], secure: SecureListeners | None = None
+) -> dict[str, str]:
     """Return the whole ``server.properties`` of a single node that is broker and controller, on loopback addresses.
 
     Args:
@@ -49,6 +53,7 @@ def server_properties(*, port: int, controller_port: int, log_dir: Path, overrid
         controller_port: where the node speaks to itself.
         log_dir: the folder of the topics.
         overrides: settings that replace the defaults of this module.
+        secure: listeners with encryption and authentication, beside the plaintext one.
 
     Raises:
         OptionError: an override names a setting that decides how the broker is reached or where its data are.
@@ -64,6 +69,12 @@ def server_properties(*, port: int, controller_port: int, log_dir: Path, overrid
         "controller.quorum.bootstrap.servers": f"{HOST}:{controller_port}",
         "log.dirs": str(log_dir),
     }
+    if secure is not None:
+        more = f",SECURE://{HOST}:{secure.sasl_port},MUTUAL://{HOST}:{secure.tls_port}"
+        own["listeners"] += more
+        own["advertised.listeners"] += more
+        own["listener.security.protocol.map"] += ",SECURE:SASL_SSL,MUTUAL:SSL"
+        own |= secure.properties()
     refused = sorted(
         key for key in overrides if key in own or key in {"log.dir", "metadata.log.dir", "controller.quorum.voters"}
     )

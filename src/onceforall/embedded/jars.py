@@ -33,13 +33,14 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
 from onceforall.embedded.java import find_java
-from onceforall.errors import EmbeddedServerError, UnsupportedQueryError
+from onceforall.errors import EmbeddedServerError, OptionError, UnsupportedQueryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 KAFKA_VERSION = "4.3.1"
-_BROKER_SET = f"kafka-{KAFKA_VERSION}"
+# Also the last of the 3.x line, to which many clusters stay bound for a while.
+KAFKA_VERSIONS = (KAFKA_VERSION, "3.9.2")
 # The connector exists up to 4.2.0 and its token provider up to 4.0.0; the 4.2 set was run with pyspark 4.2 and 4.3.
 _CONNECTOR_SETS = {"4.0": "spark-4.0", "4.1": "spark-4.1", "4.2": "spark-4.2", "4.3": "spark-4.2"}
 _MARKER = "verified.json"
@@ -72,16 +73,34 @@ class PinnedJar:
         return f"{self.module}-{self.revision}.jar"
 
 
-def kafka_jars() -> list[Path]:
+def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:
     """Return the jars of the embedded broker, fetched into the cache when they are not there.
 
+    Args:
+        version: one of `KAFKA_VERSIONS`, or the beginning of one, such as ``3.9``.
+
     Returns:
-        Existing, verified files: the class path of Kafka `KAFKA_VERSION`.
+        Existing, verified files: the class path of that Kafka.
 
     Raises:
+        OptionError: no broker of that version is pinned.
         EmbeddedServerError: a jar is missing and cannot be fetched, or differs from its pin.
     """
-    return jar_set(_BROKER_SET)
+    return jar_set(f"kafka-{kafka_version(version)}")
+
+
+def kafka_version(version: str) -> str:
+    """Return the pinned version of Kafka that ``version`` names, in whole or by its beginning: ``3.9`` is ``3.9.2``.
+
+    Raises:
+        OptionError: there is none.
+    """
+    for pinned in KAFKA_VERSIONS:
+        if version == pinned or pinned.startswith(f"{version}."):
+            return pinned
+    raise OptionError(
+        f"No broker of version {version!r} is pinned; there is one of {' and '.join(KAFKA_VERSIONS)}. Use one of these."
+    )
 
 
 def spark_kafka_jars() -> list[Path]:

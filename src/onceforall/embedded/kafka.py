@@ -8,7 +8,9 @@ The caller's sequence::
         broker.kill()                           # faults: kill, restart, freeze, thaw; clients reconnect to the same address
         broker.restart()
 
-Not for production: no replication, no authentication, records are kept for ever, and flushing is left to the operating
+With ``users=`` it also has encrypted listeners, which ask for a password or a client certificate, and ACLs.
+
+Not for production: no replication, records are kept for ever, whoever reaches its plaintext listener may do everything, and flushing is left to the operating
 system, as in Kafka's own defaults: what the broker acknowledged survives `kill`, but not a loss of power.
 """
 
@@ -27,10 +29,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onceforall.embedded.configuration import render_properties, server_properties
-from onceforall.embedded.jars import kafka_jars
+from onceforall.embedded.jars import KAFKA_VERSION, kafka_jars, kafka_version
 from onceforall.embedded.java import find_java
 from onceforall.embedded.network import HOST, broker_answers, can_listen, free_port
 from onceforall.embedded.process import GuardedProcess
+from onceforall.embedded.security import SecureListeners, make_certificates, set_password
 from onceforall.errors import EmbeddedServerError, MissingExtraError, OptionError
 
 if TYPE_CHECKING:
@@ -70,6 +73,8 @@ class EmbeddedKafka:
         port: int = 0,
         config: Mapping[str, str] | None = None,
         jars: Sequence[Path] | None = None,
+        version: str = KAFKA_VERSION,
+        users: Mapping[str, str] | None = None,
     ) -> None:
         """Nothing is started yet.
 
@@ -79,9 +84,12 @@ class EmbeddedKafka:
             port: the port of 127.0.0.1 on which clients connect; 0 chooses a free one at the first start.
             config: broker settings (``server.properties``) that replace those of this module.
             jars: the class path; None: `kafka_jars`, pinned and verified.
+            version: of Kafka; see `kafka_jars`. A data folder can't go back to an older one.
+            users: passwords by user name: adds a listener with SASL over TLS and one with TLS and client certificates, and
+                refuses there whatever no ACL allows. None: only the plaintext listener, where everything is allowed.
 
         Raises:
-            OptionError: the port is impossible, or `config` has a setting that this class needs for itself.
+            OptionError: the port is impossible, the version unknown, or `config` has a setting that this class needs for itself.
         """
         if not 0 <= port <= 65535:
             raise OptionError(f"port={port} is no port. Use 0 (a free one is chosen) or a number up to 65535.")
@@ -90,8 +98,11 @@ class EmbeddedKafka:
         self._given_data_dir = Path(data_dir).absolute() if data_dir is not None else None
         self._given_port = port
         self._jars = list(jars) if jars is not None else None
+        self._version = kafka_version(version)
         self._port = port
         self._controller_port = 0
+        self._users = dict(users) if users is not None else None
+        self._secure_ports = (0, 0)
         self._data_dir: Path | None = None
         self._process: GuardedProcess | None = None
         self._owner_pid = 0
@@ -126,6 +137,38 @@ class EmbeddedKafka:
         if self._port == 0:
             raise EmbeddedServerError("The broker has no port before its first start(). Call start(), or give port=.")
         return self._port
+
+    @property
+    def sasl_servers(self) -> str:
+        """``127.0.0.1:port`` of the listener with SASL over TLS; with ``users=`` only.
+
+        Raises:
+            EmbeddedServerError: there is none.
+        """
+        return f"{HOST}:{self._secure_port(0)}"
+
+    @property
+    def tls_servers(self) -> str:
+        """``127.0.0.1:port`` of the listener with TLS and client certificates; with ``users=`` only.
+
+        Raises:
+            EmbeddedServerError: there is none.
+        """
+        return f"{HOST}:{self._secure_port(1)}"
+
+    def _secure_port(self, which: int) -> int:
+        if not self._secure_ports[which]:
+            raise EmbeddedServerError("The broker has no secure listener. Give users=, and call start() first.")
+        return self._secure_ports[which]
+
+    @property
+    def tls_dir(self) -> Path:
+        """The folder with ``ca.pem``, ``client.pem`` and ``client.key`` (principal ``User:CN=client``); with ``users=`` only.
+
+        Raises:
+            EmbeddedServerError: a temporary folder is not made before the first start.
+        """
+        return self.data_dir / "tls"
 
     @property
     def pid(self) -> int:
@@ -166,7 +209,7 @@ class EmbeddedKafka:
         if self.is_running:
             return
         java = find_java()
-        jars = self._jars if self._jars is not None else kafka_jars()
+        jars = self._jars if self._jars is not None else kafka_jars(self._version)
         try:
             self._start_somewhere(java, jars)
         except BaseException:
@@ -186,6 +229,7 @@ class EmbeddedKafka:
                     raise
                 self._end_process()
                 self._port = self._controller_port = 0
+                self._secure_ports = (0, 0)
             else:
                 return
 
@@ -194,6 +238,8 @@ class EmbeddedKafka:
             self._port = free_port()
         if self._controller_port == 0:
             self._controller_port = free_port(besides=self._port)
+        if self._users is not None and not any(self._secure_ports):
+            self._secure_ports = self._choose_secure_ports()
         # A port that was just freed by kill() takes a moment.
         deadline = time.monotonic() + (5.0 if self._data_dir is not None else 0.0)
         while not can_listen(self._port):
@@ -204,6 +250,13 @@ class EmbeddedKafka:
                 )
             time.sleep(_POLL_INTERVAL_S)
 
+    def _choose_secure_ports(self) -> tuple[int, int]:
+        taken = {self._port, self._controller_port}
+        while len(taken) < 4:
+            taken.add(free_port())
+        first, second = taken - {self._port, self._controller_port}
+        return first, second
+
     def _make_data_dir(self) -> None:
         if self._data_dir is None:
             if self._given_data_dir is None:
@@ -212,13 +265,20 @@ class EmbeddedKafka:
                 self._data_dir = self._given_data_dir
         try:
             self._data_dir.mkdir(parents=True, exist_ok=True)
+            secure = None
+            if self._users is not None:
+                secure = SecureListeners(*self._secure_ports, self._data_dir / "tls", self._users)
+                make_certificates(secure.folder)
             properties = server_properties(
                 port=self._port,
                 controller_port=self._controller_port,
                 log_dir=self._data_dir / "log",
                 overrides=self._config,
+                secure=secure,
             )
-            (self._data_dir / "server.properties").write_text(render_properties(properties), encoding="ascii")
+            settings = self._data_dir / "server.properties"
+            settings.touch(mode=0o600)
+            settings.write_text(render_properties(properties), encoding="ascii")
         except OSError as error:
             raise EmbeddedServerError(
                 f"The data folder {self._data_dir} cannot be written: {error}. Make it writable, or choose another data_dir."
@@ -242,6 +302,20 @@ class EmbeddedKafka:
         self._owner_pid = os.getpid()
         atexit.register(self.stop)
         self._wait_until_it_answers(log_start)
+        for user, password in (self._users or {}).items():
+            set_password(self.bootstrap_servers, user, password)
+
+    def set_password(self, user: str, password: str) -> None:
+        """Give a user another SCRAM password, now and after a `restart`; the listener with SASL takes it at the next connection.
+
+        Raises:
+            EmbeddedServerError: the broker has no ``users=``, or does not run, or refused.
+        """
+        self._running_process()
+        if self._users is None:
+            raise EmbeddedServerError("The broker has no users. Give users= when it is made.")
+        set_password(self.bootstrap_servers, user, password)
+        self._users[user] = password
 
     def _format(self, command: list[str]) -> None:
         done = subprocess.run(
@@ -289,6 +363,7 @@ class EmbeddedKafka:
         self._data_dir = None
         self._port = self._given_port
         self._controller_port = 0
+        self._secure_ports = (0, 0)
 
     def _end_process(self) -> None:
         process, self._process = self._process, None
