@@ -538,6 +538,70 @@ def test_what_looks_lost_to_a_replaced_run_in_recovery_is_its_successors_busines
         query.batch(0)
 
 
+class LosesOnce(FakeSink):
+    """What it is asked to commit first is lost; everything else is committed."""
+
+    def commit(self, permit, committables):
+        first = not self.of("commit")
+        super().commit(permit, committables)
+        return lost(committables) if first else CommitReport(tuple(committables))
+
+
+def decided_by_a_task():
+    """A store with a batch that is decided and not done, whose one transaction says which task's it is."""
+    store = MemoryStore()
+    writer = FakeWriter(a=("t0",))
+    writer.prepared["a"][0]["task"] = [0, 0]
+    with pytest.raises(InDoubtError):
+        Query(store, {"a": FakeSink(AWAY)}, stop=lambda: True).batch(0, writer)
+    return store
+
+
+def rewriting(name="again"):
+    writer = FakeWriter(a=(name,))
+    writer.prepared["a"][0]["task"] = [0, 0]
+    return writer
+
+
+def test_a_lost_transaction_is_fenced_and_written_again_under_a_decision_of_its_own():
+    query, writer = Query(decided_by_a_task(), {"a": LosesOnce()}), rewriting()
+    query.batch(0, writer)
+    sink = query.sinks["a"]
+    assert sink.of("retire") == [(["t0"],)]
+    assert writer.decision.redo == {(0, 0)}
+    assert [what for what, *_ in sink.asked if what in {"commit", "retire"}] == ["commit", "retire", "commit"]
+    assert sink.of("commit")[1][-1] == ["again"]
+    assert query.entries(1) == ["CLAIM", "COMMIT", "DONE"]
+
+
+def test_nothing_is_written_again_before_the_lost_transactions_are_fenced():
+    class AwayForTwoFences(LosesOnce):
+        def retire(self, committables):
+            super().retire(committables)
+            if len(self.of("retire")) < 3:
+                raise AWAY
+
+    query, writer = Query(decided_by_a_task(), {"a": AwayForTwoFences()}), rewriting()
+    query.batch(0, writer)
+    assert len(query.sinks["a"].of("retire")) == 3
+    assert len(query.waits) > 0
+    stopped = Query(decided_by_a_task(), {"a": AwayForTwoFences()}, stop=lambda: True)
+    writer = rewriting()
+    with pytest.raises(InDoubtError, match="still waited for a"):
+        stopped.batch(0, writer)
+    assert writer.decision is None
+
+
+def test_a_redo_that_fails_aborts_what_it_wrote_and_nothing_that_was_decided():
+    query = Query(decided_by_a_task(), {"a": LosesOnce()})
+    writer = rewriting()
+    writer.error = ValueError("in the function")
+    with pytest.raises(AttemptFailedError):
+        query.batch(0, writer)
+    assert query.sinks["a"].of("abort") == [(["again"],)]
+    assert query.entries(1) == ["CLAIM"]
+
+
 def test_a_long_run_goes_on_in_a_new_generation():
     query = Query(roll_after_entries=5)
     for batch in range(5):

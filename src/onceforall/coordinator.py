@@ -19,19 +19,21 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from onceforall.errors import FencedError, OnceForAllError
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.entries import Claim, Commit, Committable, Digest, Done
 from onceforall.protocol.history import History
-from onceforall.protocol.machine import Run, RunConfig, step
+from onceforall.protocol.machine import Run, RunConfig, leftovers, step
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import CommitReport, TwoPhaseCommitSink
 from onceforall.testing import failpoints
 
 logger = logging.getLogger("onceforall")
+
+T = TypeVar("T")
 
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 5.0
@@ -72,6 +74,9 @@ class BatchWriter(Protocol):
     def write(self, decision: do.RunWrites) -> Prepared:
         """Write and pre-commit; whatever it raises aborts the attempt, and ``prepared_so_far`` tells what is prepared."""
 
+    def write_kept(self, decision: do.WriteKept) -> Prepared:
+        """Write and pre-commit lost transactions again, from the rows that were kept."""
+
     def digest(self, decision: do.TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
         """Run the batch again without writing."""
 
@@ -93,6 +98,7 @@ class World:
         stop_requested: whether the query was asked to stop.
         wait: sleeps for so many seconds.
         sweeps_changed: told of the sweeps of older generations, to be repeated in the background.
+        batch_done: told of a batch whose DONE is durable: nothing that was kept for it is needed any more.
     """
 
     log: Log
@@ -101,6 +107,7 @@ class World:
     stop_requested: Callable[[], bool]
     wait: Callable[[float], None]
     sweeps_changed: Callable[[Mapping[str, Sweep]], None] = lambda _: None
+    batch_done: Callable[[int], None] = lambda _: None
 
 
 class Coordinator:
@@ -151,6 +158,10 @@ class Coordinator:
         background, self._background = self._background, None
         if background is not None:
             background.result()
+
+    def leftovers(self) -> Mapping[str, Sweep]:
+        """Return the sweeps that are due when the run has ended; see ``machine.leftovers``."""
+        return leftovers(self.run)
 
     def close(self) -> None:
         """Release threads and the sinks' connections."""
@@ -214,10 +225,30 @@ class Coordinator:
         known = {name: answer for name, answer in answers.items() if answer is not None}
         return saw.SinksRecovered(known, self._sealed_if_lost(known))
 
+    def _fence_lost(self, decision: do.FenceLost) -> saw.Event:
+        def one(name: str) -> bool:
+            def fence() -> bool:
+                self._world.sinks[name].retire(decision.committables[name])
+                return True
+
+            return bool(self._until_done(fence, f"fencing lost transactions of sink {name}"))
+
+        answers = self._per_sink(decision.committables, one)
+        waiting = tuple(name for name, answer in answers.items() if not answer)
+        return saw.StopRequested(waiting) if waiting else saw.LostFenced()
+
     def _write(self, decision: do.RunWrites) -> saw.Event:
         assert self._writer is not None
+        return self._prepare(partial(self._writer.write, decision))
+
+    def _write_kept(self, decision: do.WriteKept) -> saw.Event:
+        assert self._writer is not None
+        return self._prepare(partial(self._writer.write_kept, decision))
+
+    def _prepare(self, write: Callable[[], Prepared]) -> saw.Event:
+        assert self._writer is not None
         try:
-            prepared = self._writer.write(decision)
+            prepared = write()
         except Exception as error:  # noqa: BLE001  whatever a user's function or a job raises aborts the attempt
             self._cause = error
             return saw.WritesFailed(_reason(error), self._writer.prepared_so_far())
@@ -260,6 +291,7 @@ class Coordinator:
         except Exception as error:  # noqa: BLE001
             self._cause = error
             return saw.AppendUnknown(_reason(error))
+        self._best_effort(f"clearing up after batch {decision.batch}", partial(self._world.batch_done, decision.batch))
         return saw.DoneAppended()
 
     def _sweep_own(self, decision: do.SweepOwn) -> None:
@@ -299,19 +331,31 @@ class Coordinator:
     # --- helpers -------------------------------------------------------------------------------------------------------
 
     def _sealed_if_lost(self, answers: Mapping[str, saw.SinkAnswers]) -> bool:
-        return any(answer.lost for answer in answers.values()) and self._world.log.is_sealed(self.run.generation)
+        missing = any(answer.lost or answer.in_doubt for answer in answers.values())
+        return missing and self._world.log.is_sealed(self.run.generation)
 
     def _until_answered(
         self, name: str, permit: do.CommitPermit, committables: tuple[Committable, ...]
     ) -> saw.SinkAnswers | None:
         """Commit on one sink, again and again; None when the query is asked to stop before there is an answer."""
-        wait_s, again = FIRST_WAIT_S, False
+        calls = 0
+
+        def commit() -> saw.SinkAnswers:
+            nonlocal calls
+            calls += 1
+            return _answers(name, self._world.sinks[name].commit(permit, committables), again=calls > 1)
+
+        # After the decision there is no error that makes it undecided.
+        return self._until_done(commit, f"batch {permit.batch} is decided; its commit on sink {name}")
+
+    def _until_done(self, action: Callable[[], T], what: str) -> T | None:
+        """Try again and again; None when the query is asked to stop before it succeeds."""
+        wait_s = FIRST_WAIT_S
         while True:
             try:
-                return _answers(name, self._world.sinks[name].commit(permit, committables), again)
-            except Exception as error:  # noqa: BLE001  after the decision there is no error that makes it undecided
-                logger.warning("batch %d is decided; its commit on sink %s is tried again: %s", permit.batch, name, error)
-            again = True
+                return action()
+            except Exception as error:  # noqa: BLE001  whatever a sink raises, it is asked again
+                logger.warning("%s is tried again: %s", what, error)
             if self._wait_or_stop(wait_s):
                 return None
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
@@ -332,9 +376,7 @@ class Coordinator:
         except Exception as error:  # noqa: BLE001  a sweep repeats it; nothing rests on this one
             logger.warning("%s did not succeed and is tried again later: %s", what, error)
 
-    def _per_sink(
-        self, names: Mapping[str, object], one: Callable[[str], saw.SinkAnswers | None]
-    ) -> dict[str, saw.SinkAnswers | None]:
+    def _per_sink(self, names: Mapping[str, object], one: Callable[[str], T]) -> dict[str, T]:
         if len(names) == 1:
             return {name: one(name) for name in names}
         futures = {name: self._threads.submit(one, name) for name in names}
@@ -345,7 +387,9 @@ class Coordinator:
         do.ClaimGeneration: (_claim, "claim"),
         do.SealPast: (_seal, "seal"),
         do.RecoverSinks: (_recover, "recover"),
+        do.FenceLost: (_fence_lost, "fence_lost"),
         do.RunWrites: (_write, "write"),
+        do.WriteKept: (_write_kept, "write_kept"),
         do.TakeDigests: (_digest, "digest"),
         do.AppendCommit: (_append_commit, "append_commit"),
         do.CommitSinks: (_commit, "commit"),
@@ -363,9 +407,10 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _answers(sink: str, report: CommitReport, again: bool) -> saw.SinkAnswers:  # noqa: FBT001
+def _answers(sink: str, report: CommitReport, *, again: bool) -> saw.SinkAnswers:
     lost = tuple(saw.Lost(sink, lost.committable, lost.reason) for lost in report.lost)
+    in_doubt = tuple(saw.Lost(sink, lost.committable, lost.reason) for lost in report.in_doubt)
     if again:
         # A commit that raised may have left a request on its way, whatever the sink remembers of it.
-        return saw.SinkAnswers((), (*report.completed, *report.retired), lost)
-    return saw.SinkAnswers(report.completed, report.retired, lost)
+        return saw.SinkAnswers((), (*report.completed, *report.retired), lost, in_doubt)
+    return saw.SinkAnswers(report.completed, report.retired, lost, in_doubt)

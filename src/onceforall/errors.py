@@ -16,7 +16,8 @@
     ├── StoppedError                this run must not go on; nothing was aborted by it
     │   ├── FencedError             a newer run owns the query; do not restart this one
     │   ├── InDoubtError            a decided batch is not complete; a restart completes it
-    │   │   └── TransactionLostError  ... but a prepared transaction of it is gone; see the choices it names
+    │   │   ├── TransactionLostError  ... a prepared transaction of it is gone; a restart writes it again
+    │   │   └── NondeterministicReplayError  ... but the replay gave other rows, so it can't be written again
     │   └── OutcomeUnknownError     an append to the commit log got no answer; a restart finds out
     ├── CheckpointMismatchError     checkpoint and commit log tell different stories; a human must choose
     ├── DivergenceError             a replay of a decided batch gave other rows (``on_divergence="fail"``)
@@ -95,7 +96,11 @@ class InDoubtError(StoppedError):
 
 
 class TransactionLostError(InDoubtError):
-    """A prepared transaction of a decided batch no longer exists, so its rows are not visible."""
+    """A prepared transaction of a decided batch no longer exists, so its rows are not visible; the next start writes them again."""
+
+
+class NondeterministicReplayError(InDoubtError):
+    """A lost transaction can't be written again: the replay gave other rows, or the same rows in other tasks, than were decided."""
 
 
 class OutcomeUnknownError(StoppedError):

@@ -10,22 +10,31 @@ method              where     when
 ``begin_transaction``  task   once per task attempt that has rows, before the first ``invoke``
 ``invoke``          task      once per Arrow record batch
 ``pre_commit``      task      once, after the last ``invoke``; from its return on, only the driver may end the transaction
+``confirm``         driver    once per batch and sink, when all tasks have pre-committed, right before the decision
 ``discard``         task      instead of ``pre_commit`` and after a failure of it; best effort
 ``commit``          driver    after the durable decision, until it has an answer; again after a crash, in another process
 ``abort``           driver    for an attempt that will never be decided
 ``retire``          driver    after DONE: fence committed transactions whose handles must not be used again
 ``recover``         driver    at each start and now and then: abort what a ``Sweep`` covers
+``secrets``         driver    at each job; the tasks find the values in their ``TaskAttempt``
 ==================  ========  ==========================================================================================
 
-``commit``, ``abort``, ``retire`` and ``recover`` are idempotent and may run in several processes at once. ``pre_commit`` exhausts
-every reason to refuse: after the decision a sink may be away (``SinkUnavailableError``, asked again), but may not say no.
+``commit``, ``abort``, ``retire`` and ``recover`` are idempotent and may run in several processes at once. ``pre_commit`` and ``confirm``
+exhaust every reason to refuse: after the decision a sink may be away (``SinkUnavailableError``, asked again), but may not say no.
+
+What a system can no longer commit though it was decided, because it forgot or aborted it by itself, a sink reports as *lost* if it
+has proof, and as *in doubt* if it has none. The lost is written again, by a replay of the tasks that wrote it or from kept rows
+(``redo="durable"``), in new transactions.
+
+A pickled sink holds no secret value: its ``__getstate__`` leaves it out, ``secrets`` tells it on the driver, and module
+``onceforall.secrets`` brings it to the tasks. A secret may also be a function, which is pickled as code and called where it is needed.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onceforall.protocol.entries import Committable
@@ -92,6 +101,7 @@ class TaskAttempt:
             two attempts that can live at the same time, in the whole generation.
         reusable: committables of this sink that are complete without any doubt, each as ``CommitReport.completed`` gave it,
             plus ``"batch"``: a live producer that is exactly in this state may go on (design.md §2.2).
+        secrets: what the sink's ``secrets`` said on the driver; never shown.
     """
 
     query_id: str
@@ -103,11 +113,12 @@ class TaskAttempt:
     slot: int
     reusable: tuple[Committable, ...] = ()
     incarnation: int = 0
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class LostTransaction:
-    """A decided transaction that the system no longer has, with the system's own words."""
+    """A decided transaction that the system no longer has, or can't tell of, with the system's own words."""
 
     committable: Committable
     reason: str
@@ -115,17 +126,19 @@ class LostTransaction:
 
 @dataclass(frozen=True)
 class CommitReport:
-    """The answers to a ``commit``: every committable is in exactly one of the three.
+    """The answers to a ``commit``: every committable is in exactly one of the four.
 
     Attributes:
         completed: committed now or before, every request answered at the first try: its producer may go on.
         retired: committed, but a request for it saw a retry, a timeout or a disconnect: fenced after DONE, never used again.
-        lost: the system says that it cannot be committed (any more).
+        lost: proved to have no effect, now or ever: aborted by the system itself.
+        in_doubt: neither committed nor proved to be lost, and asking again will not help; the reason says what would.
     """
 
     completed: tuple[Committable, ...] = ()
     retired: tuple[Committable, ...] = ()
     lost: tuple[LostTransaction, ...] = ()
+    in_doubt: tuple[LostTransaction, ...] = ()
 
 
 class TwoPhaseCommitSink(ABC):
@@ -159,6 +172,10 @@ class TwoPhaseCommitSink(ABC):
             SinkCheckError, OptionError, SinkUnavailableError: naming the thing and the remedy.
         """
 
+    def secrets(self) -> Mapping[str, str]:
+        """Return the secret values, by option, that this sink's tasks need and that a pickle of it leaves out."""
+        return {}
+
     @abstractmethod
     def begin_transaction(self, attempt: TaskAttempt) -> Any:
         """Open a transaction in a task and return the sink's own object for it."""
@@ -170,6 +187,17 @@ class TwoPhaseCommitSink(ABC):
     @abstractmethod
     def pre_commit(self, transaction: Any) -> Committable | None:
         """Make everything written durable and ready to commit; return its committable, or None when nothing needs a commit."""
+
+    def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
+        """Look at all prepared transactions of a batch once more, on the driver, right before the decision.
+
+        Returns:
+            The committables, perhaps with what a later proof of their outcome needs.
+
+        Raises:
+            OnceForAllError: the batch must not be decided; the attempt is aborted.
+        """
+        return committables
 
     @abstractmethod
     def discard(self, transaction: Any) -> None:
@@ -196,11 +224,17 @@ class TwoPhaseCommitSink(ABC):
         """
 
     def retire(self, committables: Sequence[Committable]) -> None:
-        """Fence committed transactions' handles, so that a late request finds another epoch. Called after DONE only."""
+        """Fence handles, so that a late request finds another epoch: of committed transactions after DONE, and of lost ones.
+
+        Raises:
+            SinkUnavailableError: at least one is not fenced yet.
+        """
 
     @abstractmethod
     def recover(self, sweep: Sweep) -> int:
-        """Find this sink's open transactions in the world, abort each that the sweep covers, and return how many.
+        """Find the query's open transactions in the world, abort each that the sweep covers, and return how many.
+
+        Ask of each one that can be read back as a whole as this query's, also of those that a sink with another name opened.
 
         Raises:
             SinkUnavailableError: not all could be looked at; the coordinator asks again later.

@@ -8,12 +8,15 @@ result. A task that fails before it has yielded discards all its transactions; o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import RefusedRecordError
+from onceforall.kept import KeptFile, read_kept
 from onceforall.protocol.entries import Committable
+from onceforall.protocol.redo import Task
+from onceforall.secrets import received
 from onceforall.sink import TaskAttempt, TwoPhaseCommitSink
 from onceforall.testing import failpoints
 
@@ -25,12 +28,13 @@ RESULT_SCHEMA = "result string"
 
 @dataclass(frozen=True)
 class WriteSpec:
-    """One write of a group: to which sink, under which name, and its ordinal in the batch."""
+    """One write of a group: to which sink, under which name, and its ordinal in the batch; ``pad`` is of ``secrets.Handover``."""
 
     sink: TwoPhaseCommitSink
     name: str
     write: int
     reusable: tuple[Committable, ...] = ()
+    pad: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class WriteTask:
             that no other task attempt of the batch has, however it came about (a retry, speculation, a resubmitted stage).
         digest_only: nothing is written; the replay of a decided batch.
         incarnation: see ``onceforall.sink.TaskAttempt``.
+        redo: only these tasks write, all others only digest; None: all write.
+        keep_in: the folder in which rows are kept until the batch is complete; None: they are not.
     """
 
     writes: tuple[WriteSpec, ...]
@@ -55,6 +61,8 @@ class WriteTask:
     first_task_attempt_id: int
     digest_only: bool
     incarnation: int = 0
+    redo: frozenset[Task] | None = None
+    keep_in: str | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Consume all rows of one task and yield its results."""
@@ -63,22 +71,19 @@ class WriteTask:
 
         context = TaskContext.get()
         assert context is not None
-        writers = [_Writer(spec, self._attempt(spec, context), self.digest_only) for spec in self.writes]
-        try:
+        writers = [self._writer(spec, context) for spec in self.writes]
+
+        def add_all() -> None:
             for batch in batches:
                 for i, writer in enumerate(writers):
                     writer.add(pa.RecordBatch.from_struct_array(batch.column(2 * i)), batch.column(2 * i + 1))
-            failpoints.hit("task.pre_commit.before")
-            results = [writer.finish() for writer in writers]
-        except RefusedRecordError as error:
-            _discard(writers)
-            results = [{"refused": str(error)}]
-        except BaseException:
-            _discard(writers)
-            raise
-        failpoints.hit("task.pre_commit.after")
-        where = {"partition": context.partitionId(), "attempt": context.attemptNumber(), "stage": context.stageId()}
-        yield pa.RecordBatch.from_pydict({"result": [json.dumps({**where, **result}) for result in results]})
+
+        yield _result(_finished(writers, add_all), context)
+
+    def _writer(self, spec: WriteSpec, context: Any) -> _Writer:
+        attempt = self._attempt(spec, context)
+        digest_only = self.digest_only or (self.redo is not None and (attempt.write, attempt.partition) not in self.redo)
+        return _Writer(spec, attempt, digest_only, self.keep_in)
 
     def _attempt(self, spec: WriteSpec, context: Any) -> TaskAttempt:
         slot = context.taskAttemptId() - self.first_task_attempt_id
@@ -95,42 +100,148 @@ class WriteTask:
         )
 
 
+@dataclass(frozen=True)
+class KeptRows:
+    """One lost transaction: which write's and partition's it was, and where its rows are."""
+
+    spec: WriteSpec
+    partition: int
+    kept: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class WriteKeptTask:
+    """The function that ``mapInArrow`` runs to write kept rows again; each row of its input is the number of an entry.
+
+    Attributes:
+        entries: what is written.
+        keep_in: the folder with the rows.
+
+    The others are those of ``WriteTask``.
+    """
+
+    entries: tuple[KeptRows, ...]
+    query_id: str
+    generation: int
+    batch: int
+    first_task_attempt_id: int
+    incarnation: int
+    keep_in: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the entries of one task and yield their results."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        slot = context.taskAttemptId() - self.first_task_attempt_id
+        for numbers in batches:
+            for number in numbers.column(0).to_pylist():
+                yield _result(self._write(self.entries[number], slot), context)
+
+    def _write(self, entry: KeptRows, slot: int) -> list[dict[str, Any]]:
+        spec = entry.spec
+        attempt = TaskAttempt(
+            self.query_id,
+            spec.name,
+            self.generation,
+            self.batch,
+            spec.write,
+            entry.partition,
+            slot,
+            incarnation=self.incarnation,
+        )
+        writer = _Writer(spec, attempt, digest_only=False, keep_in=None, kept=entry.kept)
+
+        def add_all() -> None:
+            for rows in read_kept(self.keep_in, entry.kept):
+                writer.add(rows, None)
+
+        results = _finished([writer], add_all)
+        return [{**result, "partition": entry.partition} for result in results]
+
+
+def _finished(writers: list[_Writer], add_all: Callable[[], None]) -> list[dict[str, Any]]:
+    """Feed the writers and pre-commit; a failure discards them all."""
+    try:
+        add_all()
+        failpoints.hit("task.pre_commit.before")
+        results = [writer.finish() for writer in writers]
+    except RefusedRecordError as error:
+        _discard(writers)
+        results = [{"refused": str(error)}]
+    except BaseException:
+        _discard(writers)
+        raise
+    failpoints.hit("task.pre_commit.after")
+    return results
+
+
+def _result(results: list[dict[str, Any]], context: Any) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    where = {"partition": context.partitionId(), "attempt": context.attemptNumber(), "stage": context.stageId()}
+    return pa.RecordBatch.from_pydict({"result": [json.dumps({**where, **result}) for result in results]})
+
+
 class _Writer:
     """One write in one task."""
 
-    def __init__(self, spec: WriteSpec, attempt: TaskAttempt, digest_only: bool) -> None:  # noqa: FBT001
+    def __init__(
+        self,
+        spec: WriteSpec,
+        attempt: TaskAttempt,
+        digest_only: bool,  # noqa: FBT001
+        keep_in: str | None,
+        kept: Mapping[str, Any] | None = None,
+    ) -> None:
         self._spec = spec
         self._attempt = attempt
         self._digest_only = digest_only
+        self._keeper = None if keep_in is None else KeptFile(keep_in, attempt)
+        self._kept = kept
         self._transaction: Any = None
         self._open = False
         self._rows = 0
         self._hash_sum = 0
 
-    def add(self, rows: pa.RecordBatch, hashes: pa.Array) -> None:
+    def add(self, rows: pa.RecordBatch, hashes: pa.Array | None) -> None:
         if rows.num_rows == 0:
             return
         self._rows += rows.num_rows
-        self._hash_sum = (self._hash_sum + hash_sum(hashes)) % 2**64
+        if hashes is not None:
+            self._hash_sum = (self._hash_sum + hash_sum(hashes)) % 2**64
         if self._digest_only:
             return
         if not self._open:
-            self._transaction = self._spec.sink.begin_transaction(self._attempt)
+            attempt = replace(self._attempt, secrets=received(self._spec.name, self._spec.pad))
+            self._transaction = self._spec.sink.begin_transaction(attempt)
             self._open = True
         self._spec.sink.invoke(self._transaction, rows)
+        if self._keeper is not None:
+            self._keeper.add(rows)
 
     def finish(self) -> dict[str, Any]:
+        if self._open and self._keeper is not None:
+            self._kept = self._keeper.finish()
         committable = self._spec.sink.pre_commit(self._transaction) if self._open else None
         return {
             "write": self._spec.write,
             "rows": self._rows,
             "hash_sum": f"{self._hash_sum:016x}",
-            "committable": None if committable is None else dict(committable),
+            "committable": None if committable is None else {**committable, **self._whose()},
         }
+
+    def _whose(self) -> dict[str, Any]:
+        """Return what the committable says of its rows, should they have to be written again."""
+        task = {"task": [self._attempt.write, self._attempt.partition]}
+        return task if self._kept is None else {**task, "rows": dict(self._kept)}
 
     def discard(self) -> None:
         if self._open:
             self._spec.sink.discard(self._transaction)
+        if self._keeper is not None:
+            self._keeper.discard()
 
 
 def _discard(writers: list[_Writer]) -> None:

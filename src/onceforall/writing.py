@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from onceforall import spark_errors
 from onceforall.coordinator import Prepared
 from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError
-from onceforall.protocol.decisions import RunWrites, TakeDigests
+from onceforall.hashing import row_hash
+from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.protocol.entries import Committable, Digest
+from onceforall.protocol.redo import task_of
+from onceforall.secrets import Handover
 from onceforall.sink import TwoPhaseCommitSink
-from onceforall.tasks import RESULT_SCHEMA, WriteSpec, WriteTask
+from onceforall.tasks import RESULT_SCHEMA, KeptRows, WriteKeptTask, WriteSpec, WriteTask
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -86,6 +91,7 @@ class SparkBatchWriter:
         sinks: the query's sinks by name.
         query_id: Spark's query id.
         consume_all: whether every partition must be consumed, so that the state stores commit.
+        keep_in: the folder in which rows are kept until the batch is complete; None: they are not.
         clock: seconds, monotonic.
     """
 
@@ -95,26 +101,42 @@ class SparkBatchWriter:
     sinks: Mapping[str, TwoPhaseCommitSink]
     query_id: str
     consume_all: bool
+    keep_in: str | None = None
     clock: Callable[[], float] = time.monotonic
     _results: list[dict[str, Any]] = field(default_factory=list)
-    _names: list[str] = field(default_factory=list)
-    _incarnation: int = 0
+    _names: dict[int, str] = field(default_factory=dict)
 
     def write(self, decision: RunWrites) -> Prepared:
         """Write and pre-commit; see ``coordinator.BatchWriter``."""
         started = self.clock()
-        self._incarnation = decision.incarnation
-        self._run(decision.generation, decision.reusable, digest_only=False)
-        elapsed_ms = int((self.clock() - started) * 1000)
-        return Prepared(self.prepared_so_far(), self._digests(), elapsed_ms, self._attempts_lost())
+        with _plain_errors(self.batch):
+            self._call_and_write(decision)
+        return self._confirmed(started, self._digests())
+
+    def write_kept(self, decision: WriteKept) -> Prepared:
+        """Write lost transactions again from the rows that were kept; see ``coordinator.BatchWriter``."""
+        started = self.clock()
+        with _plain_errors(self.batch):
+            self._write_kept(decision)
+        return self._confirmed(started, {})
 
     def digest(self, decision: TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
         """Run the batch again without writing; see ``coordinator.BatchWriter``."""
-        self._run(decision.generation, {}, digest_only=True)
+        with _plain_errors(self.batch):
+            self._call_and_write(decision)
         return self._digests()
 
+    @cached_property
+    def _secrets(self) -> Handover:
+        return Handover(self.sinks)
+
+    def _confirmed(self, started: float, digests: Mapping[str, tuple[Digest, ...]]) -> Prepared:
+        committables = {name: tuple(self.sinks[name].confirm(prepared)) for name, prepared in self.prepared_so_far().items()}
+        elapsed_ms = int((self.clock() - started) * 1000)
+        return Prepared(committables, digests, elapsed_ms, self._attempts_lost())
+
     def prepared_so_far(self) -> Mapping[str, tuple[Committable, ...]]:
-        """Return the committables of the jobs that have ended."""
+        """Return the committables of the jobs that have ended, not confirmed yet."""
         committables: dict[str, tuple[Committable, ...]] = {}
         for result in self._results:
             if result.get("committable") is not None:
@@ -137,17 +159,7 @@ class SparkBatchWriter:
         stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
         return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
-    def _run(self, generation: int, reusable: Mapping[str, tuple[Committable, ...]], *, digest_only: bool) -> None:
-        try:
-            self._call_and_write(generation, reusable, digest_only=digest_only)
-        except Exception as error:
-            translated = spark_errors.translated(error)
-            if translated is error:
-                raise
-            logger.debug("batch %d: %s", self.batch, error)
-            raise translated from None
-
-    def _call_and_write(self, generation: int, reusable: Mapping[str, tuple[Committable, ...]], *, digest_only: bool) -> None:
+    def _call_and_write(self, decision: RunWrites | TakeDigests) -> None:
         if self.consume_all:
             self.frame = _without_ordering(self.frame)
         transaction = BatchTransaction(self.sinks)
@@ -155,7 +167,7 @@ class SparkBatchWriter:
         transaction.close()
         if transaction.failure is not None:
             raise transaction.failure
-        self._names = [name for name, _ in transaction.writes]
+        self._names = {i: name for i, (name, _) in enumerate(transaction.writes)}
         frames = {id(frame): frame for _, frame in transaction.writes}
         consumed = len(frames) == 1 and id(self.frame) in frames
         persist = len(frames) > 1 or (self.consume_all and bool(frames) and not consumed)
@@ -165,17 +177,54 @@ class SparkBatchWriter:
             if self.consume_all and not consumed:
                 # A partition whose state store did not commit would fail the next batch.
                 self.frame.count()
-            base = self._first_task_attempt_id()
+            task = self._task(decision)
             for key, frame in frames.items():
                 writes = tuple(
-                    WriteSpec(self.sinks[name], name, i, reusable.get(name, ()))
+                    WriteSpec(self.sinks[name], name, i, self._reusable(decision).get(name, ()), self._secrets.pads.get(name))
                     for i, (name, written) in enumerate(transaction.writes)
                     if id(written) == key
                 )
-                self._job(frame, WriteTask(writes, self.query_id, generation, self.batch, base, digest_only, self._incarnation))
+                self._job(frame, replace(task, writes=writes))
         finally:
             if persist:
                 self.frame.unpersist()
+
+    @staticmethod
+    def _reusable(decision: RunWrites | TakeDigests) -> Mapping[str, tuple[Committable, ...]]:
+        return decision.reusable if isinstance(decision, RunWrites) else {}
+
+    def _task(self, decision: RunWrites | TakeDigests) -> WriteTask:
+        base = self._first_task_attempt_id()
+        if isinstance(decision, TakeDigests):
+            return WriteTask((), self.query_id, decision.generation, self.batch, base, digest_only=True)
+        return WriteTask(
+            (),
+            self.query_id,
+            decision.generation,
+            self.batch,
+            base,
+            digest_only=False,
+            incarnation=decision.incarnation,
+            redo=decision.redo,
+            keep_in=self.keep_in,
+        )
+
+    def _write_kept(self, decision: WriteKept) -> None:
+        assert self.keep_in is not None
+        entries = []
+        for name, committables in decision.lost.items():
+            for committable in committables:
+                write, partition = task_of(committable)
+                self._names[write] = name
+                spec = WriteSpec(self.sinks[name], name, write, pad=self._secrets.pads.get(name))
+                entries.append(KeptRows(spec, partition, committable["rows"]))
+        base = self._first_task_attempt_id()
+        task = WriteKeptTask(
+            tuple(entries), self.query_id, decision.generation, self.batch, base, decision.incarnation, self.keep_in
+        )
+        # One number per partition: each entry is a task of its own.
+        numbers = self.frame.sparkSession.range(0, len(entries), 1, len(entries))
+        self._collect(numbers.mapInArrow(task, RESULT_SCHEMA))
 
     def _job(self, frame: DataFrame, task: WriteTask) -> None:
         from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
@@ -183,9 +232,12 @@ class SparkBatchWriter:
         columns = []
         for i, spec in enumerate(task.writes):
             taken = spec.sink.columns(frame.schema)
-            columns += [F.struct(*taken).alias(f"w{i}"), F.xxhash64(*taken).alias(f"h{i}")]
-        rows = frame.select(*columns).mapInArrow(task, RESULT_SCHEMA).collect()
-        results = [json.loads(row["result"]) for row in rows]
+            columns += [F.struct(*taken).alias(f"w{i}"), row_hash(frame, taken).alias(f"h{i}")]
+        self._collect(frame.select(*columns).mapInArrow(task, RESULT_SCHEMA))
+
+    def _collect(self, frame: DataFrame) -> None:
+        with self._secrets.around(frame.sparkSession.sparkContext):
+            results = [json.loads(row["result"]) for row in frame.collect()]
         self._results += [result for result in results if "refused" not in result]
         refused = [result["refused"] for result in results if "refused" in result]
         if refused:
@@ -211,6 +263,19 @@ class SparkBatchWriter:
             return True
         stages = [context.statusTracker().getStageInfo(stage) for stage in {result["stage"] for result in self._results}]
         return any(stage is None or stage.numFailedTasks > 0 or stage.currentAttemptId > 0 for stage in stages)
+
+
+@contextmanager
+def _plain_errors(batch: int) -> Iterator[None]:
+    """Turn an error of Spark's into one whose text Spark can take."""
+    try:
+        yield
+    except Exception as error:
+        translated = spark_errors.translated(error)
+        if translated is error:
+            raise
+        logger.debug("batch %d: %s", batch, error)
+        raise translated from None
 
 
 def _without_ordering(frame: DataFrame) -> DataFrame:

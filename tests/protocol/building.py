@@ -41,12 +41,17 @@ def prepared(batch=0, elapsed_ms=0, attempts_lost=False, **committables):
     return saw.WritesPrepared(committables or {"a": (handle("a0"),)}, digests(batch), elapsed_ms, attempts_lost)
 
 
-def answers(*completed, retired=(), lost=()):
-    return saw.SinkAnswers(tuple(completed), tuple(retired), tuple(saw.Lost("a", c, "PRODUCER_FENCED") for c in lost))
+def answers(*completed, retired=(), lost=(), in_doubt=()):
+    missing = [tuple(saw.Lost("a", c, "PRODUCER_FENCED") for c in cs) for cs in (lost, in_doubt)]
+    return saw.SinkAnswers(tuple(completed), tuple(retired), *missing)
 
 
 def committed(*completed, sealed=False, **more):
     return saw.SinksCommitted({"a": answers(*completed, **more)}, sealed=sealed)
+
+
+def task(name, partition=0, **fields):
+    return handle(name, task=[0, partition], **fields)
 
 
 class Walk:
@@ -78,6 +83,11 @@ class Walk:
 
     def recovering(self, past=EMPTY, asked=None, spark_committed=-1):
         return self.sealing(asked).feed(saw.PastSealed(past, spark_committed))
+
+    def redoing(self, *lost, stayed=(), asked=None):
+        """Recovery has lost these; NEW to FENCING_LOST."""
+        past = history(0, done=False, a=(*stayed, *lost))
+        return self.recovering(past, asked).feed(saw.SinksRecovered({"a": answers(*stayed, lost=lost)}))
 
     def writing(self, past=EMPTY, asked=None):
         return self.recovering(past, asked).feed(saw.SinksRecovered({}))

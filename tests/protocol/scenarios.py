@@ -12,7 +12,7 @@ from onceforall.protocol.machine import (
     Phase,
     Run,
 )
-from protocol.building import CONFIG, Walk, answers, committed, digests, handle, history, prepared, request
+from protocol.building import CONFIG, Walk, answers, committed, digests, handle, history, prepared, request, task
 
 PAIRS = [(phase, event) for phase, row in TRANSITIONS.items() for event in row]
 EVENTS = saw.Event.__args__
@@ -21,6 +21,8 @@ OURS = Claim("query", "older run", "/checkpoint")
 P = Phase
 W = Walk
 EMPTY_INSPECTION = saw.LogInspected(None, own_sealed=False)
+LOST = task("a0")
+KEPT = task("a0", rows={"file": "0.0/0-0-0.arrow"})
 RECOVERED = saw.SinksRecovered({"a": answers(handle("a0"))})
 SCENARIOS = [
     (W, request(), P.INSPECTING),
@@ -36,6 +38,18 @@ SCENARIOS = [
     (lambda: W().recovering(history(0), request(stateful=True)), saw.SinksRecovered({}), P.DIGESTING),
     (lambda: W().recovering(history(5)), saw.SinksRecovered({}), P.STOPPED),
     (lambda: W().recovering(history(0, done=False)), saw.StopRequested(("a",)), P.STOPPED),
+    (
+        lambda: W().recovering(history(0, done=False, a=(LOST,))),
+        saw.SinksRecovered({"a": answers(lost=[LOST])}),
+        P.FENCING_LOST,
+    ),
+    (lambda: W().redoing(LOST), saw.LostFenced(), P.WRITING),
+    (lambda: W(durable=True).redoing(KEPT), saw.LostFenced(), P.WRITING_KEPT),
+    (lambda: W().redoing(LOST), saw.StopRequested(("a",)), P.STOPPED),
+    (lambda: writing_kept(), prepared(a=(task("new"),)), P.DECIDING),
+    (lambda: writing_kept(), prepared(a=()), P.ABORTING),
+    (lambda: writing_kept(), saw.WritesFailed("reason"), P.ABORTING),
+    (lambda: writing_kept().feed(prepared(a=(task("new"),)), saw.DecisionAppended(1)), committed(task("new")), P.CLOSING_PAST),
     (lambda: closing_past(request(1)), saw.DoneAppended(), P.WRITING),
     (lambda: closing_past(request(0)), saw.DoneAppended(), P.READY),
     (lambda: closing_past(request(0, stateful=True)), saw.DoneAppended(), P.DIGESTING),
@@ -65,6 +79,10 @@ SCENARIOS = [
     (lambda: W().closing(), saw.AppendUnknown("no answer"), P.STOPPED),
     (lambda: W().closing().feed(saw.AppendFenced()), request(), P.STOPPED),
 ]
+
+
+def writing_kept():
+    return Walk(durable=True).redoing(KEPT).feed(saw.LostFenced())
 
 
 def closing_past(asked):

@@ -23,6 +23,7 @@ from onceforall.protocol.machine import (
     REUSE_WITHIN_BATCHES,
     SWEEPS_AFTER_LOSS,
     CommitPermit,
+    leftovers,
 )
 from protocol.building import Walk, answers, commit, committed, digests, handle, history, prepared, request
 from protocol.scenarios import EMPTY_INSPECTION, OURS, SCENARIOS, P, closing_past, digesting
@@ -80,11 +81,17 @@ def test_a_sink_that_is_gone_and_had_no_rows_or_is_done_does_not_matter():
 
 
 def test_recovery_sweeps_every_sink_and_spares_what_is_decided():
-    sweeps = Walk().recovering(history(0, done=False, a=(handle("a0"), handle("a1")))).only(do.RecoverSinks).sweeps
+    past = history(0, done=False, a=(handle("a0"), handle("a1")), b=(handle("b0"),))
+    sweeps = Walk().recovering(past).only(do.RecoverSinks).sweeps
     assert set(sweeps) == {"a", "b"}
-    assert sweeps["a"].spared == {"a0", "a1"}
-    assert sweeps["b"].spared == frozenset()
+    assert sweeps["a"].spared == sweeps["b"].spared == {"a0", "a1", "b0"}
     assert all((s.generation, s.own, s.query_id, s.sink) == (1, False, "query", name) for name, s in sweeps.items())
+
+
+def test_what_a_sink_that_is_gone_has_decided_is_spared_also_when_it_is_known_to_be_complete():
+    past = history(3, done=False, gone=(handle("x"),), a=(handle("a0"),))
+    walk = Walk().sealing(request(4)).feed(saw.PastSealed(past, 3))
+    assert all(sweep.spared == {"x", "a0"} for sweep in walk.only(do.RecoverSinks).sweeps.values())
 
 
 def test_a_batch_of_the_past_gets_its_done_in_our_chain_before_the_next_is_written():
@@ -99,11 +106,12 @@ def test_a_decided_batch_is_skipped_on_its_replay():
     assert closing_past(request(0)).feed(saw.DoneAppended()).decisions == (do.ReturnBatch(0),)
 
 
-def test_a_transaction_that_is_lost_in_recovery_stops_the_run():
+def test_a_transaction_that_is_lost_and_does_not_say_whose_rows_it_held_stops_the_run():
     walk = Walk().recovering(history(0, done=False), request(0)).feed(saw.SinksRecovered({"a": answers(lost=[handle("a0")])}))
     assert walk.stopped_with(TransactionLostError)
     assert "a0" in walk.only(do.StopRun).message
     assert "PRODUCER_FENCED" in walk.only(do.StopRun).message
+    assert "onceforall.inDoubt=committed" in walk.only(do.StopRun).message
 
 
 def test_what_spark_has_committed_was_complete_and_cannot_be_lost():
@@ -266,6 +274,25 @@ def test_a_sweep_of_ones_own_spares_what_is_committed_and_comes_before_done():
     sweeps = walk.only(do.SweepOwn).sweeps
     assert sweeps["a"].spared == {"a0"}
     assert all(s.own and s.generation == 1 for s in sweeps.values())
+
+
+def test_a_run_that_ends_soon_after_a_lost_attempt_sweeps_its_own_generation_once_more():
+    assert leftovers(Walk().ready().run) == {}
+    run = Walk().ready().batch(1, prepared(1, attempts_lost=True, a=(handle("a1"),))).run
+    assert {(s.own, s.generation) for s in leftovers(run).values()} == {(True, 1)}
+
+
+def test_a_run_that_ends_in_doubt_spares_what_it_has_decided():
+    walk = Walk().committing(prepared(attempts_lost=True)).feed(saw.StopRequested(("a",)))
+    assert leftovers(walk.run)["a"].spared == {"a0"}
+
+
+@pytest.mark.parametrize("unanswered", [True, False])
+def test_leftovers_of_a_run_whose_append_got_no_answer_spare_what_may_be_decided(unanswered):
+    walk = Walk().deciding(prepared(attempts_lost=True))
+    if unanswered:
+        walk.feed(saw.AppendUnknown("no answer"))
+    assert leftovers(walk.run)["a"].spared == {"a0"}
 
 
 def test_another_lost_attempt_begins_the_count_anew():

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onceforall.protocol.sweeping import Sweep
 
@@ -31,10 +33,30 @@ def test_what_is_spared_is_never_covered(sweep, generation):
     assert not sweep.covers("query", "a", generation, "spared")
 
 
-@pytest.mark.parametrize(("query", "sink"), [("query2", "a"), ("quer", "a"), ("query", "a1"), ("query", "")])
-def test_what_is_of_another_query_or_sink_is_never_covered(query, sink):
-    assert not OWN.covers(query, sink, 0, "x")
+@pytest.mark.parametrize("sweep", [OLDER, OWN])
+@pytest.mark.parametrize("generation", [0, 4, 5])
+@pytest.mark.parametrize("query", ["query2", "quer", "", "Query"])
+def test_what_is_of_another_query_is_never_covered(sweep, generation, query):
+    assert not sweep.covers(query, "a", generation, "x")
+
+
+@pytest.mark.parametrize("sink", ["b", "a1", "", "A"])
+def test_what_another_sink_left_is_covered_in_older_generations_only(sink):
+    assert OLDER.covers("query", sink, 4, "x")
+    assert OWN.covers("query", sink, 4, "x")
+    assert not OWN.covers("query", sink, 5, "x")
+    assert not OWN.covers("query", sink, 6, "x")
 
 
 def test_names_are_compared_as_a_whole():
     assert OWN.covers("query", "a", 5, "spared.1")
+
+
+QUERIES, SINKS, NAMES = st.sampled_from(["query", "other"]), st.sampled_from(["a", "b"]), st.sampled_from(["x", "spared"])
+
+
+@given(st.booleans(), QUERIES, SINKS, st.integers(0, 8), NAMES)
+def test_the_rule_in_one_sentence(own, query, sink, generation, name):
+    covered = Sweep("query", "a", 5, own, frozenset({"spared"})).covers(query, sink, generation, name)
+    nobody_can_decide_it = generation < 5 or (own and (sink, generation) == ("a", 5))
+    assert covered == (query == "query" and name != "spared" and nobody_can_decide_it)

@@ -45,16 +45,26 @@ class Writer:
         self.tasks = []
 
     def write(self, decision):
+        everything = itertools.product(range(len(self.world.clusters)), range(self.world.options.partitions))
+        return self._write(decision, set(everything) if decision.redo is None else decision.redo)
+
+    def write_kept(self, decision):
+        return self._write(decision, {tuple(c["task"]) for cs in decision.lost.values() for c in cs})
+
+    def _write(self, decision, wanted):
         assert decision.batch == self.batch
         whims = self.driver.whims
         slots = itertools.count()
         losers = 0
-        for sink, cluster in self.world.clusters.items():
+        for write, (sink, cluster) in enumerate(self.world.clusters.items()):
             for partition in range(self.world.options.partitions):
+                if (write, partition) not in wanted:
+                    continue
                 for _ in range(2 if whims("second attempt") else 1):
                     worker = 1 if whims("other worker") else 0
                     avoided = self.driver.sinks[sink].burnt
-                    task = Task(cluster, decision, sink, partition, next(slots), worker, avoided, self.driver.incarnation)
+                    place = (write, partition)
+                    task = Task(cluster, decision, sink, place, next(slots), worker, avoided, self.driver.incarnation)
                     self.world.tasks.append(task)
                     if task.owner[2] in {t.owner[2] for t in self.tasks if t.sink == sink}:
                         losers += 1
@@ -71,10 +81,12 @@ class Writer:
                 raise AttemptFailedError("a task failed")
         if whims("user error"):
             raise UserError("the function of the batch raised")
-        return Prepared(self.prepared_so_far(), self.digest(None), 0, attempts_lost=losers > 0)
+        return Prepared(self.prepared_so_far(), self.digest(decision), 0, attempts_lost=losers > 0)
 
     def digest(self, decision):
-        return {"s0/0": (Digest(self.batch, self.batch),)}
+        decided = self.world.digests.get(self.batch, 0)
+        rows = decided + 1 if self.driver.whims("other rows") else decided
+        return {"s0/0": (Digest(rows, self.batch),)}
 
     def wait_for_tasks(self):
         """The wait is bounded: tasks may go on after it."""
@@ -105,7 +117,12 @@ class Driver:
             now=lambda: NOON,
         )
         config = RunConfig(
-            "query", f"run{number}", "/checkpoint", tuple(self.sinks), roll_after_entries=world.options.roll_after_entries
+            "query",
+            f"run{number}",
+            "/checkpoint",
+            tuple(self.sinks),
+            roll_after_entries=world.options.roll_after_entries,
+            durable=world.options.durable,
         )
         outside = World(
             log=self.log,

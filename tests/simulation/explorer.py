@@ -31,9 +31,11 @@ def random_options(rng, **fixed):
         "partitions": rng.choice((1, 2)),
         "sinks": rng.choice((1, 1, 2)),
         "generations": rng.choice((2, 3, 4)),
-        "timeouts": rng.choice((0, 0, 0, 1)),
+        "timeouts": rng.choice((0, 0, 1, 3)),
         "stateful": rng.random() < 0.3,
+        "expiries": rng.choice((0, 0, 2)),
         "roll_after_entries": rng.choice((3, 1000, 1000)),
+        "durable": rng.random() < 0.3,
     }
     return Options(**{**options, **fixed})
 
@@ -51,6 +53,7 @@ def explore(seed, moves=60, **fixed):
         "second attempt": rng.choice((0, 0, 0.3)),
         "other worker": rng.choice((0, 0.3)),
         "user error": rng.choice((0, 0, 0.1)),
+        "other rows": rng.choice((0, 0.6)),
         "trailing decisions first": 0.5,
     }
     simulation = Simulation(options, faults, lambda whim: rng.random() < rates[whim])
@@ -70,7 +73,7 @@ def explore(seed, moves=60, **fixed):
     return simulation.outcomes
 
 
-def _move(simulation, rng):
+def _move(simulation, rng):  # noqa: PLR0911  one return for each move that says more than its name
     live, tasks, late, opened = simulation.live, simulation.unfinished_tasks, simulation.late, simulation.open_transactions
     backgrounds, keepers = simulation.backgrounds, simulation.house_keepers
     weights = {
@@ -81,6 +84,7 @@ def _move(simulation, rng):
         "task": 3 * bool(tasks),
         "late": 1 * bool(late),
         "timeout": 1 * bool(opened and simulation.timeouts),
+        "expire": 1 * bool(simulation.expiries and simulation.idle_transactions),
         "housekeeping": 1 * bool(keepers),
         "background": 4 * bool(backgrounds),
     }
@@ -111,6 +115,10 @@ def _move(simulation, rng):
         cluster, name = rng.choice(opened)
         simulation.time_out(cluster, name)
         return f"timeout({name})"
+    elif move == "expire":
+        cluster, name = rng.choice(simulation.idle_transactions)
+        simulation.expire(cluster, name)
+        return f"expire({name})"
     elif move == "housekeeping":
         rng.choice(keepers).house_keep()
     else:

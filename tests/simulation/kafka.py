@@ -82,6 +82,11 @@ class Cluster:
         self._abort(name, txn, "timeout")
         txn.epoch, txn.state = txn.epoch + 1, "A"
 
+    def expire(self, name):
+        """Forget an idle id, as brokers do after days; whoever asks for it is told that nobody knows it."""
+        assert self.txns[name].state in {"C", "A"}
+        self.txns[name] = Txn(self.txns[name].epoch + 1000)
+
     def deliver_late(self, index):
         kind, name, epoch = self.late.pop(index)
         if kind == "end":
@@ -111,6 +116,10 @@ def name_of(sink, generation, incarnation, slot, turn):
     return f"{sink}:{generation}:{incarnation}:{slot}.{turn}"
 
 
+def sink_of(name):
+    return name.split(":")[0]
+
+
 def generation_of(name):
     return int(name.split(":")[1])
 
@@ -118,11 +127,12 @@ def generation_of(name):
 class Task:
     """One attempt of one task: three operations (get a producer, write, pre-commit), then a committable or an error."""
 
-    def __init__(self, cluster, decision, sink, partition, slot, worker, avoided, incarnation):
+    def __init__(self, cluster, decision, sink, place, slot, worker, avoided, incarnation):
+        self.place = place
         self.cluster, self.sink, self.slot, self.incarnation = cluster, sink, slot, incarnation
         self.generation, self.batch = decision.generation, decision.batch
-        self.owner = (decision.batch, decision.generation, partition, slot)
-        self.reusable = {c["name"]: c for c in decision.reusable.get(sink, ())}
+        self.owner = (decision.batch, decision.generation, place[1], slot)
+        self.reusable = {c["name"]: c for c in getattr(decision, "reusable", {}).get(sink, ())}
         self.avoided = set(avoided)
         self.pool = cluster.world.pools.setdefault((worker, decision.generation, sink), [])
         self.producer = None
@@ -175,7 +185,8 @@ class Task:
         txn = self.cluster.txns[self.producer.name]
         if (txn.epoch, txn.state, txn.owner) != (self.producer.epoch, "O", self.owner):
             raise FencedProducerError(f"{self.producer.name} was fenced before its pre-commit")
-        self.committable = {"name": self.producer.name, "epoch": self.producer.epoch, "owner": list(self.owner)}
+        of_task = {"owner": list(self.owner), "task": list(self.place), "rows": {}}
+        self.committable = {"name": self.producer.name, "epoch": self.producer.epoch, **of_task}
         self.producer.last_batch, self.producer.in_use = self.batch, False
 
 
@@ -204,17 +215,30 @@ class SimulatedSink(TwoPhaseCommitSink):
     def commit(self, permit, committables):
         if permit is None or not any(g == permit.generation and i == permit.index for g, i in self.cluster.world.commits):
             raise Violation(f"{permit} permits what no COMMIT decides")
-        completed, retired, lost = [], [], []
+        completed, retired, lost, in_doubt = [], [], [], []
         for committable in committables:
             name, epoch = committable["name"], committable["epoch"]
             reason = self._ask("end", name, epoch, lambda name=name, epoch=epoch: self.cluster.end(name, epoch))
             if reason is not None:
-                lost.append(LostTransaction(committable, reason))
+                outcome = self._outcome(committable)
+                {"visible": retired, "aborted": lost, "unknown": in_doubt}[outcome].append(
+                    committable if outcome == "visible" else LostTransaction(committable, reason)
+                )
             elif name in self.doubtful:
                 retired.append(committable)
             else:
                 completed.append(committable)
-        return CommitReport(tuple(completed), tuple(retired), tuple(lost))
+        return CommitReport(tuple(completed), tuple(retired), tuple(lost), tuple(in_doubt))
+
+    def _outcome(self, committable):
+        """Look into the system's own records, which do not lie."""
+        point()
+        if self.faults.take("list") is not None:
+            raise SinkUnavailableError("no answer to the question what became of it")
+        owner = tuple(committable["owner"])
+        if owner in self.cluster.visible.values():
+            return "visible"
+        return "aborted" if (self.cluster.sink, owner) in self.cluster.world.aborts else "unknown"
 
     def abort(self, committables):
         for committable in committables:
@@ -229,14 +253,16 @@ class SimulatedSink(TwoPhaseCommitSink):
         point()
         if self.faults.take("list") is not None:
             raise SinkUnavailableError("no answer to the listing")
-        names = self.cluster.open_transactions()
-        covered = [n for n in names if sweep.covers("query", self.cluster.sink, generation_of(n), n)]
+        # All sinks write to one system, and each sees what any of them has open.
+        names = [n for cluster in self.cluster.world.clusters.values() for n in cluster.open_transactions()]
+        covered = [n for n in names if sweep.covers("query", sink_of(n), generation_of(n), n)]
         for name in covered:
             self._fence(name, "a sweep")
         return len(covered)
 
     def _fence(self, name, why):
-        self._ask("fence", name, 0, lambda: self.cluster.initialise(name, why))
+        cluster = self.cluster.world.clusters[sink_of(name)]
+        self._ask("fence", name, 0, lambda: cluster.initialise(name, why))
 
     def _ask(self, kind, name, epoch, perform):
         point()
@@ -246,7 +272,7 @@ class SimulatedSink(TwoPhaseCommitSink):
         if fault == "after":
             perform()
         if fault == "late":
-            self.cluster.late.append((kind, name, epoch))
+            self.cluster.world.clusters[sink_of(name)].late.append((kind, name, epoch))
         # A request without an answer may come twice, or later: the id's epoch is not shared with a next transaction.
         if kind == "end":
             self.doubtful.add(name)

@@ -12,6 +12,7 @@ from onceforall.protocol import machine
 from onceforall.protocol.history import EMPTY, History, fold
 from onceforall.protocol.machine import TRANSITIONS, Phase, Transition
 from onceforall.protocol.sweeping import Sweep
+from simulation.kafka import SimulatedSink
 
 
 def _row(patch, phase, event, apply, *to):
@@ -48,6 +49,14 @@ def commit_before_the_decision_is_durable(patch):
 
 def a_sweep_takes_newer_generations(patch):
     patch.setattr(Sweep, "covers", lambda sweep, query, sink, generation, name: name not in sweep.spared)
+
+
+def a_sink_spares_only_its_own(patch):
+    def sweeps(run, spared, *, own):
+        names = {sink: frozenset(c["name"] for c in spared.get(sink, ())) for sink in run.config.sinks}
+        return {sink: Sweep("query", sink, run.generation, own, names[sink]) for sink in run.config.sinks}
+
+    patch.setattr(machine, "_sweeps", sweeps)
 
 
 def own_leftovers_are_swept_at_the_decision(patch):
@@ -120,6 +129,40 @@ def a_fenced_append_counts_as_done(patch):
     patch.setattr(Coordinator, "_executors", {**Coordinator._executors, do.AppendCommit: (append_commit, "append_commit")})
 
 
+def a_redo_writes_every_task_again(patch):
+    def lost_fenced(run, event):
+        after, decisions = machine._lost_fenced(run, event)
+        return after, tuple(replace(d, redo=None) if isinstance(d, do.RunWrites) else d for d in decisions)
+
+    def anything(*_):
+        return None
+
+    patch.setattr(machine, "written_again", anything)
+    _row(patch, Phase.FENCING_LOST, saw.LostFenced, lost_fenced)
+
+
+def a_redo_is_committed_under_the_old_decision(patch):
+    def written_again(run, event):
+        decided = run.history.decided
+        commit = machine.merged(decided.commit, run.redo, event.committables)
+        permit = do.CommitPermit(decided.generation, decided.index, commit.batch)
+        history = History(replace(decided, commit=commit))
+        return replace(run, phase=Phase.COMMITTING, history=history), (do.CommitSinks(permit, commit.committables),)
+
+    def prepared(run, event):
+        return machine._prepared(run, event) if run.redo is None else written_again(run, event)
+
+    for phase in (Phase.WRITING, Phase.WRITING_KEPT):
+        _row(patch, phase, saw.WritesPrepared, prepared, Phase.COMMITTING)
+
+
+def what_is_committed_counts_as_lost(patch):
+    def outcome(sink, committable):
+        return "aborted"
+
+    patch.setattr(SimulatedSink, "_outcome", outcome)
+
+
 def recovery_does_not_complete(patch):
     def sealed(run, event):
         decided = event.history.decided
@@ -134,6 +177,7 @@ MUTANTS = [
     the_past_is_read_but_not_sealed,
     commit_before_the_decision_is_durable,
     a_sweep_takes_newer_generations,
+    a_sink_spares_only_its_own,
     own_leftovers_are_swept_at_the_decision,
     an_append_without_an_answer_aborts,
     handles_in_doubt_are_used_again,
@@ -144,4 +188,7 @@ MUTANTS = [
     a_decided_batch_is_written_again,
     a_fenced_append_counts_as_done,
     recovery_does_not_complete,
+    a_redo_writes_every_task_again,
+    a_redo_is_committed_under_the_old_decision,
+    what_is_committed_counts_as_lost,
 ]

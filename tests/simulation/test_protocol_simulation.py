@@ -32,13 +32,14 @@ def test_long_random_schedules_keep_the_promise():
 
 
 def test_random_schedules_reach_every_way_in_which_a_driver_can_end():
-    outcomes = outcomes_of(range(250))
+    outcomes = outcomes_of(range(250)) + outcomes_of(range(600), timeouts=3, generations=4, expiries=0, durable=False)
     assert set(outcomes) >= {
         "finished",
         "killed",
         "FencedError",
         "OutcomeUnknownError",
         "TransactionLostError",
+        "NondeterministicReplayError",
         "InDoubtError",
         "AttemptFailedError",
         "SparkConflictError",
@@ -55,15 +56,46 @@ def test_a_seed_replays_its_schedule_exactly(monkeypatch):
 @pytest.mark.parametrize("break_a_guard", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_broken_guard_is_found(break_a_guard, monkeypatch):
     break_a_guard(monkeypatch)
-    assert first_violation(600) is not None
+    assert first_violation(3000) is not None
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("lost", [1, 2, 4])
+def test_a_lost_batch_is_redone_whatever_step_of_the_redo_a_crash_meets(durable, stateful, lost):
+    """Decided, then timed out in part or whole; the successor is killed in front of each of its operations in turn."""
+    steps, crashes = 0, 0
+    while True:
+        steps += 1
+        simulation = Simulation(Options(batches=2, sinks=2, timeouts=lost, durable=durable, stateful=stateful))
+        try:
+            simulation.start()
+            first = simulation.drivers[0]
+            while not simulation.world.commits:
+                simulation.step(first, 1)
+            for cluster, name in simulation.open_transactions[:lost]:
+                simulation.time_out(cluster, name)
+            simulation.crash(first)
+            simulation.start()
+            simulation.step(simulation.drivers[1], steps)
+            crashes += simulation.drivers[1].actor.running
+            over = not simulation.drivers[1].actor.running
+            assert len(simulation.world.lost) == lost
+            simulation.heal()
+        finally:
+            simulation.close()
+        if over:
+            break
+    assert crashes > 40, "the successor had hardly a step to be killed in front of"
 
 
 def test_ids_that_are_counted_anew_in_each_batch_let_a_late_task_abort_what_is_decided():
     """Why an id that a lost task attempt may still claim must not be given out again in a later batch."""
     # In batch 0 a speculative attempt (slot 1) has not begun yet; in batch 1 a task of another worker has slot 1.
     batch_0 = [("second attempt", 1), ("other worker", 0), ("other worker", 0), ("second attempt", 0), ("other worker", 0)]
-    batch_1 = [("second attempt", 0), ("other worker", 0), ("second attempt", 0), ("other worker", 1), ("user error", 0)]
-    whims = iter([*batch_0, ("user error", 0), ("trailing decisions first", 1), *batch_1])
+    batch_1 = [("second attempt", 0), ("other worker", 0), ("second attempt", 0), ("other worker", 1)]
+    written = [("user error", 0), ("other rows", 0)]
+    whims = iter([*batch_0, *written, ("trailing decisions first", 1), *batch_1, *written])
 
     def planned(whim):
         name, answer = next(whims)
@@ -107,12 +139,19 @@ class ProtocolMachine(RuleBasedStateMachine):
         sinks=st.integers(1, 2),
         stateful=st.booleans(),
         roll=st.sampled_from((3, 1000)),
-        timeouts=st.integers(0, 1),
+        timeouts=st.integers(0, 2),
+        durable=st.booleans(),
         whims=st.sets(st.sampled_from(("second attempt", "other worker", "trailing decisions first"))),
     )
-    def begin(self, partitions, sinks, stateful, roll, timeouts, whims):
+    def begin(self, partitions, sinks, stateful, roll, timeouts, durable, whims):
         options = Options(
-            batches=2, partitions=partitions, sinks=sinks, stateful=stateful, roll_after_entries=roll, timeouts=timeouts
+            batches=2,
+            partitions=partitions,
+            sinks=sinks,
+            stateful=stateful,
+            roll_after_entries=roll,
+            timeouts=timeouts,
+            durable=durable,
         )
         self.faults = PlannedFaults()
         self.simulation = Simulation(options, self.faults, lambda whim: whim in whims)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from onceforall.errors import OnceForAllError
 from onceforall.protocol.entries import Claim, Commit, Committable
+from onceforall.protocol.redo import Task
 from onceforall.protocol.sweeping import Sweep
 
 
@@ -56,16 +57,35 @@ class RecoverSinks:
 
 
 @dataclass(frozen=True)
+class FenceLost:
+    """Fence lost transactions, before they are written again. Answer: LostFenced, or StopRequested."""
+
+    committables: Mapping[str, tuple[Committable, ...]]
+
+
+@dataclass(frozen=True)
 class RunWrites:
     """Run the user's function and the jobs of its writes. Answer: WritesPrepared or WritesFailed.
 
-    ``incarnation`` is part of the name of every new handle; see ``state.Run``.
+    ``incarnation`` is part of the name of every new handle; see ``state.Run``. ``redo``: only these tasks write, all others only
+    digest; None: all write.
     """
 
     batch: int
     generation: int
     reusable: Mapping[str, tuple[Committable, ...]]
     incarnation: int = 0
+    redo: frozenset[Task] | None = None
+
+
+@dataclass(frozen=True)
+class WriteKept:
+    """Write lost transactions again from the rows that were kept beside the log. Answer: WritesPrepared or WritesFailed."""
+
+    batch: int
+    generation: int
+    incarnation: int
+    lost: Mapping[str, tuple[Committable, ...]]
 
 
 @dataclass(frozen=True)
@@ -150,7 +170,9 @@ Decision = (
     | ClaimGeneration
     | SealPast
     | RecoverSinks
+    | FenceLost
     | RunWrites
+    | WriteKept
     | TakeDigests
     | AppendCommit
     | CommitSinks

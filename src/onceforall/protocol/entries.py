@@ -26,6 +26,11 @@ class Digest:
     hash_sum: int
 
 
+def total(digests: tuple[Digest, ...]) -> Digest:
+    """Add up the digests of all tasks of a write."""
+    return Digest(sum(d.rows for d in digests), sum(d.hash_sum for d in digests) % 2**64)
+
+
 @dataclass(frozen=True)
 class Claim:
     """Entry 0 of a chain: a run of the query owns this generation."""

@@ -25,6 +25,7 @@ class SinkAnswers:
     completed: tuple[Committable, ...] = ()
     retired: tuple[Committable, ...] = ()
     lost: tuple[Lost, ...] = ()
+    in_doubt: tuple[Lost, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ class SinksRecovered:
 
     answers: Mapping[str, SinkAnswers]
     sealed: bool = False
+
+
+@dataclass(frozen=True)
+class LostFenced:
+    """Nobody can commit the lost transactions any more, however late a request arrives."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +159,7 @@ Event = (
     | GenerationClaimed
     | PastSealed
     | SinksRecovered
+    | LostFenced
     | DoneAppended
     | WritesPrepared
     | WritesFailed

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from onceforall.errors import CheckpointMismatchError, FencedError, OnceForAllError
-from onceforall.protocol.entries import Claim, Commit, Digest
+from onceforall.protocol.entries import Claim, Commit, Digest, total
 from onceforall.protocol.events import BatchRequested
 from onceforall.protocol.history import History
 from onceforall.protocol.state import RunConfig
@@ -70,7 +70,8 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
         return Refusal(
             CheckpointMismatchError,
             f"Spark asks for batch {request.batch}, but the last batch decided in the commit log is {last}: batches "
-            f"{last + 1} to {request.batch - 1} were run without onceforall, or entries of the commit log are missing. {REMEDY}",
+            f"{last + 1} to {request.batch - 1} were run without onceforall, or entries of the commit log are missing. If a plain query ran on "
+            f"this checkpoint, set its commit log aside with 'onceforall detach' and start again. {REMEDY}",
         )
     if request.offsets != decided.commit.offsets:
         return Refusal(
@@ -137,8 +138,3 @@ def divergence(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> st
         "sinks hold what was decided, once; the query's state now comes from the replay. Common causes: floating-point sums "
         "after a shuffle, rand(), current_timestamp(), uuid(), a lookup in a table that changes."
     )
-
-
-def total(digests: tuple[Digest, ...]) -> Digest:
-    """Add up the digests of all tasks of a write."""
-    return Digest(sum(d.rows for d in digests), sum(d.hash_sum for d in digests) % 2**64)

@@ -27,11 +27,14 @@ from onceforall.errors import (
     DivergenceError,
     FencedError,
     InDoubtError,
+    NondeterministicReplayError,
     OnceForAllError,
     OutcomeUnknownError,
     ProtocolViolationError,
     TransactionLostError,
 )
+from onceforall.protocol import messages
+from onceforall.protocol.answers import REUSE_WITHIN_BATCHES, check_answered, missing, name_of, reusable_handles
 from onceforall.protocol.decisions import (
     AbortAttempt,
     AppendCommit,
@@ -40,6 +43,7 @@ from onceforall.protocol.decisions import (
     CommitPermit,
     CommitSinks,
     Decision,
+    FenceLost,
     InspectLog,
     RecoverSinks,
     ReportDivergence,
@@ -50,6 +54,7 @@ from onceforall.protocol.decisions import (
     StopRun,
     SweepOwn,
     TakeDigests,
+    WriteKept,
 )
 from onceforall.protocol.entries import Claim, Commit, Committable
 from onceforall.protocol.events import (
@@ -64,8 +69,8 @@ from onceforall.protocol.events import (
     GenerationClaimed,
     LogInspected,
     Lost,
+    LostFenced,
     PastSealed,
-    SinkAnswers,
     SinksCommitted,
     SinksRecovered,
     StopRequested,
@@ -74,17 +79,14 @@ from onceforall.protocol.events import (
 )
 from onceforall.protocol.history import Decided, History
 from onceforall.protocol.judgement import Refusal, Verdict, divergence, judge, judge_claim
+from onceforall.protocol.redo import difference, merged, redo_of, written_again
 from onceforall.protocol.state import Phase, Run, RunConfig
 from onceforall.protocol.sweeping import Sweep
 
-__all__ = ["TRANSITIONS", "CommitPermit", "Phase", "Run", "RunConfig", "step"]
+__all__ = ["REUSE_WITHIN_BATCHES", "TRANSITIONS", "CommitPermit", "Phase", "Run", "RunConfig", "step"]
 
 SWEEPS_AFTER_LOSS = 3
 """For so many batches after a lost task attempt one's own leftovers are swept: its task may go on for a while."""
-
-REUSE_WITHIN_BATCHES = 10
-"""A completed handle that no batch used for so long is forgotten, so that their number stays bounded when workers come and go."""
-
 
 Outcome = tuple[Run, tuple[Decision, ...]]
 
@@ -164,21 +166,45 @@ def _sealed(run: Run, event: PastSealed) -> Outcome:
             "query no longer has. Start it once more with that sink under the same name; it can be removed after that.",
         )
     permit = CommitPermit(decided.generation, decided.index, decided.commit.batch)
-    return sealed, (RecoverSinks(permit, pending, _older_sweeps(run, pending)),)
+    return sealed, (RecoverSinks(permit, pending, _older_sweeps(run, decided.commit.committables)),)
 
 
 def _recovered(run: Run, event: SinksRecovered) -> Outcome:
     decided = run.history.decided
     if decided is None or decided.done:
         return _judge(run)
-    lost = [lost for answers in event.answers.values() for lost in answers.lost]
     if not _complete_for_spark(run, decided.commit.batch):
-        _check_answered(decided.commit, event.answers)
-        if lost and event.sealed:
+        check_answered(decided.commit, event.answers)
+        lost, unproven = missing(run.config, event.answers)
+        if (lost or unproven) and event.sealed:
             return _fenced(run, AppendFenced())
+        if unproven:
+            return _stop(run, InDoubtError, messages.unproven(decided.commit.batch, unproven))
         if lost:
-            return _lost(run, decided.commit.batch, lost)
+            return _begin_redo(run, decided.commit, lost)
     return replace(run, phase=Phase.CLOSING_PAST), (AppendDone(run.generation, decided.commit.batch),)
+
+
+def _begin_redo(run: Run, commit: Commit, lost: list[Lost]) -> Outcome:
+    assert run.request is not None
+    verdict = judge(run.request, run.history, run.spark_committed)
+    if isinstance(verdict, Refusal):
+        return _stop(run, verdict.error, verdict.message)
+    if run.request.batch != commit.batch:
+        return _stop(run, TransactionLostError, messages.passed_on(commit.batch, run.request.batch, lost))
+    redo = redo_of(lost, durable=run.config.durable)
+    if redo is None:
+        return _stop(run, TransactionLostError, messages.lost_for_good(commit.batch, lost))
+    return replace(run, phase=Phase.FENCING_LOST, redo=redo), (FenceLost(redo.lost),)
+
+
+def _lost_fenced(run: Run, event: LostFenced) -> Outcome:  # noqa: ARG001  every row of the table has the same signature
+    redo, request = run.redo, run.request
+    assert redo is not None
+    assert request is not None
+    if redo.kept:
+        return replace(run, phase=Phase.WRITING_KEPT), (WriteKept(request.batch, run.generation, run.incarnation, redo.lost),)
+    return replace(run, phase=Phase.WRITING), (RunWrites(request.batch, run.generation, {}, run.incarnation, redo.tasks),)
 
 
 def _complete_for_spark(run: Run, batch: int) -> bool:
@@ -186,19 +212,7 @@ def _complete_for_spark(run: Run, batch: int) -> bool:
     return run.spark_committed >= batch
 
 
-def _check_answered(commit: Commit, answers: Mapping[str, SinkAnswers]) -> None:
-    """A transaction that no answer names must not pass for complete: DONE would hide it for ever."""
-    for sink, committables in commit.committables.items():
-        answer = answers.get(sink, SinkAnswers())
-        named = [str(c.get("name")) for c in (*answer.completed, *answer.retired, *(lost.committable for lost in answer.lost))]
-        if sorted(named) != sorted(_name(c) for c in committables):
-            raise ProtocolViolationError(
-                f"Sink {sink} was asked to commit {len(committables)} transactions of batch {commit.batch} and answered for {len(named)} "
-                "others or not all of them. Its commit() must report each committable once. Nothing is lost; the next start asks again."
-            )
-
-
-def _past_closed(run: Run, event: DoneAppended) -> Outcome:  # noqa: ARG001  every row of the table has the same signature
+def _past_closed(run: Run, event: DoneAppended) -> Outcome:  # noqa: ARG001
     return _judge(_mark_done(run))
 
 
@@ -237,10 +251,8 @@ def _replay_failed(run: Run, event: WritesFailed) -> Outcome:
 
 def _sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]], *, own: bool) -> dict[str, Sweep]:
     config = run.config
-    return {
-        sink: Sweep(config.query_id, sink, run.generation, own, frozenset(_name(c) for c in spared.get(sink, ())))
-        for sink in config.sinks
-    }
+    names = frozenset(name_of(c) for committables in spared.values() for c in committables)
+    return {sink: Sweep(config.query_id, sink, run.generation, own, names) for sink in config.sinks}
 
 
 def _older_sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]]) -> dict[str, Sweep]:
@@ -249,10 +261,6 @@ def _older_sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]]) -> di
 
 def _own_sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]]) -> dict[str, Sweep]:
     return _sweeps(run, spared, own=True)
-
-
-def _name(committable: Committable) -> str:
-    return str(committable["name"])
 
 
 def _prepared(run: Run, event: WritesPrepared) -> Outcome:
@@ -266,15 +274,27 @@ def _prepared(run: Run, event: WritesPrepared) -> Outcome:
         message = f"Batch {request.batch}: each committable must have a name of its own. Mend the sink's pre_commit."
         return _abort(run, named, AttemptFailedError, message)
     if timeout_ms is not None and names and event.elapsed_ms + run.config.decision_reserve_ms > timeout_ms:
-        return _abort(
-            run,
-            event.committables,
-            BatchTooSlowError,
-            f"Batch {request.batch} took {event.elapsed_ms / 1000:.1f} s, and its transactions time out after {timeout_ms / 1000:.1f} s, of which "
-            f"{run.config.decision_reserve_ms / 1000:.1f} s must be left for the commit. Raise transaction.timeout.ms (and the broker's "
-            "transaction.max.timeout.ms) for this batch, whose offsets are planned; smaller batches (maxOffsetsPerTrigger) help later ones.",
-        )
+        message = messages.too_slow(request.batch, event.elapsed_ms, timeout_ms, run.config.decision_reserve_ms)
+        return _abort(run, event.committables, BatchTooSlowError, message)
+    if run.redo is not None:
+        return _written_again(run, event)
     commit = Commit(request.batch, request.offsets, event.committables, event.digests)
+    return replace(run, phase=Phase.DECIDING, prepared=commit), (AppendCommit(run.generation, commit),)
+
+
+def _written_again(run: Run, event: WritesPrepared) -> Outcome:
+    redo, decided = run.redo, run.history.decided
+    assert redo is not None
+    assert decided is not None
+    # Kept rows are what was decided, by their checksum; only a replay has to prove it.
+    differs = None if redo.kept else difference(decided.commit, event.digests)
+    if differs is not None:
+        message = messages.not_replayed(decided.commit, differs)
+        return _abort(run, event.committables, NondeterministicReplayError, message)
+    mismatch = written_again(decided.commit, redo, event.committables)
+    if mismatch is not None:
+        return _abort(run, event.committables, ProtocolViolationError, mismatch)
+    commit = merged(decided.commit, redo, event.committables)
     return replace(run, phase=Phase.DECIDING, prepared=commit), (AppendCommit(run.generation, commit),)
 
 
@@ -282,7 +302,27 @@ def _abort(
     run: Run, committables: Mapping[str, tuple[Committable, ...]], error: type[OnceForAllError], message: str
 ) -> Outcome:
     aborting = replace(run, phase=Phase.ABORTING, stopped=StopRun(error, message))
-    return aborting, (AbortAttempt(committables, _own_sweeps(run, {})),)
+    return aborting, (AbortAttempt(committables, _own_sweeps(run, _incomplete(run))),)
+
+
+def leftovers(run: Run) -> dict[str, Sweep]:
+    """Return the sweeps of one's own generation that are due when the run has ended: what late task attempts may still open.
+
+    Only for a run that writes no more: its last batch has returned or failed.
+    """
+    if not run.sweep_own:
+        return {}
+    incomplete = _incomplete(run)
+    # An append without an answer: what was prepared may be decided.
+    in_doubt = run.prepared.committables if run.prepared is not None else {}
+    spared = {sink: (*incomplete.get(sink, ()), *in_doubt.get(sink, ())) for sink in {*incomplete, *in_doubt}}
+    return _own_sweeps(run, spared)
+
+
+def _incomplete(run: Run) -> Mapping[str, tuple[Committable, ...]]:
+    """Return what is decided and has no DONE: whatever is aborted, it is spared."""
+    decided = run.history.decided
+    return {} if decided is None or decided.done else decided.commit.committables
 
 
 def _write_failed(run: Run, event: WritesFailed) -> Outcome:
@@ -307,14 +347,18 @@ def _committed(run: Run, event: SinksCommitted) -> Outcome:
     decided = run.history.decided
     assert decided is not None
     commit = decided.commit
-    _check_answered(commit, event.answers)
-    lost = [lost for answers in event.answers.values() for lost in answers.lost]
-    if lost and event.sealed:
+    check_answered(commit, event.answers)
+    lost, unproven = missing(run.config, event.answers)
+    if (lost or unproven) and event.sealed:
         # A successor completed the batch and then fenced our ids; what looks lost to us is not.
         return _fenced(run, AppendFenced())
+    if unproven:
+        return _stop(run, InDoubtError, messages.unproven(commit.batch, unproven))
     if lost:
-        return _lost(run, commit.batch, lost)
-    reusable = {sink: _reusable(run, sink, event.answers.get(sink)) for sink in run.config.sinks}
+        return _stop(run, TransactionLostError, messages.lost(commit.batch, lost))
+    if run.redo is not None:
+        return _redone(run, commit.batch)
+    reusable = {sink: reusable_handles(run, sink, event.answers.get(sink)) for sink in run.config.sinks}
     retired = {sink: answers.retired for sink, answers in event.answers.items() if answers.retired}
     sweep = (SweepOwn(_own_sweeps(run, commit.committables)),) if run.sweep_own else ()
     closing = replace(
@@ -323,13 +367,15 @@ def _committed(run: Run, event: SinksCommitted) -> Outcome:
     return closing, (*sweep, ReturnBatch(commit.batch), AppendDone(run.generation, commit.batch))
 
 
-def _reusable(run: Run, sink: str, answers: SinkAnswers | None) -> tuple[Committable, ...]:
-    decided = run.history.decided
-    assert decided is not None
-    batch = decided.commit.batch
-    used = {_name(c) for c in decided.commit.committables.get(sink, ())}
-    idle = tuple(c for c in run.reusable.get(sink, ()) if _name(c) not in used and c["batch"] > batch - REUSE_WITHIN_BATCHES)
-    return idle + tuple({**c, "batch": batch} for c in (answers.completed if answers else ()))
+def _redone(run: Run, batch: int) -> Outcome:
+    # No producer goes on from here: some of these handles are of older generations. They are not fenced either, which the
+    # sweeps of older generations would do at any time.
+    assert run.redo is not None
+    done = AppendDone(run.generation, batch)
+    if run.redo.kept:
+        # The user's function has not run yet: a stateful query still needs it.
+        return replace(run, phase=Phase.CLOSING_PAST, redo=None), (done,)
+    return replace(run, phase=Phase.CLOSING, request=None, redo=None), (ReturnBatch(batch), done)
 
 
 def _closed(run: Run, event: DoneAppended) -> Outcome:  # noqa: ARG001
@@ -337,25 +383,8 @@ def _closed(run: Run, event: DoneAppended) -> Outcome:  # noqa: ARG001
     return closed, ((RetireHandles(run.retired),) if run.retired else ())
 
 
-def _lost(run: Run, batch: int, lost: list[Lost]) -> Outcome:
-    first = lost[0]
-    return _stop(
-        run,
-        TransactionLostError,
-        f"Batch {batch} is decided, but {len(lost)} of its prepared transactions can't be committed any more; the first is "
-        f"{_name(first.committable)} of sink {first.sink}: {first.reason}. Its rows may be missing there, and the query stays stopped "
-        "rather than pass over them: nothing later is written. Find out what became of the transaction (kafka-transactions.sh "
-        "describe), then restore the rows of this batch by hand before the query goes on.",
-    )
-
-
 def _fenced(run: Run, event: AppendFenced) -> Outcome:  # noqa: ARG001
-    return _stop(
-        run,
-        FencedError,
-        f"A newer run of this query has taken over (generation {run.generation} is sealed). This run stops; it has aborted "
-        "nothing that was decided. Do not restart it while the other one runs.",
-    )
+    return _stop(run, FencedError, messages.fenced(run.generation))
 
 
 def _undecided_and_fenced(run: Run, event: AppendFenced) -> Outcome:
@@ -364,27 +393,18 @@ def _undecided_and_fenced(run: Run, event: AppendFenced) -> Outcome:
     _, (stop,) = _fenced(run, event)
     assert isinstance(stop, StopRun)
     assert run.prepared is not None
-    return _abort(run, run.prepared.committables, stop.error, stop.message)
+    incomplete = {name_of(c) for cs in _incomplete(run).values() for c in cs}
+    ours = {sink: tuple(c for c in cs if name_of(c) not in incomplete) for sink, cs in run.prepared.committables.items()}
+    return _abort(run, ours, stop.error, stop.message)
 
 
 def _unknown(run: Run, event: AppendUnknown) -> Outcome:
-    return _stop(
-        run,
-        OutcomeUnknownError,
-        f"An append to the commit log got no answer ({event.reason}). The batch may be decided, so nothing was aborted. Mend the "
-        "storage and restart the query: it finds out, and completes the batch or replays it.",
-    )
+    return _stop(run, OutcomeUnknownError, messages.unknown(event.reason))
 
 
 def _stop_waiting(run: Run, event: StopRequested) -> Outcome:
     decided = run.history.decided
-    batch = decided.commit.batch if decided is not None else None
-    return _stop(
-        run,
-        InDoubtError,
-        f"The query was stopped while batch {batch}, which is decided, still waited for {', '.join(event.waiting_for)}. Nothing is lost: "
-        "the next start completes it. Until then its rows may be missing there.",
-    )
+    return _stop(run, InDoubtError, messages.waiting(decided.commit.batch if decided else None, event.waiting_for))
 
 
 def _still_stopped(run: Run, event: BatchRequested) -> Outcome:  # noqa: ARG001
@@ -412,8 +432,16 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Any], Transition]] = {
     P.CLAIMING: {GenerationClaimed: Transition(_claimed, (P.SEALING, P.STOPPED))},
     P.SEALING: {PastSealed: Transition(_sealed, (P.RECOVERING, P.STOPPED))},
     P.RECOVERING: {
-        SinksRecovered: Transition(_recovered, (P.CLOSING_PAST, *_JUDGED)),
+        SinksRecovered: Transition(_recovered, (P.CLOSING_PAST, P.FENCING_LOST, *_JUDGED)),
         StopRequested: Transition(_stop_waiting, (P.STOPPED,)),
+    },
+    P.FENCING_LOST: {
+        LostFenced: Transition(_lost_fenced, (P.WRITING, P.WRITING_KEPT)),
+        StopRequested: Transition(_stop_waiting, (P.STOPPED,)),
+    },
+    P.WRITING_KEPT: {
+        WritesPrepared: Transition(_prepared, (P.DECIDING, P.ABORTING)),
+        WritesFailed: Transition(_write_failed, (P.ABORTING,)),
     },
     P.CLOSING_PAST: {
         DoneAppended: Transition(_past_closed, _JUDGED),
@@ -436,7 +464,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Any], Transition]] = {
         AppendUnknown: Transition(_unknown, (P.STOPPED,)),
     },
     P.COMMITTING: {
-        SinksCommitted: Transition(_committed, (P.CLOSING, P.STOPPED)),
+        SinksCommitted: Transition(_committed, (P.CLOSING, P.CLOSING_PAST, P.STOPPED)),
         StopRequested: Transition(_stop_waiting, (P.STOPPED,)),
     },
     P.CLOSING: {

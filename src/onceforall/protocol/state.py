@@ -10,6 +10,7 @@ from onceforall.protocol.decisions import StopRun
 from onceforall.protocol.entries import Commit, Committable
 from onceforall.protocol.events import BatchRequested
 from onceforall.protocol.history import EMPTY, History
+from onceforall.protocol.redo import Redo
 
 
 class Phase(Enum):
@@ -20,6 +21,8 @@ class Phase(Enum):
     CLAIMING = "claiming"
     SEALING = "sealing"
     RECOVERING = "recovering"
+    FENCING_LOST = "fencing what is lost"
+    WRITING_KEPT = "writing kept rows"
     CLOSING_PAST = "closing the past"
     READY = "ready"
     WRITING = "writing"
@@ -46,6 +49,8 @@ class RunConfig:
         roll_after_entries: the run goes on in a new generation when its chain is that long.
         adopt_checkpoint: take over a log whose checkpoint had another path.
         owner: who runs this, for people who read the log.
+        durable: rows are kept until their batch is complete, and written again from there.
+        in_doubt: what to hold a transaction for of which no proof can be had: ``committed``, ``aborted``, or None: stop.
     """
 
     query_id: str
@@ -58,6 +63,8 @@ class RunConfig:
     roll_after_entries: int = 1000
     adopt_checkpoint: bool = False
     owner: str = ""
+    in_doubt: str | None = None
+    durable: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,7 @@ class Run:
         sweep_own: for so many further batches one's own leftovers are swept.
         incarnation: raised with every batch that may have left a task attempt alive. Task slots begin anew with each batch, and
             such an attempt must not open a transaction under a name that a later batch has prepared: that would abort it.
+        redo: what of the last decided batch is being written again, because its transactions are lost.
         stopped: why the run stopped.
     """
 
@@ -91,4 +99,5 @@ class Run:
     retired: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
     sweep_own: int = 0
     incarnation: int = 0
+    redo: Redo | None = None
     stopped: StopRun | None = None

@@ -1,8 +1,22 @@
-"""Which leftovers of a sink may be aborted, and when: the one place of that rule.
+"""Which leftovers of a query may be aborted, and when: the one place of that rule.
 
-Pure. A sink lists what it finds of its own in the world (open transactions, prepared transactions, temp files), parses each
-name as a whole, and asks ``Sweep.covers`` of each. design.md §2.2: older generations are swept at any time, again and again;
-one's own only between the end of the batch's job and ``DONE``, and never what ``COMMIT`` names; newer ones never.
+Pure. A sink lists what it finds of ours in the world (open transactions, prepared transactions, temp files), parses each name as
+a whole, and asks ``Sweep.covers`` of each. design.md §2.2: older generations are swept at any time, again and again; one's own
+only between the end of the batch's job and ``DONE``, and never what ``COMMIT`` names; newer ones never.
+
+Of *older* generations every sink may abort what any sink of the query left, whatever that one's name was: a sink that was renamed
+or removed, or that wrote under another prefix, has nobody else who would. Why that aborts nothing that is decided:
+
+- Older chains are sealed, so what they hold is all that was ever decided of their transactions. (A batch that is written again
+  in our own chain keeps only transactions that such a chain had decided.)
+- What they hold is the last decided batch and batches before it. Those before it are complete, for a batch is written only
+  behind the DONE of the one before; a name of theirs that is open again belongs to a transaction that nobody decided.
+- The last decided batch is complete, or ``spared`` has every name in it, **of every sink of that batch**. With those of the
+  sweeping sink alone, two sinks in one cluster would abort each other's.
+- A run that was replaced goes on with its own sweeps, below its own generation: chains that were sealed then are the same
+  now, and so is what it spares.
+
+In its *own* generation other sinks of the run are writing, so there a sink aborts only what bears its own name.
 """
 
 from __future__ import annotations
@@ -17,10 +31,10 @@ class Sweep:
 
     Attributes:
         query_id: only this query's.
-        sink: only this sink's (its name in the query).
+        sink: the name of the sink that sweeps; of the run's own generation only this sink's.
         generation: the run's own generation.
         own: whether the run's own generation is swept too; allowed only between the end of a batch's job and its DONE.
-        spared: names that a decision without DONE names; never aborted.
+        spared: the names of all sinks that a decision without DONE has; never aborted.
     """
 
     query_id: str
@@ -30,7 +44,16 @@ class Sweep:
     spared: Collection[str] = frozenset()
 
     def covers(self, query_id: str, sink: str, generation: int, name: str) -> bool:
-        """Tell whether the transaction of this name may be aborted."""
-        if query_id != self.query_id or sink != self.sink or name in self.spared:
+        """Tell whether a transaction may be aborted.
+
+        Args:
+            query_id: whose it is.
+            sink: the name, at that time, of the sink that opened it.
+            generation: the generation that opened it.
+            name: its name in the world, as its committable has it.
+        """
+        if query_id != self.query_id or name in self.spared:
             return False
-        return generation < self.generation or (self.own and generation == self.generation)
+        if generation < self.generation:
+            return True
+        return self.own and generation == self.generation and sink == self.sink

@@ -1,0 +1,191 @@
+"""Rows that are kept beside the commit log until their batch is complete (``redo="durable"``).
+
+Should a prepared transaction be lost after the decision, its rows are written again from here, so that also a query whose replays
+differ loses nothing (design.md §2.4). One file per task attempt and write: an Arrow IPC stream, compressed with zstd, synced
+with its folder before the transaction is handed over; its SHA-256 goes into the committable, and so into the decision.
+
+Layout: ``<folder>/<generation>.<batch>/<write>-<partition>-<slot>.arrow``. Every executor must see the folder under the same path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from onceforall.errors import AttemptFailedError
+from onceforall.sink import TaskAttempt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FOLDER = "rows"
+
+_BATCH_FOLDER = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
+_FILE = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)/(0|[1-9][0-9]*)-(0|[1-9][0-9]*)-(0|[1-9][0-9]*)\.arrow")
+_READ_BYTES = 1 << 20
+
+
+class KeptFile:
+    """Keeps the rows of one task attempt's write."""
+
+    def __init__(self, folder: str, attempt: TaskAttempt) -> None:
+        """Nothing is created yet.
+
+        Args:
+            folder: where the query keeps its rows.
+            attempt: whose rows they are.
+        """
+        self._name = f"{attempt.generation}.{attempt.batch}/{attempt.write}-{attempt.partition}-{attempt.slot}.arrow"
+        self._path = Path(folder) / self._name
+        self._rows = 0
+        self._file: _HashedFile | None = None
+        self._writer: Any = None
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Append rows.
+
+        Raises:
+            AttemptFailedError: the file can't be written.
+        """
+        import pyarrow as pa
+
+        try:
+            if self._writer is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = _HashedFile(self._path)
+                self._writer = pa.ipc.new_stream(self._file, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+            self._writer.write_batch(rows)
+        except OSError as error:
+            raise _failed(self._path, error) from error
+        self._rows += rows.num_rows
+
+    def finish(self) -> Mapping[str, Any]:
+        """Make the rows durable, and return what finds and proves them: ``file``, ``sha256`` and ``rows``.
+
+        Raises:
+            AttemptFailedError: the file can't be written.
+        """
+        assert self._file is not None
+        try:
+            self._writer.close()
+            self._file.sync_and_close()
+            # The entry of the file in its folder, and that of the folder in its own.
+            for folder in (self._path.parent, self._path.parent.parent):
+                _sync(folder)
+        except OSError as error:
+            raise _failed(self._path, error) from error
+        return {"file": self._name, "sha256": self._file.sha256.hexdigest(), "rows": self._rows}
+
+    def discard(self) -> None:
+        """Give up the rows; what is left of them goes with the batch's folder."""
+        if self._file is not None:
+            self._file.close()
+
+
+def read_kept(folder: str, kept: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    """Read rows back, after the whole file was checked.
+
+    Args:
+        folder: where the query keeps its rows.
+        kept: what ``KeptFile.finish`` returned.
+
+    Raises:
+        AttemptFailedError: the file is missing, damaged, or not named as one of ours.
+    """
+    import pyarrow as pa
+
+    name = str(kept["file"])
+    if not _FILE.fullmatch(name):
+        raise AttemptFailedError(f"{name!r} is not the name of a file of kept rows; the commit log has been changed.")
+    path = Path(folder) / name
+    try:
+        found = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(_READ_BYTES):
+                found.update(block)
+        if found.hexdigest() != kept["sha256"]:
+            raise AttemptFailedError(
+                f"The kept rows in {path} are damaged (their SHA-256 differs from the decided one). Put the file back from a copy of the "
+                "storage, or start once without onceforall.redo=durable, so that the query's replay is tried instead."
+            )
+        with pa.OSFile(str(path)) as source, pa.ipc.open_stream(source) as reader:
+            yield from reader
+    except OSError as error:
+        raise AttemptFailedError(
+            f"The kept rows in {path} can't be read: {error.strerror or error}. Every executor must see this folder."
+        ) from error
+
+
+def forget(folder: Path, batch: int) -> None:
+    """Delete the rows of this batch and of lower ones, of every generation.
+
+    Args:
+        folder: where the query keeps its rows.
+        batch: one that is complete on every sink, by a durable DONE.
+    """
+    if not folder.exists():
+        return
+    for entry in folder.iterdir():
+        match = _BATCH_FOLDER.fullmatch(entry.name)
+        if match is not None and int(match[2]) <= batch:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+class _HashedFile:
+    """A file to write, which knows the SHA-256 of what was written."""
+
+    def __init__(self, path: Path) -> None:
+        # Never over another attempt's: names are given out once.
+        self._file: IO[bytes] = path.open("xb")
+        self.sha256 = hashlib.sha256()
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    @staticmethod
+    def writable() -> bool:
+        return True
+
+    @staticmethod
+    def readable() -> bool:
+        return False
+
+    @staticmethod
+    def seekable() -> bool:
+        return False
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def sync_and_close(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _failed(path: Path, error: OSError) -> AttemptFailedError:
+    return AttemptFailedError(
+        f"Rows can't be kept in {path}: {error.strerror or error}. With onceforall.redo=durable every executor must be able to write "
+        "there; put the log on storage that all of them see (onceforall.commitLog), or leave the option out."
+    )

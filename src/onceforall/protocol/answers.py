@@ -1,0 +1,50 @@
+"""What the sinks answered to a commit: whether it is complete, what is missing, and which handles may go on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onceforall.errors import ProtocolViolationError
+from onceforall.protocol.entries import Commit, Committable
+from onceforall.protocol.events import Lost, SinkAnswers
+from onceforall.protocol.state import Run, RunConfig
+
+REUSE_WITHIN_BATCHES = 10
+"""A completed handle that no batch used for so long is forgotten, so that their number stays bounded when workers come and go."""
+
+
+def name_of(committable: Committable) -> str:
+    """Return the transaction's name in the world."""
+    return str(committable["name"])
+
+
+def check_answered(commit: Commit, answers: Mapping[str, SinkAnswers]) -> None:
+    """A transaction that no answer names must not pass for complete: DONE would hide it for ever."""
+    for sink, committables in commit.committables.items():
+        answer = answers.get(sink, SinkAnswers())
+        missing = (lost.committable for lost in (*answer.lost, *answer.in_doubt))
+        named = [str(c.get("name")) for c in (*answer.completed, *answer.retired, *missing)]
+        if sorted(named) != sorted(name_of(c) for c in committables):
+            raise ProtocolViolationError(
+                f"Sink {sink} was asked to commit {len(committables)} transactions of batch {commit.batch} and answered for {len(named)} "
+                "others or not all of them. Its commit() must report each committable once. Nothing is lost; the next start asks again."
+            )
+
+
+def missing(config: RunConfig, answers: Mapping[str, SinkAnswers]) -> tuple[list[Lost], list[Lost]]:
+    """Return what is lost, and of what nobody can tell."""
+    lost = [lost for answer in answers.values() for lost in answer.lost]
+    unproven = [lost for answer in answers.values() for lost in answer.in_doubt]
+    if config.in_doubt == "aborted":
+        return lost + unproven, []
+    return lost, unproven if config.in_doubt is None else []
+
+
+def reusable_handles(run: Run, sink: str, answers: SinkAnswers | None) -> tuple[Committable, ...]:
+    """Return the handles of a sink that are complete without doubt, stamped with the batch that completed them."""
+    decided = run.history.decided
+    assert decided is not None
+    batch = decided.commit.batch
+    used = {name_of(c) for c in decided.commit.committables.get(sink, ())}
+    idle = tuple(c for c in run.reusable.get(sink, ()) if name_of(c) not in used and c["batch"] > batch - REUSE_WITHIN_BATCHES)
+    return idle + tuple({**c, "batch": batch} for c in (answers.completed if answers else ()))

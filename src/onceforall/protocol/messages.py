@@ -1,0 +1,94 @@
+"""What a run says when it stops: each text names what happened, what is and is not lost, and what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onceforall.protocol.entries import Commit
+from onceforall.protocol.events import Lost
+
+
+def lost(batch: int, transactions: Sequence[Lost]) -> str:
+    """Prepared transactions of a decided batch were aborted by their system."""
+    return (
+        f"Batch {batch} is decided, but {len(transactions)} of its prepared transactions are gone; the first is {_first(transactions)}. "
+        "Their rows are missing there, and the query stops rather than pass over them. Restart it: the start fences these transactions "
+        "and writes exactly their rows again."
+    )
+
+
+def lost_for_good(batch: int, transactions: Sequence[Lost]) -> str:
+    """Lost, and the log doesn't say enough to write them again."""
+    return (
+        f"Batch {batch} is decided, but {len(transactions)} of its prepared transactions are gone; the first is {_first(transactions)}. "
+        "An earlier release decided the batch and did not record which task's rows they hold, so they can't be written again by "
+        "themselves, and nothing later is written. Restore the rows of this batch by hand, then start once with the option "
+        "onceforall.inDoubt=committed."
+    )
+
+
+def passed_on(batch: int, requested: int, transactions: Sequence[Lost]) -> str:
+    """Lost, and Spark asks for another batch."""
+    return (
+        f"Batch {batch} is decided, and {len(transactions)} of its prepared transactions are gone, the first {_first(transactions)}; but Spark "
+        f"asks for batch {requested}, so that batch {batch} can't be replayed: the checkpoint was edited or mixed with another one. Put back "
+        "the folder that belongs to this commit log."
+    )
+
+
+def unproven(batch: int, transactions: Sequence[Lost]) -> str:
+    """Nobody can tell what became of prepared transactions."""
+    return (
+        f"Batch {batch} is decided, but what became of {len(transactions)} of its prepared transactions can't be proved; the first is "
+        f"{_first(transactions)}. The query stops with everything as it is: to go on could lose these rows, and to write them again could "
+        "double them. Mend what hides the proof (named above) and restart; or look into the target yourself for the rows of this "
+        "batch, and start once with the option onceforall.inDoubt=committed (they are there) or onceforall.inDoubt=aborted (they are "
+        "not: they are written again)."
+    )
+
+
+def _first(transactions: Sequence[Lost]) -> str:
+    first = transactions[0]
+    return f"{first.committable['name']} of sink {first.sink}: {first.reason}"
+
+
+def not_replayed(commit: Commit, difference: str) -> str:
+    """The replay can't stand in for what was decided."""
+    return (
+        f"Transactions of the decided batch {commit.batch} are lost and must be written again, but the replay is not what was decided. "
+        f"{difference}, then restart: nothing was written by this replay, and everything stays in doubt until a replay agrees. A query "
+        "whose replays differ by nature needs the option onceforall.redo=durable, from before the next such loss."
+    )
+
+
+def too_slow(batch: int, elapsed_ms: int, timeout_ms: int, reserve_ms: int) -> str:
+    """The transactions could time out before they are committed."""
+    return (
+        f"Batch {batch} took {elapsed_ms / 1000:.1f} s, and its transactions time out after {timeout_ms / 1000:.1f} s, of which "
+        f"{reserve_ms / 1000:.1f} s must be left for the commit. Raise transaction.timeout.ms (and the broker's "
+        "transaction.max.timeout.ms) for this batch, whose offsets are planned; smaller batches (maxOffsetsPerTrigger) help later ones."
+    )
+
+
+def fenced(generation: int) -> str:
+    """A newer run owns the query."""
+    return (
+        f"A newer run of this query has taken over (generation {generation} is sealed). This run stops; it has aborted "
+        "nothing that was decided. Do not restart it while the other one runs."
+    )
+
+
+def unknown(reason: str) -> str:
+    """An append got no answer."""
+    return (
+        f"An append to the commit log got no answer ({reason}). The batch may be decided, so nothing was aborted. Mend the "
+        "storage and restart the query: it finds out, and completes the batch or replays it."
+    )
+
+
+def waiting(batch: int | None, sinks: Sequence[str]) -> str:
+    """Stopped on request, before every sink had answered."""
+    return (
+        f"The query was stopped while batch {batch}, which is decided, still waited for {', '.join(sinks)}. Nothing is lost: "
+        "the next start completes it. Until then its rows may be missing there."
+    )
