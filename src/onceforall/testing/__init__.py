@@ -1,1 +1,1 @@
-"""Tools for proving exactly-once: named crash points in the production code (``failpoints``)."""
+"""Tools for proving exactly-once: crash points in the production code (``failpoints``), a network with late requests (``proxy``)."""

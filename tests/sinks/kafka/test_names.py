@@ -15,7 +15,7 @@ prefixes = st.from_regex(r"\A[A-Za-z0-9._-]{1,20}\Z")
 
 @given(prefixes, names)
 def test_a_name_is_read_back_as_it_was_made(prefix, name):
-    assert parse_name(prefix, format_name(prefix, name)) == name
+    assert parse_name(format_name(prefix, name)) == (prefix, name)
 
 
 @given(prefixes, names, names)
@@ -24,10 +24,10 @@ def test_no_id_is_the_beginning_of_another(prefix, one, other):
         assert not format_name(prefix, one).startswith(format_name(prefix, other))
 
 
-@given(prefixes, prefixes, names)
-def test_an_id_under_another_prefix_is_not_ours(prefix, other, name):
+@given(prefixes, prefixes, names, names)
+def test_ids_under_different_prefixes_are_never_the_same(prefix, other, one, two):
     if prefix != other:
-        assert parse_name(other, format_name(prefix, name)) is None
+        assert format_name(prefix, one) != format_name(other, two)
 
 
 @given(prefixes, names)
@@ -37,10 +37,10 @@ def test_an_id_is_printable_ascii(prefix, name):
     assert text.isprintable()
 
 
-@given(prefixes, st.text())
-def test_whatever_is_parsed_is_canonical(prefix, text):
-    name = parse_name(prefix, text)
-    assert name is None or format_name(prefix, name) == text
+@given(st.text() | st.from_regex(r"\A[a.]{0,3}:[^:]{0,3}:[^:]{0,3}:[0-9]{1,2}:0\.[0-9]{1,2}\.0:\Z"))
+def test_whatever_is_parsed_is_canonical(text):
+    parsed = parse_name(text)
+    assert parsed is None or (check_prefix(parsed[0]) and format_name(*parsed) == text)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,18 @@ def test_whatever_is_parsed_is_canonical(prefix, text):
         "p:q:%73:1:0.2.3:",
         "p:q:s t:1:0.2.3:",
         "p:q::1:0.2.3:",
-        "P:q:s:1:0.2.3:",
+        ":q:s:1:0.2.3:",
+        "p p:q:s:1:0.2.3:",
+        "ä:q:s:1:0.2.3:",
+        "o:p:q:s:1:0.2.3:",
+        "p%41:q:s:1:0.2.3:",
+        f"{'p' * 101}:q:s:1:0.2.3:",
         "p:q:s:1:0.٢.3:",
     ],
 )
 def test_what_is_not_exactly_an_id_is_not_parsed(text):
-    assert parse_name("p", text) is None
+    assert parse_name("p:q:s:1:0.2.3:") is not None
+    assert parse_name(text) is None
 
 
 def test_an_id_looks_as_documented():

@@ -35,7 +35,6 @@ SERVERS = {"bootstrap.servers": "127.0.0.1:9092"}
         ("on_delivery", print, "callback"),
         ("dr_cb", print, "callback"),
         ("throttle_cb", print, "callback"),
-        ("oauth_cb", print, "callback"),
         ("logger", print, "callback"),
         ("statistics.interval.ms", 5, "Leave it out"),
         ("delivery.report.only.error", False, "Leave it out"),
@@ -49,9 +48,8 @@ SERVERS = {"bootstrap.servers": "127.0.0.1:9092"}
         ("message.timeout.ms", 0, "transaction.timeout.ms"),
         ("group.id", "g", "for consumers"),
         ("auto.offset.reset", "earliest", "for consumers"),
-        ("security.protocol", "SASL_SSL", "not supported|only 'plaintext'"),
-        ("sasl.password", "hunter2", "not supported in this version"),
-        ("ssl.ca.location", "x", "not supported in this version"),
+        ("sasl.password", "hunter2", "no effect with security.protocol=plaintext"),
+        ("ssl.ca.location", "x", "no effect with security.protocol=plaintext"),
         ("kafka.acks", "all", "use 'acks'"),
         ("metadata.broker.list", "x", "bootstrap.servers"),
         ("default.topic.config", {}, "directly"),
@@ -106,6 +104,17 @@ def test_the_defaults_are_those_that_the_promise_needs():
     assert configuration["enable.idempotence"] is True
     assert configuration["partitioner"] == "murmur2_random"
     assert configuration["transactional.id"] == "id"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, 30_000), ({"transaction.timeout.ms": 20_000}, 20_000), ({"socket.timeout.ms": 5_000}, 5_000)],
+)
+def test_a_broker_that_hangs_is_left_long_before_the_transaction_times_out(given, expected):
+    """librdkafka's own default, with transactions, is the transaction's timeout: a record is given up before that."""
+    configuration = producer_configuration(checked_options({**SERVERS, **given}, "exactly_once"), "exactly_once", "id")
+    assert configuration["socket.timeout.ms"] == expected
+    check_accepted(configuration)
 
 
 def test_a_user_option_wins_over_a_default():

@@ -95,7 +95,7 @@ def test_an_aborted_transaction_is_never_seen_and_its_live_producer_cannot_write
 def test_committing_an_aborted_transaction_reports_it_as_lost(query, topic, sees):
     name = topic()
     q = query(name)
-    committable = q.prepare(["a"])
+    (committable,) = q.sink.confirm([q.prepare(["a"])])
     q.sink.abort([committable])
     (lost,) = q.commit(committable).lost
     assert lost.committable == committable
@@ -130,12 +130,13 @@ def test_a_sweep_aborts_only_what_it_covers(query, topic, until):
     other_query = query(name, sink_name="a.1")
     other_sink = query(name, sink_name="a.10")
     other_sink.id = q.id
-    older = q.prepare(["older"], slot=0, generation=1)
+    (older,) = q.sink.confirm([q.prepare(["older"], slot=0, generation=1)])
     own = q.prepare(["own"], slot=0, generation=2)
     spared = q.prepare(["spared"], slot=1, generation=1)
+    others_spared = other_sink.prepare(["others"], slot=1, generation=1)
     newer = q.prepare(["newer"], slot=0, generation=3)
-    kept = [other_query.prepare(["x"]), other_sink.prepare(["y"]), own, spared, newer]
-    assert q.sink.recover(q.sweep(2, spared=frozenset({spared["name"]}))) == 1
+    kept = [other_query.prepare(["x"]), other_sink.prepare(["y"], generation=2), own, spared, others_spared, newer]
+    assert q.sink.recover(q.sweep(2, spared=frozenset({spared["name"], others_spared["name"]}))) == 1
     assert [lost.committable for lost in q.commit(older).lost] == [older]
     for committable in kept:
         assert q.commit(committable).completed == (committable,), committable
@@ -143,7 +144,7 @@ def test_a_sweep_aborts_only_what_it_covers(query, topic, until):
 
 def test_a_sweep_of_its_own_generation_spares_the_decided(query, topic):
     q = query(topic())
-    decided, undecided = q.prepare(["decided"], slot=0), q.prepare(["undecided"], slot=1)
+    decided, undecided = q.sink.confirm([q.prepare(["decided"], slot=0), q.prepare(["undecided"], slot=1)])
     assert q.sink.recover(q.sweep(1, own=True, spared=frozenset({decided["name"]}))) == 1
     assert q.commit(undecided).lost
     assert q.commit(decided).completed
@@ -156,14 +157,67 @@ def test_a_sweep_finds_nothing_the_second_time(query, topic):
     assert q.sink.recover(q.sweep()) == 0
 
 
-def test_a_sweep_leaves_ids_under_another_prefix_alone(query, topic):
+def is_gone(query, committable):
+    report = query.commit(committable)
+    return not report.completed and not report.retired
+
+
+def test_a_sweep_finds_what_the_query_left_under_a_former_sink_name_and_prefix(query, topic, sees):
+    name = topic()
+    q = query(name, sink_name="new")
+    q.check()
+    former = query(name, sink_name="old", transactional_id_prefix="another")
+    former.id = q.id
+    left = former.prepare(["never decided"])
+    good = q.prepare(["good"], generation=2)
+    q.commit(good)
+    assert q.sink.recover(q.sweep(2)) == 1
+    assert is_gone(former, left)
+    sees(name, ["good"])
+
+
+def test_a_sweep_of_its_own_generation_keeps_to_its_own_sink_and_prefix(query, topic):
     name = topic()
     q = query(name)
-    other = query(name, transactional_id_prefix="onceforall-2")
-    other.id = q.id
-    foreign = other.prepare(["a"])
-    assert q.sink.recover(q.sweep()) == 0
-    assert other.commit(foreign).completed
+    others = [query(name, transactional_id_prefix="another"), query(name, sink_name="another")]
+    foreign = query(name)
+    for other in others:
+        other.id = q.id
+    kept = [one.prepare(["x"], generation=2) for one in (*others, foreign)]
+    undecided = q.prepare(["undecided"], generation=2)
+    assert q.sink.recover(q.sweep(2, own=True)) == 1
+    assert is_gone(q, undecided)
+    for committable in kept:
+        assert q.commit(committable).completed == (committable,)
+
+
+def test_a_committable_under_a_former_prefix_is_committed_and_fenced_all_the_same(query, topic, sees):
+    name = topic()
+    q = query(name, transactional_id_prefix="new")
+    q.check()
+    former = query(name, transactional_id_prefix="former")
+    former.id = q.id
+    decided, undecided = former.prepare(["decided"], slot=0), former.prepare(["undecided"], slot=1)
+    assert q.commit(decided).completed == (decided,)
+    q.sink.abort([undecided])
+    q.sink.retire([decided])
+    assert is_gone(q, undecided)
+    # Its live producer could go on, were it not fenced.
+    assert former.prepare(["next"], batch=2, slot=0, reusable=({**decided, "batch": 1},))["name"] != decided["name"]
+    sees(name, ["decided"])
+
+
+def test_only_what_is_of_the_query_and_the_sink_is_aborted(query, topic):
+    name = topic()
+    q = query(name)
+    q.check()
+    other_sink, other_query = query(name, sink_name="another"), query(name)
+    other_sink.id = q.id
+    kept = [other_sink.prepare(["x"]), other_query.prepare(["y"])]
+    q.sink.abort(kept)
+    q.sink.retire(kept)
+    for committable in kept:
+        assert q.commit(committable).completed == (committable,)
 
 
 def run_batches(q, count, slots=1):
@@ -245,7 +299,8 @@ def test_a_committable_that_is_doubtful_is_reported_as_retired_and_can_be_fenced
     committable = {**q.prepare(["a"]), "doubtful": True}
     assert q.commit(committable).retired == (committable,)
     q.sink.retire([committable])
-    assert q.commit(committable).lost
+    # Fenced: EndTxn is refused, and this committable has no proof that it was committed before.
+    assert q.commit(committable).in_doubt
 
 
 @pytest.mark.parametrize(

@@ -18,18 +18,31 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from onceforall.errors import AttemptFailedError
 from onceforall.sinks.kafka.options import check_accepted, confluent_kafka
+from onceforall.sinks.kafka.rights import Rights
+from onceforall.sinks.kafka.security import TOKEN_OPTION, TokenSource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _log = logging.getLogger("onceforall.sinks.kafka")
 
 _LOCAL_COMMIT_DEADLINE_S = 10.0
 _IDENTITY_DEADLINE_S = 30.0
 _MAX_FAILURES = 1000
+# How long ``init_transactions`` waits at a time before the callbacks are heard, one of which may say that it waits in vain.
+_INIT_SLICE_S = 2.0
+_RENEW_AFTER_S = 30.0
 
 # In these states of a connection nothing but its own set-up has been sent.
 _HARMLESS_FAIL = re.compile(r"in state (INIT|DOWN|TRY_CONNECT|CONNECT|SSL_HANDSHAKE|APIVERSION_QUERY|AUTH_[A-Z]+)\b")
+# But how a connection ends in these states (behind a load balancer, say) is told in the words of one that ends later, and librdkafka keeps
+# back, for 30 s, what repeats the line before: the end that matters would be heard of too late, from the statistics. It matters for the
+# coordinator's connection; a late Produce request is known by its sequence number.
+_MUFFLING_FAIL = re.compile(r"\bTxnCoordinator\b.* in state (APIVERSION_QUERY|AUTH_[A-Z]+)\b")
+
+
+def _is_harmful(failure: str) -> bool:
+    return _HARMLESS_FAIL.search(failure) is None or _MUFFLING_FAIL.search(failure) is not None
 
 
 @dataclass
@@ -42,11 +55,20 @@ class DeliveryFailure:
     size_bytes: int
 
 
+# librdkafka goes on asking for ever; nobody but the user can mend these.
+_MENDED_BY = {
+    "_AUTHENTICATION": "sasl.mechanism, sasl.username and sasl.password (or oauth_cb)",
+    "_SSL": "security.protocol, ssl.ca.location, and the name in bootstrap.servers against the one in the broker's certificate",
+}
+
+
 @dataclass
 class Watch:
     """What librdkafka's callbacks said about one producer. Knows nothing of the producer, so that no cycle keeps that alive."""
 
     doubt: str | None = None
+    refusal: str | None = None
+    transaction_error: str | None = None
     failures: list[DeliveryFailure] = field(default_factory=list)
     statistics: str = ""
     check_delivery: bool = True
@@ -55,11 +77,19 @@ class Watch:
         """Take a line of librdkafka's log (this object stands where a ``logging.Logger`` would)."""
         facility, text = str(arguments[0]), str(arguments[-1])
         _log.log(min(level, logging.INFO), "%s: %s", facility, text)
-        if facility == "REQTMOUT" or (facility == "FAIL" and not _HARMLESS_FAIL.search(text)):
+        if facility == "TXNERR":
+            self.transaction_error = text
+        # What is only shown with the option ``debug`` harms nothing: an idle connection, a bootstrap address that is done with.
+        if level <= logging.DEBUG:
+            return
+        if facility == "REQTMOUT" or (facility == "FAIL" and _is_harmful(text)):
             self.doubt = self.doubt or text
 
     def on_error(self, error: Any) -> None:
         """Take an error that concerns the whole client; connections are judged by the log."""
+        options = _MENDED_BY.get(error.name())
+        if options is not None:
+            self.refusal = f"{error.str()}. Check {options}"
         if error.fatal():
             self.doubt = self.doubt or str(error)
 
@@ -104,6 +134,11 @@ class LiveProducer:
         if name is not None:
             callbacks["stats_cb"] = self.watch.on_statistics
         ck = confluent_kafka()
+        self.rights = Rights.of(configuration)
+        self.configured_s = time.monotonic()
+        token_source = configuration.get(TOKEN_OPTION)
+        if isinstance(token_source, TokenSource):
+            token_source.fetch(configuration.get("sasl.oauthbearer.config"))
         try:
             self.client: Any = ck.Producer({**configuration, **callbacks})
         except ck.KafkaException as error:
@@ -114,6 +149,7 @@ class LiveProducer:
         self.last_batch: int | None = None
         self.is_begun = False
         self.in_use = True
+        self.burnt: tuple[str, ...] = ()
         self.idle_since_s = time.monotonic()
         self.partition_counts: dict[str, int] = {}
 
@@ -136,14 +172,47 @@ class LiveProducer:
     def _call(self, function: Any, timeout_s: float) -> Any:
         # confluent-kafka raises a fatal error from whatever call serves the callbacks, sometimes wrapped in a SystemError.
         try:
-            return function(timeout_s)
+            answer = function(timeout_s)
         except (confluent_kafka().KafkaException, SystemError) as error:
             self._fail(error)
+        self._check_access()
+        return answer
 
     def _fail(self, error: BaseException) -> NoReturn:
         reason = error.__cause__ if isinstance(error, SystemError) and error.__cause__ else error
         self.watch.doubt = self.watch.doubt or str(reason)
-        raise AttemptFailedError(f"The Kafka producer of {self.name} has failed: {reason}") from error
+        raise AttemptFailedError(
+            f"The Kafka producer of {self.name} has failed: {reason}{self._missing_right(reason)}"
+        ) from error
+
+    def _check_access(self) -> None:
+        refusal = self.watch.refusal
+        if refusal is not None:
+            self.watch.doubt = self.watch.doubt or refusal
+            raise AttemptFailedError(f"A broker can't be used by the Kafka producer of {self.name}: {refusal}.")
+
+    def _missing_right(self, reason: Any) -> str:
+        error = reason.args[0] if isinstance(reason, BaseException) and reason.args else reason
+        name = error.name() if hasattr(error, "name") else ""
+        if name == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
+            return f". {self.rights.transactional_id(str(self.name))}"
+        return ""
+
+    def renew_credentials(self, resolve: Callable[[], Mapping[str, Any]]) -> None:
+        """Take user and password anew, for connections still to be made, when those we have are not of this moment.
+
+        Args:
+            resolve: calls the user's functions and returns the options.
+
+        Raises:
+            AttemptFailedError: a function failed.
+        """
+        if time.monotonic() - self.configured_s < _RENEW_AFTER_S:
+            return
+        options = resolve()
+        if "sasl.username" in options:
+            self.client.set_sasl_credentials(options["sasl.username"], options["sasl.password"])
+        self.configured_s = time.monotonic()
 
     def initialise(self, deadline_s: float) -> None:
         """Get a producer id of our own for the name, which aborts what an earlier owner of the name left open.
@@ -154,14 +223,15 @@ class LiveProducer:
         ck = confluent_kafka()
         while True:
             try:
-                self.client.init_transactions(max(0.1, deadline_s - time.monotonic()))
+                self.client.init_transactions(max(0.1, min(_INIT_SLICE_S, deadline_s - time.monotonic())))
             except ck.KafkaException as error:
                 reason = error.args[0]
                 if reason.retriable() and time.monotonic() < deadline_s:
+                    self.poll(0)
                     continue
                 raise AttemptFailedError(
-                    f"Kafka gave no producer id for transactional id {self.name}: {reason.str()}. If the brokers can be reached, check "
-                    "that this user may WRITE and DESCRIBE that TransactionalId (an ACL for the prefix)."
+                    f"Kafka gave no producer id for transactional id {self.name}: {reason.str()}"
+                    f"{self._missing_right(reason) or '. Check that the brokers can be reached from the executors.'}"
                 ) from error
             break
         self.poll(0)

@@ -4,6 +4,8 @@
 separator. Each part ends with one, so no id begins with another id, and an ACL for the prefix ``<prefix>:`` covers exactly the
 ids of that prefix. An id is always parsed as a whole, never compared by its beginning: sink ``a.1`` is not sink ``a.10``.
 
+Whose an id is, its query id says, a UUID. Prefix and sink name may have been changed since it was made, so reading needs neither.
+
 ``slot`` is the task attempt's number in its batch; ``incarnation`` changes when an attempt of an earlier batch may still be alive, and
 could take the same slot; ``turn`` tells ids apart that one slot needed after another, because the earlier one
 still belongs to a live producer or is in doubt.
@@ -51,14 +53,14 @@ def format_name(prefix: str, name: TransactionName) -> str:
     return f"{prefix}:{query_id}:{sink}:{name.generation}:{name.incarnation}.{name.slot}.{name.turn}:"
 
 
-def parse_name(prefix: str, transactional_id: str) -> TransactionName | None:
-    """Read a transactional id back.
+def parse_name(transactional_id: str) -> tuple[str, TransactionName] | None:
+    """Read a transactional id back, whatever its prefix.
 
     Returns:
-        What it says; None when it is not exactly what ``format_name`` makes with this prefix: somebody else's.
+        The prefix and what follows it; None when it is not exactly what ``format_name`` makes of the two: somebody else's.
     """
     match = _PARTS.fullmatch(transactional_id)
-    if match is None:
+    if match is None or not _PREFIX.fullmatch(match[1]):
         return None
     name = TransactionName(unquote(match[2]), unquote(match[3]), *(int(match[group]) for group in range(4, 8)))
-    return name if format_name(prefix, name) == transactional_id else None
+    return (match[1], name) if format_name(match[1], name) == transactional_id else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import MissingExtraError, OptionError
+from onceforall.sinks.kafka.security import TOKEN_OPTION, check_security, check_value, is_security_option, refuse_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,7 @@ DELIVERIES = ("exactly_once", "at_least_once", "none")
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
 _DEFAULT_MESSAGE_TIMEOUT_MS = 300_000
+_DEFAULT_SOCKET_TIMEOUT_MS = 30_000
 
 # librdkafka reports the producer id and epoch only in its statistics.
 _STATISTICS_INTERVAL_MS = 100
@@ -40,7 +42,7 @@ _OWN = {
 }
 
 _CALLBACKS = {
-    "error_cb", "stats_cb", "throttle_cb", "log_cb", "logger", "on_delivery", "dr_cb", "dr_msg_cb", "oauth_cb", "partitioner_cb", "msg_order_cmp",
+    "error_cb", "stats_cb", "throttle_cb", "log_cb", "logger", "on_delivery", "dr_cb", "dr_msg_cb", "partitioner_cb", "msg_order_cmp",
     "background_event_cb", "socket_cb", "connect_cb", "closesocket_cb", "open_cb", "resolve_cb", "oauthbearer_token_refresh_cb",
     "rebalance_cb", "offset_commit_cb", "consume_cb", "on_commit", "ssl.certificate.verify_cb", "ssl_engine_callback_data",
 }  # fmt: skip
@@ -71,7 +73,9 @@ def checked_options(options: Mapping[str, Any], delivery: str) -> dict[str, Any]
     checked = dict(options)
     for name, value in checked.items():
         _refuse_by_name(name)
-        if callable(value) or isinstance(value, (dict, list, tuple, set)) or value is None:
+        if is_security_option(name):
+            check_value(name, value)
+        if (callable(value) and not is_security_option(name)) or isinstance(value, (dict, list, tuple, set)) or value is None:
             raise OptionError(
                 f"Option {name!r} has a value of type {type(value).__name__}. Give a string, a number or a boolean."
             )
@@ -93,6 +97,9 @@ def _refuse_by_name(name: object) -> None:
         raise OptionError(
             f"Option {name!r}: drop the prefix that Spark's own Kafka sink asks for, and use {name[len('kafka.') :]!r}."
         )
+    if is_security_option(name):
+        refuse_by_name(name)
+        return
     if name in _OWN:
         raise OptionError(f"Option {name!r} belongs to the sink. {_OWN[name]}")
     if name in _CALLBACKS or name.endswith("_cb"):
@@ -105,17 +112,10 @@ def _refuse_by_name(name: object) -> None:
         raise OptionError(
             f"Option {name!r} replaces the brokers by a mock that has no read_committed. Use onceforall.embedded.EmbeddedKafka."
         )
-    if name.startswith(("sasl.", "sasl_", "ssl.", "ssl_", "https.", "enable.ssl.", "enable.sasl.")):
-        raise OptionError(
-            f"Option {name!r}: authentication and encryption are not supported in this version. Use a plaintext listener."
-        )
 
 
 def _refuse_values(options: Mapping[str, Any], delivery: str) -> None:
-    if str(options.get("security.protocol", "plaintext")).lower() != "plaintext":
-        raise OptionError(
-            "Option 'security.protocol': only 'plaintext' is supported in this version. Use a plaintext listener."
-        )
+    check_security(options)
     if _boolean(options, "allow.auto.create.topics", default=False):
         raise OptionError(
             "Option 'allow.auto.create.topics' would turn a misspelt topic into a new one. Create the topics beforehand."
@@ -226,6 +226,8 @@ def producer_configuration(
         configuration["retry.backoff.ms"] = min(10, _integer(options, "retry.backoff.max.ms", 10))
         if not {"message.timeout.ms", "delivery.timeout.ms"} & options.keys():
             configuration["message.timeout.ms"] = message_timeout_ms(options, delivery)
+        # With transactions, librdkafka would wait as long as the transaction's timeout for a broker that hangs: longer than for a record.
+        configuration["socket.timeout.ms"] = min(_DEFAULT_SOCKET_TIMEOUT_MS, transaction_timeout_ms(options))
     if topic_max_bytes is not None:
         configuration["batch.size"] = min(1_000_000, topic_max_bytes)
     return configuration | dict(options)
@@ -254,8 +256,10 @@ def check_accepted(configuration: Mapping[str, Any]) -> None:
 
 def _refusal_of(configuration: Mapping[str, Any]) -> str | None:
     ck = confluent_kafka()
+    # It would connect, perhaps with wrong credentials, and ask for a token; both are for the callers to try.
+    configuration = {name: value for name, value in configuration.items() if name != TOKEN_OPTION} | {"bootstrap.servers": ""}
     try:
-        ck.Producer(dict(configuration))
+        ck.Producer(configuration)
     except ck.KafkaException as error:
         return str(error.args[0].str())
     except (TypeError, ValueError) as error:

@@ -9,7 +9,8 @@ A fresh producer's ``init_transactions`` costs some 70 to 500 ms, so a producer 
   (module ``live`` says how that is known).
 
 Every other producer is discarded: its client is dropped, which sends nothing to the broker, for what it prepared may be decided. Only a
-transaction that its own task gives up before handing it over is aborted, by the producer itself.
+transaction that its own task gives up before handing it over is aborted, by the producer itself, and only if every request of it was
+answered; otherwise by the sweep.
 """
 
 from __future__ import annotations
@@ -55,42 +56,50 @@ class ProducerPool:
         self._process_id = os.getpid()
 
     def transactional(
-        self, attempt: TaskAttempt, prefix: str, configure: Callable[[str], dict[str, Any]], avoided: Collection[str] = ()
+        self,
+        attempt: TaskAttempt,
+        prefix: str,
+        configure: Callable[[str], dict[str, Any]],
+        fingerprint: object,
+        avoided: Collection[str] = (),
     ) -> LiveProducer:
         """Return a producer with a transaction begun, a live one where that is safe.
 
         Args:
             attempt: whose transaction it is; its ``reusable`` says which producers may go on.
             prefix: how transactional ids begin.
-            configure: gives the configuration for a transactional id.
+            configure: gives the configuration for a transactional id; called for new producers only.
+            fingerprint: what a live producer must have been made for; holds no secret.
             avoided: ids that must not be taken, because a request about them is still unanswered.
 
         Raises:
             AttemptFailedError: no producer could be initialised.
         """
         key = (attempt.query_id, attempt.sink, attempt.generation)
-        fingerprint = sorted((k, str(v)) for k, v in configure("").items())
         reusable = {str(entry["name"]): entry for entry in attempt.reusable}
         for producer in self._candidates(key, fingerprint, reusable, attempt.batch):
             if producer.advance():
                 return producer
             self.discard(producer)
         deadline_s = time.monotonic() + _INIT_DEADLINE_S
+        burnt: tuple[str, ...] = ()
         for _ in range(_FRESH_ATTEMPTS):
             producer = self._fresh(
-                key, fingerprint, {*reusable, *avoided}, lambda turn: _name_of(prefix, attempt, turn), configure
+                key, fingerprint, {*reusable, *avoided, *burnt}, lambda turn: _name_of(prefix, attempt, turn), configure
             )
             try:
                 producer.initialise(deadline_s)
                 if producer.watch.doubt is None:
                     producer.client.begin_transaction()
                     producer.is_begun = True
+                    producer.burnt = burnt
                     return producer
             except BaseException:
                 self.discard(producer)
                 raise
-            # An unanswered InitProducerId may arrive later and abort what we prepare: that id is left alone for this batch.
-            avoided = {*avoided, str(producer.name)}
+            # An unanswered InitProducerId may arrive later, under whatever epoch, and abort what was prepared: that id is left alone. In
+            # this batch nobody else has this slot; the committable tells the driver to give it to nobody in later ones.
+            burnt = (*burnt, str(producer.name))
             doubt = producer.watch.doubt
             self.discard(producer)
         raise AttemptFailedError(
@@ -136,17 +145,18 @@ class ProducerPool:
             self._start_keeper()
         return producer
 
-    def plain(self, attempt: TaskAttempt, configuration: Mapping[str, Any], *, check_delivery: bool) -> LiveProducer:
+    def plain(
+        self, attempt: TaskAttempt, configure: Callable[[], dict[str, Any]], fingerprint: object, *, check_delivery: bool
+    ) -> LiveProducer:
         """Return a producer without transactions, a live one where there is one that works."""
         key = (attempt.query_id, attempt.sink, -1)
-        fingerprint = sorted((k, str(v)) for k, v in configuration.items())
         with self._lock:
             self._forget_parent_process()
             for made_for, producer in self._producers.get(key, ()):
                 if made_for == fingerprint and not producer.in_use:
                     producer.in_use = True
                     return producer
-            producer = LiveProducer(configuration, None, check_delivery=check_delivery)
+            producer = LiveProducer(configure(), None, check_delivery=check_delivery)
             self._producers.setdefault(key, []).append((fingerprint, producer))
             self._start_keeper()
         return producer
@@ -229,13 +239,22 @@ def _drop(producer: LiveProducer, abort: bool) -> None:  # noqa: FBT001
     try:
         if producer.name is None:
             producer.client.flush(_ABORT_DEADLINE_S)
-        elif abort and producer.is_begun:
-            producer.client.purge(in_flight=False)
+        elif abort and producer.is_begun and _has_all_answers(producer):
             producer.client.abort_transaction(_ABORT_DEADLINE_S)
         else:
             producer.client.purge()
     except Exception as error:  # noqa: BLE001
         _log.info("Giving up %s: %s (the sweep finds what it leaves open)", producer.name, error)
+
+
+def _has_all_answers(producer: LiveProducer) -> bool:
+    """Drop the records that are not sent, wait for the others, and tell whether nothing of the transaction can reach a broker any more.
+
+    A Produce request that arrives after an EndTxn(abort) finds its epoch valid; a broker that does not ask the coordinator (before release 3.6)
+    appends it, and no reader gets past it, for nobody ever ends that. The sweep's InitProducerId leaves a newer epoch in the partitions.
+    """
+    producer.client.purge(in_flight=False)
+    return producer.flush(_ABORT_DEADLINE_S) == 0 and producer.watch.doubt is None
 
 
 def _name_of(prefix: str, attempt: TaskAttempt, turn: int) -> str:

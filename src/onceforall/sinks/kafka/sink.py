@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import AttemptFailedError, OptionError, SinkCheckError, SinkUnavailableError
 from onceforall.sink import (
     Capabilities,
     CommitPermit,
@@ -30,8 +31,18 @@ from onceforall.sink import (
     TwoPhaseCommitSink,
 )
 from onceforall.sinks.kafka.columns import kafka_columns
-from onceforall.sinks.kafka.coordinator_client import Answers, CoordinatorClient, error_name, is_fenced, lost_reason
-from onceforall.sinks.kafka.names import TransactionName, check_prefix, parse_name
+from onceforall.sinks.kafka.coordinator_client import (
+    TOPIC_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    AccessRefusedError,
+    Answers,
+    CoordinatorClient,
+    error_name,
+    is_fenced,
+    lost_reason,
+)
+from onceforall.sinks.kafka.evidence import Outcome, TransactionState, proof_of
+from onceforall.sinks.kafka.names import check_prefix, parse_name
 from onceforall.sinks.kafka.options import (
     check_accepted,
     checked_options,
@@ -41,6 +52,17 @@ from onceforall.sinks.kafka.options import (
     transaction_timeout_ms,
 )
 from onceforall.sinks.kafka.producers import POOL
+from onceforall.sinks.kafka.rights import Rights, may_write
+from onceforall.sinks.kafka.security import (
+    Access,
+    AccessError,
+    fingerprint,
+    resolved,
+    secret_values,
+    warn_of_weakness,
+    without_values,
+)
+from onceforall.sinks.kafka.transaction_reader import TransactionReader
 from onceforall.sinks.kafka.writer import KafkaTransaction
 from onceforall.testing import failpoints
 
@@ -98,14 +120,22 @@ class KafkaSink(TwoPhaseCommitSink):
     def _make_driver_side(self) -> None:
         self._lock = threading.Lock()
         self._client: CoordinatorClient | None = None
+        self._reader: TransactionReader | None = None
         self._doubtful: set[str] = set()
         self._start: tuple[str, str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_lock", "_client", "_doubtful", "_start"):
+        for name in ("_lock", "_client", "_reader", "_doubtful", "_start"):
             del state[name]
+        state["_options"] = without_values(self._options)
         return state
+
+    def __copy__(self) -> KafkaSink:
+        # A copy stays in this process, so it keeps the secret values.
+        made = KafkaSink.__new__(type(self))
+        made.__setstate__({**self.__getstate__(), "_options": dict(self._options)})
+        return made
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -139,10 +169,18 @@ class KafkaSink(TwoPhaseCommitSink):
         Raises:
             AttemptFailedError: no producer could be initialised.
         """
+        configure = partial(self._configuration, secrets=attempt.secrets)
         if self._delivery == "exactly_once":
-            producer = POOL.transactional(attempt, self._prefix, self._configuration, self._burnt)
+            producer = POOL.transactional(attempt, self._prefix, configure, self._fingerprint(attempt), self._burnt)
         else:
-            producer = POOL.plain(attempt, self._configuration(None), check_delivery=self._delivery == "at_least_once")
+            plain = partial(configure, None)
+            check_delivery = self._delivery == "at_least_once"
+            producer = POOL.plain(attempt, plain, self._fingerprint(attempt), check_delivery=check_delivery)
+        try:
+            producer.renew_credentials(partial(resolved, self._options, attempt.secrets))
+        except BaseException:
+            POOL.discard(producer, abort=True)
+            raise
         timeout_ms = message_timeout_ms(self._options, self._delivery)
         return KafkaTransaction(
             producer,
@@ -153,9 +191,17 @@ class KafkaSink(TwoPhaseCommitSink):
             patience_s=timeout_ms / 1000 + _PATIENCE_RESERVE_S if timeout_ms else float("inf"),
         )
 
-    def _configuration(self, transactional_id: str | None) -> dict[str, Any]:
+    def secrets(self) -> Mapping[str, str]:
+        """Return the secret values among the options; functions go to the tasks as they are."""
+        return secret_values(self._options)
+
+    def _configuration(self, transactional_id: str | None, secrets: Mapping[str, str] | None = None) -> dict[str, Any]:
         limit = None if "batch.size" in self._options else self._topic_max_bytes
-        return producer_configuration(self._options, self._delivery, transactional_id, limit)
+        options = resolved(self._options, secrets or {})
+        return producer_configuration(options, self._delivery, transactional_id, limit)
+
+    def _fingerprint(self, attempt: TaskAttempt) -> object:
+        return fingerprint(self._options, attempt.secrets), self._topic_max_bytes
 
     def invoke(self, transaction: KafkaTransaction, rows: pa.RecordBatch) -> None:
         """Hand rows to librdkafka, which sends them in the background.
@@ -169,8 +215,8 @@ class KafkaSink(TwoPhaseCommitSink):
         """Wait until every record is acknowledged; the transaction then waits for the driver.
 
         Returns:
-            ``name`` (the transactional id), ``producer_id``, ``producer_epoch``, ``records``, and ``doubtful`` when a request went unanswered; None
-            without records or without transactions.
+            ``name`` (the transactional id), ``producer_id``, ``producer_epoch``, ``records``, ``doubtful`` when a request went unanswered, and ``burnt``, ids whose
+            InitProducerId did; None without records or without transactions.
 
         Raises:
             RefusedRecordError, AttemptFailedError: a record was not taken, or the transaction has failed.
@@ -193,14 +239,18 @@ class KafkaSink(TwoPhaseCommitSink):
             return None
         producer.check_open()
         producer_id, epoch = producer.identify()
-        committable = {
+        committable: dict[str, Any] = {
             "name": producer.name,
             "producer_id": producer_id,
             "producer_epoch": epoch,
             "records": transaction.records,
         }
+        if self._topic is None:
+            committable["topics"] = sorted(producer.partition_counts)
         if producer.watch.doubt is not None:
             committable["doubtful"] = True
+        if producer.burnt:
+            committable["burnt"] = list(producer.burnt)
         producer.last_batch = transaction.batch
         producer.is_begun = False
         transaction.is_over = True
@@ -229,13 +279,21 @@ class KafkaSink(TwoPhaseCommitSink):
             MissingExtraError: confluent-kafka or kafka-python is not installed.
         """
         self._start = (start.query_id, start.sink)
+        try:
+            self._check()
+        except (AccessError, AccessRefusedError) as error:
+            raise SinkCheckError(str(error)) from error
+
+    def _check(self) -> None:
         check_accepted(self._configuration(None))
+        warn_of_weakness(self._options)
         client = self._connected()
-        client.metadata()
+        client.check_versions()
         if self._topic is not None:
             self._check_topic(client, self._topic)
         if self._delivery != "exactly_once":
             return
+        self._check_prefix(client)
         client.open_transactions()
         limit = client.broker_setting("transaction.max.timeout.ms")
         timeout_ms = transaction_timeout_ms(self._options)
@@ -256,17 +314,29 @@ class KafkaSink(TwoPhaseCommitSink):
             raise SinkCheckError(
                 f"Topic {topic!r} does not exist at {self._options['bootstrap.servers']}. Create it first, or correct topic=."
             )
+        rights = Rights.of(self._options)
+        if found.error_code == TOPIC_AUTHORIZATION_FAILED:
+            raise SinkCheckError(f"{rights.topic(topic)} (or correct topic=).")
         if found.error_code and not found.partitions:
-            raise SinkCheckError(
-                f"Topic {topic!r} can't be used: {error_name(found.error_code)}. Grant DESCRIBE and WRITE on it, or correct topic=."
-            )
+            raise SinkCheckError(f"Topic {topic!r} can't be used: {error_name(found.error_code)}. Correct topic=.")
+        if not may_write(found.authorized_operations):
+            raise SinkCheckError(f"{rights.topic(topic)}.")
         limit = client.topic_setting(topic, "max.message.bytes")
         self._topic_max_bytes = int(limit) if limit is not None else None
+
+    def _check_prefix(self, client: CoordinatorClient) -> None:
+        assert self._start is not None
+        query_id, sink = (quote(part, safe="") for part in self._start)
+        name = f"{self._prefix}:{query_id}:{sink}:check:"
+        operation = client.missing_transactional_right(name)
+        if operation is not None:
+            raise SinkCheckError(f"{Rights.of(self._options).transactional_id(name)}.")
 
     def _connected(self) -> CoordinatorClient:
         with self._lock:
             if self._client is None:
-                self._client = CoordinatorClient(self._options["bootstrap.servers"])
+                access = Access(self._options)
+                self._client = CoordinatorClient(self._options["bootstrap.servers"], access=access)
             return self._client
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
@@ -278,6 +348,7 @@ class KafkaSink(TwoPhaseCommitSink):
             SinkUnavailableError: at least one has no answer.
         """
         _log.debug("Committing %d transactions of batch %d", len(committables), permit.batch)
+        self._burn([name for committable in committables for name in committable.get("burnt", ())])
         answers = self._end(committables)
         with self._lock:
             self._doubtful |= answers.repeated
@@ -285,17 +356,83 @@ class KafkaSink(TwoPhaseCommitSink):
         refused = {name: code for name, code in answers.codes.items() if code and lost_reason(code) is None}
         if answers.missing or refused:
             raise self._unavailable("commit", answers, refused)
-        completed, retired, lost = [], [], []
+        completed, retired, missing = [], [], []
         for committable in committables:
             name = str(committable["name"])
-            reason = lost_reason(answers.codes[name])
-            if reason is not None:
-                lost.append(LostTransaction(committable, f"Kafka answered {reason} to EndTxn"))
+            if lost_reason(answers.codes[name]) is not None:
+                missing.append(committable)
             elif name in doubtful or committable.get("doubtful"):
                 retired.append(committable)
             else:
                 completed.append(committable)
-        return CommitReport(tuple(completed), tuple(retired), tuple(lost))
+        report = CommitReport(tuple(completed), tuple(retired))
+        return self._with_findings(report, missing, answers.codes) if missing else report
+
+    def _with_findings(self, report: CommitReport, missing: Sequence[Committable], codes: Mapping[str, int]) -> CommitReport:
+        """Find out what became of transactions that Kafka refused to commit, and complete the report with it."""
+        findings = self._connected_reader().findings(missing)
+        committed, lost, in_doubt = [], [], []
+        for committable in missing:
+            name = str(committable["name"])
+            finding = findings[name]
+            words = f"Kafka answered {lost_reason(codes[name])} to EndTxn; {finding.words}"
+            _log.warning("Transaction %s is %s: %s", name, finding.outcome.value, words)
+            if finding.outcome is Outcome.OPEN:
+                raise SinkUnavailableError(f"Kafka transaction {name} is not ended yet: {words}. Asked again.")
+            if finding.outcome is Outcome.COMMITTED:
+                committed.append(committable)
+            elif finding.outcome is Outcome.ABORTED:
+                lost.append(LostTransaction(committable, words))
+            else:
+                in_doubt.append(LostTransaction(committable, words))
+        return CommitReport(report.completed, (*report.retired, *committed), tuple(lost), tuple(in_doubt))
+
+    def _connected_reader(self) -> TransactionReader:
+        client = self._connected()
+        with self._lock:
+            if self._reader is None:
+                self._reader = TransactionReader(client, Rights.of(self._options))
+            return self._reader
+
+    def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
+        """See that every transaction is still open, and note where the log will prove what became of it (module ``evidence``).
+
+        Returns:
+            The committables, with ``proof``: ``topic``, ``partition`` and ``offset``.
+
+        Raises:
+            AttemptFailedError: one is not open any more: it timed out, or was fenced.
+            SinkUnavailableError: not all brokers answered.
+        """
+        if not committables:
+            return committables
+        topics = {self._topic} if self._topic is not None else {t for c in committables for t in c["topics"]}
+        reader = self._connected_reader()
+        states: Mapping[str, TransactionState | None] = {}
+        for again in (False, True):
+            # In this order: a transaction that is open after the offsets were read has its marker behind them.
+            ends = reader.end_offsets({str(t) for t in topics}, again=again)
+            states = reader.states([str(c["name"]) for c in committables])
+            proofs = {name: proof_of(state, ends) for name, state in states.items()}
+            if all(proofs.values()):
+                break
+        return [self._confirmed(c, states[str(c["name"])], proofs[str(c["name"])]) for c in committables]
+
+    @staticmethod
+    def _confirmed(committable: Committable, state: TransactionState | None, proof: Mapping[str, Any] | None) -> Committable:
+        name = committable["name"]
+        of_ours = state is not None and (state.producer_id, state.epoch) == (
+            committable["producer_id"],
+            committable["producer_epoch"],
+        )
+        if state is None or state.state != "Ongoing" or not of_ours:
+            told = "its id is not known" if state is None else f"its state is {state.state} under epoch {state.epoch}"
+            raise AttemptFailedError(
+                f"Kafka transaction {name} is not open any more before the decision: {told}. It has timed out, or somebody else uses its "
+                "transactional id. The attempt is repeated; if it happens again, raise transaction.timeout.ms."
+            )
+        confirmed = {key: value for key, value in committable.items() if key != "topics"}
+        return confirmed if proof is None else {**confirmed, "proof": proof}
 
     def _end(self, committables: Sequence[Committable]) -> Answers:
         client = self._connected()
@@ -316,7 +453,7 @@ class KafkaSink(TwoPhaseCommitSink):
         Raises:
             SinkUnavailableError: at least one may still be open.
         """
-        self._fence([str(c["name"]) for c in committables])
+        self._fence_ours([str(c["name"]) for c in committables])
 
     def retire(self, committables: Sequence[Committable]) -> None:
         """Fence the ids of committed transactions, so that a late request finds another epoch.
@@ -325,7 +462,7 @@ class KafkaSink(TwoPhaseCommitSink):
             SinkUnavailableError: at least one is not fenced yet.
         """
         names = [str(c["name"]) for c in committables]
-        self._fence(names)
+        self._fence_ours(names)
         with self._lock:
             self._doubtful -= set(names)
 
@@ -336,46 +473,65 @@ class KafkaSink(TwoPhaseCommitSink):
             SinkUnavailableError: a broker did not answer, or one may still be open.
         """
         # Also with another delivery: an earlier start may have written with transactions.
-        covered = []
-        for transactional_id in self._connected().open_transactions():
-            name = parse_name(self._prefix, transactional_id)
-            if name is not None and sweep.covers(name.query_id, name.sink, name.generation, transactional_id):
-                covered.append(transactional_id)
+        covered = [name for name in self._connected().open_transactions() if self._is_covered(sweep, name)]
         self._fence(covered)
         return len(covered)
 
-    def _fence(self, names: Collection[str]) -> None:
-        ours = [name for name in names if self._is_ours(parse_name(self._prefix, name))]
+    def _is_covered(self, sweep: Sweep, transactional_id: str) -> bool:
+        parsed = parse_name(transactional_id)
+        if parsed is None or (self._start is not None and parsed[1].query_id != self._start[0]):
+            return False
+        prefix, name = parsed
+        # A run writes under one prefix: what another one has of its own generation is the work of a copied checkpoint.
+        if name.generation >= sweep.generation and prefix != self._prefix:
+            return False
+        return sweep.covers(name.query_id, name.sink, name.generation, transactional_id)
+
+    def _fence_ours(self, names: Collection[str]) -> None:
+        ours = [name for name in names if self._is_ours(name)]
         if len(ours) < len(names):
             _log.error("%d transactional ids are not of this query and sink; they were left alone", len(names) - len(ours))
+        self._fence(ours)
+
+    def _fence(self, ours: Collection[str]) -> None:
         if not ours:
             return
         client = self._connected()
         answers = client.fence(ours)
         client.forget(ours)
-        if answers.unanswered:
-            # Such a request may come later and fence whoever owns the id by then: this run gives it to nobody.
-            with self._lock:
-                self._burnt = tuple(dict.fromkeys([*self._burnt, *sorted(answers.unanswered)]))[-_MAX_BURNT:]
+        self._burn(sorted(answers.unanswered))
         refused = {name: code for name, code in answers.codes.items() if not is_fenced(code)}
         if answers.missing or refused:
             raise self._unavailable("fence", answers, refused)
 
-    def _is_ours(self, name: TransactionName | None) -> bool:
-        return name is not None and self._start in {None, (name.query_id, name.sink)}
+    def _burn(self, names: Sequence[str]) -> None:
+        # An InitProducerId that was not answered may come later and fence whoever owns the id by then: this run gives it to nobody.
+        if names:
+            with self._lock:
+                self._burnt = tuple(dict.fromkeys([*self._burnt, *names]))[-_MAX_BURNT:]
+
+    def _is_ours(self, transactional_id: str) -> bool:
+        # The prefix may have been changed since. Before ``check``, though, it is all that is known.
+        parsed = parse_name(transactional_id)
+        if parsed is None:
+            return False
+        prefix, name = parsed
+        return prefix == self._prefix if self._start is None else (name.query_id, name.sink) == self._start
 
     def _unavailable(self, what: str, answers: Answers, refused: Mapping[str, int]) -> SinkUnavailableError:
         reasons = {**answers.missing, **{name: f"Kafka answered {error_name(code)}" for name, code in refused.items()}}
         name, reason = next(iter(reasons.items()))
+        if error_name(TRANSACTIONAL_ID_AUTHORIZATION_FAILED) in reason:
+            reason = f"{reason}. {Rights.of(self._options).transactional_id(name)}"
         return SinkUnavailableError(
             f"{len(reasons)} of {len(reasons) + len(answers.codes) - len(refused)} Kafka transactions could not be asked to {what}; {name}: {reason}. Asked "
-            f"again. Check the brokers (bootstrap.servers={self._options['bootstrap.servers']}), and that this user may WRITE the TransactionalId."
+            f"again. Check the brokers (bootstrap.servers={self._options['bootstrap.servers']})."
         )
 
     def close(self) -> None:
         """Close the driver's connections; the next call opens new ones."""
         with self._lock:
-            client, self._client = self._client, None
+            client, self._client, self._reader = self._client, None, None
         if client is not None:
             client.close()
 

@@ -5,11 +5,15 @@ a request was *sent and not answered* is just what must be known here: such a re
 several connections to a broker at once, because a broker works on one request per connection at a time.
 
 Safe to use from several threads: a connection belongs to one call at a time.
+
+A connection is encrypted and authenticated as module ``security`` says. A broker ends one whose authentication has run out
+(``connections.max.reauth.ms``); ours is not used any more by then, and the next call opens another.
 """
 
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 import warnings
@@ -19,6 +23,8 @@ from select import select
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import MissingExtraError
+from onceforall.sinks.kafka.sasl import Channel, SaslError, asks_for_sasl
+from onceforall.sinks.kafka.security import Access, AccessError, tls_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +34,15 @@ Address = tuple[str, int]
 CONNECTIONS_PER_BROKER = 8
 _CONNECT_TIMEOUT_S = 5.0
 _RECEIVE_BYTES = 65_536
+# A broker that ends is no broker that refuses: an end without a word must be seen so often before it counts as one.
+_SILENT_REFUSALS = 3
+_REAUTHENTICATE_AT = 0.8
+
+
+_TLS_ALERT = b"\x15\x03"
+_SPEAKS_TLS = (
+    "its listener probably speaks TLS. Check the port in bootstrap.servers, and set security.protocol (ssl or sasl_ssl)"
+)
 
 
 @dataclass(frozen=True)
@@ -38,21 +53,26 @@ class NoAnswer:
         address: of the broker.
         reason: what happened to the connection.
         sent: whether the broker may have got it, and may act on it even later.
+        refused: the broker, or a security option, said no: asking again helps only once something is mended.
     """
 
     address: Address
     reason: str
     sent: bool
+    refused: bool = False
 
 
 class _ConnectionLostError(Exception):
-    pass
+    def __init__(self, reason: str, *, refused: bool = False, silent: bool = False) -> None:
+        super().__init__(reason)
+        self.refused = refused
+        self.silent = silent
 
 
 class _Connection:
     """One connection; it is closed at the first thing that goes wrong."""
 
-    def __init__(self, address: Address, deadline_s: float) -> None:
+    def __init__(self, address: Address, deadline_s: float, access: Access) -> None:
         from kafka.protocol.broker_version_data import BrokerVersionData
         from kafka.protocol.metadata import ApiVersionsRequest
         from kafka.protocol.parser import KafkaProtocol
@@ -61,8 +81,10 @@ class _Connection:
         self._parser: Any = KafkaProtocol(client_id="onceforall")
         self._waiting = 0
         self._answers: list[Any] = []
+        self._good_until_s = float("inf")
+        self.has_answered = False
         try:
-            self._socket = socket.create_connection(
+            self._socket: socket.socket = socket.create_connection(
                 address, timeout=max(0.01, min(_CONNECT_TIMEOUT_S, deadline_s - time.monotonic()))
             )
         except OSError as error:
@@ -70,12 +92,39 @@ class _Connection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._versions: Any = None
+            self._secure(access, deadline_s)
             self.send([ApiVersionsRequest(version=0)])
             keys = self.receive(deadline_s)[0].api_keys
             self._versions = BrokerVersionData(api_versions={key.api_key: (key.min_version, key.max_version) for key in keys})
+            self.has_answered = False
         except BaseException:
             self.close()
             raise
+
+    def _secure(self, access: Access, deadline_s: float) -> None:
+        started_s = time.monotonic()
+        self._socket.settimeout(max(0.01, deadline_s - started_s))
+        try:
+            self._socket, lifetime_s = access.secured(self._socket, self.address[0])
+        except AccessError as error:
+            raise _ConnectionLostError(str(error), refused=True) from error
+        except ssl.SSLError as error:
+            raise _ConnectionLostError(str(tls_refusal(error, self.address[0])), refused=True) from error
+        except TimeoutError as error:
+            raise _ConnectionLostError("no answer in time while the connection was made secure") from error
+        except OSError as error:
+            reason = f"the connection ended while it was made secure: {error}. Check the port in bootstrap.servers, and security.protocol"
+            raise _ConnectionLostError(reason, silent=True) from error
+        if lifetime_s is not None:
+            self._good_until_s = started_s + _REAUTHENTICATE_AT * lifetime_s
+
+    def asks_for_sasl(self, deadline_s: float) -> bool:
+        """Tell whether the broker's listener wants SASL, which this connection was made without; nothing else may follow."""
+        self._socket.settimeout(max(0.01, deadline_s - time.monotonic()))
+        try:
+            return asks_for_sasl(Channel(self._socket))
+        except (OSError, SaslError):
+            return False
 
     def send(self, requests: Sequence[Any]) -> None:
         for request in requests:
@@ -98,15 +147,27 @@ class _Connection:
                 data = self._socket.recv(_RECEIVE_BYTES)
             except TimeoutError as error:
                 raise _ConnectionLostError("no answer in time") from error
+            except ssl.SSLError as error:
+                raise _ConnectionLostError(str(tls_refusal(error, self.address[0])), refused=not self.has_answered) from error
             except OSError as error:
-                raise _ConnectionLostError(f"the connection ended: {error}") from error
+                raise _ConnectionLostError(f"the connection ended: {error}", silent=not self.has_answered) from error
             if not data:
-                raise _ConnectionLostError("the broker closed the connection")
+                raise self._closed()
+            if not self.has_answered and self._versions is None and data.startswith(_TLS_ALERT):
+                raise _ConnectionLostError(_SPEAKS_TLS, refused=True)
+            self.has_answered = True
             try:
                 self._answers += [answer for _, answer in self._parser.receive_bytes(data)]
             except KafkaError as error:
                 raise _ConnectionLostError(f"an answer that can't be read: {error}") from error
         return self.partial()
+
+    def _closed(self) -> _ConnectionLostError:
+        if self.has_answered:
+            return _ConnectionLostError("the broker closed the connection")
+        if self._versions is None and not isinstance(self._socket, ssl.SSLSocket):
+            return _ConnectionLostError(f"the broker closed the connection at the first request: {_SPEAKS_TLS}", silent=True)
+        return _ConnectionLostError("the broker closed the connection without an answer", silent=True)
 
     def partial(self) -> list[Any]:
         answers, self._answers, self._waiting = self._answers, [], 0
@@ -114,6 +175,8 @@ class _Connection:
 
     def is_usable(self) -> bool:
         """Tell whether an idle connection is still open: the end of one, as brokers end idle ones, can be read."""
+        if time.monotonic() > self._good_until_s:
+            return False
         try:
             return not select([self._socket], [], [], 0)[0]
         except (OSError, ValueError):
@@ -128,7 +191,7 @@ def _import_protocol() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            for module in ("admin", "broker_version_data", "metadata", "parser", "producer"):
+            for module in ("admin", "broker_version_data", "consumer", "metadata", "parser", "producer"):
                 import_module(f"kafka.protocol.{module}")
         except ImportError as error:
             raise MissingExtraError("kafka-python", "kafka") from error
@@ -137,8 +200,18 @@ def _import_protocol() -> None:
 class Wire:
     """Connections to the brokers of one cluster, kept open between calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access | None = None) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            access: how connections are made secure; None: they are not.
+
+        Raises:
+            MissingExtraError: kafka-python is not installed.
+        """
         _import_protocol()
+        self._access = access or Access({})
+        self._silent: dict[Address, int] = {}
         self._lock = threading.Lock()
         self._idle: dict[Address, list[_Connection]] = {}
 
@@ -176,10 +249,10 @@ class Wire:
         self, address: Address, requests: list[Any], share: list[int], results: list[Any], deadline_s: float
     ) -> _Connection | None:
         try:
-            connection = self._borrow(address) or _Connection(address, deadline_s)
+            connection = self._borrow(address) or _Connection(address, deadline_s, self._access)
         except _ConnectionLostError as error:
             for i in share:
-                results[i] = NoAnswer(address, str(error), sent=False)
+                results[i] = NoAnswer(address, str(error), sent=False, refused=self._is_refusal(address, error))
             return None
         try:
             connection.send(requests)
@@ -199,15 +272,44 @@ class Wire:
         except _ConnectionLostError as error:
             answers = connection.partial()
             connection.close()
-            answers += [NoAnswer(connection.address, str(error), sent=True)] * (len(share) - len(answers))
+            missing = self._unanswered(connection, error, deadline_s)
+            answers += [missing] * (len(share) - len(answers))
         except BaseException:
             connection.close()
             raise
         else:
             with self._lock:
+                self._silent.pop(connection.address, None)
                 self._idle.setdefault(connection.address, []).append(connection)
         for i, answer in zip(share, answers, strict=True):
             results[i] = answer
+
+    def _is_refusal(self, address: Address, error: _ConnectionLostError) -> bool:
+        with self._lock:
+            if not error.silent:
+                self._silent.pop(address, None)
+                return error.refused
+            self._silent[address] = self._silent.get(address, 0) + 1
+            return self._silent[address] >= _SILENT_REFUSALS
+
+    def _unanswered(self, connection: _Connection, error: _ConnectionLostError, deadline_s: float) -> NoAnswer:
+        """Say why a request that was sent got no answer; a listener that wants SASL just closes the connection."""
+        address = connection.address
+        if not error.silent or not self._is_refusal(address, error) or self._access.uses_sasl:
+            return NoAnswer(address, str(error), sent=True, refused=error.refused)
+        try:
+            probe = _Connection(address, deadline_s, self._access)
+        except _ConnectionLostError:
+            return NoAnswer(address, str(error), sent=True)
+        try:
+            wants_sasl = probe.asks_for_sasl(deadline_s)
+        finally:
+            probe.close()
+        if not wants_sasl:
+            return NoAnswer(address, str(error), sent=True)
+        protocol = "sasl_ssl" if self._access.uses_tls else "sasl_plaintext"
+        reason = f"its listener wants authentication. Set security.protocol={protocol}, sasl.mechanism and what that needs"
+        return NoAnswer(address, reason, sent=True, refused=True)
 
     def _borrow(self, address: Address) -> _Connection | None:
         while True:

@@ -26,6 +26,8 @@ _ROWS_PER_POLL = 5_000
 _TOPIC_DEADLINE_S = 5.0
 _METADATA_TIMEOUT_S = 15.0
 _FLUSH_SLICE_S = 0.5
+# NOT_ENOUGH_REPLICAS, before and after the append.
+_TOO_FEW_REPLICAS = {19, 20}
 
 
 class KafkaTransaction:
@@ -161,9 +163,19 @@ class KafkaTransaction:
         worst = max(failures, key=rank)
         if worst.error.code() == ck.KafkaError.MSG_SIZE_TOO_LARGE:
             raise self._too_large(worst.topic, worst.size_bytes)
+        # Where a partition could not be added to the transaction, the records are only purged, and the log has the reason.
+        reason = self.producer.watch.transaction_error
+        remedy = f". {reason}" if reason is not None else ""
+        if worst.error.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED or "TOPIC_AUTHORIZATION_FAILED" in remedy:
+            remedy += f". {self.producer.rights.topic(worst.topic)}"
+        if worst.error.code() in {ck.KafkaError._MSG_TIMED_OUT, ck.KafkaError._TIMED_OUT, *_TOO_FEW_REPLICAS}:  # noqa: SLF001
+            remedy = (
+                ". Check that the partition has a leader and as many replicas in sync as its min.insync.replicas asks for; brokers "
+                "are waited for as long as message.timeout.ms"
+            )
         raise AttemptFailedError(
             f"{len(failures)} record(s) were not delivered; the first reason: topic {worst.topic!r} partition {worst.partition}: "
-            f"{worst.error.str()} ({worst.error.name()})"
+            f"{worst.error.str()} ({worst.error.name()}){remedy}"
         )
 
     def _topics(self, columns: dict[str, Any], count: int) -> Sequence[Any]:
@@ -208,15 +220,17 @@ class KafkaTransaction:
             try:
                 found = self.producer.client.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
             except ck.KafkaException as error:
+                # It may say why: wrong credentials, for example.
+                self.producer.poll(0)
                 raise AttemptFailedError(f"The brokers gave no metadata of topic {topic!r}: {error.args[0].str()}") from error
             if found.error is None and found.partitions:
                 self.producer.partition_counts[topic] = len(found.partitions)
                 return len(found.partitions)
             code = found.error.code() if found.error is not None else None
             if code in {ck.KafkaError.TOPIC_AUTHORIZATION_FAILED, ck.KafkaError.TOPIC_EXCEPTION}:
-                raise RefusedRecordError(
-                    f"Topic {topic!r} can't be written: {found.error.str()}. Grant WRITE on it, or correct its name."
-                )
+                missing = code == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
+                remedy = self.producer.rights.topic(topic) if missing else "Correct its name."
+                raise RefusedRecordError(f"Topic {topic!r} can't be written: {found.error.str()}. {remedy}")
             # A topic that was made a moment ago is not known to every broker yet.
             if time.monotonic() > deadline_s:
                 raise _unknown_topic(topic)

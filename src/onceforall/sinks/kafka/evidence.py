@@ -1,0 +1,138 @@
+"""What became of a prepared Kafka transaction: the judgement, from what the brokers tell. Pure.
+
+An error of EndTxn is no proof (design.md §2.4): PRODUCER_FENCED is also the answer for a transaction that was committed and whose id was
+initialised again, and INVALID_PRODUCER_ID_MAPPING for one whose id has expired since. Proof is, in this order:
+
+1. *The transaction's state* at its coordinator, as long as that still speaks of this very producer id and epoch.
+2. *The log itself*. Before the decision, the driver reads the end offset of the partitions, and after that sees that the transaction is
+   open in one of them (``proof``). So its marker is not written yet, and those of all earlier transactions of this producer are,
+   for the broker lets none begin before: **the first marker of this producer id at or behind that offset is its own**. A commit marker carries
+   the very epoch (EndTxn up to version 4 doesn't bump it), an abort marker that or the next one (time-outs and fencing bump it).
+3. Where the log can't be read, an abort under the next epoch: a time-out leaves just that. (To be anything else, a stranger would
+   have to use our transactional id.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+
+class Outcome(Enum):
+    """What became of a transaction."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    OPEN = "open"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class TransactionState:
+    """What a coordinator says of a transactional id (DescribeTransactions, KIP-664)."""
+
+    state: str
+    producer_id: int
+    epoch: int
+    partitions: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A control record that ends a producer's transaction in a partition."""
+
+    commits: bool
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """The log can't be read at the place of the proof, and what would help."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome, and on what it rests, in words."""
+
+    outcome: Outcome
+    words: str
+
+
+_UNDER_WAY = {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
+
+
+def judge_state(committable: Mapping[str, Any], state: TransactionState | None) -> Finding | None:
+    """Judge from the coordinator's state alone.
+
+    Args:
+        committable: with ``producer_id`` and ``producer_epoch``.
+        state: None when the coordinator has forgotten the id.
+
+    Returns:
+        None when that is not enough.
+    """
+    if state is None or state.producer_id != committable["producer_id"]:
+        return None
+    epoch = int(committable["producer_epoch"])
+    words = f"its state is {state.state} under epoch {state.epoch}"
+    if state.epoch in {epoch, epoch + 1} and state.state in _UNDER_WAY:
+        return Finding(Outcome.OPEN, words)
+    if state.epoch == epoch and state.state == "CompleteCommit":
+        return Finding(Outcome.COMMITTED, words)
+    if state.epoch == epoch and state.state == "CompleteAbort":
+        return Finding(Outcome.ABORTED, words)
+    return None
+
+
+def judge_log(committable: Mapping[str, Any], state: TransactionState | None, marker: Marker | Unreadable | None) -> Finding:
+    """Judge from the log, where the state was not enough.
+
+    Args:
+        committable: with ``producer_id``, ``producer_epoch`` and perhaps ``proof``.
+        state: the coordinator's, or None.
+        marker: the first marker of the producer id at or behind the proof's offset; None: there is none up to the end of the log.
+    """
+    epoch = int(committable["producer_epoch"])
+    where = _where(committable)
+    if isinstance(marker, Marker):
+        at = f"{where} has {'a commit' if marker.commits else 'an abort'} marker of its producer at offset {marker.offset}"
+        if marker.commits and marker.epoch == epoch:
+            return Finding(Outcome.COMMITTED, at)
+        if not marker.commits and marker.epoch in {epoch, epoch + 1}:
+            return Finding(Outcome.ABORTED, at)
+        return Finding(
+            Outcome.UNKNOWN, f"{at}, but under epoch {marker.epoch}, not {epoch}: somebody else used its transactional id"
+        )
+    known = "the coordinator has forgotten its id" if state is None else f"its state is {state.state} under epoch {state.epoch}"
+    if marker is None:
+        return Finding(Outcome.UNKNOWN, f"{known}, and {where} has no marker of its producer")
+    if (
+        state is not None
+        and (state.producer_id, state.epoch) == (committable["producer_id"], epoch + 1)
+        and state.state == "CompleteAbort"
+    ):
+        return Finding(Outcome.ABORTED, known)
+    return Finding(Outcome.UNKNOWN, f"{known}, and {marker.reason}")
+
+
+def _where(committable: Mapping[str, Any]) -> str:
+    proof = committable.get("proof")
+    return "the topic" if proof is None else f"partition {proof['partition']} of topic {proof['topic']}"
+
+
+def proof_of(state: TransactionState | None, ends: Mapping[tuple[str, int], int]) -> dict[str, Any] | None:
+    """Return where the log will prove what became of an open transaction: one of its partitions, and its end offset before.
+
+    Args:
+        state: read after ``ends``.
+        ends: end offsets by topic and partition.
+    """
+    for topic, partition in sorted(state.partitions if state is not None else ()):
+        if (topic, partition) in ends:
+            return {"topic": topic, "partition": partition, "offset": ends[topic, partition]}
+    return None

@@ -1,0 +1,342 @@
+"""Reads what a cluster knows of transactions: their states, end offsets of partitions, and markers in the log.
+
+Requests are only read with; none changes anything, so each may be repeated. An error that says "not now" or "not here" is asked again
+until the client's deadline.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onceforall.errors import SinkUnavailableError
+from onceforall.sinks.kafka.coordinator_client import (
+    TOPIC_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    AccessRefusedError,
+    CoordinatorClient,
+    error_name,
+)
+from onceforall.sinks.kafka.evidence import Finding, Marker, TransactionState, Unreadable, judge_log, judge_state
+from onceforall.sinks.kafka.rights import Rights
+from onceforall.sinks.kafka.wire import Address, NoAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Partition = tuple[str, int]
+
+_LATEST = -1
+_OK, _OFFSET_OUT_OF_RANGE = 0, 1
+_TRANSACTIONAL_ID_NOT_FOUND = 105
+_FIRST_BACKOFF_S = 0.01
+_LAST_BACKOFF_S = 0.2
+
+_FETCH_MAX_VERSION = 12
+"""The last version that names topics and not their ids."""
+
+_FETCH_BYTES = 1 << 20
+_FETCH_WAIT_MS = 100
+
+_BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
+"""Base offset, length, leader epoch, magic, checksum, attributes, last offset delta, two timestamps, producer id, epoch, sequence, count."""
+
+_LENGTH_COUNTS_FROM = 12
+_IS_CONTROL = 0x20
+
+
+class TransactionReader:
+    """Reads through a ``CoordinatorClient``. Safe to use from several threads."""
+
+    def __init__(self, client: CoordinatorClient, rights: Rights) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            client: of the cluster.
+            rights: names who lacks a right.
+        """
+        self._client = client
+        self._rights = rights
+        self._leaders: Mapping[Partition, Address] = {}
+
+    def states(self, names: Collection[str]) -> dict[str, TransactionState | None]:
+        """Return the states of transactional ids; None for one that is forgotten.
+
+        Raises:
+            SinkUnavailableError: not all coordinators answered.
+        """
+        from kafka.protocol.admin import DescribeTransactionsRequest
+
+        found: dict[str, TransactionState | None] = {}
+        retry = _Retry(self._client.deadline_s, "The states of Kafka transactions could not be read")
+        while missing := [name for name in names if name not in found]:
+            by_address: dict[Address, list[str]] = defaultdict(list)
+            reasons: dict[str, str] = {}
+            for name, address in self._client.coordinators(missing, reasons, retry.deadline_s).items():
+                by_address[address].append(name)
+            calls = [(a, DescribeTransactionsRequest(transactional_ids=asked)) for a, asked in by_address.items()]
+            for asked, answer in zip(by_address.values(), self._client.exchange(calls, retry.deadline_s), strict=True):
+                if isinstance(answer, NoAnswer):
+                    self._client.forget(asked)
+                    reasons.update(dict.fromkeys(asked, answer.reason))
+                    continue
+                for state in answer.transaction_states:
+                    self._take_state(state, found, reasons)
+            retry.unless(len(found) == len(set(names)), next(iter(reasons.items()), ("", "")))
+        return found
+
+    def _take_state(self, state: Any, found: dict[str, TransactionState | None], reasons: dict[str, str]) -> None:
+        name = str(state.transactional_id)
+        if state.error_code == _OK:
+            partitions = tuple((str(topic.topic), int(p)) for topic in state.topics for p in topic.partitions)
+            found[name] = TransactionState(
+                str(state.transaction_state), int(state.producer_id), int(state.producer_epoch), partitions
+            )
+        elif state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
+            found[name] = None
+        elif state.error_code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            raise AccessRefusedError(f"{self._rights.transactional_id(name, 'Describe')}.")
+        else:
+            self._client.forget([name])
+            reasons[name] = f"the coordinator answered {error_name(state.error_code)}"
+
+    def end_offsets(self, topics: Collection[str], *, again: bool = False) -> dict[Partition, int]:
+        """Return the offset behind the last record of each partition that is acknowledged by all in-sync replicas.
+
+        Args:
+            topics: whose partitions.
+            again: look for partitions that were added meanwhile.
+
+        Raises:
+            SinkUnavailableError: not all leaders answered.
+        """
+        from kafka.protocol.consumer import ListOffsetsRequest
+
+        request_topic = ListOffsetsRequest.ListOffsetsTopic
+        ends: dict[Partition, int] = {}
+        retry = _Retry(self._client.deadline_s, "End offsets of Kafka partitions could not be read")
+        stale = again or not set(topics) <= {t for t, _ in self._leaders}
+        while True:
+            leaders = self._leaders_of(topics, look=stale)
+            by_address: dict[Address, list[Partition]] = defaultdict(list)
+            for partition in leaders.keys() - ends.keys():
+                by_address[leaders[partition]].append(partition)
+            calls = []
+            for address, partitions in by_address.items():
+                wanted = [
+                    request_topic(
+                        name=topic,
+                        partitions=[
+                            request_topic.ListOffsetsPartition(partition_index=p, timestamp=_LATEST)
+                            for t, p in partitions
+                            if t == topic
+                        ],
+                    )
+                    for topic in sorted({t for t, _ in partitions})
+                ]
+                calls.append((address, ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=wanted, max_version=7)))
+            reason: tuple[str, str] = ("the topics", "no leader is known")
+            for (address, _), answer in zip(calls, self._client.exchange(calls, retry.deadline_s), strict=True):
+                if isinstance(answer, NoAnswer):
+                    reason = (f"{address[0]}:{address[1]}", answer.reason)
+                    continue
+                reason = self._take_offsets(answer, ends) or reason
+            if leaders and ends.keys() >= leaders.keys():
+                return ends
+            stale = True
+            retry.unless(False, reason)  # noqa: FBT003  there is always another turn, until the deadline
+
+    def _take_offsets(self, answer: Any, ends: dict[Partition, int]) -> tuple[str, str] | None:
+        """Take what one leader says, and return why something is missing."""
+        reason = None
+        for topic in answer.topics:
+            for part in topic.partitions:
+                if part.error_code == _OK:
+                    ends[str(topic.name), int(part.partition_index)] = int(part.offset)
+                elif part.error_code == TOPIC_AUTHORIZATION_FAILED:
+                    raise AccessRefusedError(f"{self._rights.topic(str(topic.name), 'Describe')}.")
+                else:
+                    reason = (f"{topic.name} [{part.partition_index}]", error_name(part.error_code))
+        return reason
+
+    def _leaders_of(self, topics: Collection[str], *, look: bool) -> Mapping[Partition, Address]:
+        if look:
+            leaders: dict[Partition, Address] = {}
+            for topic in sorted(topics):
+                answer = self._client.metadata(topic)
+                brokers = {broker.node_id: (str(broker.host), int(broker.port)) for broker in answer.brokers}
+                for found in answer.topics:
+                    for part in found.partitions:
+                        if part.leader_id in brokers:
+                            leaders[str(found.name), int(part.partition_index)] = brokers[part.leader_id]
+            self._leaders = {**{p: a for p, a in self._leaders.items() if p[0] not in topics}, **leaders}
+        return {p: a for p, a in self._leaders.items() if p[0] in topics}
+
+    def findings(self, committables: Collection[Mapping[str, Any]]) -> dict[str, Finding]:
+        """Find out what became of prepared transactions that Kafka refuses to commit.
+
+        Args:
+            committables: with ``name``, ``producer_id``, ``producer_epoch`` and ``proof``.
+
+        Raises:
+            SinkUnavailableError: not all brokers answered.
+        """
+        states = self.states([str(c["name"]) for c in committables])
+        return {str(c["name"]): self._finding(c, states[str(c["name"])]) for c in committables}
+
+    def _finding(self, committable: Mapping[str, Any], state: TransactionState | None) -> Finding:
+        finding = judge_state(committable, state)
+        if finding is not None:
+            return finding
+        proof = committable.get("proof")
+        if proof is None:
+            return judge_log(committable, state, Unreadable("an earlier release decided it without noting where its proof is"))
+        partition = (str(proof["topic"]), int(proof["partition"]))
+        return judge_log(
+            committable, state, self.first_marker(partition, int(proof["offset"]), int(committable["producer_id"]))
+        )
+
+    def first_marker(self, partition: Partition, offset: int, producer_id: int) -> Marker | Unreadable | None:
+        """Return the first marker of a producer at or behind an offset; None when there is none up to the end.
+
+        Args:
+            partition: topic and partition number.
+            offset: where to begin; everything behind it may have to be read.
+            producer_id: whose.
+
+        Returns:
+            ``Unreadable`` where the log can't be read there, now or later.
+
+        Raises:
+            SinkUnavailableError: no answer.
+        """
+        retry = _Retry(self._client.deadline_s, f"The log of {partition[0]} [{partition[1]}] could not be read")
+        position, look = offset, False
+        while True:
+            address = self._leaders_of([partition[0]], look=look or not self._leaders_of([partition[0]], look=False)).get(
+                partition
+            )
+            if address is None:
+                return Unreadable(f"partition {partition[1]} of topic {partition[0]} is not there any more, or has no leader")
+            answer = self._fetch(address, partition, position, retry.deadline_s)
+            if isinstance(answer, str):
+                look = True
+                retry.unless(False, (f"{address[0]}:{address[1]}", answer))  # noqa: FBT003
+                continue
+            if isinstance(answer, Unreadable):
+                return answer
+            moved = position
+            for batch in record_batches(answer):
+                moved = batch.next_offset
+                if batch.producer_id == producer_id and batch.commits is not None and batch.base_offset >= offset:
+                    return Marker(batch.commits, batch.epoch, batch.base_offset)
+            if moved == position:
+                return None
+            position = moved
+            retry = _Retry(self._client.deadline_s, retry.what)
+
+    def _fetch(self, address: Address, partition: Partition, position: int, deadline_s: float) -> bytes | str | Unreadable:
+        """Return record batches, or the reason to ask again, or why that is useless."""
+        from kafka.protocol.consumer import FetchRequest
+
+        topic = FetchRequest.FetchTopic
+        wanted = topic.FetchPartition(partition=partition[1], fetch_offset=position, partition_max_bytes=_FETCH_BYTES)
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=_FETCH_WAIT_MS,
+            min_bytes=1,
+            max_bytes=_FETCH_BYTES,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[topic(topic=partition[0], partitions=[wanted])],
+            forgotten_topics_data=[],
+            rack_id="",
+            max_version=_FETCH_MAX_VERSION,
+        )
+        (answer,) = self._client.exchange([(address, request)], deadline_s)
+        if isinstance(answer, NoAnswer):
+            return answer.reason
+        part = answer.responses[0].partitions[0]
+        if part.error_code == _OK:
+            return bytes(part.records or b"")
+        if part.error_code == TOPIC_AUTHORIZATION_FAILED:
+            return Unreadable(
+                f"its proof is in a topic that may not be read: {self._rights.topic(partition[0], 'Read')} (for as long as the proof is needed)"
+            )
+        if part.error_code == _OFFSET_OUT_OF_RANGE:
+            return Unreadable(
+                f"offset {position} of {partition[0]} [{partition[1]}], where the proof was, is not in the log any more (retention), or is lost"
+            )
+        return error_name(part.error_code)
+
+
+class RecordBatchHeader:
+    """What the header of a record batch says; for a control batch also what its record does (KIP-98)."""
+
+    def __init__(self, base_offset: int, next_offset: int, producer_id: int, epoch: int, commits: bool | None) -> None:  # noqa: FBT001
+        self.base_offset = base_offset
+        self.next_offset = next_offset
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.commits = commits
+
+
+def record_batches(data: bytes) -> Iterator[RecordBatchHeader]:
+    """Read the headers of record batches (format 2); a batch that is cut off at the end is left out.
+
+    https://kafka.apache.org/documentation/#recordbatch
+    """
+    start = 0
+    while start + _BATCH_HEADER.size <= len(data):
+        base, length, _, _, _, attributes, delta, _, _, producer_id, epoch, _, _ = _BATCH_HEADER.unpack_from(data, start)
+        end = start + _LENGTH_COUNTS_FROM + length
+        if end > len(data):
+            return
+        commits = None
+        if attributes & _IS_CONTROL:
+            commits = _control_type(data, start + _BATCH_HEADER.size)
+        yield RecordBatchHeader(base, base + delta + 1, producer_id, epoch, commits)
+        start = end
+
+
+def _control_type(data: bytes, position: int) -> bool | None:
+    """Return whether a control record commits; None when it ends no transaction (a leader change, a snapshot)."""
+    _, position = _varint(data, position)
+    position += 1
+    for _ in range(3):
+        # Timestamp delta, offset delta, length of the key.
+        _, position = _varint(data, position)
+    _, kind = struct.unpack_from(">hh", data, position)
+    return {0: False, 1: True}.get(kind)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            return (value >> 1) ^ -(value & 1), position
+
+
+class _Retry:
+    """Pauses between turns, until a deadline."""
+
+    def __init__(self, patience_s: float, what: str) -> None:
+        self.what = what
+        self.deadline_s = time.monotonic() + patience_s
+        self._pause_s = _FIRST_BACKOFF_S
+
+    def unless(self, done: bool, reason: Sequence[str]) -> None:  # noqa: FBT001
+        if done:
+            return
+        if time.monotonic() > self.deadline_s:
+            raise SinkUnavailableError(f"{self.what}: {': '.join(reason)}. Asked again later.")
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LAST_BACKOFF_S)

@@ -1,0 +1,572 @@
+"""The sink on three brokers: replicas, leaders and transaction coordinators are killed, cut off and moved in the middle of everything.
+
+Every topic has three replicas and needs two in sync. Each test ends with the same check: a read_committed reader comes to the end of every
+partition and sees exactly the committed rows, and no transaction of the query is open.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+
+import pyarrow as pa
+import pytest
+
+from onceforall.embedded import EmbeddedKafkaCluster
+from onceforall.errors import AttemptFailedError, SinkUnavailableError
+from onceforall.sinks.kafka import coordinator_client, wire
+from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
+from support.moving import TRANSACTIONS, coordinator_of, make_whole, move_leader, transaction_partition
+
+from .conftest import Query, read, rows, wait_until
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def running():
+    with EmbeddedKafkaCluster() as cluster:
+        # The first id makes __transaction_state.
+        cluster.create_topic("first")
+        q = Query(cluster.bootstrap_servers, "first")
+        q.commit(q.prepare(["x"]))
+        q.sink.close()
+        cluster.wait_until_whole()
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running):
+    yield running
+    make_whole(running)
+
+
+class ClusterQuery(Query):
+    """A query whose topic has three replicas; it knows what should be visible."""
+
+    def __init__(self, cluster, topic, **arguments):
+        super().__init__(cluster.bootstrap_servers, topic, **arguments)
+        self.cluster = cluster
+        self.topic = topic
+        self.expected = []
+
+    def values(self, count):
+        """Return new values; they are expected to be visible at the end."""
+        new = [f"{len(self.expected) + i}" for i in range(count)]
+        self.expected += new
+        return new
+
+    def begin(self, slot=0, **more):
+        return self.sink.begin_transaction(self.attempt(slot=slot, **more))
+
+    def write(self, transaction, values):
+        """Write values to all partitions in turn."""
+        partitions = pa.array([i % PARTITIONS for i in range(len(values))], pa.int32())
+        self.sink.invoke(transaction, rows(values, partition=partitions))
+
+    def prepared(self, count=30, **more):
+        transaction = self.begin(**more)
+        self.write(transaction, self.values(count))
+        return self.sink.pre_commit(transaction)
+
+    def commit_at_last(self, *committables, deadline_s=60.0):
+        """Commit as the driver does: again and again while brokers are away."""
+        report = at_last(lambda: self.commit(*committables), deadline_s)
+        assert not report.lost
+        assert not report.in_doubt
+        return report
+
+    def locate(self, *committables):
+        """Let the driver's client know the coordinators beforehand, and return it."""
+        client = self.sink._connected()
+        found = client._locate({c["name"]: "" for c in committables}, time.monotonic() + 30, set())
+        assert len(found) == len(committables)
+        return client
+
+    def point_to(self, node, *committables):
+        """Let the driver's client take a node for the coordinator of these, as it had been; return its address."""
+        client = self.sink._connected()
+        host, port = self.cluster.address(node).split(":")
+        client._coordinators.update({c["name"]: (host, int(port)) for c in committables})
+        return host, int(port)
+
+    def assert_exactly_once(self):
+        def seen():
+            return sorted(m.value().decode() for m in read(self.cluster.bootstrap_servers, self.topic, "read_committed"))
+
+        assert self.expected, "nothing was written; the test proves nothing"
+        wait_until(lambda: len(seen()) >= len(self.expected), 40)
+        assert seen() == sorted(self.expected)
+        assert self.open() == []
+
+    def open(self):
+        client = CoordinatorClient(self.cluster.bootstrap_servers, deadline_s=40)
+        try:
+            return [name for name in client.open_transactions() if f":{self.id}:" in name]
+        finally:
+            client.close()
+
+
+def at_last(call, deadline_s=60.0):
+    end = time.monotonic() + deadline_s
+    while True:
+        try:
+            return call()
+        except SinkUnavailableError:  # noqa: PERF203
+            assert time.monotonic() < end, f"still away after {deadline_s} s"
+
+
+@pytest.fixture
+def query(cluster):
+    made = []
+
+    def make(**arguments):
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        cluster.create_topic(name, PARTITIONS, config={"min.insync.replicas": "2"})
+        made.append(ClusterQuery(cluster, name, **arguments))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.sink.close()
+
+
+@pytest.fixture
+def on_request(monkeypatch):
+    """Run something once, when a request of a kind goes to a broker: ``on_request("EndTxnRequest", action, after=False)``."""
+    waiting = []
+    send = wire._Connection.send
+
+    def sending(self, requests):
+        due = [w for w in waiting if any(type(request).__name__ == w[0] for request in requests)]
+        for one in due:
+            waiting.remove(one)
+            if not one[2]:
+                one[1](self.address)
+        send(self, requests)
+        for one in due:
+            if one[2]:
+                one[1](self.address)
+
+    monkeypatch.setattr(wire._Connection, "send", sending)
+    return lambda name, action, after=False: waiting.append((name, action, after))
+
+
+class InThread:
+    """A call in a thread of its own; ``result`` waits for it and raises what it raised."""
+
+    def __init__(self, call):
+        self._call = call
+        self._outcome = {}
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            self._outcome["result"] = self._call()
+        except BaseException as error:
+            self._outcome["error"] = error
+
+    @property
+    def is_running(self):
+        return self._thread.is_alive()
+
+    def result(self, deadline_s=120):
+        self._thread.join(deadline_s)
+        assert not self._thread.is_alive(), "the call did not return"
+        if "error" in self._outcome:
+            raise self._outcome["error"]
+        return self._outcome["result"]
+
+
+def cut_off(cluster, node):
+    """Pause a node and wait until the others know that it is away."""
+    cluster.pause(node)
+    cluster.wait_until_whole(without=[node])
+
+
+# --- in the middle of writing ----------------------------------------------------------------------------------------------
+
+
+def write_through(q, fault):
+    """Write half a transaction, let the fault happen, and write the rest; an attempt that fails is made again, as Spark does."""
+    transaction = q.begin()
+    values = q.values(3000)
+    q.write(transaction, values[:1500])
+    fault()
+    try:
+        q.write(transaction, values[1500:])
+        return q.sink.pre_commit(transaction)
+    except AttemptFailedError:
+        q.sink.discard(transaction)
+        again = q.begin(slot=1)
+        q.write(again, values)
+        return q.sink.pre_commit(again)
+
+
+def test_a_leader_killed_in_the_middle_of_writing_loses_and_doubles_nothing(cluster, query):
+    q = query()
+    committable = write_through(q, lambda: cluster.kill(cluster.leader(q.topic, 0)))
+    assert committable["records"] == 3000
+    report = q.commit_at_last(committable)
+    assert report.completed + report.retired == (committable,)
+    q.assert_exactly_once()
+
+
+@pytest.mark.long
+def test_the_coordinator_killed_in_the_middle_of_writing_loses_and_doubles_nothing(cluster, query):
+    q = query()
+    transaction = q.begin()
+    q.write(transaction, q.values(300))
+    cluster.kill(coordinator_of(cluster, transaction.producer.name))
+    q.write(transaction, q.values(300))
+    q.commit_at_last(q.sink.pre_commit(transaction))
+    q.assert_exactly_once()
+
+
+def test_leaders_moved_in_the_middle_of_writing_lose_and_double_nothing(cluster, query):
+    q = query()
+
+    def move_all():
+        for number in range(PARTITIONS):
+            leader = cluster.leader(q.topic, number)
+            move_leader(cluster, q.topic, number, leader % len(cluster.nodes) + 1)
+
+    committable = write_through(q, move_all)
+    q.commit_at_last(committable)
+    q.assert_exactly_once()
+
+
+# --- in the middle of EndTxn -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_a_coordinator_killed_before_the_commit_is_found_anew(cluster, query):
+    q = query()
+    committable = q.prepared()
+    cluster.kill(coordinator_of(cluster, committable["name"]))
+    report = q.commit_at_last(committable)
+    assert report.completed + report.retired == (committable,)
+    q.assert_exactly_once()
+
+
+def test_a_coordinator_killed_with_the_commit_unread_is_asked_again_elsewhere(cluster, query, on_request):
+    q = query()
+    committable = q.prepared()
+    # Connections to all: a new one would need an answer first.
+    q.locate(committable).open_transactions()
+    coordinator = coordinator_of(cluster, committable["name"])
+    sent = threading.Event()
+    on_request("EndTxnRequest", lambda address: sent.set(), after=True)
+    cluster.pause(coordinator)
+    commit = InThread(lambda: q.commit_at_last(committable))
+    assert sent.wait(30)
+    cluster.kill(coordinator)
+    report = commit.result()
+    assert report.retired == (committable,), "a request went unanswered; the producer must not go on"
+    q.assert_exactly_once()
+    following = q.prepared(batch=2, reusable=[{**c, "batch": 1} for c in report.completed])
+    q.commit_at_last(following)
+    q.assert_exactly_once()
+
+
+def test_a_coordinator_killed_with_the_commit_taken_up_and_not_answered(cluster, query, on_request):
+    """One follower is paused, so that the coordinator writes the decision down, waits for its replication, and dies."""
+    q = query()
+    committable = q.prepared()
+    q.locate(committable)
+    coordinator = coordinator_of(cluster, committable["name"])
+    follower = next(node for node in cluster.nodes if node != coordinator)
+    sent = threading.Event()
+    on_request("EndTxnRequest", lambda address: sent.set(), after=True)
+    cluster.pause(follower)
+    commit = InThread(lambda: q.commit_at_last(committable))
+    assert sent.wait(30)
+    cluster.kill(coordinator)
+    cluster.resume(follower)
+    report = commit.result()
+    assert report.retired == (committable,), "a request went unanswered; the producer must not go on"
+    q.assert_exactly_once()
+
+
+def test_a_coordinator_moved_between_prepare_and_commit_is_found_and_the_producer_retired(cluster, query):
+    q = query()
+    committables = [q.prepared(slot=slot) for slot in range(2)]
+    q.commit_at_last(*committables)
+    # Now the coordinators are known, and move.
+    following = [q.prepared(slot=slot, batch=2) for slot in range(2, 4)]
+    q.locate(*following)
+    for committable in following:
+        number = transaction_partition(cluster, committable["name"])
+        move_leader(cluster, TRANSACTIONS, number, cluster.leader(TRANSACTIONS, number) % len(cluster.nodes) + 1)
+    report = q.commit_at_last(*following)
+    assert {c["name"] for c in report.retired} == {c["name"] for c in following}
+    q.assert_exactly_once()
+
+
+@pytest.mark.long
+def test_coordinators_that_move_all_the_time_lose_and_double_nothing(cluster, query):
+    q = query()
+    names = {q.prepared(slot=slot)["name"] for slot in range(1)}
+    q.expected = []
+    q.sink.recover(q.sweep(2))
+    stop = threading.Event()
+
+    def move_on():
+        moves = 0
+        while not stop.is_set():
+            for name in names:
+                number = transaction_partition(cluster, name)
+                move_leader(cluster, TRANSACTIONS, number, cluster.leader(TRANSACTIONS, number) % len(cluster.nodes) + 1)
+                moves += 1
+        return moves
+
+    mover = InThread(move_on)
+    for batch in range(1, 21):
+        committables = [q.prepared(slot=slot, batch=batch, generation=2) for slot in range(2)]
+        report = q.commit_at_last(*committables)
+        at_last(lambda report=report: q.sink.retire(report.retired))
+        q.reusable = tuple({**c, "batch": batch} for c in report.completed)
+    stop.set()
+    assert mover.result() > 0
+    q.assert_exactly_once()
+
+
+# --- in the middle of recovery ---------------------------------------------------------------------------------------------
+
+
+def leave_open(q, count=6):
+    """Prepare transactions that nobody decides, with coordinators on all nodes where possible."""
+    undecided = [q.prepared(slot=slot) for slot in range(count)]
+    q.expected = []
+    assert len(q.open()) == count
+    return [c["name"] for c in undecided]
+
+
+def assert_swept(q):
+    assert q.open() == []
+    q.commit_at_last(q.prepared(generation=2))
+    q.assert_exactly_once()
+
+
+@pytest.mark.long
+def test_a_coordinator_killed_while_open_transactions_are_fenced(cluster, query, on_request):
+    q = query()
+    names = leave_open(q)
+    # Found by the sweep, and killed when the first fence is on its way to it.
+    ports = {cluster.address(node): node for node in cluster.nodes}
+    killed = []
+
+    def kill(address):
+        killed.append(ports[f"{address[0]}:{address[1]}"])
+        cluster.kill(killed[0])
+
+    on_request("InitProducerIdRequest", kill)
+    assert at_last(lambda: q.sink.recover(q.sweep(2))) <= len(names)
+    assert killed
+    assert_swept(q)
+
+
+def test_a_coordinator_killed_while_open_transactions_are_listed_hides_none(cluster, query, on_request):
+    """The others have said what they coordinate, and take over what the dead one had; it comes back and has nothing to say."""
+    q = query()
+    names = leave_open(q)
+    victim = max(cluster.nodes, key=lambda node: sum(coordinator_of(cluster, name) == node for name in names))
+    hidden = [name for name in names if coordinator_of(cluster, name) == victim]
+    assert hidden
+    client = q.sink._connected()
+    client._deadline_s = 60
+    listed = threading.Event()
+    on_request("ListTransactionsRequest", lambda address: (cluster.kill(victim), listed.set()))
+    sweep = InThread(lambda: at_last(lambda: q.sink.recover(q.sweep(2))))
+    assert listed.wait(30)
+    # Its coordinators are with others by then.
+    others = [node for node in cluster.nodes if node != victim]
+    wait_until(lambda: cluster.state(others[0]).nodes == set(others) == cluster.state(others[1]).nodes, 30)
+    cluster.restart(victim)
+    sweep.result()
+    assert_swept(q)
+
+
+@pytest.mark.long
+def test_a_coordinator_moved_in_the_middle_of_recovery(cluster, query, on_request):
+    q = query()
+    names = leave_open(q)
+
+    def move(address):
+        for number in {transaction_partition(cluster, name) for name in names}:
+            move_leader(cluster, TRANSACTIONS, number, cluster.leader(TRANSACTIONS, number) % len(cluster.nodes) + 1)
+
+    on_request("InitProducerIdRequest", move)
+    assert at_last(lambda: q.sink.recover(q.sweep(2))) == len(names)
+    assert_swept(q)
+
+
+# --- a broker cut off, and too few of them -----------------------------------------------------------------------------------
+
+# librdkafka waits a minute for a broker that hangs, by default.
+IMPATIENT = {"socket.timeout.ms": 3000, "request.timeout.ms": 3000}
+
+
+def commit_at_the_woken(cluster, q, old, on_request, committable, commit):
+    """Commit with a client that takes a broker that was cut off for the coordinator; its request waits there when it wakes.
+
+    For a moment the broker still believes in itself, and answers from its old memory.
+    """
+    sent = threading.Event()
+    address = q.point_to(old, committable)
+    on_request("EndTxnRequest", lambda to: to == address and sent.set(), after=True)
+    commit = InThread(commit)
+    wait_until(lambda: sent.is_set() or not commit.is_running, 30)
+    cluster.resume(old)
+    return commit.result()
+
+
+@pytest.mark.long
+def test_a_broker_cut_off_that_wakes_as_an_old_leader_and_coordinator(cluster, query, on_request):
+    q = query(options=IMPATIENT)
+    before = q.prepared(slot=0)
+    old = coordinator_of(cluster, before["name"])
+    known = {number for number in range(6) if cluster.leader(TRANSACTIONS, number) == old}
+    transaction = q.begin(slot=1)
+    q.write(transaction, q.values(300))
+    # Connections to all, from before.
+    q.sink._connected().open_transactions()
+    cut_off(cluster, old)
+    q.write(transaction, q.values(300))
+    during = q.sink.pre_commit(transaction)
+    q.commit_at_last(before, during)
+    for slot in range(2, 30):
+        unknown = q.prepared(slot=slot)
+        if transaction_partition(cluster, unknown["name"]) in known:
+            break
+        q.commit_at_last(unknown)
+    # The old coordinator never heard of this one, and calls it lost.
+    client = q.sink._connected()
+    answers = commit_at_the_woken(cluster, q, old, on_request, unknown, lambda: client.end_transactions([unknown]))
+    assert answers.codes == {unknown["name"]: 0}
+    assert answers.repeated
+    cluster.wait_until_whole()
+    q.commit_at_last(before, during, unknown)
+    q.assert_exactly_once()
+
+
+def test_a_woken_coordinator_that_remembers_an_earlier_commit_is_not_believed(cluster, query, on_request):
+    """Batch 2 has the producer id and epoch of batch 1, which the old coordinator knows as committed: its "done" would be a lie."""
+    q = query(options=IMPATIENT)
+    first = q.prepared(batch=1)
+    assert q.commit_at_last(first).completed == (first,)
+    transaction = q.begin(batch=2, reusable=[{**first, "batch": 1}])
+    assert transaction.producer.name == first["name"], "the producer was not used again; the test proves nothing"
+    q.sink._connected().open_transactions()
+    old = coordinator_of(cluster, first["name"])
+    cut_off(cluster, old)
+    q.write(transaction, q.values(30))
+    second = q.sink.pre_commit(transaction)
+    assert (second["producer_id"], second["producer_epoch"]) == (first["producer_id"], first["producer_epoch"])
+    assert second["doubtful"] is True
+    report = commit_at_the_woken(cluster, q, old, on_request, second, lambda: q.commit_at_last(second))
+    assert report.retired == (second,)
+    at_last(lambda: q.sink.retire(report.retired))
+    q.assert_exactly_once()
+
+
+@pytest.mark.long
+def test_a_coordinator_cut_off_does_not_hold_up_the_others_transactions(cluster, query):
+    q = query()
+    committables = [q.prepared(slot=slot) for slot in range(6)]
+    coordinators = {c["name"]: coordinator_of(cluster, c["name"]) for c in committables}
+    away = coordinators[committables[0]["name"]]
+    elsewhere = [c for c in committables if coordinators[c["name"]] != away]
+    assert elsewhere
+    client = q.locate(*committables)
+    cluster.pause(away)
+    client._deadline_s = client._answer_timeout_s = 8.0
+    answers = client.end_transactions(committables)
+    assert set(answers.codes) == {c["name"] for c in elsewhere}
+    assert not answers.unanswered & {c["name"] for c in elsewhere}
+    client._deadline_s, client._answer_timeout_s = 10.0, 5.0
+    cluster.resume(away)
+    q.commit_at_last(*committables)
+    q.assert_exactly_once()
+
+
+@pytest.mark.long
+def test_with_two_of_three_brokers_away_pre_commit_names_the_reason_and_all_goes_on_when_they_return(cluster, query):
+    q = query(options={"message.timeout.ms": 4000})
+    transaction = q.begin()
+    leader = cluster.leader(q.topic, 0)
+    for node in cluster.nodes:
+        if node != leader:
+            cluster.kill(node)
+    q.write(transaction, ["never"] * 30)
+    with pytest.raises(AttemptFailedError, match=rf"topic '{q.topic}'.*min\.insync\.replicas"):
+        q.sink.pre_commit(transaction)
+    q.sink.discard(transaction)
+    make_whole(cluster)
+    at_last(lambda: q.sink.recover(q.sweep(2)))
+    q.commit_at_last(q.prepared(generation=2))
+    q.assert_exactly_once()
+
+
+@pytest.mark.long
+def test_pre_commit_waits_for_brokers_that_return_within_its_patience(cluster, query):
+    q = query()
+    transaction = q.begin()
+    for node in list(cluster.nodes)[1:]:
+        cluster.kill(node)
+    q.write(transaction, q.values(30))
+    pre_commit = InThread(lambda: q.sink.pre_commit(transaction))
+    make_whole(cluster)
+    q.commit_at_last(pre_commit.result())
+    q.assert_exactly_once()
+
+
+# --- rolling restarts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_a_rolling_restart_under_a_loop_of_batches_loses_and_doubles_nothing(cluster, query):
+    q = query()
+    write_under(q, lambda: restart_all(cluster))
+    q.assert_exactly_once()
+
+
+@pytest.mark.long
+def test_a_rolling_upgrade_from_the_oldest_release_under_a_loop_of_batches_loses_and_doubles_nothing(monkeypatch):
+    with EmbeddedKafkaCluster(version="3.9") as cluster:
+        cluster.create_topic("t", PARTITIONS, config={"min.insync.replicas": "2"})
+        q = ClusterQuery(cluster, "t")
+        q.check()
+        write_under(q, lambda: restart_all(cluster, "4.3"))
+        q.assert_exactly_once()
+        # Release 3.9 takes version 17.
+        monkeypatch.setattr(coordinator_client, "_FETCH_OF_OLDEST_RELEASE", 18)
+        q.check()
+        q.sink.close()
+
+
+def restart_all(cluster, version=None):
+    for node in cluster.nodes:
+        cluster.stop(node)
+        cluster.restart(node, version)
+        cluster.wait_until_whole(120)
+
+
+def write_under(q, call):
+    """Run batch after batch, with producers used again, while a call goes on in another thread."""
+    rolling = InThread(call)
+    batch = 0
+    while rolling.is_running or batch < 20:
+        batch += 1
+        transactions = [q.begin(slot=slot, batch=batch) for slot in range(2)]
+        for transaction in transactions:
+            q.write(transaction, q.values(30))
+        committables = [q.sink.pre_commit(transaction) for transaction in transactions]
+        report = q.commit_at_last(*committables)
+        at_last(lambda report=report: q.sink.retire(report.retired))
+        q.reusable = tuple({**c, "batch": batch} for c in report.completed)
+    rolling.result()
