@@ -6,6 +6,7 @@
 """
 
 from onceforall._version import __version__
+from onceforall.detaching import detach
 from onceforall.errors import (
     AttemptFailedError,
     CheckpointMismatchError,
@@ -36,6 +37,7 @@ __all__ = [
     "TransactionLostError",
     "TwoPhaseCommitSink",
     "__version__",
+    "detach",
     "exactly_once",
     "write_stream",
 ]

@@ -1,4 +1,4 @@
-"""Reads Spark's own checkpoint: offset log, commit log, and whether the query keeps state. It writes nothing there.
+"""Reads Spark's own checkpoint: offset log, commit log, and whether the query keeps state. It writes nothing of Spark's.
 
 The layout is Spark's (``org.apache.spark.sql.execution.streaming``): ``offsets/<batch>`` holds a version line, a line of batch metadata
 and one line per source; ``commits/<batch>`` appears when the batch is complete; ``state/`` exists when the query is stateful.
@@ -6,12 +6,17 @@ and one line per source; ``commits/<batch>`` appears when the batch is complete;
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from onceforall.errors import CheckpointMismatchError, ConfigurationError, UnsupportedQueryError
+from onceforall.offset_ranges import describe_batch
 
 LOG_FOLDER = "onceforall"
+
+DETACHED_PREFIX = f"{LOG_FOLDER}-detached-"
+"""How the folder is named after a ``detach``; a generation follows."""
 
 
 def local_path(location: str, default_scheme: str = "file") -> Path:
@@ -75,10 +80,28 @@ def keeps_state(checkpoint: Path) -> bool:
         return False
 
 
-def take_over(checkpoint: Path, takeover: str | None) -> None:
-    """Mark a checkpoint as ours, before the query starts; refuse one whose last batch may already be in the sinks, in part.
+def query_id(checkpoint: Path) -> str | None:
+    """Return the id that Spark gave the query; None before its first start.
 
-    The mark is the commit log's folder: with it, an unfinished batch is known to be one of ours.
+    Raises:
+        CheckpointMismatchError: the file that holds it is damaged.
+    """
+    file = checkpoint / "metadata"
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))["id"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointMismatchError(
+            f"The query's id can't be read from {file} ({type(error).__name__}: {error}). Put the file back from a backup."
+        ) from error
+    return str(found)
+
+
+def check_take_over(checkpoint: Path, takeover: str | None) -> None:
+    """Refuse a plain query's checkpoint whose last batch may already be in the sinks, in part. Nothing is written.
+
+    The mark of one of ours is the commit log's folder: with it, an unfinished batch is known to be one of ours. ``detach`` takes it away.
 
     Args:
         checkpoint: the checkpoint's folder.
@@ -94,12 +117,12 @@ def take_over(checkpoint: Path, takeover: str | None) -> None:
     if takeover is None and planned > committed and not (checkpoint / LOG_FOLDER).exists():
         raise CheckpointMismatchError(
             f"Batch {planned} of the checkpoint {checkpoint} was begun without onceforall and not finished: its rows may already be in the "
-            "sink, and writing them again would double them. Let the plain query finish it first, or accept that with the option "
+            f"sink, all or some of them, and writing them again would double them. Its input is {describe_batch(checkpoint, planned)}. "
+            "Let the plain query finish it first, or accept that with the option "
             "onceforall.takeover=accept (takeover='accept')."
         )
-    try:
-        (checkpoint / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(
-            f"The commit log's folder {checkpoint / LOG_FOLDER} can't be made: {error.strerror}. Check the path and its permissions."
-        ) from error
+
+
+def detached_logs(checkpoint: Path) -> list[Path]:
+    """Return the folders of commit logs from which this checkpoint was detached, oldest first."""
+    return sorted(checkpoint.glob(f"{DETACHED_PREFIX}*"), key=lambda folder: folder.stat().st_mtime_ns)

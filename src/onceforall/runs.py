@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceforall import checkpoint as spark_checkpoint
-from onceforall.commit_log import CommitLog, LocalStore
+from onceforall import kept
+from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
-from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQueryError
+from onceforall.errors import CheckpointMismatchError, OptionError, QueryStoppedError, UnsupportedQueryError
 from onceforall.protocol.machine import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
@@ -49,6 +50,9 @@ class Settings:
         decision_reserve_ms: how much of the transaction timeout must be left at the decision; by default a third of it.
         adopt_checkpoint: take over a commit log whose checkpoint was moved.
         takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
+        commit_log: where the commit log lies; None: in the checkpoint, or where the checkpoint's pointer says.
+        redo: how a lost transaction's rows come back: ``replay`` (the batch runs again) or ``durable`` (they are kept).
+        in_doubt: what to hold a transaction for of which no proof can be had: ``committed``, ``aborted``, or None: stop.
     """
 
     on_divergence: str = "warn"
@@ -56,10 +60,17 @@ class Settings:
     decision_reserve_ms: int | None = None
     adopt_checkpoint: bool = False
     takeover: str | None = None
+    commit_log: str | None = None
+    redo: str = "replay"
+    in_doubt: str | None = None
 
     def __post_init__(self) -> None:
         if self.on_divergence not in {"warn", "fail"}:
             raise OptionError(f"on_divergence must be 'warn' or 'fail', not {self.on_divergence!r}.")
+        if self.redo not in {"replay", "durable"}:
+            raise OptionError(f"redo must be 'replay' or 'durable', not {self.redo!r}.")
+        if self.in_doubt not in {None, "committed", "aborted"}:
+            raise OptionError(f"in_doubt must be 'committed' or 'aborted' or be left out, not {self.in_doubt!r}.")
         if self.min_batches_to_retain < 1:
             raise OptionError(f"min_batches_to_retain must be at least 1, not {self.min_batches_to_retain}.")
         if self.decision_reserve_ms is not None and self.decision_reserve_ms < 0:
@@ -121,6 +132,37 @@ class ExactlyOnceFunction:
         run.take(batch, batch_id, self._function)
 
 
+def bind_log(checkpoint: Path, settings: Settings, scheme: str) -> binding.BoundLog:
+    """Return the checkpoint's commit log, wherever it lies; a new one is bound to the checkpoint, which marks that as ours.
+
+    Args:
+        checkpoint: the checkpoint's folder.
+        settings: ``commit_log`` and ``adopt_checkpoint`` count.
+        scheme: that of paths without one.
+
+    Raises:
+        CheckpointMismatchError: checkpoint, pointer, log and option don't fit together.
+        ConfigurationError: an option is wrong.
+        CommitLogError: the folder can't be made or read.
+    """
+    home = checkpoint / spark_checkpoint.LOG_FOLDER
+    wanted = None if settings.commit_log is None else binding.log_location(settings.commit_log, scheme)
+    if wanted is not None and (binding.log_path(wanted) == checkpoint or checkpoint in binding.log_path(wanted).parents):
+        raise OptionError(
+            f"onceforall.commitLog={settings.commit_log} lies in the checkpoint {checkpoint} itself. Leave the option out: that is where the "
+            "commit log is by default."
+        )
+    pointers = (binding.pointer_of(LocalStore(folder)) for folder in spark_checkpoint.detached_logs(checkpoint))
+    return binding.bind(
+        LocalStore(home),
+        str(checkpoint),
+        wanted,
+        query_id=spark_checkpoint.query_id(checkpoint),
+        retired=[pointer[0] for pointer in pointers if pointer is not None],
+        adopt=settings.adopt_checkpoint,
+    )
+
+
 def shortest_timeout_ms(sinks: Mapping[str, TwoPhaseCommitSink]) -> int | None:
     """Return after how many milliseconds the first of the sinks' transactions times out; None: none ever does."""
     return min((t for s in sinks.values() if (t := s.capabilities.transaction_timeout_ms) is not None), default=None)
@@ -148,8 +190,13 @@ class _QueryRun:
         self._sinks = sinks
         self._sweeps: Mapping[str, Sweep] = {}
         self._sweeps_changed = threading.Event()
+        self._lock = threading.Lock()
+        self._busy = False
+        self._ended = False
         self._closed = threading.Event()
         self._log: CommitLog | None = None
+        self._rows_folder: Path | None = None
+        self._keep = False
         self._coordinator: Coordinator | None = None
 
     @classmethod
@@ -185,11 +232,17 @@ class _QueryRun:
             on_divergence=settings.on_divergence,
             roll_after_entries=max(1000, 4 * settings.min_batches_to_retain),
             adopt_checkpoint=settings.adopt_checkpoint,
+            in_doubt=settings.in_doubt,
+            durable=settings.redo == "durable",
             owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}",
         )
-        run._log = CommitLog(
-            LocalStore(checkpoint / spark_checkpoint.LOG_FOLDER), retain_commits=settings.min_batches_to_retain
-        )
+        if spark_checkpoint.last_planned(checkpoint) > 0 or spark_checkpoint.detached_logs(checkpoint):
+            # Not the first batch of a new checkpoint: a function may have been decorated long before its checkpoint was detached.
+            spark_checkpoint.check_take_over(checkpoint, settings.takeover)
+        bound = bind_log(checkpoint, settings, default_scheme(spark))
+        log_folder = checkpoint / spark_checkpoint.LOG_FOLDER if bound.location is None else binding.log_path(bound.location)
+        run._log = CommitLog(bound.store, retain_commits=settings.min_batches_to_retain)
+        run._rows_folder, run._keep = log_folder / kept.FOLDER, settings.redo == "durable"
         run._coordinator = Coordinator(
             config,
             World(
@@ -199,6 +252,7 @@ class _QueryRun:
                 stop_requested=lambda: not run.is_active(),
                 wait=time.sleep,
                 sweeps_changed=run._repeat,
+                batch_done=run._forget_rows,
             ),
         )
         threading.Thread(target=run._housekeeping, name="onceforall-sweeper", daemon=True).start()
@@ -214,11 +268,27 @@ class _QueryRun:
     def take(self, batch: DataFrame, batch_id: int, function: BatchFunction) -> None:
         """Take one batch to its end."""
         assert self._coordinator is not None
+        with self._lock:
+            if self._ended:
+                raise QueryStoppedError(f"The query was stopped; batch {batch_id} is written by the next start.")
+            self._busy = True
+        try:
+            self._take(batch, batch_id, function)
+        finally:
+            self._busy = False
+
+    def _take(self, batch: DataFrame, batch_id: int, function: BatchFunction) -> None:
+        assert self._coordinator is not None
         stateful = spark_checkpoint.keeps_state(self._checkpoint)
         # Before its first batch has run, a query's state folder does not tell whether it will keep state.
         consume_all = stateful or batch_id == 0
-        writer = SparkBatchWriter(batch, batch_id, function, self._sinks, self._query_id, consume_all)
+        keep_in = str(self._rows_folder) if self._keep else None
+        writer = SparkBatchWriter(batch, batch_id, function, self._sinks, self._query_id, consume_all, keep_in)
         self._coordinator.run_batch(batch_id, spark_checkpoint.offsets_of(self._checkpoint, batch_id), stateful, writer)
+
+    def _forget_rows(self, batch: int) -> None:
+        assert self._rows_folder is not None
+        kept.forget(self._rows_folder, batch)
 
     def close(self) -> None:
         """Release what an ended run holds."""
@@ -229,18 +299,16 @@ class _QueryRun:
 
     def _repeat(self, sweeps: Mapping[str, Sweep]) -> None:
         self._sweeps = sweeps
-        if any(sweep.own for sweep in sweeps.values()):
-            # The workers of an aborted attempt may outlive it for a moment. Where the process ends right after the query was
-            # stopped, this sweep is the last that there is until the next start.
-            atexit.register(self._sweep_all)
         self._sweeps_changed.set()
 
     def _housekeeping(self) -> None:
         """Clean the log after each start or roll, and sweep again and again, until shortly after the run has ended."""
+        # Where the process ends right after the query was stopped, this sweep is the last that there is until the next start.
+        atexit.register(self._sweep_at_exit)
         try:
             self._sweep_until_the_end()
         finally:
-            atexit.unregister(self._sweep_all)
+            atexit.unregister(self._sweep_at_exit)
 
     def _sweep_until_the_end(self) -> None:
         turn = 0
@@ -252,12 +320,26 @@ class _QueryRun:
                 continue
             turn += 1
             last = not self.is_active()
-            self._sweep_all()
+            self._sweep_all(self._last_sweeps() if last else self._sweeps)
             if last and turn > SWEEPS_AFTER_THE_END:
                 return
 
-    def _sweep_all(self) -> None:
-        for name, sweep in self._sweeps.items():
+    def _last_sweeps(self) -> Mapping[str, Sweep]:
+        """Return the sweeps of a run that is being stopped: with its own generation, if late task attempts may still write there."""
+        assert self._coordinator is not None
+        with self._lock:
+            if self._busy:
+                return self._sweeps
+            self._ended = True
+        return self._coordinator.leftovers() or self._sweeps
+
+    def _sweep_at_exit(self) -> None:
+        sweeps = self._last_sweeps()
+        if any(sweep.own for sweep in sweeps.values()):
+            self._sweep_all(sweeps)
+
+    def _sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:
+        for name, sweep in sweeps.items():
             self._sweep(name, sweep)
 
     def _sweep(self, name: str, sweep: Sweep) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import OptionError, UnsupportedQueryError
-from onceforall.runs import ExactlyOnceFunction, Settings, check_sinks, default_scheme, shortest_timeout_ms
+from onceforall.runs import ExactlyOnceFunction, Settings, bind_log, check_sinks, default_scheme, shortest_timeout_ms
 from onceforall.sink import TwoPhaseCommitSink
 from onceforall.writing import BatchFunction, BatchTransaction
 
@@ -27,6 +27,9 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "onceforall.decisionReserveMs": ("decision_reserve_ms", int),
     "onceforall.adoptCheckpoint": ("adopt_checkpoint", lambda value: {"true": True, "false": False}[value.lower()]),
     "onceforall.takeover": ("takeover", str),
+    "onceforall.commitLog": ("commit_log", str),
+    "onceforall.redo": ("redo", str),
+    "onceforall.inDoubt": ("in_doubt", str),
 }
 
 
@@ -54,6 +57,9 @@ def exactly_once(
     decision_reserve_ms: int | None = None,
     adopt_checkpoint: bool = False,
     takeover: str | None = None,
+    commit_log: str | os.PathLike[str] | None = None,
+    redo: str = "replay",
+    in_doubt: str | None = None,
 ) -> Callable[[BatchFunction], ExactlyOnceFunction]:
     """Make a function ``(batch, batch_id, transaction)`` fit for ``writeStream.foreachBatch``, with one decision for all its writes.
 
@@ -65,6 +71,11 @@ def exactly_once(
         decision_reserve_ms: how much of the transaction timeout must be left at the decision; by default a third.
         adopt_checkpoint: take over a commit log whose checkpoint was moved here.
         takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
+        commit_log: where a new query's commit log lies, if not in the checkpoint; a pointer in the checkpoint then leads to it.
+        redo: how the rows of a transaction come back that was lost after the decision: ``replay`` runs the batch again, which must
+            give the very same rows; ``durable`` keeps the prepared rows beside the commit log until the batch is complete.
+        in_doubt: for one start only: what to hold a decided transaction for of which no proof can be had, ``committed`` or
+            ``aborted``.
 
     Returns:
         A decorator. The decorated function takes (batch, batch_id).
@@ -72,11 +83,21 @@ def exactly_once(
     Raises:
         OptionError: an argument is out of its range.
         UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system.
-        CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished.
+        CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished; or checkpoint and commit
+            log are not bound to each other.
 
     Side effects of the function other than ``transaction.write`` are not covered: a replay does them again.
     """
-    settings = Settings(on_divergence, min_batches_to_retain, decision_reserve_ms, adopt_checkpoint, takeover)
+    settings = Settings(
+        on_divergence,
+        min_batches_to_retain,
+        decision_reserve_ms,
+        adopt_checkpoint,
+        takeover,
+        None if commit_log is None else os.fspath(commit_log),
+        redo,
+        in_doubt,
+    )
     if not sinks:
         raise OptionError("exactly_once needs at least one sink: sinks={'name': sink}.")
     for name in sinks:
@@ -85,7 +106,10 @@ def exactly_once(
     _use_this_python()
 
     def decorate(function: BatchFunction) -> ExactlyOnceFunction:
-        spark_checkpoint.take_over(spark_checkpoint.local_path(location, _scheme_of_paths()), takeover)
+        scheme = _scheme_of_paths()
+        path = spark_checkpoint.local_path(location, scheme)
+        spark_checkpoint.check_take_over(path, takeover)
+        bind_log(path, settings, scheme)
         return ExactlyOnceFunction(function, location, sinks, settings)
 
     return decorate
@@ -193,7 +217,8 @@ class StreamWriter:
 
         Raises:
             ConfigurationError: something must be mended first; the message names it.
-            CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished.
+            CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished; or checkpoint and
+                commit log are not bound to each other.
         """
         if not self._sinks:
             raise OptionError("No sink: call .to(sink) before .start().")
@@ -211,7 +236,8 @@ class StreamWriter:
         finally:
             for sink in checked.values():
                 sink.close()
-        spark_checkpoint.take_over(checkpoint, settings.takeover)
+        spark_checkpoint.check_take_over(checkpoint, settings.takeover)
+        bind_log(checkpoint, settings, default_scheme(spark))
         _use_this_python()
         function = ExactlyOnceFunction(self._write, location, self._sinks, settings)
         writer = self._frame.writeStream

@@ -102,7 +102,8 @@ def main():
                 query.stop()
                 break
             time.sleep(0.02)
-        query.awaitTermination(1)
+        # A stop is known to be asked for before its error is known.
+        query.awaitTermination(60)
         if query.exception() is not None:
             status["error"] = str(query.exception())
     except Exception as error:

@@ -1,0 +1,519 @@
+"""The way back: makes a plain Spark query's checkpoint of one of ours, with nothing lost and nothing doubled.
+
+What a plain query can't know is what onceforall decided. So a detachment, in this order:
+
+1. claims a generation and seals all others: no other run decides anything from here on;
+2. completes what is decided on its sinks, appends its DONE, and sweeps what is undecided: all that with the coordinator and the transition
+   table of a start, up to the point where a start would run the requested batch;
+3. writes the decided batch into Spark's own commit log where that lacks it, or a plain query would write the batch again;
+4. renames the commit log's folder, which is what makes the checkpoint a plain one: a later start with onceforall takes it over.
+
+A crash anywhere before the last step leaves a checkpoint of onceforall that a start or another detachment goes on with: every
+step before is one that a start does too, or is idempotent.
+
+Not guaranteed: anything for a query, plain or not, that is started before this has returned.
+"""
+
+from __future__ import annotations
+
+import copy
+import getpass
+import json
+import os
+import secrets
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onceforall import checkpoint as spark_checkpoint
+from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.coordinator import Coordinator, Prepared, World
+from onceforall.errors import (
+    CheckpointMismatchError,
+    CommitLogError,
+    ConfigurationError,
+    FencedError,
+    InDoubtError,
+    OptionError,
+    ProtocolViolationError,
+    TransactionLostError,
+)
+from onceforall.protocol import decisions as do
+from onceforall.protocol.entries import Commit, Committable, Digest
+from onceforall.protocol.history import Decided
+from onceforall.protocol.state import RunConfig
+from onceforall.protocol.sweeping import Sweep
+from onceforall.sink import StartInfo, TwoPhaseCommitSink
+from onceforall.testing import failpoints
+
+__all__ = ["Detachment", "detach"]
+
+_RECOVERY = (do.InspectLog, do.ClaimGeneration, do.SealPast, do.RecoverSinks, do.AppendDone)
+"""What a start does before it comes to the batch that Spark asks for."""
+
+_START_ONCE_MORE = (
+    "Start the query once more with onceforall, for instance with trigger(availableNow=True), and detach after that. Nothing is lost or "
+    "doubled by it."
+)
+
+
+@dataclass(frozen=True)
+class Detachment:
+    """What a detachment did, or would do.
+
+    Attributes:
+        steps: sentences for a person, in order.
+        completed: the decided batch that was completed on its sinks; None: none was in doubt.
+        passed: the batch that was written into Spark's own commit log; None: it had all.
+        log: where the old commit log's folder lies now; None: nothing was renamed (a dry run, or it was detached before).
+    """
+
+    steps: tuple[str, ...]
+    completed: int | None = None
+    passed: int | None = None
+    log: Path | None = None
+
+
+@dataclass
+class _Report:
+    """Collects what is done."""
+
+    dry_run: bool
+    steps: list[str] = field(default_factory=list)
+
+    def say(self, done: str, planned: str | None = None) -> None:
+        self.steps.append(planned if self.dry_run and planned is not None else done)
+
+
+def detach(
+    checkpoint: str | os.PathLike[str],
+    sinks: Mapping[str, TwoPhaseCommitSink],
+    *,
+    commit_log: str | os.PathLike[str] | None = None,
+    adopt_checkpoint: bool = False,
+    timeout_s: float = 300.0,
+    dry_run: bool = False,
+) -> Detachment:
+    """Make a plain Spark query's checkpoint of one of onceforall's: complete what is in doubt, and set the commit log aside.
+
+    Stop the query first. A run that is still alive is fenced: it stops with a ``FencedError`` at its next batch. Repeating it after a crash
+    or an error is safe, and does what is left.
+
+    Args:
+        checkpoint: the query's checkpoint folder.
+        sinks: the query's sinks by the names that they have in the query.
+        commit_log: where the commit log lies; it need not be said, for the checkpoint has a pointer.
+        adopt_checkpoint: the checkpoint (or the log that ``commit_log`` names) was moved here, and the old one will never run again.
+        timeout_s: after so many seconds without an answer from a sink that something decided waits for, it is given up.
+        dry_run: look and tell only; nothing is changed, and no sink is asked to do anything.
+
+    Returns:
+        What was done.
+
+    Raises:
+        OptionError: no sink, or one that the last decision names is missing; this is no checkpoint, or not one of onceforall's.
+        SinkCheckError, SinkUnavailableError: a sink can't be used; if that shows at the beginning, nothing was changed.
+        CheckpointMismatchError: the last batch must be run once more by onceforall first, for it keeps state; or checkpoint and
+            commit log don't fit together.
+        TransactionLostError: a decided transaction is gone: start the query once more, which writes it again.
+        FencedError: a run of the query has started meanwhile.
+        InDoubtError: a sink did not answer in time, or can't tell what became of a decided transaction.
+        CommitLogError: the log or Spark's files can't be read or written.
+    """
+    path = spark_checkpoint.local_path(os.fspath(checkpoint))
+    query_id = _check_is_one(path)
+    wanted = None if commit_log is None else binding.log_location(os.fspath(commit_log))
+    report = _Report(dry_run)
+    home = path / spark_checkpoint.LOG_FOLDER
+    if not home.is_dir():
+        return _detached_before(path, report)
+    bound = binding.find(LocalStore(home), wanted, adopt=adopt_checkpoint and not dry_run)
+    if bound is None:
+        report.say("No run of onceforall ever began here.")
+        return Detachment(tuple(report.steps), log=_rename(home, 0, report))
+    log = CommitLog(bound.store)
+    checked = _checked(sinks, log, query_id)
+    if dry_run:
+        _close(checked)
+        return _foresee(path, log, report)
+    run = _recover(path, query_id, log, checked, adopt_checkpoint=adopt_checkpoint, timeout_s=timeout_s, report=report)
+    failpoints.hit("detach.recovered")
+    passed = _pass_decided(path, run.decided, report)
+    failpoints.hit("detach.passed")
+    _tell_planned(path, report)
+    _check_newest(log, run.generation)
+    folder = _rename(home, run.generation, report)
+    failpoints.hit("detach.renamed")
+    if folder is not None:
+        _check_newest(log, run.generation, lambda: folder.rename(home))
+        _set_aside_elsewhere(folder, bound.id, bound.location, report)
+    return Detachment(tuple(report.steps), run.completed, passed, folder)
+
+
+# --- before anything is changed --------------------------------------------------------------------------------------------
+
+
+def _check_is_one(path: Path) -> str:
+    query_id = spark_checkpoint.query_id(path)
+    if query_id is None:
+        raise OptionError(
+            f"{path} is no checkpoint of a streaming query: it has no file 'metadata'. Name the folder that is the query's checkpointLocation."
+        )
+    return query_id
+
+
+def _checked(sinks: Mapping[str, TwoPhaseCommitSink], log: CommitLog, query_id: str) -> dict[str, TwoPhaseCommitSink]:
+    """Refuse names that can't be right, and sinks that don't answer, while nothing has been changed; return copies of one's own."""
+    if not sinks:
+        raise OptionError("No sinks: detaching needs the query's sinks by name, to complete and abort what is open there.")
+    decided = log.look().decided
+    missing = sorted(_names(decided.commit) - set(sinks)) if decided is not None else []
+    if missing and decided is not None:
+        raise OptionError(
+            f"The last decided batch {decided.commit.batch} names the sink{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}, but the sinks "
+            f"given are {', '.join(map(repr, sorted(sinks)))}. Give each sink of the query under the name that it has there (.to(sink, "
+            "name=…), or the sink's default_name). Nothing was changed."
+        )
+    checked = {name: copy.copy(sink) for name, sink in sinks.items()}
+    try:
+        for name, sink in checked.items():
+            sink.check(StartInfo(query_id, name, None))
+    except BaseException:
+        _close(checked)
+        raise
+    return checked
+
+
+def _close(sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
+    for sink in sinks.values():
+        sink.close()
+
+
+def _names(commit: Commit) -> set[str]:
+    written = {write.rpartition("/")[0] for write in commit.digests}
+    return written | {sink for sink, committables in commit.committables.items() if committables}
+
+
+def _foresee(path: Path, log: CommitLog, report: _Report) -> Detachment:
+    """Say what would be done, from what can be seen; a live run may decide more meanwhile."""
+    report.say("Nothing is changed; this is what would be done, if no run of the query is alive:")
+    report.say("Any run of the query would be fenced, and undecided transactions would be aborted.")
+    decided = log.look().decided
+    completed = None
+    if decided is not None and not decided.done:
+        completed = decided.commit.batch
+        report.say(
+            f"Batch {completed} is decided and not known to be complete: it would be completed on {_sinks_of(decided.commit)}."
+        )
+    passed = _pass_decided(path, decided, report)
+    _tell_planned(path, report)
+    report.say(f"The folder {path / spark_checkpoint.LOG_FOLDER} would be renamed.")
+    return Detachment(tuple(report.steps), completed, passed)
+
+
+def _sinks_of(commit: Commit) -> str:
+    return ", ".join(sorted(sink for sink, committables in commit.committables.items() if committables)) or "no sink"
+
+
+# --- completing what is decided --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Recovered:
+    generation: int
+    decided: Decided | None
+    completed: int | None
+
+
+class _NoWriter:
+    """Stands for the batch's writer: a detachment never comes to a write."""
+
+    def write(self, decision: do.RunWrites) -> Prepared:
+        raise _never(decision)
+
+    def write_kept(self, decision: do.WriteKept) -> Prepared:
+        raise _never(decision)
+
+    def digest(self, decision: do.TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
+        raise _never(decision)
+
+    def prepared_so_far(self) -> Mapping[str, tuple[Committable, ...]]:
+        return {}
+
+    def wait_for_tasks(self) -> None:
+        """There are none."""
+
+
+def _never(decision: object) -> ProtocolViolationError:
+    return ProtocolViolationError(f"A detachment was told to execute {type(decision).__name__}. Please report this as a bug.")
+
+
+def _recover(
+    path: Path,
+    query_id: str,
+    log: CommitLog,
+    sinks: Mapping[str, TwoPhaseCommitSink],
+    *,
+    adopt_checkpoint: bool,
+    timeout_s: float,
+    report: _Report,
+) -> _Recovered:
+    """Run the recovery of a start, and nothing behind it."""
+    deadline = time.monotonic() + timeout_s
+    sweeps: dict[str, Sweep] = {}
+    config = RunConfig(
+        query_id=query_id,
+        run_id=f"detach-{uuid.uuid4()}",
+        checkpoint=str(path),
+        sinks=tuple(sinks),
+        adopt_checkpoint=adopt_checkpoint,
+        owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} (detach)",
+    )
+    world = World(
+        log=log,
+        sinks=sinks,
+        spark_committed=lambda: spark_checkpoint.last_committed(path),
+        stop_requested=lambda: time.monotonic() > deadline,
+        wait=time.sleep,
+        sweeps_changed=sweeps.update,
+    )
+    coordinator = Coordinator(config, world)
+    try:
+        was_done = _run_recovery(coordinator, path)
+        decided = coordinator.run.history.decided
+        completed = decided.commit.batch if decided is not None and not was_done else None
+        generation = coordinator.run.generation
+        report.say(
+            f"Generation {generation} is claimed and every older one sealed: no other run of this query decides anything any more."
+        )
+        if decided is not None and completed is not None:
+            report.say(
+                f"Batch {completed} was decided and not known to be complete; it is complete on {_sinks_of(decided.commit)} now."
+            )
+        aborted = {name: sinks[name].recover(sweep) for name, sweep in sweeps.items()}
+        report.say(f"Undecided transactions are aborted ({_counted(aborted)} since recovery).")
+    finally:
+        coordinator.close()
+    return _Recovered(generation, decided, completed)
+
+
+def _run_recovery(coordinator: Coordinator, path: Path) -> bool:
+    """Execute what a start executes before its first batch; return whether nothing decided was left to complete."""
+    # The batch that Spark would ask for. What the table decides about it is not executed.
+    batch = spark_checkpoint.last_planned(path)
+    offsets = spark_checkpoint.offsets_of(path, batch) if batch >= 0 else ()
+    coordinator.request(max(batch, 0), offsets, spark_checkpoint.keeps_state(path), _NoWriter())
+    was_done, recovered = True, False
+    while coordinator.pending and isinstance(coordinator.pending[0], _RECOVERY):
+        decision = coordinator.pending[0]
+        recovered = recovered or isinstance(decision, do.RecoverSinks)
+        if isinstance(decision, do.AppendDone):
+            was_done = False
+        coordinator.step()
+    decided = coordinator.run.history.decided
+    if recovered and (decided is None or decided.done):
+        return was_done
+    if coordinator.pending and not isinstance(coordinator.pending[0], do.StopRun):
+        assert decided is not None
+        raise TransactionLostError(
+            f"Batch {decided.commit.batch} is decided, but transactions of it are lost, and only the query itself can write their rows again. "
+            f"{_START_ONCE_MORE}"
+        )
+    try:
+        coordinator.step()
+    except TransactionLostError:
+        raise
+    except InDoubtError as error:
+        raise InDoubtError(f"Not detached; the commit log stays in force. {error}") from error
+    raise ProtocolViolationError("Recovery ended without an answer. Please report this as a bug.")
+
+
+def _counted(aborted: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in sorted(aborted.items()))
+
+
+# --- Spark's own commit log ------------------------------------------------------------------------------------------------
+
+
+def _pass_decided(path: Path, decided: Decided | None, report: _Report) -> int | None:
+    """Write the last decided batch into Spark's commit log where that lacks it; return the batch if it did (or would)."""
+    if decided is None:
+        return None
+    batch, committed = decided.commit.batch, spark_checkpoint.last_committed(path)
+    if committed >= batch:
+        return None
+    if spark_checkpoint.keeps_state(path):
+        raise CheckpointMismatchError(
+            f"Batch {batch} is decided and its rows are in the sinks, but Spark has not finished it, and the query keeps state: a plain query "
+            f"would write the batch again to rebuild that. {_START_ONCE_MORE}"
+        )
+    planned = spark_checkpoint.last_planned(path)
+    if (
+        planned != batch
+        or committed not in {batch - 1, -1}
+        or spark_checkpoint.offsets_of(path, batch) != decided.commit.offsets
+    ):
+        raise CheckpointMismatchError(
+            f"Batch {batch} is decided and its rows are in the sinks, but Spark's own folders tell another story: the last planned batch is "
+            f"{planned}, the last finished one is {committed}, or the batch has other offsets. The checkpoint was edited, restored or mixed "
+            "with another one: put back the folder that belongs to this commit log."
+        )
+    if not report.dry_run:
+        _write_spark_commit(path, batch)
+    report.say(
+        f"Batch {batch} is entered in Spark's own commit log, which lacked it: a plain query goes on behind it.",
+        f"Batch {batch} would be entered in Spark's own commit log, which lacks it, so that a plain query goes on behind it.",
+    )
+    return batch
+
+
+def _write_spark_commit(path: Path, batch: int) -> None:
+    """Create Spark's ``commits/<batch>`` as Spark writes it, durably; one that Spark has written meanwhile stays."""
+    folder = path / "commits"
+    target, temporary = folder / str(batch), folder / f".{batch}.{secrets.token_hex(16)}.tmp"
+    content = _spark_commit(path, batch)
+    try:
+        folder.mkdir(exist_ok=True)
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if not target.exists():
+            # Hadoop's checksum of an entry that is gone would make Spark take ours for damaged; without one, nothing is checked.
+            (folder / f".{batch}.crc").unlink(missing_ok=True)
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_folder(folder)
+    except OSError as error:
+        raise CommitLogError(
+            f"Spark's commit log entry {target} can't be written: {error.strerror}. Mend that, and detach again; nothing is lost."
+        ) from error
+
+
+def _spark_commit(path: Path, batch: int) -> bytes:
+    """Return an entry like the one before, in whatever version that is; version 1, which every Spark reads, for the first one.
+
+    Only the watermark differs from batch to batch, and it means nothing to a query without state. It never goes back.
+    """
+    watermark_ms = _watermark_ms(path, batch)
+    version, fields = "v1", {"nextBatchWatermarkMs": watermark_ms}
+    before = path / "commits" / str(batch - 1)
+    if before.exists():
+        try:
+            version, text = before.read_text(encoding="utf-8").splitlines()[:2]
+            fields = json.loads(text)
+            fields["nextBatchWatermarkMs"] = max(int(fields.get("nextBatchWatermarkMs", 0)), watermark_ms)
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointMismatchError(
+                f"Spark's commit log entry {before} can't be read ({error}), so that the next one can't be written like it. {_START_ONCE_MORE}"
+            ) from error
+        if fields.get("stateUniqueIds"):
+            raise CheckpointMismatchError(
+                f"The query keeps state, so that only Spark can finish batch {batch}. {_START_ONCE_MORE}"
+            )
+    return f"{version}\n{json.dumps(fields, separators=(',', ':'))}".encode()
+
+
+def _watermark_ms(path: Path, batch: int) -> int:
+    try:
+        metadata = (path / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[1]
+        return int(json.loads(metadata).get("batchWatermarkMs", 0))
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0
+
+
+def _tell_planned(path: Path, report: _Report) -> None:
+    planned, committed = spark_checkpoint.last_planned(path), spark_checkpoint.last_committed(path)
+    if planned > committed and not report.dry_run:
+        report.say(
+            f"Batch {planned} is planned by Spark and undecided: nothing of it is visible, and the plain query writes it."
+        )
+
+
+def _check_newest(log: CommitLog, generation: int, undo: Callable[[], object] = lambda: None) -> None:
+    """Refuse to go on when a run of the query has started since we claimed: it would decide in the log that is set aside."""
+    if log.newest_generation() == generation:
+        return
+    undo()
+    raise FencedError(
+        f"A run of the query has started while it was being detached (generation {generation} is not the newest any more). Stop it, and detach "
+        "again."
+    )
+
+
+# --- setting the log aside -------------------------------------------------------------------------------------------------
+
+
+def _rename(home: Path, generation: int, report: _Report) -> Path | None:
+    """Rename the log's folder, atomically and durably; None: another detachment did it."""
+    if report.dry_run:
+        report.say(f"The folder {home} would be renamed.")
+        return None
+    attempt = 1
+    while True:
+        name = f"{spark_checkpoint.DETACHED_PREFIX}{generation}" + (f".{attempt}" if attempt > 1 else "")
+        target = home.with_name(name)
+        attempt += 1
+        if target.exists():
+            continue
+        try:
+            home.rename(target)
+            _sync_folder(home.parent)
+        except FileNotFoundError:
+            report.say("Another detachment has renamed the folder of the commit log meanwhile.")
+            return None
+        except OSError as error:
+            raise CommitLogError(
+                f"The folder {home} can't be renamed: {error.strerror}. Until it is, this is a checkpoint of onceforall. Mend that, and "
+                "detach again."
+            ) from error
+        report.say(
+            f"The commit log lies in {target} now, and the checkpoint is a plain Spark query's. The folder may be deleted."
+        )
+        return target
+
+
+def _detached_before(path: Path, report: _Report) -> Detachment:
+    """Finish a detachment that crashed behind its last step."""
+    folders = spark_checkpoint.detached_logs(path)
+    if not folders:
+        raise ConfigurationError(
+            f"The checkpoint {path} has no commit log of onceforall (no folder '{spark_checkpoint.LOG_FOLDER}'): it is a plain query's already."
+        )
+    report.say(f"The checkpoint was detached before; its commit log lies in {folders[-1]}.")
+    pointer = binding.pointer_of(LocalStore(folders[-1]))
+    if pointer is not None and not report.dry_run:
+        _set_aside_elsewhere(folders[-1], *pointer, report)
+    return Detachment(tuple(report.steps))
+
+
+def _set_aside_elsewhere(folder: Path, log_id: str, location: str | None, report: _Report) -> None:
+    """Rename a log that lies elsewhere, so that its place is free for a new one. The checkpoint is a plain one already."""
+    if location is None or binding.bound_id(location) != log_id:
+        return
+    elsewhere = binding.log_path(location)
+    target = elsewhere.with_name(elsewhere.name + folder.name.removeprefix(spark_checkpoint.LOG_FOLDER))
+    try:
+        elsewhere.rename(target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        report.say(
+            f"Its entries stay in {elsewhere}, which can't be renamed ({error.strerror}): move them away before a new log is to lie there."
+        )
+        return
+    report.say(f"Its entries lie in {target}. That folder may be deleted.")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,289 @@
+"""Changing a running query between a crash and the restart, while a transaction is in doubt.
+
+Each case crashes in batch 1 with its transactions prepared and open, once right behind the decision (they must be committed) and once
+in front of it (they must be aborted), changes something, and starts again. Then every input row is in every sink once, no transaction
+of the query is open, and readers reach the end.
+"""
+
+import contextlib
+import json
+import shutil
+
+import pytest
+from pyspark.sql import functions as F
+
+import onceforall as ofa
+from onceforall.errors import OptionError
+from onceforall.testing import failpoints
+from support.reading import held_back, values
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+BOTH = pytest.mark.parametrize("doubt", ["decided", "undecided"])
+CRASH = {"decided": "append_commit.after", "undecided": "append_commit.before"}
+
+
+def rows(*numbers):
+    return [{"key": f"k{n % 2}", "value": f"v{n}"} for n in numbers]
+
+
+@contextlib.contextmanager
+def failing(failpoint):
+    """The driver (its tasks are other processes) fails there, and does nothing more: no abort, no sweep."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failpoints, "_failpoints", failpoints._Failpoints(failpoint, None))
+        yield
+
+
+class Place:
+    """A broker, a source of which each file is a batch, and a checkpoint: what stays over the restarts of a query."""
+
+    def __init__(self, broker, topic, source, checkpoint):
+        self.servers = broker.bootstrap_servers
+        self.topic = topic
+        self.source = source
+        self.checkpoint = checkpoint
+
+    def sink(self, topic, **arguments):
+        return ofa.KafkaSink({"bootstrap.servers": self.servers}, topic=topic, **arguments)
+
+    def query(self, *sinks, frame=None, mode="append", transform=None):
+        """A query whose sinks are (name, sink), with None for the default name."""
+        writer = ofa.write_stream(self.source.stream() if frame is None else frame).outputMode(mode)
+        for name, sink in sinks:
+            writer = writer.to(sink, name=name, transform=transform)
+        return writer.option("checkpointLocation", str(self.checkpoint))
+
+    def crash(self, writer, doubt, batch=1):
+        """Run two batches, and crash in the second one with its transactions prepared."""
+        self.source.add(*rows(1, 2))
+        self.source.add(*rows(3, 4))
+        with failing(f"{CRASH[doubt]}=raise@{batch + 1}"):
+            fails(writer, "FailpointError")
+        assert self.open(), "nothing is in doubt; the test proves nothing"
+
+    def end(self, writer, run):
+        """Run to the end of the input, with another batch behind the one in doubt."""
+        self.source.add(*rows(5, 6))
+        run(writer)
+
+    @property
+    def id(self):
+        return json.loads((self.checkpoint / "metadata").read_text())["id"]
+
+    def open(self):
+        """The open transactions of the query."""
+        listing = self.sink("any")
+        try:
+            names = listing._connected().open_transactions()
+        finally:
+            listing.close()
+        return sorted(name for name in names if f":{self.id}:" in name)
+
+    def assert_complete(self, **topics):
+        """Every topic has exactly these rows, nothing is open, and nothing is held back."""
+        assert self.open() == []
+        for topic, expected in topics.values():
+            assert values(self.servers, topic) == [f"v{n}" for n in expected]
+            assert held_back(self.servers, topic) == 0
+
+
+def fails(writer, match):
+    query = writer.trigger(availableNow=True).start()
+    try:
+        with pytest.raises(Exception, match=match) as raised:
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    return str(raised.value)
+
+
+@pytest.fixture
+def place(broker, topic, source, tmp_path):
+    return Place(broker, topic, source, tmp_path / "checkpoint")
+
+
+@BOTH
+def test_a_sink_is_added(place, run, doubt):
+    one, two = place.topic(), place.topic()
+    place.crash(place.query(("one", place.sink(one))), doubt)
+    place.end(place.query(("one", place.sink(one)), ("two", place.sink(two))), run)
+    # It gets what is decided from now on: the batch that was decided without it stays without it.
+    since = [5, 6] if doubt == "decided" else [3, 4, 5, 6]
+    place.assert_complete(one=(one, range(1, 7)), two=(two, since))
+
+
+def test_a_sink_with_a_decided_transaction_cannot_be_removed_before_it_is_complete(place, run):
+    one, two = place.topic(), place.topic()
+    both = lambda: place.query(("one", place.sink(one)), ("two", place.sink(two)))
+    place.crash(both(), "decided")
+    in_doubt = place.open()
+    message = fails(place.query(("one", place.sink(one))), "InDoubtError")
+    assert "two" in message
+    assert "same name" in message
+    assert place.open() == in_doubt
+    run(both())
+    place.assert_complete(one=(one, range(1, 5)), two=(two, range(1, 5)))
+    place.end(place.query(("one", place.sink(one))), run)
+    place.assert_complete(one=(one, range(1, 7)), two=(two, range(1, 5)))
+
+
+def test_what_a_removed_sink_left_undecided_is_swept_by_another_one(place, run):
+    one, two = place.topic(), place.topic()
+    place.crash(place.query(("one", place.sink(one)), ("two", place.sink(two))), "undecided")
+    place.end(place.query(("one", place.sink(one))), run)
+    place.assert_complete(one=(one, range(1, 7)), two=(two, range(1, 3)))
+
+
+def test_a_sink_with_a_decided_transaction_cannot_be_renamed_before_it_is_complete(place, run):
+    out = place.topic()
+    place.crash(place.query(("old", place.sink(out))), "decided")
+    in_doubt = place.open()
+    assert "old" in fails(place.query(("new", place.sink(out))), "InDoubtError")
+    assert place.open() == in_doubt
+    run(place.query(("old", place.sink(out))))
+    place.end(place.query(("new", place.sink(out))), run)
+    place.assert_complete(out=(out, range(1, 7)))
+
+
+def test_what_a_renamed_sink_left_undecided_is_swept_under_its_new_name(place, run):
+    out = place.topic()
+    place.crash(place.query(("old", place.sink(out))), "undecided")
+    place.end(place.query(("new", place.sink(out))), run)
+    place.assert_complete(out=(out, range(1, 7)))
+
+
+@BOTH
+def test_sinks_are_reordered(place, run, doubt):
+    one, two = place.topic(), place.topic()
+    place.crash(place.query(("one", place.sink(one)), ("two", place.sink(two))), doubt)
+    place.end(place.query(("two", place.sink(two)), ("one", place.sink(one))), run)
+    place.assert_complete(one=(one, range(1, 7)), two=(two, range(1, 7)))
+
+
+@BOTH
+def test_the_topic_of_a_sink_with_a_name_of_its_own_is_changed(place, run, doubt):
+    before, after = place.topic(), place.topic()
+    place.crash(place.query(("out", place.sink(before))), doubt)
+    place.end(place.query(("out", place.sink(after))), run)
+    decided = 4 if doubt == "decided" else 2
+    place.assert_complete(before=(before, range(1, decided + 1)), after=(after, range(decided + 1, 7)))
+
+
+@BOTH
+def test_the_topic_of_a_sink_with_the_default_name_is_changed(place, run, doubt):
+    before, after = place.topic(), place.topic()
+    place.crash(place.query((None, place.sink(before))), doubt)
+    if doubt == "decided":
+        assert f"kafka-{before}" in fails(place.query((None, place.sink(after))), "InDoubtError")
+        run(place.query((None, place.sink(before))))
+    place.end(place.query((None, place.sink(after))), run)
+    decided = 4 if doubt == "decided" else 2
+    place.assert_complete(before=(before, range(1, decided + 1)), after=(after, range(decided + 1, 7)))
+
+
+@BOTH
+def test_the_transactional_id_prefix_is_changed_and_the_old_one_is_swept(place, run, doubt):
+    out = place.topic()
+    place.crash(place.query(("out", place.sink(out, transactional_id_prefix="before"))), doubt)
+    assert all(name.startswith("before:") for name in place.open())
+    place.end(place.query(("out", place.sink(out, transactional_id_prefix="after"))), run)
+    place.assert_complete(out=(out, range(1, 7)))
+
+
+@BOTH
+def test_the_delivery_is_changed(place, run, doubt):
+    out = place.topic()
+    place.crash(place.query(("out", place.sink(out))), doubt)
+    place.end(place.query(("out", place.sink(out, delivery="at_least_once"))), run)
+    place.assert_complete(out=(out, range(1, 7)))
+
+
+@BOTH
+def test_the_number_of_tasks_of_a_query_without_state_is_changed(place, run, doubt):
+    out = place.topic(partitions=3)
+    place.crash(place.query(("out", place.sink(out)), transform=lambda frame: frame.repartition(2)), doubt)
+    place.end(place.query(("out", place.sink(out)), transform=lambda frame: frame.repartition(5)), run)
+    place.assert_complete(out=(out, range(1, 7)))
+
+
+@BOTH
+def test_the_number_of_shuffle_partitions_of_a_query_with_state_is_changed(place, run, doubt, spark, caplog):
+    out = place.topic(partitions=3)
+    largest = lambda: place.source.stream().groupBy("key").agg(F.max("value").alias("value"))
+    query = lambda: place.query(("out", place.sink(out)), frame=largest(), mode="update")
+    place.crash(query(), doubt)
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    try:
+        spark.conf.set("spark.sql.shuffle.partitions", "5")
+        place.end(query(), run)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
+    # Spark keeps the number with which the state began. A decided batch is run again to rebuild it, and gives the same rows.
+    assert {folder.name for folder in (place.checkpoint / "state" / "0").iterdir() if folder.name.isdecimal()} == {"0", "1"}
+    assert "divergence" not in caplog.text
+    place.assert_complete(out=(out, range(1, 7)))
+
+
+def test_two_queries_to_one_topic_with_something_in_doubt_touch_only_their_own(broker, place, source, topic, run, tmp_path):
+    out = place.topic(partitions=2)
+    other = Place(broker, topic, source, tmp_path / "other")
+    query = lambda where: where.query(("out", where.sink(out)))
+    place.crash(query(place), "decided")
+    with failing(f"{CRASH['undecided']}=raise@2"):
+        fails(query(other), "FailpointError")
+    in_doubt = other.open()
+    assert in_doubt
+    place.end(query(place), run)
+    assert place.open() == []
+    assert other.open() == in_doubt
+    assert held_back(place.servers, out) > 0
+    run(query(other))
+    assert other.open() == []
+    assert values(place.servers, out) == sorted(f"v{n}" for n in range(1, 7) for _ in range(2))
+    assert held_back(place.servers, out) == 0
+
+
+def test_two_sinks_to_one_topic_need_a_name_and_are_then_two(place, run):
+    out = place.topic()
+    with pytest.raises(OptionError, match=r"Two sinks are named .*\.to\(sink, name="):
+        place.query((None, place.sink(out)), (None, place.sink(out)))
+    query = lambda: place.query((None, place.sink(out)), ("again", place.sink(out)))
+    place.crash(query(), "decided")
+    assert len(place.open()) == 2
+    place.end(query(), run)
+    place.assert_complete()
+    assert values(place.servers, out) == sorted(f"v{n}" for n in range(1, 7) for _ in range(2))
+    assert held_back(place.servers, out) == 0
+
+
+@BOTH
+def test_a_copied_checkpoint_is_refused_and_touches_nothing_until_it_is_adopted(
+    broker, place, source, topic, run, doubt, tmp_path
+):
+    out = place.topic()
+    query = lambda where: where.query(("out", where.sink(out)))
+    place.crash(query(place), doubt)
+    in_doubt = place.open()
+    copy = Place(broker, topic, source, tmp_path / "copy")
+    shutil.copytree(place.checkpoint, copy.checkpoint)
+    assert str(place.checkpoint) in fails(query(copy), "CheckpointMismatchError.*adoptCheckpoint")
+    assert place.open() == in_doubt
+    copy.end(query(copy).option("onceforall.adoptCheckpoint", "true"), run)
+    copy.assert_complete(out=(out, range(1, 7)))
+
+
+def test_an_original_that_is_started_again_after_its_copy_was_adopted_commits_nothing_that_the_copy_aborted(
+    broker, place, source, topic, run, tmp_path
+):
+    out = place.topic()
+    query = lambda where: where.query(("out", where.sink(out)))
+    place.crash(query(place), "undecided")
+    copy = Place(broker, topic, source, tmp_path / "copy")
+    shutil.copytree(place.checkpoint, copy.checkpoint)
+    run(query(copy).option("onceforall.adoptCheckpoint", "true"))
+    copy.assert_complete(out=(out, range(1, 5)))
+    # Two owners write everything twice, which is why the copy has to be adopted on purpose; but each of them whole.
+    run(query(place))
+    assert values(place.servers, out) == ["v1", "v2", "v3", "v3", "v4", "v4"]
+    assert place.open() == []

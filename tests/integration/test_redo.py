@@ -1,0 +1,304 @@
+"""Transactions of a decided batch are lost before they are committed: the next start writes them again, and nothing else."""
+
+import json
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import functions as F
+
+import onceforall as ofa
+from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
+from onceforall.testing import failpoints
+from support.reading import held_back, read_all, values
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+FILES = 3
+ROWS = [f"v{n}" for n in range(3 * FILES)]
+
+
+@contextmanager
+def failing(specification):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failpoints, "_failpoints", failpoints._Failpoints(specification, None))
+        yield
+
+
+class Job:
+    """A query whose one batch has three tasks, with a transaction each."""
+
+    def __init__(self, broker, source, topic, checkpoint, run):
+        self.broker, self.source, self.topic, self.checkpoint, self._run = broker, source, topic, checkpoint, run
+        self.sink = ofa.KafkaSink({"bootstrap.servers": broker.bootstrap_servers}, topic=topic)
+        for file in range(FILES):
+            source.add(*({"key": str(file), "value": f"v{3 * file + n}"} for n in range(3)))
+
+    def writer(self, transform=None, frame=None, mode="append", **options):
+        frame = self.source.stream(files_per_batch=FILES) if frame is None else frame
+        writer = ofa.write_stream(frame).to(self.sink, name="out", transform=transform).outputMode(mode)
+        for key, value in options.items():
+            writer = writer.option(f"onceforall.{key}", value)
+        return writer.option("checkpointLocation", str(self.checkpoint))
+
+    def start(self, transform=None, **more):
+        return self._run(self.writer(transform, **more))
+
+    def fail(self, failpoint, transform=None, **more):
+        with failing(failpoint), pytest.raises(Exception, match="failpoint"):
+            self.start(transform, **more)
+
+    def error_of(self, transform=None, **more):
+        with pytest.raises(Exception) as caught:
+            self.start(transform, **more)
+        return str(caught.value)
+
+    def entries(self, kind):
+        files = sorted((self.checkpoint / "onceforall" / "chains").glob("*/0*.json"))
+        return [entry for entry in (json.loads(file.read_text()) for file in files) if entry["kind"] == kind]
+
+    def prepared(self):
+        return self.entries("COMMIT")[-1]["body"]["committables"]["out"]
+
+    def lose(self, count=1):
+        """Abort decided transactions, as a time-out does."""
+        client = CoordinatorClient(self.broker.bootstrap_servers)
+        lost = [c["name"] for c in self.prepared()[:count]]
+        try:
+            assert not client.fence(lost).missing
+        finally:
+            client.close()
+        return lost
+
+    def seen(self):
+        return values(self.broker.bootstrap_servers, self.topic)
+
+    def written(self):
+        return values(self.broker.bootstrap_servers, self.topic, isolation="read_uncommitted")
+
+    def assert_complete(self, expected=ROWS):
+        assert self.seen() == sorted(expected)
+        assert held_back(self.broker.bootstrap_servers, self.topic) == 0
+        assert len(self.entries("DONE")) == 1
+        assert not list((self.checkpoint / "onceforall").glob("rows/*")), "kept rows are left"
+
+
+@pytest.fixture
+def job(spark, broker, source, topic, run, tmp_path):
+    # So each file becomes a task.
+    spark.conf.set("spark.sql.files.openCostInBytes", "128MB")
+    yield Job(broker, source, topic(), tmp_path / "cp", run)
+    spark.conf.unset("spark.sql.files.openCostInBytes")
+
+
+@pytest.fixture
+def decided(job):
+    """A batch that is decided and not committed: three prepared transactions."""
+    job.fail("append_commit.after=raise")
+    assert len(job.prepared()) == FILES
+    assert job.seen() == []
+    return job
+
+
+def random_part(frame):
+    return frame.withColumn("value", F.concat("value", F.lit("/"), F.expr("uuid()")))
+
+
+@pytest.mark.parametrize("lost", [1, FILES])
+def test_only_what_is_lost_is_written_again(decided, lost):
+    decided.lose(lost)
+    decided.start()
+    decided.assert_complete()
+    again = len(decided.written()) - len(ROWS)
+    assert again == 3 * lost, "each lost transaction held three rows"
+    first, second = decided.entries("COMMIT")
+    names = [{c["name"] for c in entry["body"]["committables"]["out"]} for entry in (first, second)]
+    assert len(names[0] & names[1]) == FILES - lost
+    assert first["body"]["digests"] == second["body"]["digests"]
+
+
+def test_the_query_goes_on_after_a_redo(decided):
+    decided.lose()
+    decided.source.add({"key": "k", "value": "later"})
+    decided.start()
+    assert decided.seen() == sorted([*ROWS, "later"])
+    assert len(decided.entries("DONE")) == 2
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("fence_lost.before", marks=pytest.mark.long),
+        "fence_lost.after",
+        pytest.param("write.after", marks=pytest.mark.long),
+        pytest.param("append_commit.before", marks=pytest.mark.long),
+        "append_commit.after",
+        pytest.param("commit.after", marks=pytest.mark.long),
+    ],
+)
+def test_a_redo_that_fails_at_any_step_is_redone(decided, step):
+    decided.lose()
+    decided.fail(f"{step}=raise")
+    decided.start()
+    decided.assert_complete()
+
+
+def test_a_redo_whose_own_transactions_are_lost_is_redone(decided):
+    decided.lose()
+    decided.fail("append_commit.after=raise")
+    decided.lose(FILES)
+    decided.start()
+    decided.assert_complete()
+    assert len(decided.entries("COMMIT")) == 3
+
+
+def test_a_loss_that_the_running_query_meets_stops_it_and_a_restart_redoes(job):
+    original = ofa.KafkaSink.commit
+
+    def commit(sink, permit, committables):
+        if not job.entries("DONE") and len(job.entries("COMMIT")) == 1:
+            job.lose()
+        return original(sink, permit, committables)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ofa.KafkaSink, "commit", commit)
+        error = job.error_of()
+    assert "TransactionLostError" in error
+    assert "Restart it" in error
+    job.start()
+    job.assert_complete()
+
+
+def test_a_transaction_that_is_gone_before_the_decision_is_not_decided(job):
+    original = ofa.KafkaSink.confirm
+
+    def confirm(sink, committables):
+        client = CoordinatorClient(job.broker.bootstrap_servers)
+        assert not client.fence([committables[0]["name"]]).missing
+        client.close()
+        return original(sink, committables)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ofa.KafkaSink, "confirm", confirm)
+        error = job.error_of()
+    assert "AttemptFailedError" in error
+    assert "not open any more before the decision" in error
+    assert job.entries("COMMIT") == []
+    assert held_back(job.broker.bootstrap_servers, job.topic) == 0
+    job.start()
+    job.assert_complete()
+
+
+def test_a_query_that_gives_other_rows_is_not_redone_and_the_message_says_which(job):
+    job.fail("append_commit.after=raise", random_part)
+    before = job.written()
+    lost = job.lose()
+    error = job.error_of(random_part)
+    assert "NondeterministicReplayError" in error
+    assert "The rows themselves differ" in error
+    assert "task 0 has 3 rows as then, of other content" in error
+    assert lost[0] not in [c["name"] for c in job.prepared()[1:]]
+    assert len(job.entries("COMMIT")) == 1
+    # What was not lost is committed; what the replay wrote is aborted; and so it stays.
+    assert set(job.seen()) < set(before)
+    assert len(job.seen()) == 2 * 3
+    assert held_back(job.broker.bootstrap_servers, job.topic) == 0
+    assert "NondeterministicReplayError" in job.error_of(random_part)
+    assert len(job.seen()) == 2 * 3
+
+
+def test_rows_that_only_lie_in_other_tasks_are_told_apart(job):
+    job.fail("append_commit.after=raise", lambda frame: frame.repartition(3, "key"))
+    job.lose()
+    error = job.error_of(lambda frame: frame.repartition(4, "key"))
+    assert "The rows are the same, but they lie in other tasks" in error
+    assert "3 tasks then, 4 now" in error
+    job.start(lambda frame: frame.repartition(3, "key"))
+    job.assert_complete()
+
+
+@pytest.mark.parametrize("lost", [1, FILES])
+def test_a_durable_redo_writes_the_very_rows_that_were_decided(job, lost):
+    job.fail("append_commit.after=raise", random_part, redo="durable")
+    before = job.written()
+    job.lose(lost)
+    job.start(random_part, redo="durable")
+    job.assert_complete(before)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "write_kept.after",
+        pytest.param("append_commit.before", marks=pytest.mark.long),
+        "append_commit.after",
+        pytest.param("commit.after", marks=pytest.mark.long),
+    ],
+)
+def test_a_durable_redo_that_fails_at_any_step_is_redone(job, step):
+    job.fail("append_commit.after=raise", random_part, redo="durable")
+    before = job.written()
+    job.lose(2)
+    job.fail(f"{step}=raise", random_part, redo="durable")
+    job.start(random_part, redo="durable")
+    job.assert_complete(before)
+
+
+def test_kept_rows_that_are_damaged_are_not_written_and_the_replay_can_take_their_place(job):
+    job.fail("append_commit.after=raise", redo="durable")
+    job.lose()
+    files = sorted((job.checkpoint / "onceforall" / "rows").rglob("*.arrow"))
+    assert len(files) == FILES
+    for file in files:
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    assert "damaged" in job.error_of(redo="durable")
+    assert job.seen() != []
+    job.start()
+    job.assert_complete()
+
+
+@pytest.mark.parametrize("redo", ["replay", "durable"])
+def test_a_stateful_query_is_redone_and_its_state_goes_on(job, redo):
+    def counted():
+        frame = job.source.stream(files_per_batch=FILES)
+        return frame.groupBy("key").count().select("key", F.concat_ws(":", "key", "count").alias("value"))
+
+    job.fail("append_commit.after=raise", frame=counted(), mode="update", redo=redo)
+    job.lose()
+    job.source.add({"key": "0", "value": "later"})
+    job.start(frame=counted(), mode="update", redo=redo)
+    assert job.seen() == ["0:3", "0:4", "1:3", "2:3"]
+
+
+def test_what_can_be_proved_by_nobody_stops_the_query_until_a_person_says_what_became_of_it(job):
+    for answer, seen in (("committed", 6), ("aborted", 9)):
+        if answer == "committed":
+            job.fail("append_commit.after=raise")
+        else:
+            job.checkpoint = job.checkpoint.with_name("cp2")
+            job.topic, job.sink = _other_topic(job)
+            job.fail("append_commit.after=raise")
+        lost = job.prepared()[0]
+        job.lose()
+        _delete_records(job, lost["proof"]["offset"] + 1)
+        error = job.error_of()
+        assert "InDoubtError" in error
+        assert lost["name"] in error
+        assert "onceforall.inDoubt=committed" in error
+        assert job.entries("DONE") == []
+        job.start(inDoubt=answer)
+        assert len(job.entries("DONE")) == 1
+        assert len(read_all(job.broker.bootstrap_servers, job.topic)) <= seen
+
+
+def _other_topic(job):
+    name = f"{job.topic}-2"
+    job.broker.create_topic(name)
+    return name, ofa.KafkaSink({"bootstrap.servers": job.broker.bootstrap_servers}, topic=name)
+
+
+def _delete_records(job, offset):
+    admin = AdminClient({"bootstrap.servers": job.broker.bootstrap_servers})
+    (future,) = admin.delete_records([TopicPartition(job.topic, 0, offset)]).values()
+    future.result(20)
