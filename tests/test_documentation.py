@@ -110,6 +110,9 @@ def test_the_defaults_in_the_table_of_options_are_those_of_the_code():
         "min_batches_to_retain": "`100`",
         "adopt_checkpoint": "`false`",
         "takeover": "none",
+        "commit_log": "none",
+        "redo": "`replay`",
+        "in_doubt": "none",
         "decision_reserve_ms": "a third",
     }.items():
         assert re.search(rf"`{argument}=` \| {re.escape(words)}", text), argument
@@ -137,7 +140,7 @@ def test_every_option_that_the_kafka_sink_keeps_for_itself_is_documented():
         ("metadata.broker.list", "broker:9092", "exactly_once"),
         ("error_cb", "x", "none"),
         ("group.id", "x", "none"),
-        ("security.protocol", "ssl", "none"),
+        ("sasl.jaas.config", "x", "none"),
         ("allow.auto.create.topics", True, "none"),
         ("enable.idempotence", False, "at_least_once"),
         ("acks", "1", "at_least_once"),
