@@ -24,9 +24,10 @@ from typing import Any, Protocol, TypeVar
 from onceforall.errors import FencedError, OnceForAllError
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
+from onceforall.protocol.due_sweeps import leftovers
 from onceforall.protocol.entries import Claim, Commit, Committable, Digest, Done
 from onceforall.protocol.history import History
-from onceforall.protocol.machine import Run, RunConfig, leftovers, step
+from onceforall.protocol.machine import Run, RunConfig, step
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import CommitReport, TwoPhaseCommitSink
 from onceforall.testing import failpoints
@@ -160,7 +161,7 @@ class Coordinator:
             background.result()
 
     def leftovers(self) -> Mapping[str, Sweep]:
-        """Return the sweeps that are due when the run has ended; see ``machine.leftovers``."""
+        """Return the sweeps that are due when the run has ended; see ``protocol.due_sweeps``."""
         return leftovers(self.run)
 
     def close(self) -> None:

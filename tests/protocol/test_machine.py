@@ -17,13 +17,13 @@ from onceforall.errors import (
 )
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
+from onceforall.protocol.due_sweeps import leftovers
 from onceforall.protocol.entries import Claim
 from onceforall.protocol.history import EMPTY, Decided, History
 from onceforall.protocol.machine import (
     REUSE_WITHIN_BATCHES,
     SWEEPS_AFTER_LOSS,
     CommitPermit,
-    leftovers,
 )
 from protocol.building import Walk, answers, commit, committed, digests, handle, history, prepared, request
 from protocol.scenarios import EMPTY_INSPECTION, OURS, SCENARIOS, P, closing_past, digesting

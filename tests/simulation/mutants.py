@@ -8,7 +8,7 @@ from onceforall.commit_log import CommitLog
 from onceforall.coordinator import Coordinator
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
-from onceforall.protocol import machine
+from onceforall.protocol import due_sweeps, machine
 from onceforall.protocol.history import EMPTY, History, fold
 from onceforall.protocol.machine import TRANSITIONS, Phase, Transition
 from onceforall.protocol.sweeping import Sweep
@@ -56,7 +56,7 @@ def a_sink_spares_only_its_own(patch):
         names = {sink: frozenset(c["name"] for c in spared.get(sink, ())) for sink in run.config.sinks}
         return {sink: Sweep("query", sink, run.generation, own, names[sink]) for sink in run.config.sinks}
 
-    patch.setattr(machine, "_sweeps", sweeps)
+    patch.setattr(due_sweeps, "_sweeps", sweeps)
 
 
 def own_leftovers_are_swept_at_the_decision(patch):

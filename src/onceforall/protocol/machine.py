@@ -56,6 +56,7 @@ from onceforall.protocol.decisions import (
     TakeDigests,
     WriteKept,
 )
+from onceforall.protocol.due_sweeps import incomplete, older_sweeps, own_sweeps
 from onceforall.protocol.entries import Claim, Commit, Committable
 from onceforall.protocol.events import (
     AppendFenced,
@@ -81,7 +82,6 @@ from onceforall.protocol.history import Decided, History
 from onceforall.protocol.judgement import Refusal, Verdict, divergence, judge, judge_claim
 from onceforall.protocol.redo import difference, merged, redo_of, written_again
 from onceforall.protocol.state import Phase, Run, RunConfig
-from onceforall.protocol.sweeping import Sweep
 
 __all__ = ["REUSE_WITHIN_BATCHES", "TRANSITIONS", "CommitPermit", "Phase", "Run", "RunConfig", "step"]
 
@@ -153,7 +153,7 @@ def _sealed(run: Run, event: PastSealed) -> Outcome:
     sealed = replace(run, phase=Phase.RECOVERING, history=event.history, spark_committed=event.spark_committed)
     decided = event.history.decided
     if decided is None or decided.done:
-        return sealed, (RecoverSinks(None, {}, _older_sweeps(run, {})),)
+        return sealed, (RecoverSinks(None, {}, older_sweeps(run, {})),)
     pending = {sink: cs for sink, cs in decided.commit.committables.items() if cs}
     unknown = sorted(set(pending) - set(run.config.sinks))
     if _complete_for_spark(sealed, decided.commit.batch):
@@ -166,7 +166,7 @@ def _sealed(run: Run, event: PastSealed) -> Outcome:
             "query no longer has. Start it once more with that sink under the same name; it can be removed after that.",
         )
     permit = CommitPermit(decided.generation, decided.index, decided.commit.batch)
-    return sealed, (RecoverSinks(permit, pending, _older_sweeps(run, decided.commit.committables)),)
+    return sealed, (RecoverSinks(permit, pending, older_sweeps(run, decided.commit.committables)),)
 
 
 def _recovered(run: Run, event: SinksRecovered) -> Outcome:
@@ -249,20 +249,6 @@ def _replay_failed(run: Run, event: WritesFailed) -> Outcome:
     return _stop(run, AttemptFailedError, f"The replay of a decided batch failed; nothing was written by it: {event.reason}")
 
 
-def _sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]], *, own: bool) -> dict[str, Sweep]:
-    config = run.config
-    names = frozenset(name_of(c) for committables in spared.values() for c in committables)
-    return {sink: Sweep(config.query_id, sink, run.generation, own, names) for sink in config.sinks}
-
-
-def _older_sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]]) -> dict[str, Sweep]:
-    return _sweeps(run, spared, own=False)
-
-
-def _own_sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]]) -> dict[str, Sweep]:
-    return _sweeps(run, spared, own=True)
-
-
 def _prepared(run: Run, event: WritesPrepared) -> Outcome:
     request, timeout_ms = run.request, run.config.transaction_timeout_ms
     assert request is not None
@@ -302,27 +288,7 @@ def _abort(
     run: Run, committables: Mapping[str, tuple[Committable, ...]], error: type[OnceForAllError], message: str
 ) -> Outcome:
     aborting = replace(run, phase=Phase.ABORTING, stopped=StopRun(error, message))
-    return aborting, (AbortAttempt(committables, _own_sweeps(run, _incomplete(run))),)
-
-
-def leftovers(run: Run) -> dict[str, Sweep]:
-    """Return the sweeps of one's own generation that are due when the run has ended: what late task attempts may still open.
-
-    Only for a run that writes no more: its last batch has returned or failed.
-    """
-    if not run.sweep_own:
-        return {}
-    incomplete = _incomplete(run)
-    # An append without an answer: what was prepared may be decided.
-    in_doubt = run.prepared.committables if run.prepared is not None else {}
-    spared = {sink: (*incomplete.get(sink, ()), *in_doubt.get(sink, ())) for sink in {*incomplete, *in_doubt}}
-    return _own_sweeps(run, spared)
-
-
-def _incomplete(run: Run) -> Mapping[str, tuple[Committable, ...]]:
-    """Return what is decided and has no DONE: whatever is aborted, it is spared."""
-    decided = run.history.decided
-    return {} if decided is None or decided.done else decided.commit.committables
+    return aborting, (AbortAttempt(committables, own_sweeps(run, incomplete(run))),)
 
 
 def _write_failed(run: Run, event: WritesFailed) -> Outcome:
@@ -360,7 +326,7 @@ def _committed(run: Run, event: SinksCommitted) -> Outcome:
         return _redone(run, commit.batch)
     reusable = {sink: reusable_handles(run, sink, event.answers.get(sink)) for sink in run.config.sinks}
     retired = {sink: answers.retired for sink, answers in event.answers.items() if answers.retired}
-    sweep = (SweepOwn(_own_sweeps(run, commit.committables)),) if run.sweep_own else ()
+    sweep = (SweepOwn(own_sweeps(run, commit.committables)),) if run.sweep_own else ()
     closing = replace(
         run, phase=Phase.CLOSING, request=None, reusable=reusable, retired=retired, sweep_own=max(0, run.sweep_own - 1)
     )
@@ -393,8 +359,8 @@ def _undecided_and_fenced(run: Run, event: AppendFenced) -> Outcome:
     _, (stop,) = _fenced(run, event)
     assert isinstance(stop, StopRun)
     assert run.prepared is not None
-    incomplete = {name_of(c) for cs in _incomplete(run).values() for c in cs}
-    ours = {sink: tuple(c for c in cs if name_of(c) not in incomplete) for sink, cs in run.prepared.committables.items()}
+    decided = {name_of(c) for cs in incomplete(run).values() for c in cs}
+    ours = {sink: tuple(c for c in cs if name_of(c) not in decided) for sink, cs in run.prepared.committables.items()}
     return _abort(run, ours, stop.error, stop.message)
 
 

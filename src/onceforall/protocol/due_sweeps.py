@@ -1,0 +1,46 @@
+"""Which sweeps are due in a state of a run; what a sweep may abort is said by ``sweeping``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onceforall.protocol.answers import name_of
+from onceforall.protocol.entries import Committable
+from onceforall.protocol.state import Run
+from onceforall.protocol.sweeping import Sweep
+
+
+def leftovers(run: Run) -> dict[str, Sweep]:
+    """Return the sweeps of one's own generation that are due when the run has ended: what late task attempts may still open.
+
+    Only for a run that writes no more: its last batch has returned or failed.
+    """
+    if not run.sweep_own:
+        return {}
+    decided = incomplete(run)
+    # An append without an answer: what was prepared may be decided.
+    in_doubt = run.prepared.committables if run.prepared is not None else {}
+    spared = {sink: (*decided.get(sink, ()), *in_doubt.get(sink, ())) for sink in {*decided, *in_doubt}}
+    return own_sweeps(run, spared)
+
+
+def incomplete(run: Run) -> Mapping[str, tuple[Committable, ...]]:
+    """Return what is decided and has no DONE: whatever is aborted, it is spared."""
+    decided = run.history.decided
+    return {} if decided is None or decided.done else decided.commit.committables
+
+
+def _sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]], *, own: bool) -> dict[str, Sweep]:
+    config = run.config
+    names = frozenset(name_of(c) for committables in spared.values() for c in committables)
+    return {sink: Sweep(config.query_id, sink, run.generation, own, names) for sink in config.sinks}
+
+
+def older_sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]]) -> dict[str, Sweep]:
+    """Return a sweep of older generations for each sink."""
+    return _sweeps(run, spared, own=False)
+
+
+def own_sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]]) -> dict[str, Sweep]:
+    """Return a sweep of older generations and of one's own for each sink."""
+    return _sweeps(run, spared, own=True)
