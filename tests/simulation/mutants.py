@@ -7,8 +7,8 @@ from dataclasses import replace
 from onceforall.commit_log import CommitLog
 from onceforall.coordinator import Coordinator
 from onceforall.protocol import decisions as do
-from onceforall.protocol import events as saw
 from onceforall.protocol import due_sweeps, machine
+from onceforall.protocol import events as saw
 from onceforall.protocol.history import EMPTY, History, fold
 from onceforall.protocol.machine import TRANSITIONS, Phase, Transition
 from onceforall.protocol.sweeping import Sweep
