@@ -122,6 +122,8 @@ class SparkBatchWriter:
 
     def digest(self, decision: TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
         """Run the batch again without writing; see ``coordinator.BatchWriter``."""
+        # Kept rows may have been written before; they are not this replay's.
+        self._results.clear()
         with _plain_errors(self.batch):
             self._call_and_write(decision)
         return self._digests()

@@ -267,7 +267,7 @@ def test_a_stateful_query_is_redone_and_its_state_goes_on(job, redo):
     job.fail("append_commit.after=raise", frame=counted(), mode="update", redo=redo)
     job.lose()
     job.source.add({"key": "0", "value": "later"})
-    job.start(frame=counted(), mode="update", redo=redo)
+    job.start(frame=counted(), mode="update", redo=redo, onDivergence="fail")
     assert job.seen() == ["0:3", "0:4", "1:3", "2:3"]
 
 
