@@ -19,9 +19,9 @@ def test_a_run_without_faults_writes_each_row_once(pipeline):
         "append_commit.before=kill@3",
         "append_commit.after=kill@3",
         "kafka.end_txn.after=kill@6",
-        "commit.after=kill@3",
-        "append_done.before=kill@3",
-        "return_batch.after_done=kill@3",
+        pytest.param("commit.after=kill@3", marks=pytest.mark.long),
+        pytest.param("append_done.before=kill@3", marks=pytest.mark.long),
+        pytest.param("return_batch.after_done=kill@3", marks=pytest.mark.long),
     ],
 )
 def test_a_driver_killed_in_the_middle_of_a_batch_neither_loses_nor_doubles(pipeline, failpoint):
@@ -33,11 +33,11 @@ def test_a_driver_killed_in_the_middle_of_a_batch_neither_loses_nor_doubles(pipe
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        ("append_commit.before=kill@3", "seal.after=kill"),
-        ("append_commit.after=kill@3", "claim.after=kill"),
+        pytest.param("append_commit.before=kill@3", "seal.after=kill", marks=pytest.mark.long),
+        pytest.param("append_commit.after=kill@3", "claim.after=kill", marks=pytest.mark.long),
         ("append_commit.after=kill@3", "kafka.end_txn.after=kill"),
         ("append_commit.after=kill@3", "recover.after=kill"),
-        ("append_commit.after=kill@3", "append_done.after=kill"),
+        pytest.param("append_commit.after=kill@3", "append_done.after=kill", marks=pytest.mark.long),
     ],
 )
 def test_a_driver_killed_again_in_recovery_neither_loses_nor_doubles(pipeline, first, second):

@@ -13,7 +13,14 @@ from support.waiting import until
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
-@pytest.mark.parametrize("failpoint", ["append_commit.before", "append_commit.after", "recover.after"])
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "append_commit.before",
+        pytest.param("append_commit.after", marks=pytest.mark.long),
+        pytest.param("recover.after", marks=pytest.mark.long),
+    ],
+)
 def test_a_driver_that_was_frozen_replaced_and_woken_is_fenced(pipeline, failpoint):
     zombie = pipeline.start(f"{failpoint}=freeze@{1 if failpoint == 'recover.after' else 3}", until_batch=1000)
     zombie.wait_for_failpoint(failpoint)
@@ -80,6 +87,7 @@ def test_a_failed_task_attempt_leaves_nothing_visible_and_holds_no_reader(pipeli
     assert_exactly_once(pipeline)
 
 
+@pytest.mark.long
 def test_a_task_that_fails_for_good_aborts_the_batch_and_a_restart_writes_it(pipeline):
     driver = pipeline.start("task.pre_commit.after=raise@2")
     driver.wait()
@@ -89,6 +97,7 @@ def test_a_task_that_fails_for_good_aborts_the_batch_and_a_restart_writes_it(pip
     assert_exactly_once(pipeline)
 
 
+@pytest.mark.long
 def test_tasks_without_rows_open_no_transaction(pipeline):
     pipeline.run(rows_per_batch=2, partitions=4)
     for commit in pipeline.entries("COMMIT"):
