@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import copy
 import getpass
-import json
 import os
-import secrets
 import socket
 import time
 import uuid
@@ -29,10 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from onceforall import checkpoint as spark_checkpoint
+from onceforall import spark_commits
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, Prepared, World
 from onceforall.errors import (
-    CheckpointMismatchError,
     CommitLogError,
     ConfigurationError,
     FencedError,
@@ -53,11 +51,6 @@ __all__ = ["Detachment", "detach"]
 
 _RECOVERY = (do.InspectLog, do.ClaimGeneration, do.SealPast, do.RecoverSinks, do.AppendDone)
 """What a start does before it comes to the batch that Spark asks for."""
-
-_START_ONCE_MORE = (
-    "Start the query once more with onceforall, for instance with trigger(availableNow=True), and detach after that. Nothing is lost or "
-    "doubled by it."
-)
 
 
 @dataclass(frozen=True)
@@ -320,7 +313,7 @@ def _run_recovery(coordinator: Coordinator, path: Path) -> bool:
         assert decided is not None
         raise TransactionLostError(
             f"Batch {decided.commit.batch} is decided, but transactions of it are lost, and only the query itself can write their rows again. "
-            f"{_START_ONCE_MORE}"
+            f"{spark_commits.START_ONCE_MORE}"
         )
     try:
         coordinator.step()
@@ -340,93 +333,16 @@ def _counted(aborted: Mapping[str, int]) -> str:
 
 def _pass_decided(path: Path, decided: Decided | None, report: _Report) -> int | None:
     """Write the last decided batch into Spark's commit log where that lacks it; return the batch if it did (or would)."""
-    if decided is None:
+    batch = spark_commits.lacking(path, decided)
+    if batch is None:
         return None
-    batch, committed = decided.commit.batch, spark_checkpoint.last_committed(path)
-    if committed >= batch:
-        return None
-    if spark_checkpoint.keeps_state(path):
-        raise CheckpointMismatchError(
-            f"Batch {batch} is decided and its rows are in the sinks, but Spark has not finished it, and the query keeps state: a plain query "
-            f"would write the batch again to rebuild that. {_START_ONCE_MORE}"
-        )
-    planned = spark_checkpoint.last_planned(path)
-    if (
-        planned != batch
-        or committed not in {batch - 1, -1}
-        or spark_checkpoint.offsets_of(path, batch) != decided.commit.offsets
-    ):
-        raise CheckpointMismatchError(
-            f"Batch {batch} is decided and its rows are in the sinks, but Spark's own folders tell another story: the last planned batch is "
-            f"{planned}, the last finished one is {committed}, or the batch has other offsets. The checkpoint was edited, restored or mixed "
-            "with another one: put back the folder that belongs to this commit log."
-        )
     if not report.dry_run:
-        _write_spark_commit(path, batch)
+        spark_commits.enter(path, batch)
     report.say(
         f"Batch {batch} is entered in Spark's own commit log, which lacked it: a plain query goes on behind it.",
         f"Batch {batch} would be entered in Spark's own commit log, which lacks it, so that a plain query goes on behind it.",
     )
     return batch
-
-
-def _write_spark_commit(path: Path, batch: int) -> None:
-    """Create Spark's ``commits/<batch>`` as Spark writes it, durably; one that Spark has written meanwhile stays."""
-    folder = path / "commits"
-    target, temporary = folder / str(batch), folder / f".{batch}.{secrets.token_hex(16)}.tmp"
-    content = _spark_commit(path, batch)
-    try:
-        folder.mkdir(exist_ok=True)
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if not target.exists():
-            # Hadoop's checksum of an entry that is gone would make Spark take ours for damaged; without one, nothing is checked.
-            (folder / f".{batch}.crc").unlink(missing_ok=True)
-        try:
-            os.link(temporary, target)
-        except FileExistsError:
-            pass
-        finally:
-            temporary.unlink(missing_ok=True)
-        _sync_folder(folder)
-    except OSError as error:
-        raise CommitLogError(
-            f"Spark's commit log entry {target} can't be written: {error.strerror}. Mend that, and detach again; nothing is lost."
-        ) from error
-
-
-def _spark_commit(path: Path, batch: int) -> bytes:
-    """Return an entry like the one before, in whatever version that is; version 1, which every Spark reads, for the first one.
-
-    Only the watermark differs from batch to batch, and it means nothing to a query without state. It never goes back.
-    """
-    watermark_ms = _watermark_ms(path, batch)
-    version, fields = "v1", {"nextBatchWatermarkMs": watermark_ms}
-    before = path / "commits" / str(batch - 1)
-    if before.exists():
-        try:
-            version, text = before.read_text(encoding="utf-8").splitlines()[:2]
-            fields = json.loads(text)
-            fields["nextBatchWatermarkMs"] = max(int(fields.get("nextBatchWatermarkMs", 0)), watermark_ms)
-        except (OSError, ValueError, TypeError) as error:
-            raise CheckpointMismatchError(
-                f"Spark's commit log entry {before} can't be read ({error}), so that the next one can't be written like it. {_START_ONCE_MORE}"
-            ) from error
-        if fields.get("stateUniqueIds"):
-            raise CheckpointMismatchError(
-                f"The query keeps state, so that only Spark can finish batch {batch}. {_START_ONCE_MORE}"
-            )
-    return f"{version}\n{json.dumps(fields, separators=(',', ':'))}".encode()
-
-
-def _watermark_ms(path: Path, batch: int) -> int:
-    try:
-        metadata = (path / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[1]
-        return int(json.loads(metadata).get("batchWatermarkMs", 0))
-    except (OSError, ValueError, IndexError, AttributeError):
-        return 0
 
 
 def _tell_planned(path: Path, report: _Report) -> None:
@@ -465,7 +381,7 @@ def _rename(home: Path, generation: int, report: _Report) -> Path | None:
             continue
         try:
             home.rename(target)
-            _sync_folder(home.parent)
+            spark_commits.sync_folder(home.parent)
         except FileNotFoundError:
             report.say("Another detachment has renamed the folder of the commit log meanwhile.")
             return None
@@ -502,18 +418,10 @@ def _set_aside_elsewhere(folder: Path, log_id: str, location: str | None, report
     target = elsewhere.with_name(elsewhere.name + folder.name.removeprefix(spark_checkpoint.LOG_FOLDER))
     try:
         elsewhere.rename(target)
-        _sync_folder(target.parent)
+        spark_commits.sync_folder(target.parent)
     except OSError as error:
         report.say(
             f"Its entries stay in {elsewhere}, which can't be renamed ({error.strerror}): move them away before a new log is to lie there."
         )
         return
     report.say(f"Its entries lie in {target}. That folder may be deleted.")
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,13 +19,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import secrets
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
-from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +32,7 @@ from onceforall.embedded.java import find_java
 from onceforall.embedded.metadata import ClusterState, PartitionState, cluster_state
 from onceforall.embedded.network import HOST, free_port
 from onceforall.embedded.process import GuardedProcess
+from onceforall.embedded.storage import copy_formatted, format_folder
 from onceforall.errors import EmbeddedServerError, MissingExtraError, OptionError
 
 if TYPE_CHECKING:
@@ -224,29 +222,9 @@ class EmbeddedKafkaCluster:
     def _format(self) -> None:
         """Let Kafka format the first node's folder, and give the others a copy with their own numbers: a JVM less for each."""
         first = self._node_folder(self._numbers[0])
-        arguments = ["format", "-t", _random_id(), "-c", str(first / "server.properties")]
-        done = subprocess.run(
-            [*self._command, "kafka.tools.StorageTool", *arguments],
-            cwd=first,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_START_DEADLINE_S,
-            check=False,
-        )
-        if done.returncode != 0:
-            said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-_LOG_TAIL_LINES:])
-            raise EmbeddedServerError(
-                f"The data folder {first} could not be formatted. Check the settings given as config, and that the disk has "
-                f"room. Kafka's StorageTool said:\n{said}"
-            )
+        format_folder(first, self._command, deadline_s=_START_DEADLINE_S)
         for node in self._numbers[1:]:
-            log = self._node_folder(node) / "log"
-            shutil.copytree(first / "log", log)
-            lines = (log / "meta.properties").read_text(encoding="ascii").splitlines()
-            own = {"node.id": str(node), "directory.id": _random_id()}
-            stamped = [f"{key}={own.get(key, value)}" for key, _, value in (line.partition("=") for line in lines) if value]
-            (log / "meta.properties").write_text("\n".join(stamped) + "\n", encoding="ascii")
+            copy_formatted(first / "log", self._node_folder(node) / "log", node)
 
     def _launch(self, node: int, java_command: Sequence[str]) -> None:
         folder = self._node_folder(node)
@@ -456,8 +434,3 @@ def _replication(nodes: int) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": in_sync,
     }
-
-
-def _random_id() -> str:
-    """Return an id as Kafka writes them: 16 bytes in base64. A dash is avoided, for an argument must not begin with one."""
-    return urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode().replace("-", "a")

@@ -18,13 +18,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import secrets
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
-from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +31,7 @@ from onceforall.embedded.java import find_java
 from onceforall.embedded.network import HOST, broker_answers, can_listen, free_port
 from onceforall.embedded.process import GuardedProcess
 from onceforall.embedded.security import SecureListeners, make_certificates, set_password
+from onceforall.embedded.storage import format_folder
 from onceforall.errors import EmbeddedServerError, MissingExtraError, OptionError
 
 if TYPE_CHECKING:
@@ -288,12 +286,10 @@ class EmbeddedKafka:
         class_path = ["-cp", os.pathsep.join(str(jar) for jar in jars)]
         settings = str(self.data_dir / "server.properties")
         if not (self.data_dir / "log" / "meta.properties").exists():
-            cluster_id = urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
-            # The first character of an argument must not be a dash.
-            cluster_id = cluster_id.replace("-", "a")
             options = ["-Xmx128m", "-XX:TieredStopAtLevel=1", *_JVM_OPTIONS[2:], *class_path]
-            arguments = ["format", "--standalone", "--ignore-formatted", "-t", cluster_id, "-c", settings]
-            self._format([str(java), *options, "kafka.tools.StorageTool", *arguments])
+            format_folder(
+                self.data_dir, [str(java), *options], ["--standalone", "--ignore-formatted"], deadline_s=_START_DEADLINE_S
+            )
         with (self.data_dir / "broker.log").open("ab") as log:
             log_start = log.tell()
             self._process = GuardedProcess(
@@ -316,17 +312,6 @@ class EmbeddedKafka:
             raise EmbeddedServerError("The broker has no users. Give users= when it is made.")
         set_password(self.bootstrap_servers, user, password)
         self._users[user] = password
-
-    def _format(self, command: list[str]) -> None:
-        done = subprocess.run(
-            command, cwd=self.data_dir, capture_output=True, text=True, errors="replace", timeout=_START_DEADLINE_S, check=False
-        )
-        if done.returncode != 0:
-            said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-_LOG_TAIL_LINES:])
-            raise EmbeddedServerError(
-                f"The data folder {self.data_dir} could not be formatted. Check the settings given as config, and that the "
-                f"disk has room. Kafka's StorageTool said:\n{said}"
-            )
 
     def _wait_until_it_answers(self, log_start: int) -> None:
         process = self._started_process()

@@ -29,60 +29,31 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from onceforall.embedded.network import HOST
+from onceforall.testing.kafka_frames import (
+    ANSWERS_WITH_ADDRESSES,
+    Api,
+    Request,
+    parse_request,
+    read_frame,
+    with_other_ports,
+    with_size,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
 
+__all__ = ["Api", "Fault", "KafkaProxy", "Request"]
+
 _DEADLINE_S = 20.0
 _LOG_SIZE = 10_000
-_MAX_FRAME_BYTES = 128 << 20
 
 _T = TypeVar("_T")
 _Answer: TypeAlias = "asyncio.Future[bytes | None]"
-
-
-class Api(IntEnum):
-    """The kinds of requests for which faults are usually planned (https://kafka.apache.org/protocol#protocol_api_keys)."""
-
-    PRODUCE = 0
-    METADATA = 3
-    FIND_COORDINATOR = 10
-    API_VERSIONS = 18
-    INIT_PRODUCER_ID = 22
-    ADD_PARTITIONS_TO_TXN = 24
-    END_TXN = 26
-    DESCRIBE_CLUSTER = 60
-    LIST_TRANSACTIONS = 66
-
-
-_ANSWERS_WITH_ADDRESSES = {Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER}
-
-
-@dataclass(frozen=True)
-class Request:
-    """One request of a client.
-
-    Attributes:
-        connection: number of the client's connection, counted from 1.
-        api_key: what kind of request, see ``Api``.
-        api_version: version of its body.
-        correlation_id: the client's number for it, on that connection.
-        client_id: what the client calls itself; None when it doesn't say.
-        frame: all of it, header included, without the leading size; empty in the list of all requests.
-    """
-
-    connection: int
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    frame: bytes = field(default=b"", repr=False)
 
 
 class Fault:
@@ -379,7 +350,7 @@ class KafkaProxy:
 
     async def _pass_requests(self, connection: _Connection, reader: asyncio.StreamReader) -> None:
         while True:
-            request = _parsed(connection.number, await _frame(reader))
+            request = parse_request(connection.number, await read_frame(reader))
             self._log.append(replace(request, frame=b""))
             fault = next((fault for fault in self._faults if fault.takes(request)), None)
             answer = None
@@ -407,12 +378,12 @@ class KafkaProxy:
         if fault is not None:
             await fault.pass_by()
         connection.sent.append((request, fault, answer))
-        connection.broker.write(struct.pack(">i", len(request.frame)) + request.frame)
+        connection.broker.write(with_size(request.frame))
         await connection.broker.drain()
 
     async def _pass_answers(self, connection: _Connection, reader: asyncio.StreamReader) -> None:
         while True:
-            frame = await _frame(reader)
+            frame = await read_frame(reader)
             correlation_id = int.from_bytes(frame[:4], "big", signed=True)
             # Answers come in the order of the requests; a Produce request with acks=0 has none.
             while (sent := connection.sent.popleft())[0].correlation_id != correlation_id:
@@ -422,18 +393,15 @@ class KafkaProxy:
                 _settle(answer, frame)
             if fault is not None and fault.kind == "swallow":
                 continue
-            if request.api_key in _ANSWERS_WITH_ADDRESSES:
+            if request.api_key in ANSWERS_WITH_ADDRESSES:
                 frame = self._with_own_addresses(frame)
             if not connection.client.transport.is_closing():
-                connection.client.write(struct.pack(">i", len(frame)) + frame)
+                connection.client.write(with_size(frame))
                 with contextlib.suppress(ConnectionError):
                     await connection.client.drain()
 
     def _with_own_addresses(self, frame: bytes) -> bytes:
-        # In every version of these answers a port, as four bytes, follows the host's text.
-        for port, other in {**self._aliases, self._broker_port: self.port}.items():
-            frame = frame.replace(HOST.encode() + struct.pack(">i", port), HOST.encode() + struct.pack(">i", other))
-        return frame
+        return with_other_ports(frame, {**self._aliases, self._broker_port: self.port})
 
 
 def _settle(answer: _Answer, frame: bytes | None) -> None:
@@ -446,16 +414,3 @@ def _reset(client: asyncio.StreamWriter) -> None:
         # Without lingering, closing sends a reset, as a network does that has forgotten the connection.
         client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.transport.abort()
-
-
-async def _frame(reader: asyncio.StreamReader) -> bytes:
-    size = int.from_bytes(await reader.readexactly(4), "big")
-    if size > _MAX_FRAME_BYTES:
-        raise ValueError(f"{size} bytes are no frame of Kafka's protocol. Connect without TLS, which can't be proxied.")
-    return await reader.readexactly(size)
-
-
-def _parsed(connection: int, frame: bytes) -> Request:
-    api_key, api_version, correlation_id, length = struct.unpack_from(">hhih", frame)
-    client_id = frame[10 : 10 + length].decode() if length >= 0 else None
-    return Request(connection, api_key, api_version, correlation_id, client_id, frame)

@@ -15,7 +15,7 @@ import pytest
 
 from onceforall.embedded import EmbeddedKafkaCluster
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
-from onceforall.sinks.kafka import coordinator_client, wire
+from onceforall.sinks.kafka import broker_client, wire
 from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
 from support.moving import TRANSACTIONS, coordinator_of, make_whole, move_leader, transaction_partition
 
@@ -544,7 +544,7 @@ def test_a_rolling_upgrade_from_the_oldest_release_under_a_loop_of_batches_loses
         write_under(q, lambda: restart_all(cluster, "4.3"))
         q.assert_exactly_once()
         # Release 3.9 takes version 17.
-        monkeypatch.setattr(coordinator_client, "_FETCH_OF_OLDEST_RELEASE", 18)
+        monkeypatch.setattr(broker_client, "_FETCH_OF_OLDEST_RELEASE", 18)
         q.check()
         q.sink.close()
 

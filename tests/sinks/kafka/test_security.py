@@ -32,7 +32,8 @@ from onceforall.errors import AttemptFailedError, EmbeddedServerError, OptionErr
 from onceforall.secrets import Handover
 from onceforall.sink import StartInfo, TaskAttempt
 from onceforall.sinks.kafka import KafkaSink, producers, sasl
-from onceforall.sinks.kafka.security import Access, AccessError, Withheld, tls_context
+from onceforall.sinks.kafka.secure_connections import Access, tls_context
+from onceforall.sinks.kafka.security import AccessError, Withheld
 from support.waiting import until
 
 SECURED = Path(__file__).parents[2] / "support" / "secured.py"

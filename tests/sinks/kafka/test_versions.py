@@ -8,7 +8,7 @@ import pytest
 
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import SinkCheckError
-from onceforall.sinks.kafka import coordinator_client
+from onceforall.sinks.kafka import broker_client
 from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
 
 from .conftest import Query, read, wait_until
@@ -86,7 +86,7 @@ def test_a_sweep_ends_what_nobody_decided(q, versioned):
 
 def test_a_broker_below_the_oldest_release_is_refused_with_its_address_and_release(q, versioned, monkeypatch):
     """No older broker is pinned: the bar is raised above the one that runs instead."""
-    monkeypatch.setattr(coordinator_client, "_FETCH_OF_OLDEST_RELEASE", 99)
+    monkeypatch.setattr(broker_client, "_FETCH_OF_OLDEST_RELEASE", 99)
     with pytest.raises(
         SinkCheckError, match=rf"{versioned.bootstrap_servers} is of release \d\.\d or so.*3\.9 and later.*Upgrade"
     ):
@@ -102,7 +102,7 @@ def test_the_bar_lies_where_the_oldest_release_does(versioned):
         keys = client.ask_any(lambda: ApiVersionsRequest(version=0)).api_keys
     finally:
         client.close()
-    newest = {key.api_key: key.max_version for key in keys}[coordinator_client._FETCH_KEY]
-    assert newest >= coordinator_client._FETCH_OF_OLDEST_RELEASE
+    newest = {key.api_key: key.max_version for key in keys}[broker_client._FETCH_KEY]
+    assert newest >= broker_client._FETCH_OF_OLDEST_RELEASE
     if "3.9" in versioned._version:
-        assert newest == coordinator_client._FETCH_OF_OLDEST_RELEASE
+        assert newest == broker_client._FETCH_OF_OLDEST_RELEASE

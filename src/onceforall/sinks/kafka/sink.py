@@ -18,30 +18,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from onceforall.errors import AttemptFailedError, OptionError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import OptionError, SinkCheckError
 from onceforall.sink import (
     Capabilities,
     CommitPermit,
     CommitReport,
     Committable,
-    LostTransaction,
     StartInfo,
     Sweep,
     TaskAttempt,
     TwoPhaseCommitSink,
 )
+from onceforall.sinks.kafka.broker_client import AccessRefusedError
 from onceforall.sinks.kafka.columns import kafka_columns
-from onceforall.sinks.kafka.coordinator_client import (
-    TOPIC_AUTHORIZATION_FAILED,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    AccessRefusedError,
-    Answers,
-    CoordinatorClient,
-    error_name,
-    is_fenced,
-    lost_reason,
-)
-from onceforall.sinks.kafka.evidence import Outcome, TransactionState, proof_of
+from onceforall.sinks.kafka.coordinator_client import Answers, CoordinatorClient, is_fenced, lost_reason
 from onceforall.sinks.kafka.names import check_prefix, parse_name
 from onceforall.sinks.kafka.options import (
     check_accepted,
@@ -51,10 +41,11 @@ from onceforall.sinks.kafka.options import (
     producer_configuration,
     transaction_timeout_ms,
 )
+from onceforall.sinks.kafka.outcomes import confirmed, unavailable, with_findings
 from onceforall.sinks.kafka.producers import POOL
-from onceforall.sinks.kafka.rights import Rights, may_write
+from onceforall.sinks.kafka.rights import Rights
+from onceforall.sinks.kafka.secure_connections import Access
 from onceforall.sinks.kafka.security import (
-    Access,
     AccessError,
     fingerprint,
     resolved,
@@ -62,6 +53,7 @@ from onceforall.sinks.kafka.security import (
     warn_of_weakness,
     without_values,
 )
+from onceforall.sinks.kafka.start_checks import check_topic, check_transactions
 from onceforall.sinks.kafka.transaction_reader import TransactionReader
 from onceforall.sinks.kafka.writer import KafkaTransaction
 from onceforall.testing import failpoints
@@ -77,7 +69,6 @@ _log = logging.getLogger("onceforall.sinks.kafka")
 
 _MAX_BURNT = 1000
 _PATIENCE_RESERVE_S = 10.0
-_UNKNOWN_TOPIC = 3
 
 
 class KafkaSink(TwoPhaseCommitSink):
@@ -290,47 +281,14 @@ class KafkaSink(TwoPhaseCommitSink):
         client = self._connected()
         client.check_versions()
         if self._topic is not None:
-            self._check_topic(client, self._topic)
-        if self._delivery != "exactly_once":
-            return
-        self._check_prefix(client)
-        client.open_transactions()
-        limit = client.broker_setting("transaction.max.timeout.ms")
-        timeout_ms = transaction_timeout_ms(self._options)
-        if limit is None:
-            _log.warning(
-                "The brokers' transaction.max.timeout.ms could not be read; transaction.timeout.ms=%d is not checked",
-                timeout_ms,
-            )
-        elif timeout_ms > int(limit):
-            raise SinkCheckError(
-                f"transaction.timeout.ms={timeout_ms} is above the brokers' transaction.max.timeout.ms={limit}. Lower the sink's option, or raise "
-                "the brokers' setting."
-            )
+            self._topic_max_bytes = check_topic(client, self._topic, self._options)
+        if self._delivery == "exactly_once":
+            check_transactions(client, self._unused_name(), self._options)
 
-    def _check_topic(self, client: CoordinatorClient, topic: str) -> None:
-        found = client.metadata(topic).topics[0]
-        if found.error_code == _UNKNOWN_TOPIC:
-            raise SinkCheckError(
-                f"Topic {topic!r} does not exist at {self._options['bootstrap.servers']}. Create it first, or correct topic=."
-            )
-        rights = Rights.of(self._options)
-        if found.error_code == TOPIC_AUTHORIZATION_FAILED:
-            raise SinkCheckError(f"{rights.topic(topic)} (or correct topic=).")
-        if found.error_code and not found.partitions:
-            raise SinkCheckError(f"Topic {topic!r} can't be used: {error_name(found.error_code)}. Correct topic=.")
-        if not may_write(found.authorized_operations):
-            raise SinkCheckError(f"{rights.topic(topic)}.")
-        limit = client.topic_setting(topic, "max.message.bytes")
-        self._topic_max_bytes = int(limit) if limit is not None else None
-
-    def _check_prefix(self, client: CoordinatorClient) -> None:
+    def _unused_name(self) -> str:
         assert self._start is not None
         query_id, sink = (quote(part, safe="") for part in self._start)
-        name = f"{self._prefix}:{query_id}:{sink}:check:"
-        operation = client.missing_transactional_right(name)
-        if operation is not None:
-            raise SinkCheckError(f"{Rights.of(self._options).transactional_id(name)}.")
+        return f"{self._prefix}:{query_id}:{sink}:check:"
 
     def _connected(self) -> CoordinatorClient:
         with self._lock:
@@ -355,7 +313,7 @@ class KafkaSink(TwoPhaseCommitSink):
             doubtful = set(self._doubtful)
         refused = {name: code for name, code in answers.codes.items() if code and lost_reason(code) is None}
         if answers.missing or refused:
-            raise self._unavailable("commit", answers, refused)
+            raise unavailable("commit", answers, refused, self._options)
         completed, retired, missing = [], [], []
         for committable in committables:
             name = str(committable["name"])
@@ -366,26 +324,7 @@ class KafkaSink(TwoPhaseCommitSink):
             else:
                 completed.append(committable)
         report = CommitReport(tuple(completed), tuple(retired))
-        return self._with_findings(report, missing, answers.codes) if missing else report
-
-    def _with_findings(self, report: CommitReport, missing: Sequence[Committable], codes: Mapping[str, int]) -> CommitReport:
-        """Find out what became of transactions that Kafka refused to commit, and complete the report with it."""
-        findings = self._connected_reader().findings(missing)
-        committed, lost, in_doubt = [], [], []
-        for committable in missing:
-            name = str(committable["name"])
-            finding = findings[name]
-            words = f"Kafka answered {lost_reason(codes[name])} to EndTxn; {finding.words}"
-            _log.warning("Transaction %s is %s: %s", name, finding.outcome.value, words)
-            if finding.outcome is Outcome.OPEN:
-                raise SinkUnavailableError(f"Kafka transaction {name} is not ended yet: {words}. Asked again.")
-            if finding.outcome is Outcome.COMMITTED:
-                committed.append(committable)
-            elif finding.outcome is Outcome.ABORTED:
-                lost.append(LostTransaction(committable, words))
-            else:
-                in_doubt.append(LostTransaction(committable, words))
-        return CommitReport(report.completed, (*report.retired, *committed), tuple(lost), tuple(in_doubt))
+        return with_findings(report, missing, answers.codes, self._connected_reader()) if missing else report
 
     def _connected_reader(self) -> TransactionReader:
         client = self._connected()
@@ -407,32 +346,7 @@ class KafkaSink(TwoPhaseCommitSink):
         if not committables:
             return committables
         topics = {self._topic} if self._topic is not None else {t for c in committables for t in c["topics"]}
-        reader = self._connected_reader()
-        states: Mapping[str, TransactionState | None] = {}
-        for again in (False, True):
-            # In this order: a transaction that is open after the offsets were read has its marker behind them.
-            ends = reader.end_offsets({str(t) for t in topics}, again=again)
-            states = reader.states([str(c["name"]) for c in committables])
-            proofs = {name: proof_of(state, ends) for name, state in states.items()}
-            if all(proofs.values()):
-                break
-        return [self._confirmed(c, states[str(c["name"])], proofs[str(c["name"])]) for c in committables]
-
-    @staticmethod
-    def _confirmed(committable: Committable, state: TransactionState | None, proof: Mapping[str, Any] | None) -> Committable:
-        name = committable["name"]
-        of_ours = state is not None and (state.producer_id, state.epoch) == (
-            committable["producer_id"],
-            committable["producer_epoch"],
-        )
-        if state is None or state.state != "Ongoing" or not of_ours:
-            told = "its id is not known" if state is None else f"its state is {state.state} under epoch {state.epoch}"
-            raise AttemptFailedError(
-                f"Kafka transaction {name} is not open any more before the decision: {told}. It has timed out, or somebody else uses its "
-                "transactional id. The attempt is repeated; if it happens again, raise transaction.timeout.ms."
-            )
-        confirmed = {key: value for key, value in committable.items() if key != "topics"}
-        return confirmed if proof is None else {**confirmed, "proof": proof}
+        return confirmed(committables, {str(t) for t in topics}, self._connected_reader())
 
     def _end(self, committables: Sequence[Committable]) -> Answers:
         client = self._connected()
@@ -502,7 +416,7 @@ class KafkaSink(TwoPhaseCommitSink):
         self._burn(sorted(answers.unanswered))
         refused = {name: code for name, code in answers.codes.items() if not is_fenced(code)}
         if answers.missing or refused:
-            raise self._unavailable("fence", answers, refused)
+            raise unavailable("fence", answers, refused, self._options)
 
     def _burn(self, names: Sequence[str]) -> None:
         # An InitProducerId that was not answered may come later and fence whoever owns the id by then: this run gives it to nobody.
@@ -517,16 +431,6 @@ class KafkaSink(TwoPhaseCommitSink):
             return False
         prefix, name = parsed
         return prefix == self._prefix if self._start is None else (name.query_id, name.sink) == self._start
-
-    def _unavailable(self, what: str, answers: Answers, refused: Mapping[str, int]) -> SinkUnavailableError:
-        reasons = {**answers.missing, **{name: f"Kafka answered {error_name(code)}" for name, code in refused.items()}}
-        name, reason = next(iter(reasons.items()))
-        if error_name(TRANSACTIONAL_ID_AUTHORIZATION_FAILED) in reason:
-            reason = f"{reason}. {Rights.of(self._options).transactional_id(name)}"
-        return SinkUnavailableError(
-            f"{len(reasons)} of {len(reasons) + len(answers.codes) - len(refused)} Kafka transactions could not be asked to {what}; {name}: {reason}. Asked "
-            f"again. Check the brokers (bootstrap.servers={self._options['bootstrap.servers']})."
-        )
 
     def close(self) -> None:
         """Close the driver's connections; the next call opens new ones."""

@@ -6,7 +6,7 @@ several connections to a broker at once, because a broker works on one request p
 
 Safe to use from several threads: a connection belongs to one call at a time.
 
-A connection is encrypted and authenticated as module ``security`` says. A broker ends one whose authentication has run out
+A connection is encrypted and authenticated by module ``secure_connections``. A broker ends one whose authentication has run out
 (``connections.max.reauth.ms``); ours is not used any more by then, and the next call opens another.
 """
 
@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import MissingExtraError
 from onceforall.sinks.kafka.sasl import Channel, SaslError, asks_for_sasl
-from onceforall.sinks.kafka.security import Access, AccessError, tls_refusal
+from onceforall.sinks.kafka.secure_connections import Access, tls_refusal
+from onceforall.sinks.kafka.security import AccessError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,274 @@
+"""Asks the brokers of a Kafka cluster: connections to all of them, metadata, versions and settings.
+
+A request goes to one broker after the other until one answers, or to several at once; an error or a missing answer is tried again until a
+deadline. Brokers that last did not answer are asked last. What needs a transaction's coordinator is in module ``coordinator_client``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from onceforall.errors import SinkCheckError, SinkUnavailableError
+from onceforall.sinks.kafka.options import parse_servers
+from onceforall.sinks.kafka.secure_connections import Access
+from onceforall.sinks.kafka.wire import Address, NoAnswer, Wire
+
+ANSWER_TIMEOUT_S = 5.0
+DEADLINE_S = 10.0
+FIRST_BACKOFF_S = 0.003
+LAST_BACKOFF_S = 0.2
+
+TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 29, 53
+_OK = 0
+_OLDEST_RELEASE = "3.9"
+_FETCH_KEY, _FETCH_OF_OLDEST_RELEASE = 1, 17
+_TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
+
+
+class AccessRefusedError(SinkUnavailableError):
+    """The brokers, or a security option, said no; asking again at once is useless, but after a while it may be mended."""
+
+
+class BrokerClient:
+    """A client of one cluster. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        access: Access | None = None,
+        deadline_s: float = DEADLINE_S,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            bootstrap_servers: as in librdkafka's option.
+            access: how connections are made secure; None: they are not.
+            deadline_s: how long a call asks before it gives up.
+            answer_timeout_s: how long one request may take.
+
+        Raises:
+            MissingExtraError: kafka-python is not installed.
+        """
+        self._servers = bootstrap_servers
+        self._bootstrap = parse_servers(bootstrap_servers)
+        self._deadline_s = deadline_s
+        self._answer_timeout_s = answer_timeout_s
+        self._wire = Wire(access)
+        self._lock = threading.Lock()
+        self._brokers: dict[int, Address] = {}
+        self._suspects: set[Address] = set()
+
+    @property
+    def deadline_s(self) -> float:
+        """How many seconds a call asks before it gives up."""
+        return self._deadline_s
+
+    def metadata(self, topic: str | None = None) -> Any:
+        """Return the cluster's metadata, with a topic's and this user's rights on it where one is named; nothing is created.
+
+        Raises:
+            SinkUnavailableError: no broker answered.
+        """
+        from kafka.protocol.metadata import MetadataRequest
+
+        topics = [] if topic is None else [MetadataRequest.MetadataRequestTopic(name=topic)]
+        answer = self.ask_any(
+            lambda: MetadataRequest(
+                topics=topics,
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=topic is not None,
+                min_version=8,
+                max_version=9,
+            )
+        )
+        with self._lock:
+            self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        return answer
+
+    def broker_setting(self, name: str) -> str | None:
+        """Return a setting of a broker; None when this user may not read it.
+
+        Raises:
+            SinkUnavailableError: no answer.
+        """
+        with self._lock:
+            node_id, address = next(iter(sorted(self._brokers.items())))
+        return self._setting(_BROKER_RESOURCE, str(node_id), name, [address])
+
+    def topic_setting(self, topic: str, name: str) -> str | None:
+        """Return a setting of a topic; None when this user may not read it.
+
+        Raises:
+            SinkUnavailableError: no answer.
+        """
+        return self._setting(_TOPIC_RESOURCE, topic, name, None)
+
+    def _setting(self, kind: int, resource: str, name: str, addresses: list[Address] | None) -> str | None:
+        from kafka.protocol.admin import DescribeConfigsRequest
+
+        wanted = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=kind, resource_name=resource, configuration_keys=[name]
+        )
+        result = self.ask_any(lambda: DescribeConfigsRequest(resources=[wanted]), addresses).results[0]
+        return next((c.value for c in result.configs if c.name == name), None) if result.error_code == _OK else None
+
+    def check_versions(self) -> None:
+        """Check that every broker of the cluster is of release 3.9 or later.
+
+        A broker doesn't tell its release, but which versions it takes of which request (ApiVersions, KIP-35), to everybody and with KRaft as with
+        ZooKeeper. Fetch version 17 came with 3.9: release 3.8.1 was seen to take 16, 3.9.2 takes 17 and 4.3.1 takes 18.
+        The requests that the sink needs are older (the last, ListTransactions, came with 3.0); but nothing before 3.9 is tested.
+        The release that the message names is kafka-python's estimate from the same answer.
+
+        Raises:
+            SinkCheckError: a broker is older.
+            SinkUnavailableError: a broker did not answer.
+        """
+        from kafka.protocol.broker_version_data import BrokerVersionData
+        from kafka.protocol.metadata import ApiVersionsRequest
+
+        deadline_s = time.monotonic() + self._deadline_s
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            self.metadata()
+            answers, reason = self._ask_every_broker(lambda: ApiVersionsRequest(version=0), deadline_s)
+            for address, answer in answers.items():
+                taken = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+                if taken.get(_FETCH_KEY, (0, 0))[1] < _FETCH_OF_OLDEST_RELEASE:
+                    release = ".".join(map(str, BrokerVersionData(api_versions=taken).broker_version))
+                    raise SinkCheckError(
+                        f"The Kafka broker {address_text(address)} is of release {release} or so, and the sink supports {_OLDEST_RELEASE} and later. Upgrade "
+                        f"every broker of the cluster to {_OLDEST_RELEASE} or later."
+                    )
+            if not reason:
+                return
+            if time.monotonic() > deadline_s:
+                raise SinkUnavailableError(f"The Kafka brokers' versions could not be read: {reason}. Asked again later.")
+            time.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
+
+    def _ask_every_broker(self, make: Callable[[], Any], deadline_s: float) -> tuple[dict[Address, Any], str]:
+        """Ask all brokers that the last metadata named, once; return the answers, and a reason if one is missing or an error."""
+        with self._lock:
+            asked = sorted(set(self._brokers.values()))
+        answers, reason = {}, ""
+        for address, answer in zip(asked, self.exchange([(a, make()) for a in asked], deadline_s), strict=True):
+            if isinstance(answer, NoAnswer):
+                reason = f"broker {address_text(address)}: {answer.reason}"
+                if answer.refused:
+                    raise self._refusal(answer)
+            elif answer.error_code != _OK:
+                reason = f"broker {address_text(address)} answered {error_name(answer.error_code)}"
+            else:
+                answers[address] = answer
+        return answers, reason
+
+    def ask_any(self, make: Callable[[], Any], addresses: list[Address] | None = None) -> Any:
+        """Send a request to one broker after the other until one answers.
+
+        Args:
+            make: makes the request; called again for each attempt.
+            addresses: whom to ask; by default every broker that is known.
+
+        Raises:
+            SinkUnavailableError: none did before the deadline.
+        """
+        deadline_s = time.monotonic() + self._deadline_s
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            with self._lock:
+                known = addresses or self._askable()
+            refusals = []
+            for address in known:
+                answer = self.exchange([(address, make())], deadline_s)[0]
+                if not isinstance(answer, NoAnswer):
+                    return answer
+                if answer.refused:
+                    refusals.append(answer)
+                if time.monotonic() > deadline_s:
+                    break
+            if len(refusals) == len(known) or (refusals and time.monotonic() > deadline_s):
+                raise self._refusal(refusals[0])
+            if time.monotonic() > deadline_s:
+                raise SinkUnavailableError(
+                    f"No Kafka broker answered in {self._deadline_s:.0f} s; the last was {address_text(answer.address)}: {answer.reason}. Check that the brokers run "
+                    f"and can be reached from the driver (bootstrap.servers={self._servers})."
+                )
+            time.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
+
+    def _refusal(self, answer: NoAnswer) -> AccessRefusedError:
+        return AccessRefusedError(
+            f"Kafka broker {address_text(answer.address)} (bootstrap.servers={self._servers}) can't be used: {answer.reason}."
+        )
+
+    def exchange(self, calls: list[tuple[Address, Any]], deadline_s: float) -> list[Any]:
+        """Send requests and return the answers, a ``NoAnswer`` for each that got none.
+
+        Raises:
+            SinkCheckError: a broker is too old.
+        """
+        from kafka.errors import IncompatibleBrokerVersion
+
+        # Each broker in a thread of its own: one that hangs while a connection is made must not hold up the others.
+        until_s = min(deadline_s, time.monotonic() + self._answer_timeout_s)
+        shares: dict[Address, list[int]] = {}
+        for index, (address, _) in enumerate(calls):
+            shares.setdefault(address, []).append(index)
+        results: list[Any] = [None] * len(calls)
+
+        def ask(share: list[int]) -> None:
+            for index, answer in zip(share, self._wire.exchange([calls[i] for i in share], until_s), strict=True):
+                results[index] = answer
+
+        try:
+            if len(shares) == 1:
+                ask(next(iter(shares.values())))
+            elif shares:
+                with ThreadPoolExecutor(len(shares), "onceforall-kafka") as threads:
+                    list(threads.map(ask, shares.values()))
+        except IncompatibleBrokerVersion as error:
+            raise SinkCheckError(
+                f"A Kafka broker is too old: {error}. The sink supports release {_OLDEST_RELEASE} and later."
+            ) from error
+        with self._lock:
+            for answer, (address, _) in zip(results, calls, strict=True):
+                if isinstance(answer, NoAnswer):
+                    self._suspects.add(address)
+                else:
+                    self._suspects.discard(address)
+        return results
+
+    def _askable(self) -> list[Address]:
+        """Return the brokers that are known, those last that did not answer or are not believed; the lock is held."""
+        known = dict.fromkeys([*self._brokers.values(), *self._bootstrap])
+        return sorted(known, key=lambda address: address in self._suspects)
+
+    def _has_others(self) -> bool:
+        with self._lock:
+            return len({*self._brokers.values(), *self._bootstrap}) > 1
+
+    def close(self) -> None:
+        """Close the connections; later calls open new ones."""
+        self._wire.close()
+        with self._lock:
+            self._brokers.clear()
+
+
+def error_name(code: int) -> str:
+    """Return Kafka's name and number of an error code."""
+    from kafka.errors import for_code
+
+    error = for_code(code)
+    return f"{getattr(error, 'message', error.__name__)} ({code})"
+
+
+def address_text(address: Address) -> str:
+    """Return ``host:port``."""
+    return f"{address[0]}:{address[1]}"

@@ -1,0 +1,115 @@
+"""Asks the brokers what has become of prepared transactions: before the decision, and when Kafka refuses to commit one; and says why one could not be asked.
+
+How the answers are judged is in module ``evidence``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onceforall.errors import AttemptFailedError, SinkUnavailableError
+from onceforall.sink import CommitReport, Committable, LostTransaction
+from onceforall.sinks.kafka.broker_client import TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_name
+from onceforall.sinks.kafka.coordinator_client import Answers, lost_reason
+from onceforall.sinks.kafka.evidence import Outcome, TransactionState, proof_of
+from onceforall.sinks.kafka.rights import Rights
+
+if TYPE_CHECKING:
+    from onceforall.sinks.kafka.transaction_reader import TransactionReader
+
+_log = logging.getLogger("onceforall.sinks.kafka")
+
+
+def confirmed(committables: Sequence[Committable], topics: Collection[str], reader: TransactionReader) -> list[Committable]:
+    """See that every transaction is still open, and note where the log will prove what became of it.
+
+    Args:
+        committables: as the sink's ``pre_commit`` returned them.
+        topics: all that they have written to.
+        reader: of the cluster.
+
+    Returns:
+        The committables without ``topics``, with ``proof``: ``topic``, ``partition`` and ``offset``.
+
+    Raises:
+        AttemptFailedError: one is not open any more: it timed out, or was fenced.
+        SinkUnavailableError: not all brokers answered.
+    """
+    states: Mapping[str, TransactionState | None] = {}
+    for again in (False, True):
+        # In this order: a transaction that is open after the offsets were read has its marker behind them.
+        ends = reader.end_offsets(topics, again=again)
+        states = reader.states([str(c["name"]) for c in committables])
+        proofs = {name: proof_of(state, ends) for name, state in states.items()}
+        if all(proofs.values()):
+            break
+    return [_confirmed(c, states[str(c["name"])], proofs[str(c["name"])]) for c in committables]
+
+
+def _confirmed(committable: Committable, state: TransactionState | None, proof: Mapping[str, Any] | None) -> Committable:
+    name = committable["name"]
+    of_ours = state is not None and (state.producer_id, state.epoch) == (
+        committable["producer_id"],
+        committable["producer_epoch"],
+    )
+    if state is None or state.state != "Ongoing" or not of_ours:
+        told = "its id is not known" if state is None else f"its state is {state.state} under epoch {state.epoch}"
+        raise AttemptFailedError(
+            f"Kafka transaction {name} is not open any more before the decision: {told}. It has timed out, or somebody else uses its "
+            "transactional id. The attempt is repeated; if it happens again, raise transaction.timeout.ms."
+        )
+    kept = {key: value for key, value in committable.items() if key != "topics"}
+    return kept if proof is None else {**kept, "proof": proof}
+
+
+def with_findings(
+    report: CommitReport, missing: Sequence[Committable], codes: Mapping[str, int], reader: TransactionReader
+) -> CommitReport:
+    """Find out what became of transactions that Kafka refused to commit, and complete the report with it.
+
+    Args:
+        report: on the others.
+        missing: those that were refused.
+        codes: Kafka's error code by transactional id.
+        reader: of the cluster.
+
+    Raises:
+        SinkUnavailableError: one is not ended yet, or not all brokers answered.
+    """
+    findings = reader.findings(missing)
+    committed, lost, in_doubt = [], [], []
+    for committable in missing:
+        name = str(committable["name"])
+        finding = findings[name]
+        words = f"Kafka answered {lost_reason(codes[name])} to EndTxn; {finding.words}"
+        _log.warning("Transaction %s is %s: %s", name, finding.outcome.value, words)
+        if finding.outcome is Outcome.OPEN:
+            raise SinkUnavailableError(f"Kafka transaction {name} is not ended yet: {words}. Asked again.")
+        if finding.outcome is Outcome.COMMITTED:
+            committed.append(committable)
+        elif finding.outcome is Outcome.ABORTED:
+            lost.append(LostTransaction(committable, words))
+        else:
+            in_doubt.append(LostTransaction(committable, words))
+    return CommitReport(report.completed, (*report.retired, *committed), tuple(lost), tuple(in_doubt))
+
+
+def unavailable(what: str, answers: Answers, refused: Mapping[str, int], options: Mapping[str, Any]) -> SinkUnavailableError:
+    """Return the error for transactions that could not be asked to do something; it shows the first reason, and the remedy.
+
+    Args:
+        what: the request, as a verb.
+        answers: of all.
+        refused: error codes of those that Kafka refused for a reason that may pass.
+        options: the sink's.
+    """
+    reasons = {**answers.missing, **{name: f"Kafka answered {error_name(code)}" for name, code in refused.items()}}
+    name, reason = next(iter(reasons.items()))
+    if error_name(TRANSACTIONAL_ID_AUTHORIZATION_FAILED) in reason:
+        reason = f"{reason}. {Rights.of(options).transactional_id(name)}"
+    return SinkUnavailableError(
+        f"{len(reasons)} of {len(reasons) + len(answers.codes) - len(refused)} Kafka transactions could not be asked to {what}; {name}: {reason}. Asked "
+        f"again. Check the brokers (bootstrap.servers={options['bootstrap.servers']})."
+    )
