@@ -6,8 +6,11 @@ initialised again, and INVALID_PRODUCER_ID_MAPPING for one whose id has expired 
 1. *The transaction's state* at its coordinator, as long as that still speaks of this very producer id and epoch.
 2. *The log itself*. Before the decision, the driver reads the end offset of the partitions, and after that sees that the transaction is
    open in one of them (``proof``). So its marker is not written yet, and those of all earlier transactions of this producer are,
-   for the broker lets none begin before: **the first marker of this producer id at or behind that offset is its own**. A commit marker carries
-   the very epoch (EndTxn up to version 4 doesn't bump it), an abort marker that or the next one (time-outs and fencing bump it).
+   for the broker lets none begin before: **the first marker of this producer id at or behind that offset is its own**; unless records of the
+   same epoch follow it. Then the offset was told by a leader that had been cut off and didn't know its log's end, and the marker
+   is that of an earlier transaction: it is the one behind the last such record. (No later transaction has this epoch: a
+   producer goes on only behind DONE.) A commit marker carries the very epoch (EndTxn up to version 4 doesn't bump it), an
+   abort marker that or the next one (time-outs and fencing bump it).
 3. Where the log can't be read, an abort under the next epoch: a time-out leaves just that. (To be anything else, a stranger would
    have to use our transactional id.)
 """
@@ -83,7 +86,8 @@ def judge_state(committable: Mapping[str, Any], state: TransactionState | None) 
     if state.epoch in {epoch, epoch + 1} and state.state in _UNDER_WAY:
         return Finding(Outcome.OPEN, words)
     if state.epoch == epoch and state.state == "CompleteCommit":
-        return Finding(Outcome.COMMITTED, words)
+        # It would not have refused EndTxn then: another coordinator has answered meanwhile, and EndTxn must ask that one.
+        return Finding(Outcome.OPEN, words)
     if state.epoch == epoch and state.state == "CompleteAbort":
         return Finding(Outcome.ABORTED, words)
     return None
@@ -95,7 +99,7 @@ def judge_log(committable: Mapping[str, Any], state: TransactionState | None, ma
     Args:
         committable: with ``producer_id``, ``producer_epoch`` and perhaps ``proof``.
         state: the coordinator's, or None.
-        marker: the first marker of the producer id at or behind the proof's offset; None: there is none up to the end of the log.
+        marker: the transaction's in the log, found from the proof's offset on; None: there is none up to the end of the log.
     """
     epoch = int(committable["producer_epoch"])
     where = _where(committable)

@@ -195,47 +195,46 @@ class TransactionReader:
         if proof is None:
             return judge_log(committable, state, Unreadable("an earlier release decided it without noting where its proof is"))
         partition = (str(proof["topic"]), int(proof["partition"]))
-        return judge_log(
-            committable, state, self.first_marker(partition, int(proof["offset"]), int(committable["producer_id"]))
-        )
+        producer_id, epoch = int(committable["producer_id"]), int(committable["producer_epoch"])
+        return judge_log(committable, state, self.marker(partition, int(proof["offset"]), producer_id, epoch))
 
-    def first_marker(self, partition: Partition, offset: int, producer_id: int) -> Marker | Unreadable | None:
-        """Return the first marker of a producer at or behind an offset; None when there is none up to the end.
+    def marker(self, partition: Partition, offset: int, producer_id: int, epoch: int) -> Marker | Unreadable | None:
+        """Return the marker of the last transaction that a producer has written under an epoch.
 
         Args:
             partition: topic and partition number.
-            offset: where to begin; everything behind it may have to be read.
+            offset: where to begin; everything behind it is read (headers count, records don't).
             producer_id: whose.
+            epoch: under which.
 
         Returns:
+            The first marker of that producer that no record of its under that epoch follows; None when there is none up to the end;
             ``Unreadable`` where the log can't be read there, now or later.
 
         Raises:
             SinkUnavailableError: no answer.
         """
+        found: Marker | None = None
         retry = _Retry(self._client.deadline_s, f"The log of {partition[0]} [{partition[1]}] could not be read")
-        position, look = offset, False
+        position, look = offset, not self._leaders_of([partition[0]], look=False)
         while True:
-            address = self._leaders_of([partition[0]], look=look or not self._leaders_of([partition[0]], look=False)).get(
-                partition
-            )
+            address = self._leaders_of([partition[0]], look=look).get(partition)
             if address is None:
                 return Unreadable(f"partition {partition[1]} of topic {partition[0]} is not there any more, or has no leader")
             answer = self._fetch(address, partition, position, retry.deadline_s)
-            if isinstance(answer, str):
-                look = True
-                retry.unless(False, (f"{address[0]}:{address[1]}", answer))  # noqa: FBT003
-                continue
             if isinstance(answer, Unreadable):
                 return answer
-            moved = position
+            look = isinstance(answer, str)
+            if isinstance(answer, str):
+                retry.unless(False, (f"{address[0]}:{address[1]}", answer))  # noqa: FBT003
+                continue
+            before = position
             for batch in record_batches(answer):
-                moved = batch.next_offset
-                if batch.producer_id == producer_id and batch.commits is not None and batch.base_offset >= offset:
-                    return Marker(batch.commits, batch.epoch, batch.base_offset)
-            if moved == position:
-                return None
-            position = moved
+                position = batch.next_offset
+                if batch.producer_id == producer_id and batch.base_offset >= offset:
+                    found = _with_batch(found, batch, epoch)
+            if position == before:
+                return found
             retry = _Retry(self._client.deadline_s, retry.what)
 
     def _fetch(self, address: Address, partition: Partition, position: int, deadline_s: float) -> bytes | str | Unreadable:
@@ -283,6 +282,12 @@ class RecordBatchHeader:
         self.producer_id = producer_id
         self.epoch = epoch
         self.commits = commits
+
+
+def _with_batch(found: Marker | None, batch: RecordBatchHeader, epoch: int) -> Marker | None:
+    if batch.commits is None:
+        return None if batch.epoch == epoch else found
+    return Marker(batch.commits, batch.epoch, batch.base_offset) if found is None else found
 
 
 def record_batches(data: bytes) -> Iterator[RecordBatchHeader]:
