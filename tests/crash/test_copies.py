@@ -18,9 +18,9 @@ TOLD = ("AttemptFailedError", "TransactionLostError", "InDoubtError", "Nondeterm
 
 
 def test_an_original_and_its_adopted_copy_that_run_at_once_are_fenced_and_never_mixed(tmp_path, pipeline):
-    original = pipeline.start(until_batch=1000)
-    until(lambda: (pipeline.checkpoint / "commits" / "1").exists(), 90, "the original's second batch")
-    original.signal(signal.SIGSTOP)
+    # It has prepared its third batch, and decides it when the copy has gone on from the second.
+    original = pipeline.start("append_commit.before=freeze@3", until_batch=1000)
+    original.wait_for_failpoint("append_commit.before")
     copy = Pipeline(tmp_path / "copy", pipeline.bootstrap, pipeline.topic)
     try:
         shutil.copytree(pipeline.checkpoint, copy.checkpoint)
