@@ -370,6 +370,7 @@ def test_a_coordinator_killed_while_open_transactions_are_fenced(cluster, query,
     assert_swept(q)
 
 
+@pytest.mark.long
 def test_a_coordinator_killed_while_open_transactions_are_listed_hides_none(cluster, query, on_request):
     """The others have said what they coordinate, and take over what the dead one had; it comes back and has nothing to say."""
     q = query()

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from onceforall.errors import SinkCheckError, SinkUnavailableError
@@ -75,18 +76,7 @@ class BrokerClient:
         Raises:
             SinkUnavailableError: no broker answered.
         """
-        from kafka.protocol.metadata import MetadataRequest
-
-        topics = [] if topic is None else [MetadataRequest.MetadataRequestTopic(name=topic)]
-        answer = self.ask_any(
-            lambda: MetadataRequest(
-                topics=topics,
-                allow_auto_topic_creation=False,
-                include_topic_authorized_operations=topic is not None,
-                min_version=8,
-                max_version=9,
-            )
-        )
+        answer = self.ask_any(partial(metadata_request, topic))
         with self._lock:
             self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         return answer
@@ -163,7 +153,7 @@ class BrokerClient:
                 reason = f"broker {address_text(address)}: {answer.reason}"
                 if answer.refused:
                     raise self._refusal(answer)
-            elif answer.error_code != _OK:
+            elif getattr(answer, "error_code", _OK) != _OK:
                 reason = f"broker {address_text(address)} answered {error_name(answer.error_code)}"
             else:
                 answers[address] = answer
@@ -259,6 +249,19 @@ class BrokerClient:
         self._wire.close()
         with self._lock:
             self._brokers.clear()
+
+
+def metadata_request(topic: str | None) -> Any:
+    """Return a request for the brokers, and for a topic's partitions and this user's rights on it; it creates nothing."""
+    from kafka.protocol.metadata import MetadataRequest
+
+    return MetadataRequest(
+        topics=[] if topic is None else [MetadataRequest.MetadataRequestTopic(name=topic)],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=topic is not None,
+        min_version=8,
+        max_version=9,
+    )
 
 
 def error_name(code: int) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import SinkUnavailableError
@@ -27,6 +28,7 @@ from onceforall.sinks.kafka.broker_client import (
     BrokerClient,
     address_text,
     error_name,
+    metadata_request,
 )
 from onceforall.sinks.kafka.secure_connections import Access
 from onceforall.sinks.kafka.wire import Address, NoAnswer
@@ -133,8 +135,9 @@ class CoordinatorClient(BrokerClient):
 
         Each broker lists what it coordinates. While a coordinator moves, one that was asked too early and one that was asked too late
         would both leave its transactions out. So the answers count only all together: every broker has answered, and every
-        coordinator is before and after where it was. (A user who may not describe ``__transaction_state`` can't be told where; then
-        a coordinator that moves in this moment hides its transactions until the next call.)
+        coordinator is before and after where it was, by the word of every broker: a single one may not have heard yet. (What
+        is left: a broker that has become a coordinator in this very moment, and has not begun to read. And a user who may not describe
+        ``__transaction_state`` can't be told where coordinators are. Their transactions are hidden until the next call.)
 
         Raises:
             SinkUnavailableError: a broker did not answer, or a part of the ids has no coordinator.
@@ -144,13 +147,17 @@ class CoordinatorClient(BrokerClient):
         deadline_s = time.monotonic() + self._deadline_s
         backoff_s = FIRST_BACKOFF_S
         while True:
-            before = self._transaction_leaders()
-            answers, reason = self._ask_every_broker(
-                lambda: ListTransactionsRequest(state_filters=["Ongoing"], producer_id_filters=[], max_version=0), deadline_s
-            )
+            self.metadata(_TRANSACTION_TOPIC)
+            before, reason = self._transaction_leaders(deadline_s)
+            answers: dict[Address, Any] = {}
             if not reason:
-                after = self._transaction_leaders()
-                reason = _why_not_settled(before, after, answers.keys())
+                answers, reason = self._ask_every_broker(
+                    lambda: ListTransactionsRequest(state_filters=["Ongoing"], producer_id_filters=[], max_version=0),
+                    deadline_s,
+                )
+            if not reason:
+                after, reason = self._transaction_leaders(deadline_s)
+                reason = reason or _why_not_settled(before, after, answers.keys())
             if not reason:
                 return sorted({state.transactional_id for answer in answers.values() for state in answer.transaction_states})
             if time.monotonic() > deadline_s:
@@ -158,15 +165,16 @@ class CoordinatorClient(BrokerClient):
             time.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
 
-    def _transaction_leaders(self) -> dict[int, tuple[Address | None, int]]:
-        """Return the coordinator of each part of the transactional ids, with the epoch of its leadership; nothing where it isn't told."""
-        answer = self.metadata(_TRANSACTION_TOPIC)
-        addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        return {
-            partition.partition_index: (addresses.get(partition.leader_id), partition.leader_epoch)
-            for topic in answer.topics
-            for partition in topic.partitions
-        }
+    def _transaction_leaders(self, deadline_s: float) -> tuple[dict[int, tuple[Address | None, int]], str]:
+        """Return the coordinator of each part of the transactional ids, with the epoch of its leadership; nothing where it isn't told.
+
+        Every broker is asked; the second value says why one is missing, or that they don't agree.
+        """
+        answers, reason = self._ask_every_broker(partial(metadata_request, _TRANSACTION_TOPIC), deadline_s)
+        views = [_leaders(answer) for answer in answers.values()]
+        if not reason and any(view != views[0] for view in views):
+            reason = "the brokers don't agree yet where the transaction coordinators are"
+        return (views[0] if views else {}), reason
 
     def missing_transactional_right(self, unused_name: str) -> str | None:
         """Return the operation (``"Describe"``, ``"Write"``) that this user lacks on a transactional id; None when none is lacking.
@@ -302,6 +310,15 @@ class CoordinatorClient(BrokerClient):
         super().close()
         with self._lock:
             self._coordinators.clear()
+
+
+def _leaders(answer: Any) -> dict[int, tuple[Address | None, int]]:
+    addresses = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+    return {
+        partition.partition_index: (addresses.get(partition.leader_id), partition.leader_epoch)
+        for topic in answer.topics
+        for partition in topic.partitions
+    }
 
 
 def _why_not_settled(
