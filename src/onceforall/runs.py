@@ -23,7 +23,7 @@ from onceforall import checkpoint as spark_checkpoint
 from onceforall import kept
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
-from onceforall.errors import CheckpointMismatchError, OptionError, QueryStoppedError, UnsupportedQueryError
+from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQueryError
 from onceforall.protocol.machine import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
@@ -190,9 +190,6 @@ class _QueryRun:
         self._sinks = sinks
         self._sweeps: Mapping[str, Sweep] = {}
         self._sweeps_changed = threading.Event()
-        self._lock = threading.Lock()
-        self._busy = False
-        self._ended = False
         self._closed = threading.Event()
         self._log: CommitLog | None = None
         self._rows_folder: Path | None = None
@@ -268,17 +265,6 @@ class _QueryRun:
     def take(self, batch: DataFrame, batch_id: int, function: BatchFunction) -> None:
         """Take one batch to its end."""
         assert self._coordinator is not None
-        with self._lock:
-            if self._ended:
-                raise QueryStoppedError(f"The query was stopped; batch {batch_id} is written by the next start.")
-            self._busy = True
-        try:
-            self._take(batch, batch_id, function)
-        finally:
-            self._busy = False
-
-    def _take(self, batch: DataFrame, batch_id: int, function: BatchFunction) -> None:
-        assert self._coordinator is not None
         stateful = spark_checkpoint.keeps_state(self._checkpoint)
         # Before its first batch has run, a query's state folder does not tell whether it will keep state.
         consume_all = stateful or batch_id == 0
@@ -327,11 +313,16 @@ class _QueryRun:
     def _last_sweeps(self) -> Mapping[str, Sweep]:
         """Return the sweeps of a run that is being stopped: with its own generation, if late task attempts may still write there."""
         assert self._coordinator is not None
-        with self._lock:
-            if self._busy:
-                return self._sweeps
-            self._ended = True
+        if self._may_take_another():
+            return self._sweeps
         return self._coordinator.leftovers() or self._sweeps
+
+    def _may_take_another(self) -> bool:
+        """Tell whether a batch is under way or may still come: a query that was told to stop is not active, and may still begin one."""
+        try:
+            return bool(self._execution.queryExecutionThread().isAlive())
+        except Exception:  # noqa: BLE001  the JVM is gone, and so is the query
+            return False
 
     def _sweep_at_exit(self) -> None:
         sweeps = self._last_sweeps()

@@ -50,6 +50,11 @@ def test_the_connector_jars_are_printed_as_spark_reads_them(capsys):
     assert all(jar.endswith(".jar") for jar in jars)
 
 
+def _hear_interrupts():
+    """A shell starts what runs in its background with interrupts ignored; so the tests' children would be deaf, too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.kafka
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_the_broker_runs_until_it_is_told_to_end(end, tmp_path):
@@ -63,7 +68,7 @@ def test_the_broker_runs_until_it_is_told_to_end(end, tmp_path):
         "0",
     ]
     command += ["--data-dir", str(tmp_path / "data"), "--set", "num.partitions=3"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts)  # noqa: PLW1509
     try:
         host, _, port = process.stdout.readline().strip().partition(":")
         assert host == "127.0.0.1"
