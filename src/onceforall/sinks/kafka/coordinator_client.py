@@ -53,6 +53,7 @@ _LOST = {
     _FENCED: "PRODUCER_FENCED",
 }
 _TRANSACTION_TYPE = 1
+_SETTLING_S = 0.5
 _TRANSACTION_TOPIC = "__transaction_state"
 
 
@@ -135,9 +136,10 @@ class CoordinatorClient(BrokerClient):
 
         Each broker lists what it coordinates. While a coordinator moves, one that was asked too early and one that was asked too late
         would both leave its transactions out. So the answers count only all together: every broker has answered, and every
-        coordinator is before and after where it was, by the word of every broker: a single one may not have heard yet. (What
-        is left: a broker that has become a coordinator in this very moment, and has not begun to read. And a user who may not describe
-        ``__transaction_state`` can't be told where coordinators are. Their transactions are hidden until the next call.)
+        coordinator is before and after where it was, by the word of every broker: a single one may not have heard yet. A broker that
+        has become a coordinator a moment ago may not have begun to read: where anything was amiss, all are asked once more after a
+        pause. (A user who may not describe ``__transaction_state`` can't be told where coordinators are; then one that moves in this
+        moment hides its transactions until the next call.)
 
         Raises:
             SinkUnavailableError: a broker did not answer, or a part of the ids has no coordinator.
@@ -146,6 +148,9 @@ class CoordinatorClient(BrokerClient):
 
         deadline_s = time.monotonic() + self._deadline_s
         backoff_s = FIRST_BACKOFF_S
+        found: set[str] = set()
+        settled_with: dict[int, tuple[Address | None, int]] | None = None
+        was_amiss = False
         while True:
             self.metadata(_TRANSACTION_TOPIC)
             before, reason = self._transaction_leaders(deadline_s)
@@ -159,7 +164,12 @@ class CoordinatorClient(BrokerClient):
                 after, reason = self._transaction_leaders(deadline_s)
                 reason = reason or _why_not_settled(before, after, answers.keys())
             if not reason:
-                return sorted({state.transactional_id for answer in answers.values() for state in answer.transaction_states})
+                found |= {state.transactional_id for answer in answers.values() for state in answer.transaction_states}
+                if not was_amiss or settled_with == before:
+                    return sorted(found)
+                settled_with, reason, backoff_s = before, "transaction coordinators have just moved", _SETTLING_S
+            else:
+                settled_with, was_amiss = None, True
             if time.monotonic() > deadline_s:
                 raise SinkUnavailableError(f"Open Kafka transactions could not be listed: {reason}. Asked again later.")
             time.sleep(backoff_s)
