@@ -74,8 +74,8 @@ class KeptFile:
         try:
             self._writer.close()
             self._file.sync_and_close()
-            # The entry of the file in its folder, and that of the folder in its own.
-            for folder in (self._path.parent, self._path.parent.parent):
+            # The entry of the file in its folder, and that of each folder in its own, for all may be new.
+            for folder in list(self._path.parents)[:3]:
                 _sync(folder)
         except OSError as error:
             raise _failed(self._path, error) from error
