@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.machine import CommitPermit
+from onceforall.protocol.names import TransactionName, sink_code
 from onceforall.protocol.sweeping import Sweep
 
 if TYPE_CHECKING:
@@ -68,20 +69,38 @@ class Capabilities:
         transaction_timeout_ms: after which time the system aborts an open transaction by itself; None: never. The coordinator
             decides a batch only with enough of it left.
         delivery: ``exactly_once``, ``at_least_once`` or ``none``; the latter two take no part in the decision.
+        idempotent: writing the same rows once more has no further effect, so that ``exactly_once`` holds without ``two_phase``.
+        output_modes: the output modes of a query that the sink can serve.
+        one_task_per_key: the columns, as ``columns`` names them, whose equal values must all come to one task of a batch; the rows
+            are shuffled for that, in a job of this sink's own. Empty: any task may get any row.
+        empty_batches: a write without any row still needs a transaction (one that replaces what is there); it is
+            then opened on the driver, and gets no ``invoke``.
     """
 
     two_phase: bool
     transaction_timeout_ms: int | None = None
     delivery: str = "exactly_once"
+    idempotent: bool = False
+    output_modes: frozenset[str] = frozenset({"append", "update", "complete"})
+    one_task_per_key: tuple[str, ...] = ()
+    empty_batches: bool = False
 
 
 @dataclass(frozen=True)
 class StartInfo:
-    """What a sink learns at start, on the driver."""
+    """What a sink learns at start, on the driver.
+
+    Attributes:
+        query_id: Spark's query id; empty in the check that ``start()`` makes before Spark has given one out.
+        sink: the sink's name in its query.
+        spark: the query's session.
+        output_mode: the query's: ``append``, ``update`` or ``complete``.
+    """
 
     query_id: str
     sink: str
     spark: SparkSession | None = None
+    output_mode: str = "append"
 
 
 @dataclass(frozen=True)
@@ -115,6 +134,13 @@ class TaskAttempt:
     incarnation: int = 0
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def name(self) -> str:
+        """A name that no other attempt ever has, for whatever the attempt leaves in the world; ``Sweep.covers_name`` reads it."""
+        code = sink_code(self.sink)
+        parts = self.generation, self.batch, self.write, self.partition, self.incarnation, self.slot
+        return str(TransactionName(self.query_id, code, *parts))
+
 
 @dataclass(frozen=True)
 class LostTransaction:
@@ -144,26 +170,28 @@ class CommitReport:
 class TwoPhaseCommitSink(ABC):
     """A sink that takes part in the two-phase commit of a batch. The module's docstring says what is called where."""
 
-    kind: ClassVar[str]
+    kind: ClassVar[str] = "sink"
     """A short word for the kind of sink; part of the default name."""
 
     @property
-    @abstractmethod
     def default_name(self) -> str:
-        """The sink's name in its query when the user gives none: its kind and target, the same at each start."""
+        """The sink's name in its query when the user gives none: its kind and target, the same at each start. By default the kind."""
+        return self.kind
 
     @property
-    @abstractmethod
     def capabilities(self) -> Capabilities:
-        """What this sink can do, as configured."""
+        """What this sink can do, as configured. By default: two-phase commit, and no transaction ever times out."""
+        return Capabilities(two_phase=True)
 
-    @abstractmethod
     def columns(self, schema: StructType) -> list[Column]:
-        """Return the columns that the sink writes, named and cast as ``invoke`` wants them.
+        """Return the columns that the sink writes, named and cast as ``invoke`` wants them. By default all, as they are.
 
         Raises:
             SchemaError: a column is missing or of a type that the sink cannot write; the message names it.
         """
+        from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
+
+        return [F.col(f"`{name.replace('`', '``')}`") for name in schema.names]
 
     def check(self, start: StartInfo) -> None:
         """Check at start, before any data moves, what would make a later call fail (target, rights, limits).
@@ -199,9 +227,11 @@ class TwoPhaseCommitSink(ABC):
         """
         return committables
 
-    @abstractmethod
     def discard(self, transaction: Any) -> None:
-        """Give up a transaction in the task that opened it. Never raises; what it cannot abort, a sweep finds."""
+        """Give up a transaction in the task that opened it. Never raises; what it cannot abort, a sweep finds. By default nothing.
+
+        It may have pre-committed already: when another sink of the same task fails, the task as a whole has failed.
+        """
 
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:

@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from onceforall.protocol.names import parse_name, sink_code
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -57,3 +59,16 @@ class Sweep:
         if generation < self.generation:
             return True
         return self.own and generation == self.generation and sink == self.sink
+
+    def covers_name(self, name: str) -> bool:
+        """Tell whether a transaction may be aborted whose name is a ``TaskAttempt``'s.
+
+        Args:
+            name: as it was found in the world; a name of anybody else is not covered.
+        """
+        parsed = parse_name(name)
+        if parsed is None:
+            return False
+        # In a name stands the sink's code: the own sink's is known, and any other is another's, whatever it was called.
+        sink = self.sink if parsed.sink_code == sink_code(self.sink) else parsed.sink_code
+        return self.covers(parsed.query_id, sink, parsed.generation, name)
