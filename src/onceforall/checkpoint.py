@@ -126,3 +126,9 @@ def check_take_over(checkpoint: Path, takeover: str | None) -> None:
 def detached_logs(checkpoint: Path) -> list[Path]:
     """Return the folders of commit logs from which this checkpoint was detached, oldest first."""
     return sorted(checkpoint.glob(f"{DETACHED_PREFIX}*"), key=lambda folder: folder.stat().st_mtime_ns)
+
+
+def detached_generation(checkpoint: Path) -> int:
+    """Return the newest generation of all commit logs from which this checkpoint was detached, or -1; their folders' names tell it."""
+    names = (folder.name.removeprefix(DETACHED_PREFIX).partition(".")[0] for folder in detached_logs(checkpoint))
+    return max((int(name) for name in names if name.isdecimal()), default=-1)

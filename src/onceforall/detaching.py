@@ -127,7 +127,7 @@ def detach(
     if bound is None:
         report.say("No run of onceforall ever began here.")
         return Detachment(tuple(report.steps), log=_rename(home, 0, report))
-    log = CommitLog(bound.store)
+    log = CommitLog(bound.store, first_generation=bound.first_generation)
     checked = _checked(sinks, log, query_id)
     if dry_run:
         _close(checked)
@@ -391,7 +391,8 @@ def _rename(home: Path, generation: int, report: _Report) -> Path | None:
                 "detach again."
             ) from error
         report.say(
-            f"The commit log lies in {target} now, and the checkpoint is a plain Spark query's. The folder may be deleted."
+            f"The commit log lies in {target} now, and the checkpoint is a plain Spark query's. What is in the folder may be deleted; the "
+            "folder itself, be it empty, keeps a later return to onceforall from using names again that are taken."
         )
         return target
 

@@ -159,6 +159,7 @@ def bind_log(checkpoint: Path, settings: Settings, scheme: str) -> binding.Bound
         wanted,
         query_id=spark_checkpoint.query_id(checkpoint),
         retired=[pointer[0] for pointer in pointers if pointer is not None],
+        first_generation=spark_checkpoint.detached_generation(checkpoint) + 1,
         adopt=settings.adopt_checkpoint,
     )
 
@@ -238,7 +239,9 @@ class _QueryRun:
             spark_checkpoint.check_take_over(checkpoint, settings.takeover)
         bound = bind_log(checkpoint, settings, default_scheme(spark))
         log_folder = checkpoint / spark_checkpoint.LOG_FOLDER if bound.location is None else binding.log_path(bound.location)
-        run._log = CommitLog(bound.store, retain_commits=settings.min_batches_to_retain)
+        run._log = CommitLog(
+            bound.store, retain_commits=settings.min_batches_to_retain, first_generation=bound.first_generation
+        )
         run._rows_folder, run._keep = log_folder / kept.FOLDER, settings.redo == "durable"
         run._coordinator = Coordinator(
             config,

@@ -66,6 +66,18 @@ def test_a_new_log_lies_in_the_checkpoint_and_stays_there(checkpoint, elsewhere)
     assert not elsewhere.exists()
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_the_pointer_keeps_which_generation_a_log_begins_with(checkpoint, elsewhere, is_elsewhere):
+    wanted = elsewhere if is_elsewhere else None
+    assert checkpoint.bind(wanted, first_generation=7).first_generation == 7
+    # A later start may find other folders of detached logs, or none.
+    bound = checkpoint.bind(wanted, first_generation=0)
+    assert bound.first_generation == 7
+    log = CommitLog(bound.store, first_generation=7)
+    assert log.claim(Claim("q", "run", "/cp")).generation == 7
+    assert binding.find(LocalStore(checkpoint.home)).first_generation == 7
+
+
 def test_a_log_of_an_earlier_release_has_no_pointer_and_is_followed(checkpoint, elsewhere):
     claim(LocalStore(checkpoint.home))
     assert checkpoint.bind().location is None

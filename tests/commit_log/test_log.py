@@ -49,6 +49,24 @@ def test_generations_are_numbered_from_0_without_gaps(store):
     assert open_log(store).newest_claim() == claims[4]
 
 
+def test_a_log_that_begins_at_a_later_generation_does_all_that_one_from_0_does(store):
+    """The log of a checkpoint that was detached before: its generations and names go on where the old log ended."""
+    assert open_log(store, first_generation=7).newest_generation() is None
+    assert open_log(store, first_generation=7).look() == EMPTY
+    for n in range(4):
+        log, generation, history = start(store, first_generation=7, retain_commits=1)
+        assert generation == 7 + n
+        assert (history.decided.commit.batch if history.decided else None) == (n - 1 if n else None)
+        log.append(generation, commit(n))
+        assert log.look().decided.commit == commit(n)
+        log.append(generation, Done(n))
+        log.clean(generation)
+    assert open_log(store, first_generation=7).newest_generation() == 10
+    assert store.contents.get(entry_key(7, 0)) is not None
+    assert store.contents.get(entry_key(7, 1)) is None
+    assert not any(key.startswith("chains/0000000") and key < "chains/00000007" for key in store.contents)
+
+
 def test_claims_at_the_same_moment_get_different_generations(store):
     actors = [Actor(store) for _ in range(3)]
     for actor in actors:

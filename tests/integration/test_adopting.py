@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 import onceforall as ofa
+from onceforall import runs
 from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.testing import failpoints
 from support.reading import held_back, values
@@ -269,7 +270,10 @@ class TestDetaching:
         # Batch 1 twice by the plain query itself: that is what at-least-once means.
         assert pipeline.settled() == named(1, 2, 2, 3)
 
-    def test_a_plain_query_that_ran_without_a_detachment_is_mended_by_one(self, pipeline):
+    def test_a_plain_query_that_ran_without_a_detachment_is_mended_by_one(self, pipeline, monkeypatch):
+        # The runs before the detachment go on sweeping the generations below their own, all the time and to the end of the test.
+        monkeypatch.setattr(runs, "SWEEP_AGAIN_AFTER_S", (0.02,))
+        monkeypatch.setattr(runs, "SWEEPS_AFTER_THE_END", 100_000)
         pipeline.add(1)
         pipeline.run()
         for n in (2, 3):
@@ -283,6 +287,21 @@ class TestDetaching:
             pipeline.run()
         pipeline.run(takeover="accept")
         assert pipeline.settled() == named(1, 2, 3, 4)
+
+    def test_no_generation_has_the_number_of_one_before_the_detachment(self, pipeline):
+        """The last sweep of a run, or a task of it that wakes, must not meet ids that are in use again."""
+        pipeline.add(1)
+        pipeline.run()
+        pipeline.detach()
+        (old,) = pipeline.checkpoint.glob("onceforall-detached-*")
+        shutil.rmtree(old)
+        old.mkdir()
+        pipeline.add(2)
+        pipeline.run()
+        before = int(old.name.removeprefix("onceforall-detached-"))
+        chains = sorted(int(chain.name) for chain in pipeline.checkpoint.glob("onceforall/chains/*"))
+        assert chains == [before + 1]
+        assert pipeline.settled() == named(1, 2)
 
     def test_a_function_that_was_decorated_before_the_detachment_is_refused_as_well(self, pipeline):
         @ofa.exactly_once(pipeline.checkpoint, sinks={"out": pipeline.sink()})

@@ -46,11 +46,13 @@ class BoundLog:
         store: where its entries are.
         location: its URL when it lies elsewhere; None: in its home.
         id: what binds log and pointer; empty for a log of an earlier release, which has no pointer.
+        first_generation: the number of its first chain.
     """
 
     store: Store
     location: str | None
     id: str
+    first_generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class _Pointer:
     number: int
     id: str
     location: str | None
+    first_generation: int
 
 
 def log_location(text: str, default_scheme: str = "file") -> str:
@@ -112,13 +115,14 @@ def find(
         CommitLogError: a store failed, or a file is damaged.
     """
     pointer = _newest_pointer(home)
-    here = _has_entries(home)
+    first = 0 if pointer is None else pointer.first_generation
+    here = _has_entries(home, first)
     if pointer is None and not here:
         return None
     if pointer is None or pointer.location is None:
         if wanted is not None:
             raise _already_here(home, wanted)
-        return BoundLog(home, None, "" if pointer is None else pointer.id)
+        return BoundLog(home, None, "" if pointer is None else pointer.id, first)
     if here:
         raise CheckpointMismatchError(
             f"The checkpoint has a commit log of its own in {home.describe('chains')}, and a pointer to another one in {pointer.location}. "
@@ -130,7 +134,7 @@ def find(
     assert pointer.location is not None
     store = open_store(pointer.location)
     _check_bound(home, pointer, store)
-    return BoundLog(store, pointer.location, pointer.id)
+    return BoundLog(store, pointer.location, pointer.id, first)
 
 
 def pointer_of(home: Store) -> tuple[str, str | None] | None:
@@ -151,6 +155,7 @@ def bind(
     *,
     query_id: str | None,
     retired: Collection[str] = (),
+    first_generation: int = 0,
     adopt: bool = False,
     open_store: Callable[[str], Store] = open_log_store,
 ) -> BoundLog:
@@ -164,6 +169,7 @@ def bind(
         wanted: where a new log is to lie; None: in its home.
         query_id: Spark's query id; None before its first start.
         retired: ids of logs from which this checkpoint was detached.
+        first_generation: the number that a new log's first chain gets.
         adopt: the log was moved to ``wanted`` on purpose.
         open_store: opens the store of a location.
 
@@ -173,25 +179,37 @@ def bind(
     bound = find(home, wanted, adopt=adopt, open_store=open_store)
     if bound is not None:
         return bound
-    log_id = uuid.uuid4().hex if wanted is None else _prepare(open_store(wanted), checkpoint, wanted, query_id, retired)
+    log_id = uuid.uuid4().hex
+    if wanted is not None:
+        log_id = _prepare(open_store(wanted), checkpoint, wanted, query_id, retired, first_generation)
     failpoints.hit("bind.prepared")
     answer = home.create(
-        _pointer_key(0), _encode(_POINTER, id=log_id, location=wanted, checkpoint=checkpoint, written_at=_now())
+        _pointer_key(0),
+        _encode(
+            _POINTER,
+            id=log_id,
+            location=wanted,
+            first_generation=first_generation,
+            checkpoint=checkpoint,
+            written_at=_now(),
+        ),
     )
     if isinstance(answer, AlreadyExists):
         # Another start was faster; what it has bound is what counts.
         bound = find(home, wanted, adopt=adopt, open_store=open_store)
         assert bound is not None
         return bound
-    return BoundLog(home if wanted is None else open_store(wanted), wanted, log_id)
+    return BoundLog(home if wanted is None else open_store(wanted), wanted, log_id, first_generation)
 
 
-def _prepare(store: Store, checkpoint: str, wanted: str, query_id: str | None, retired: Collection[str]) -> str:
+def _prepare(  # noqa: PLR0917
+    store: Store, checkpoint: str, wanted: str, query_id: str | None, retired: Collection[str], first_generation: int
+) -> str:
     """Make sure that a log lies there which is this checkpoint's and no other's, and return its id."""
     where = store.describe("")
     content = store.read(_BINDING)
     if content is None:
-        if _has_entries(store):
+        if _has_entries(store, 0) or store.list("chains"):
             raise CheckpointMismatchError(
                 f"onceforall.commitLog={wanted}: the folder holds a commit log that is not bound to the checkpoint {checkpoint}; it may be "
                 "another query's. Two queries may not share one. Name an empty folder."
@@ -210,7 +228,7 @@ def _prepare(store: Store, checkpoint: str, wanted: str, query_id: str | None, r
             f"onceforall.commitLog={wanted}: the folder holds the log of the checkpoint {found['checkpoint']}, and this one is {checkpoint}. "
             "Two queries may not share one log. Name an empty folder."
         )
-    newest = CommitLog(store).newest_claim()
+    newest = CommitLog(store, first_generation=first_generation).newest_claim()
     if newest is not None and newest.query_id != query_id:
         raise CheckpointMismatchError(
             f"onceforall.commitLog={wanted}: the log there belongs to the query {newest.query_id}, but the checkpoint {checkpoint} has no pointer "
@@ -239,10 +257,12 @@ def _moved(home: Store, pointer: _Pointer, wanted: str, *, adopt: bool, open_sto
             "that the last run wrote, and take the other away."
         )
     number = pointer.number + 1
-    answer = home.create(_pointer_key(number), _encode(_POINTER, id=pointer.id, location=wanted, written_at=_now()))
+    first = pointer.first_generation
+    fields = _encode(_POINTER, id=pointer.id, location=wanted, first_generation=first, written_at=_now())
+    answer = home.create(_pointer_key(number), fields)
     if isinstance(answer, AlreadyExists):
         raise CheckpointMismatchError(f"{both}; another start has moved it at the same time. Start again without the option.")
-    return _Pointer(number, pointer.id, wanted)
+    return _Pointer(number, pointer.id, wanted, first)
 
 
 def _check_bound(home: Store, pointer: _Pointer, store: Store) -> None:
@@ -264,9 +284,9 @@ def _already_here(home: Store, wanted: str) -> CheckpointMismatchError:
     )
 
 
-def _has_entries(store: Store) -> bool:
+def _has_entries(store: Store, first_generation: int) -> bool:
     """Every CLAIM stays for ever, so the first one tells."""
-    return store.read(entry_key(0, 0)) is not None
+    return store.read(entry_key(first_generation, 0)) is not None
 
 
 def _newest_pointer(home: Store) -> _Pointer | None:
@@ -278,7 +298,8 @@ def _newest_pointer(home: Store) -> _Pointer | None:
     assert content is not None
     found = _decode(content, _POINTER, home.describe(key))
     location = found.get("location")
-    return _Pointer(count - 1, str(found["id"]), None if location is None else str(location))
+    location = None if location is None else str(location)
+    return _Pointer(count - 1, str(found["id"]), location, int(found.get("first_generation", 0)))
 
 
 def _id_of(store: Store) -> str | None:

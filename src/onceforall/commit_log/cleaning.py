@@ -40,12 +40,12 @@ class _Chain:
         return self.keep_from == self.end.index
 
 
-def clean(chains: Chains, generation: int, retain_commits: int, mark: Callable[[int, End], None]) -> int:
+def clean(chains: Chains, generations: tuple[int, int], retain_commits: int, mark: Callable[[int, End], None]) -> int:
     """Delete what is superseded in the chains below a generation.
 
     Args:
         chains: the log.
-        generation: everything below it is sealed.
+        generations: the log's first one, and one of which everything below it is sealed.
         retain_commits: so many of the newest COMMITs stay, counted as two entries each (a COMMIT and its DONE).
         mark: creates ``sealed.json`` in a chain, durably.
 
@@ -57,19 +57,19 @@ def clean(chains: Chains, generation: int, retain_commits: int, mark: Callable[[
         CommitLogError: the store failed, or an entry is damaged. Nothing that is needed was deleted; cleaning again goes on.
     """
     deleted = 0
-    for chain in reversed(_plan(chains, generation, retain_commits)):
+    for chain in reversed(_plan(chains, generations, retain_commits)):
         if chain.is_emptied and not chain.end.seal.done:
             deleted += _delete_done_above(chains, chain, mark)
         deleted += _delete(chains, chain.generation, chain.end, _indexes(chains, chain), mark)
     return deleted
 
 
-def _plan(chains: Chains, generation: int, retain_commits: int) -> list[_Chain]:
+def _plan(chains: Chains, generations: tuple[int, int], retain_commits: int) -> list[_Chain]:
     """Return the chains that have something to delete, from the top down."""
     plan: list[_Chain] = []
-    room, above, newest = 2 * max(1, retain_commits), generation, True
-    below = generation
-    while below > 0:
+    first, below = generations
+    room, above, newest = 2 * max(1, retain_commits), below, True
+    while below > first:
         end = _end(chains, below - 1)
         decided, index = end.seal.decided_generation, end.seal.decided_index
         if decided is None or index is None or chains.commit_at(decided, index) is None:

@@ -95,6 +95,8 @@ class CommitLog:
     Args:
         store: where it lies.
         retain_commits: so many of the newest COMMITs stay for people to look at; at least 1, which recovery needs.
+        first_generation: the number of the first chain; above 0 in the log of a checkpoint that was detached before, so that no
+            generation of the query has a number, or names in the world, that an earlier one had.
         retry_pauses_ms: a create without an answer is repeated after each of these pauses.
         sleep: takes seconds; injected, as the next two are, so that a simulation can replay a run.
         new_nonce: returns a string that no other call ever returned, in any process.
@@ -108,6 +110,7 @@ class CommitLog:
         store: Store,
         *,
         retain_commits: int = 100,
+        first_generation: int = 0,
         retry_pauses_ms: Sequence[int] = (50, 200, 1000, 3000),
         sleep: Callable[[float], None] = time.sleep,
         new_nonce: Callable[[], str] = _new_nonce,
@@ -116,6 +119,7 @@ class CommitLog:
         self._store = store
         self._chains = Chains(store)
         self._retain_commits = max(1, retain_commits)
+        self._first = first_generation
         self._retry_pauses_ms = tuple(retry_pauses_ms)
         self._sleep = sleep
         self._new_nonce = new_nonce
@@ -126,8 +130,8 @@ class CommitLog:
 
     def newest_generation(self) -> int | None:
         """Return the newest claimed generation, or None in an empty log: about 2 log2(n) reads, no listing."""
-        count = leading(lambda generation: self._chains.exists(generation, 0))
-        return count - 1 if count else None
+        count = leading(lambda distance: self._chains.exists(self._first + distance, 0))
+        return self._first + count - 1 if count else None
 
     def newest_claim(self) -> Claim | None:
         """Return entry 0 of the newest chain, or None in an empty log. Another run may claim a newer one at any time."""
@@ -141,7 +145,7 @@ class CommitLog:
         Nothing is written, so nothing may be concluded from it; ``seal_below`` is for that.
         """
         newest, chains = self.newest_generation(), []
-        for generation in range(-1 if newest is None else newest, -1, -1):
+        for generation in range(self._first - 1 if newest is None else newest, self._first - 1, -1):
             found = self._chains.since_last_commit(generation)
             entries = [(found.index, found.seal)] if isinstance(found, End) else found
             if isinstance(entries[-1][1], Seal):
@@ -166,7 +170,8 @@ class CommitLog:
             CommitLogError: the store gave no answer.
         """
         # Starting at the newest makes it durable, before ours stands above it: else a loss of power could leave a gap.
-        generation = self.newest_generation() or 0
+        newest = self.newest_generation()
+        generation = self._first if newest is None else newest
         previous: Claim | None = None
         while True:
             standing = self._create(generation, 0, claim)
@@ -293,7 +298,7 @@ class CommitLog:
             CommitLogError: the store failed. Nothing that is needed was deleted; the next clean goes on.
             ProtocolViolationError: the chain below is not sealed.
         """
-        deleted = cleaning.clean(self._chains, generation, self._retain_commits, self._mark)
+        deleted = cleaning.clean(self._chains, (self._first, generation), self._retain_commits, self._mark)
         if isinstance(self._store, _LeavesTemporaryFiles):
             self._store.clean_temporary_files()
         return deleted
@@ -313,9 +318,9 @@ class CommitLog:
             ends[chain] = self._chains.end(chain)
             return ends[chain] is None
 
-        first = generation - leading(is_open, generation)
+        first = generation - leading(is_open, generation - self._first)
         history = EMPTY
-        if first > 0:
+        if first > self._first:
             end = ends[first - 1]
             assert end is not None
             self._make_durable(first - 1, end)
