@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-ALLOWED = {"__future__", "collections.abc", "dataclasses", "enum", "functools", "typing", "onceforall.errors"}
+ALLOWED = {
+    "__future__",
+    "collections.abc",
+    "dataclasses",
+    "enum",
+    "functools",
+    "hashlib",
+    "re",
+    "typing",
+    "onceforall.errors",
+}
 FORBIDDEN_CALLS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint", "globals", "vars", "id", "hash"}
 
 SOURCE = Path(find_spec("onceforall").origin).parent

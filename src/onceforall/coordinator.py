@@ -296,23 +296,26 @@ class Coordinator:
         return saw.DoneAppended()
 
     def _sweep_own(self, decision: do.SweepOwn) -> None:
-        for name, sweep in decision.sweeps.items():
-            self._sweep(name, sweep)
+        self._per_sink(decision.sweeps, lambda name: self._sweep(name, decision.sweeps[name]))
 
     def _retire(self, decision: do.RetireHandles) -> None:
-        for name, committables in decision.committables.items():
-            sink = self._world.sinks[name]
-            self._best_effort(f"fencing handles of sink {name}", partial(sink.retire, committables))
+        def one(name: str) -> None:
+            retire = partial(self._world.sinks[name].retire, decision.committables[name])
+            self._best_effort(f"fencing handles of sink {name}", retire)
+
+        self._per_sink(decision.committables, one)
 
     def _abort(self, decision: do.AbortAttempt) -> saw.Event:
         if self._writer is not None:
             self._best_effort("waiting for the tasks of the aborted attempt", self._writer.wait_for_tasks)
-        for name, sweep in decision.sweeps.items():
+
+        def one(name: str) -> None:
             committables = decision.committables.get(name, ())
             if committables:
-                sink = self._world.sinks[name]
-                self._best_effort(f"aborting on sink {name}", partial(sink.abort, committables))
-            self._sweep(name, sweep)
+                self._best_effort(f"aborting on sink {name}", partial(self._world.sinks[name].abort, committables))
+            self._sweep(name, decision.sweeps[name])
+
+        self._per_sink(decision.sweeps, one)
         # A killed worker may write for another moment; this run never writes again, so its own ids may be swept until it ends.
         self._world.sweeps_changed(decision.sweeps)
         return saw.AttemptAborted()

@@ -24,6 +24,7 @@ from onceforall import kept
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQueryError
+from onceforall.protocol.eligibility import why_not
 from onceforall.protocol.machine import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
@@ -175,10 +176,14 @@ def default_scheme(spark: SparkSession) -> str:
     return str(configuration.get("fs.defaultFS", "file:///")).partition(":")[0]
 
 
-def check_sinks(sinks: Mapping[str, TwoPhaseCommitSink], spark: SparkSession, query_id: str) -> None:
-    """Let every sink check what would fail later; nothing has moved yet."""
+def check_sinks(sinks: Mapping[str, TwoPhaseCommitSink], spark: SparkSession, query_id: str, output_mode: str) -> None:
+    """Refuse sinks that cannot do what is promised, and let every other check what would fail later; nothing has moved yet."""
     for name, sink in sinks.items():
-        sink.check(StartInfo(query_id, name, spark))
+        reason = why_not(name, sink.capabilities, output_mode)
+        if reason is not None:
+            raise UnsupportedQueryError(reason)
+    for name, sink in sinks.items():
+        sink.check(StartInfo(query_id, name, spark, output_mode))
 
 
 class _QueryRun:
@@ -217,7 +222,7 @@ class _QueryRun:
             )
         # A copy per run: a sink's driver side belongs to one run, also when its user gives one object to two queries.
         sinks = {name: copy.copy(sink) for name, sink in sinks.items()}
-        check_sinks(sinks, spark, query_id)
+        check_sinks(sinks, spark, query_id, str(execution.outputMode()).lower())
         run = cls(execution, query_id, checkpoint, sinks)
         timeout_ms = shortest_timeout_ms(sinks)
         config = RunConfig(
@@ -333,8 +338,12 @@ class _QueryRun:
             self._sweep_all(sweeps)
 
     def _sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:
-        for name, sweep in sweeps.items():
-            self._sweep(name, sweep)
+        # Each on its own: one that is away must not hold back the others.
+        threads = [threading.Thread(target=self._sweep, args=item, daemon=True) for item in sweeps.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def _sweep(self, name: str, sweep: Sweep) -> None:
         try:

@@ -134,6 +134,7 @@ class StreamWriter:
         self._settings: dict[str, Any] = {}
         self._checkpoint: str | None = None
         self._query_name: str | None = None
+        self._output_mode = "append"
         self._apply: list[Callable[[DataStreamWriter], DataStreamWriter]] = []
 
     def to(self, sink: TwoPhaseCommitSink, *, name: str | None = None, transform: Transform | None = None) -> StreamWriter:
@@ -164,6 +165,7 @@ class StreamWriter:
 
     def outputMode(self, outputMode: str) -> StreamWriter:  # noqa: N802, N803
         """Set the output mode (``append``, ``update`` or ``complete``), as in Spark."""
+        self._output_mode = str(outputMode).lower()
         self._apply.append(lambda writer: writer.outputMode(outputMode))
         return self
 
@@ -232,7 +234,7 @@ class StreamWriter:
                 sink.columns(self._frame.schema)
         checked = {name: copy.copy(sink) for name, sink in self._sinks.items()}
         try:
-            check_sinks(checked, spark, "")
+            check_sinks(checked, spark, "", self._output_mode)
         finally:
             for sink in checked.values():
                 sink.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +167,7 @@ def _finished(writers: list[_Writer], add_all: Callable[[], None]) -> list[dict[
     try:
         add_all()
         failpoints.hit("task.pre_commit.before")
-        results = [writer.finish() for writer in writers]
+        results = _all_finished(writers)
     except RefusedRecordError as error:
         _discard(writers)
         results = [{"refused": str(error)}]
@@ -175,6 +176,19 @@ def _finished(writers: list[_Writer], add_all: Callable[[], None]) -> list[dict[
         raise
     failpoints.hit("task.pre_commit.after")
     return results
+
+
+def _all_finished(writers: list[_Writer]) -> list[dict[str, Any]]:
+    """Pre-commit on all sinks at once, since each waits for another system; the first error, if any, when all have an answer."""
+    if len(writers) < 2:
+        return [writer.finish() for writer in writers]
+    with ThreadPoolExecutor(len(writers), thread_name_prefix="onceforall-pre-commit") as threads:
+        futures = [threads.submit(writer.finish) for writer in writers]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    if errors:
+        # A refused record is the more useful news: no replay helps there.
+        raise next((error for error in errors if isinstance(error, RefusedRecordError)), errors[0])
+    return [future.result() for future in futures]
 
 
 def _result(results: list[dict[str, Any]], context: Any) -> pa.RecordBatch:

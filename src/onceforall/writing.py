@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.redo import task_of
 from onceforall.secrets import Handover
-from onceforall.sink import TwoPhaseCommitSink
+from onceforall.sink import TaskAttempt, TwoPhaseCommitSink
 from onceforall.tasks import RESULT_SCHEMA, KeptRows, WriteKeptTask, WriteSpec, WriteTask
 
 if TYPE_CHECKING:
@@ -80,6 +81,15 @@ class BatchTransaction:
 BatchFunction = Callable[["DataFrame", int, BatchTransaction], object]
 
 
+@dataclass(frozen=True)
+class _Group:
+    """Writes that one job writes: the same rows, and all rows with equal values of ``keys`` in one task (none: wherever they are)."""
+
+    frame: DataFrame
+    keys: tuple[str, ...]
+    writes: list[int] = field(default_factory=list)
+
+
 @dataclass
 class SparkBatchWriter:
     """Writes one batch; made anew for each call of ``foreachBatch``.
@@ -105,6 +115,7 @@ class SparkBatchWriter:
     clock: Callable[[], float] = time.monotonic
     _results: list[dict[str, Any]] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
+    _empty: dict[int, Committable] = field(default_factory=dict)
 
     def write(self, decision: RunWrites) -> Prepared:
         """Write and pre-commit; see ``coordinator.BatchWriter``."""
@@ -124,6 +135,7 @@ class SparkBatchWriter:
         """Run the batch again without writing; see ``coordinator.BatchWriter``."""
         # Kept rows may have been written before; they are not this replay's.
         self._results.clear()
+        self._empty.clear()
         with _plain_errors(self.batch):
             self._call_and_write(decision)
         return self._digests()
@@ -133,17 +145,26 @@ class SparkBatchWriter:
         return Handover(self.sinks)
 
     def _confirmed(self, started: float, digests: Mapping[str, tuple[Digest, ...]]) -> Prepared:
-        committables = {name: tuple(self.sinks[name].confirm(prepared)) for name, prepared in self.prepared_so_far().items()}
+        committables = self._all_confirmed(self.prepared_so_far())
         elapsed_ms = int((self.clock() - started) * 1000)
         return Prepared(committables, digests, elapsed_ms, self._attempts_lost())
+
+    def _all_confirmed(self, prepared: Mapping[str, tuple[Committable, ...]]) -> dict[str, tuple[Committable, ...]]:
+        """Let all sinks confirm at once; the first error, if any, is raised when every sink has an answer, so that all can be aborted."""
+        if len(prepared) < 2:
+            return {name: tuple(self.sinks[name].confirm(committables)) for name, committables in prepared.items()}
+        with ThreadPoolExecutor(len(prepared), thread_name_prefix="onceforall-confirm") as threads:
+            futures = {name: threads.submit(self.sinks[name].confirm, committables) for name, committables in prepared.items()}
+        return {name: tuple(future.result()) for name, future in futures.items()}
 
     def prepared_so_far(self) -> Mapping[str, tuple[Committable, ...]]:
         """Return the committables of the jobs that have ended, not confirmed yet."""
         committables: dict[str, tuple[Committable, ...]] = {}
-        for result in self._results:
-            if result.get("committable") is not None:
-                name = self._names[result["write"]]
-                committables[name] = (*committables.get(name, ()), result["committable"])
+        prepared = [(result["write"], result.get("committable")) for result in self._results]
+        for write, committable in [*prepared, *self._empty.items()]:
+            if committable is not None:
+                name = self._names[write]
+                committables[name] = (*committables.get(name, ()), committable)
         return committables
 
     def wait_for_tasks(self) -> None:
@@ -170,26 +191,68 @@ class SparkBatchWriter:
         if transaction.failure is not None:
             raise transaction.failure
         self._names = {i: name for i, (name, _) in enumerate(transaction.writes)}
-        frames = {id(frame): frame for _, frame in transaction.writes}
-        consumed = len(frames) == 1 and id(self.frame) in frames
-        persist = len(frames) > 1 or (self.consume_all and bool(frames) and not consumed)
+        groups = self._groups(transaction)
+        consumed = bool(groups) and groups[0].frame is self.frame
+        persisted = self._shared(groups, consumed=consumed)
         try:
-            if persist:
-                self.frame.persist()
+            for frame in persisted:
+                frame.persist()
             if self.consume_all and not consumed:
                 # A partition whose state store did not commit would fail the next batch.
                 self.frame.count()
             task = self._task(decision)
-            for key, frame in frames.items():
-                writes = tuple(
-                    WriteSpec(self.sinks[name], name, i, self._reusable(decision).get(name, ()), self._secrets.pads.get(name))
-                    for i, (name, written) in enumerate(transaction.writes)
-                    if id(written) == key
-                )
-                self._job(frame, replace(task, writes=writes))
+            for group in groups:
+                self._job(group, replace(task, writes=tuple(self._spec(decision, i) for i in group.writes)))
+            if not task.digest_only:
+                self._write_empty(task)
         finally:
-            if persist:
-                self.frame.unpersist()
+            for frame in persisted:
+                frame.unpersist()
+
+    def _groups(self, transaction: BatchTransaction) -> list[_Group]:
+        """Return the writes by what one job can write in one pass: the same rows, in the same tasks. The batch's own rows come first."""
+        groups: dict[tuple[int, tuple[str, ...]], _Group] = {}
+        for i, (name, frame) in enumerate(transaction.writes):
+            keys = self.sinks[name].capabilities.one_task_per_key
+            groups.setdefault((id(frame), keys), _Group(frame, keys)).writes.append(i)
+        return sorted(groups.values(), key=lambda group: group.frame is not self.frame)
+
+    def _shared(self, groups: list[_Group], *, consumed: bool) -> list[DataFrame]:
+        """Return the frames that are computed once and kept: with several jobs, what more than one of them reads."""
+        frames = [group.frame for group in groups]
+        twice = [frame for i, frame in enumerate(frames) if any(frame is other for other in frames[:i])]
+        derived = {id(frame): frame for frame in twice if frame is not self.frame}
+        whole = [self.frame] if len(groups) > 1 or (self.consume_all and bool(groups) and not consumed) else []
+        return [*whole, *derived.values()]
+
+    def _spec(self, decision: RunWrites | TakeDigests, write: int) -> WriteSpec:
+        name = self._names[write]
+        return WriteSpec(self.sinks[name], name, write, self._reusable(decision).get(name, ()), self._secrets.pads.get(name))
+
+    def _write_empty(self, task: WriteTask) -> None:
+        """Open a transaction on the driver for each write without any row whose sink needs one."""
+        written = {result["write"] for result in self._results if result.get("committable") is not None}
+        for write, name in self._names.items():
+            wanted = task.redo is None or (write, 0) in task.redo
+            if wanted and write not in written and self.sinks[name].capabilities.empty_batches:
+                self._empty_transaction(task, write)
+
+    def _empty_transaction(self, task: WriteTask | WriteKeptTask, write: int) -> None:
+        name = self._names[write]
+        sink = self.sinks[name]
+        slot = self._first_task_attempt_id() - task.first_task_attempt_id
+        ids = (self.query_id, name, task.generation, self.batch, write, 0, slot)
+        attempt = TaskAttempt(*ids, incarnation=task.incarnation, secrets=sink.secrets())
+        transaction = sink.begin_transaction(attempt)
+        try:
+            committable = sink.pre_commit(transaction)
+        except BaseException:
+            sink.discard(transaction)
+            raise
+        if committable is not None:
+            # Nothing is kept of no rows: should this one be lost, it is just opened again.
+            kept: dict[str, Any] = {} if self.keep_in is None else {"rows": {}}
+            self._empty[write] = {**committable, "task": [write, 0], **kept}
 
     @staticmethod
     def _reusable(decision: RunWrites | TakeDigests) -> Mapping[str, tuple[Committable, ...]]:
@@ -213,29 +276,39 @@ class SparkBatchWriter:
 
     def _write_kept(self, decision: WriteKept) -> None:
         assert self.keep_in is not None
-        entries = []
+        entries, empty = [], []
         for name, committables in decision.lost.items():
             for committable in committables:
                 write, partition = task_of(committable)
                 self._names[write] = name
+                if not committable["rows"]:
+                    empty.append(write)
+                    continue
                 spec = WriteSpec(self.sinks[name], name, write, pad=self._secrets.pads.get(name))
                 entries.append(KeptRows(spec, partition, committable["rows"]))
         base = self._first_task_attempt_id()
         task = WriteKeptTask(
             tuple(entries), self.query_id, decision.generation, self.batch, base, decision.incarnation, self.keep_in
         )
-        # One number per partition: each entry is a task of its own.
-        numbers = self.frame.sparkSession.range(0, len(entries), 1, len(entries))
-        self._collect(numbers.mapInArrow(task, RESULT_SCHEMA))
+        if entries:
+            # One number per partition: each entry is a task of its own.
+            numbers = self.frame.sparkSession.range(0, len(entries), 1, len(entries))
+            self._collect(numbers.mapInArrow(task, RESULT_SCHEMA))
+        for write in empty:
+            self._empty_transaction(task, write)
 
-    def _job(self, frame: DataFrame, task: WriteTask) -> None:
+    def _job(self, group: _Group, task: WriteTask) -> None:
         from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 
-        columns = []
+        frame, columns = group.frame, []
         for i, spec in enumerate(task.writes):
             taken = spec.sink.columns(frame.schema)
             columns += [F.struct(*taken).alias(f"w{i}"), row_hash(frame, taken).alias(f"h{i}")]
-        self._collect(frame.select(*columns).mapInArrow(task, RESULT_SCHEMA))
+        rows = frame.select(*columns)
+        if group.keys:
+            # As the sink writes them: values that differ before a cast may be one key behind it.
+            rows = rows.repartition(*(F.col("w0").getField(key) for key in group.keys))
+        self._collect(rows.mapInArrow(task, RESULT_SCHEMA))
 
     def _collect(self, frame: DataFrame) -> None:
         with self._secrets.around(frame.sparkSession.sparkContext):
