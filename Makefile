@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Processes that run tests, each with servers of its own; the tests of one file stay together.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all lint types unit integration coverage acceptance compat docs lock clean
@@ -26,10 +28,10 @@ demo: $(READY)  ## a real pipeline on a real broker, killed again and again; the
 	$(BIN)/onceforall demo
 
 test: $(READY) lint types  ## what guards a commit, in less than 25 minutes
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-all: $(READY) lint types  ## that, and what takes longer
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)  ## ruff
 	$(BIN)/ruff check .
@@ -38,11 +40,11 @@ lint: $(READY)  ## ruff
 types: $(READY)  ## strict mypy
 	$(BIN)/mypy
 
-unit: $(READY)  ## the tests that start neither Spark nor a broker
-	$(BIN)/python -m pytest -m "not spark and not kafka"
+unit: $(READY)  ## the tests that start neither Spark nor a server
+	$(BIN)/python -m pytest -m "not spark and not kafka and not postgres"
 
 integration: $(READY)  ## the tests that do
-	$(BIN)/python -m pytest -m "spark or kafka"
+	$(BIN)/python -m pytest -m "spark or kafka or postgres"
 
 coverage: $(READY)  ## names what is untested (TESTS=tests/protocol for a part)
 	rm -f .coverage .coverage.*
@@ -61,7 +63,7 @@ docs: $(READY)  ## draw the protocol's states from its transition table
 	$(BIN)/python docs/draw_protocol.py
 
 lock:  ## resolve requirements.lock again
-	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra demo --group dev \
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra postgres --extra demo --group dev \
 	  --custom-compile-command "make lock" -o requirements.lock pyproject.toml
 
 clean:  ## remove what was built, but not the jars in the cache folder

@@ -1,4 +1,4 @@
-"""Fixtures that more than one folder of tests uses: one real broker per session, and topics on it."""
+"""Fixtures that more than one folder of tests uses: one real broker per session with topics, and one PostgreSQL with databases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import uuid
 
 import pytest
 
-from onceforall.embedded import EmbeddedKafka
+from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres
+from support.databases import drop_database, make_database
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,21 @@ def topic(broker):
         return name
 
     return make
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A running PostgreSQL for the whole session. A test that kills or freezes a server starts its own."""
+    with EmbeddedPostgres(settings={"max_prepared_transactions": 40}) as running:
+        yield running
+
+
+@pytest.fixture
+def database(postgres):
+    """The URL of an empty database on it, as superuser; the test fails when the library leaves something behind there."""
+    name = make_database(postgres)
+    try:
+        yield postgres.url(name)
+    finally:
+        left = drop_database(postgres, name)
+    assert not left, f"left behind: {left}"

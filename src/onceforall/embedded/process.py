@@ -15,22 +15,34 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import IO, TYPE_CHECKING
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
-# The parent may die before prctl is called: then the child has another parent already, and must not start.
+# The parent may die before prctl is called: then the child has another parent already, and must not start. A change of the user takes
+# the kernel's promise back (prctl(2)), so it comes first; and ctypes before that, for another user may not be able to read Python's files.
 _BECOME_GUARDED = """
 import os, signal, sys
 try:
     import ctypes
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-except (ImportError, OSError, AttributeError):
+    library = ctypes.CDLL(None)
+except (ImportError, OSError):
+    library = None
+if sys.argv[2] != "-":
+    user, group = map(int, sys.argv[2].split(":"))
+    os.setgroups([])
+    os.setgid(group)
+    os.setuid(user)
+try:
+    library.prctl(1, signal.SIGKILL, 0, 0, 0)
+except AttributeError:
     pass
 if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
+    os.execv(sys.argv[3], sys.argv[3:])
 sys.exit("the parent ended before the server could start")
 """
 
@@ -41,15 +53,34 @@ class GuardedProcess:
     Only this object waits for the child, so its process id cannot be given to another process while signals are sent to it.
     """
 
-    def __init__(self, command: Sequence[str], *, directory: Path, log: IO[bytes]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        directory: Path,
+        log: IO[bytes],
+        user: tuple[int, int] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Start `command` (an absolute program path first) in `directory`, with its output appended to `log`.
+
+        Args:
+            command: program and arguments.
+            directory: the working directory.
+            log: takes output and errors.
+            user: user id and group id under which the server runs; only root can choose one. None: those of this process.
+            environment: the server's environment; None: that of this process.
 
         Raises:
             OSError: the program cannot be started.
         """
         self._command = list(command)
+        self._options: dict[str, Any] = {"env": environment}
         if sys.platform == "linux" and sys.executable:
-            self._command = [sys.executable, "-I", "-S", "-c", _BECOME_GUARDED, str(os.getpid()), *command]
+            account = "-" if user is None else f"{user[0]}:{user[1]}"
+            self._command = [sys.executable, "-I", "-S", "-c", _BECOME_GUARDED, str(os.getpid()), account, *command]
+        elif user is not None:
+            self._options |= {"user": user[0], "group": user[1], "extra_groups": []}
         self._released = threading.Event()
         self._started: list[subprocess.Popen[bytes] | BaseException] = []
         ready = threading.Event()
@@ -66,7 +97,13 @@ class GuardedProcess:
         try:
             self._started.append(
                 subprocess.Popen(
-                    self._command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    self._command,
+                    cwd=directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    **self._options,
                 )
             )
         except BaseException as error:  # noqa: BLE001  it is raised again in the thread that asked
@@ -116,3 +153,43 @@ class GuardedProcess:
             return False
         self._released.set()
         return True
+
+
+def kill_all(process: GuardedProcess) -> None:
+    """Kill a server and its child processes: the server first, frozen, so that it starts no process meanwhile."""
+    process.freeze()
+    children = children_of(process.pid)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    signal_all(children, signal.SIGKILL)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the ids of a process's children; none where the system (other than Linux) doesn't tell."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    except (OSError, ValueError):
+        return []
+
+
+def signal_all(pids: Sequence[int], number: int) -> None:
+    """Send a signal to processes; those that have ended are left out."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def freeze_all(pids: Sequence[int]) -> None:
+    """Stop processes that are not this one's children (SIGSTOP), and return when each has stopped or ended, on Linux."""
+    signal_all(pids, signal.SIGSTOP)
+    while any(_is_going_on(pid) for pid in pids):
+        time.sleep(0.001)
+
+
+def _is_going_on(pid: int) -> bool:
+    # The state follows the program's name, which stands in brackets and may hold any character (proc(5)).
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "TtZX"
