@@ -1,0 +1,324 @@
+"""The driver's side: from temp files to a committed batch, by as many processes at once as there may be.
+
+The steps, each of which may be the last one of a process, and each of which may be done again:
+
+1. Look at every file of the batch: its temp file or its target is there, or its manifest says that it was committed. Nothing moves before
+   all have been found, so that a batch that lost a file leaves no other one in the open.
+2. ``link`` each temp file to its target. That fails where the name is taken, so nothing is ever overwritten; the same inode under both
+   names is our own earlier link. The temp file's name goes only after step 4, so that at each moment one of the two is there.
+3. Sync the folders, and those above them: who made them may have died before it could.
+4. Create the manifest: now the batch is there for those who read manifests.
+5. Delete the temp files' names. Sweeps find what is left.
+
+Who is late (a driver that was frozen anywhere in here, while its successor completed this batch and later ones) finds its temp file gone and
+its target there, or the batch's manifest, and changes nothing: names are given out once, no link overwrites, no manifest is written twice,
+and in step 5 only names of the same attempts go, whose files have their targets.
+
+A file is *lost* when neither its temp file nor its target is there and the manifest doesn't have it, or when its temp file does not have the
+size that was decided: nothing of it is visible, and ``retire`` deletes the rest, so that it never will be. It is *in doubt* when its target
+has another size: somebody else changed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onceforall.errors import AttemptFailedError
+from onceforall.protocol.entries import Committable
+from onceforall.protocol.names import TransactionName, parse_name
+from onceforall.sink import CommitReport, LostTransaction
+from onceforall.sinks.files.folders import delete_folder_of_files, delete_temporary_files, make_folder, sync_folders
+from onceforall.sinks.files.layout import MANIFESTS, SPARK_METADATA, STAGING, DataFile, from_slim
+from onceforall.sinks.files.manifests import BatchFiles, Layout, Manifests, read_layout
+from onceforall.testing import failpoints
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A committable that was read back and checked."""
+
+    committable: Committable
+    name: TransactionName
+    files: tuple[DataFile, ...]
+    layout: Layout | None
+
+    @property
+    def attempt(self) -> str:
+        """The attempt's name."""
+        return str(self.name)
+
+
+def read_prepared(committable: Committable) -> Prepared:
+    """Read a committable.
+
+    Raises:
+        ValueError: it is none of this sink's.
+    """
+    try:
+        attempt = str(committable["name"])
+        name = parse_name(attempt)
+        if name is None:
+            raise ValueError(f"{attempt!r} is not the name of a transaction")
+        files = tuple(from_slim(body, name, str(committable["extension"])) for body in committable["files"])
+        layout = read_layout(committable["layout"]) if "layout" in committable else None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it lacks what a committable of FileSink has ({type(error).__name__}: {error})") from error
+    return Prepared(committable, name, files, layout)
+
+
+class Folder:
+    """A sink's folder, as the driver sees it."""
+
+    def __init__(self, root: Path) -> None:
+        """Nothing is looked at yet."""
+        self.root = root
+
+    def manifests(self, name: TransactionName) -> Manifests:
+        """Return the manifests of a transaction's query and sink."""
+        return Manifests(self.root / MANIFESTS, name.query_id, name.sink_code)
+
+    def staging(self, attempt: str) -> Path:
+        """Return the folder of an attempt's temp files."""
+        return self.root / STAGING / attempt
+
+    def delete_temporary_manifests(self, query_id: str) -> None:
+        """Delete what killed processes of this query left beside its manifests, and in Spark's log."""
+        query = self.root / MANIFESTS / query_id
+        for folder in [*(query.iterdir() if query.is_dir() else ()), self.root / SPARK_METADATA]:
+            if folder.is_dir():
+                delete_temporary_files(folder)
+
+    def confirm(self, prepared: Sequence[Prepared]) -> None:
+        """See that nothing stands in the way of a commit; nothing is changed.
+
+        Raises:
+            AttemptFailedError: a temp file is missing or has another size, or a target can't be made.
+            OSError: the file system gave no answer.
+        """
+        home = (self.root / STAGING).stat().st_dev
+        folders = set()
+        for transaction in prepared:
+            for file in transaction.files:
+                temporary = self.staging(transaction.attempt) / file.name
+                size = _size(temporary)
+                if size != file.bytes:
+                    found = "is missing" if size is None else f"has {size} bytes instead of {file.bytes}"
+                    raise AttemptFailedError(
+                        f"The temp file {temporary} {found}. Nobody else may touch it, and driver and executors must see the same folder "
+                        f"under {self.root}."
+                    )
+                _check_rights(temporary)
+                if os.path.lexists(self.root / file.path):
+                    raise AttemptFailedError(f"{self.root / file.path} is there already, and it isn't ours. Move it away.")
+                folders.add(file.folder)
+        for folder in folders:
+            self._check_target(folder, home)
+
+    def _check_target(self, folder: str, home: int) -> None:
+        at = self.root
+        for part in [None, *folder.split("/")] if folder else [None]:
+            at = at if part is None else at / part
+            if at.is_symlink() and part is not None:
+                raise AttemptFailedError(f"{at} is a symbolic link, and FileSink writes through none. Replace it by a folder.")
+            if not os.path.lexists(at):
+                return
+            if not at.is_dir():
+                raise AttemptFailedError(f"{at} is no folder, but files must go below it. Move it away.")
+            if at.stat().st_dev != home:
+                raise AttemptFailedError(
+                    f"{at} is on another file system than {self.root / STAGING}, so files can't get there by a rename. Undo that mount."
+                )
+            if not os.access(at, os.W_OK | os.X_OK):
+                raise AttemptFailedError(f"The driver may not write in {at}. Grant its user write permission there.")
+
+    def commit(self, batch: int, committables: Sequence[Committable]) -> CommitReport:
+        """Do the steps of the module's docstring.
+
+        Raises:
+            OSError: the file system refused; to be done again.
+            CommitLogError: a manifest is damaged.
+        """
+        prepared, in_doubt = _read_all(batch, committables)
+        lost: list[LostTransaction] = []
+        todo: list[Prepared] = []
+        done: list[Prepared] = []
+        for transaction in prepared:
+            missing = [reason for file in transaction.files if (reason := self._missing(transaction.attempt, file)) is not None]
+            # The manifest is read after the files were looked for: what vanished since was in there.
+            recorded = self.manifests(transaction.name).find(batch)
+            if recorded is not None and transaction.attempt in recorded.attempts:
+                done.append(transaction)
+            elif missing:
+                (in_doubt if any(is_doubt for is_doubt, _ in missing) else lost).append(
+                    LostTransaction(transaction.committable, "; ".join(reason for _, reason in missing))
+                )
+            elif recorded is not None:
+                in_doubt.append(LostTransaction(transaction.committable, f"batch {batch} was committed without it"))
+            else:
+                todo.append(transaction)
+        if todo and not lost and not in_doubt:
+            in_doubt += self._complete(batch, todo)
+            todo = [] if in_doubt else todo
+        if not lost and not in_doubt:
+            self._clear(prepared)
+        doubtful = {str(each.committable.get("name")) for each in in_doubt}
+        completed = tuple(t.committable for t in (*done, *prepared) if t.attempt not in doubtful)
+        gone = {str(each.committable["name"]) for each in lost}
+        unique = {str(c["name"]): c for c in completed if str(c["name"]) not in gone}
+        return CommitReport(tuple(unique.values()), (), tuple(lost), tuple(in_doubt))
+
+    def _missing(self, attempt: str, file: DataFile) -> tuple[bool, str] | None:
+        """Return why a file can't be committed, and whether that leaves a doubt; None when it can, or is."""
+        temporary, target = self.staging(attempt) / file.name, self.root / file.path
+        size = _size(temporary)
+        if size == file.bytes:
+            return None
+        there = _size(target)
+        if there == file.bytes:
+            return None
+        if there is not None:
+            return (
+                True,
+                f"{target} has {there} bytes, and {file.bytes} were decided: somebody changed it. Put it back, or move it away",
+            )
+        if size is not None:
+            return False, f"the temp file {temporary} has {size} bytes, and {file.bytes} were decided"
+        return False, f"neither the temp file {temporary} nor {target} is there, and no manifest has it: somebody deleted it"
+
+    def _complete(self, batch: int, todo: Sequence[Prepared]) -> list[LostTransaction]:
+        """Take steps 2 to 4 for a whole batch; return what stands in the way."""
+        failpoints.hit("file.commit.before")
+        folders: set[str] = set()
+        for transaction in todo:
+            for file in transaction.files:
+                if file.folder not in folders:
+                    make_folder(self.root / file.folder)
+                    folders.add(file.folder)
+                reason = self._place(transaction.attempt, file)
+                if reason is not None:
+                    return [LostTransaction(transaction.committable, reason)]
+                failpoints.hit("file.commit.renamed")
+        sync_folders(_with_parents(self.root, folders))
+        failpoints.hit("file.commit.synced")
+        added = self.manifests(todo[0].name).add(_batch_files(batch, todo))
+        return [
+            LostTransaction(t.committable, f"batch {batch} was committed without it, by another process")
+            for t in todo
+            if t.attempt not in added.attempts
+        ]
+
+    def _place(self, attempt: str, file: DataFile) -> str | None:
+        """Give a file its target's name; return what stands in the way."""
+        temporary, target = self.staging(attempt) / file.name, self.root / file.path
+        try:
+            os.link(temporary, target, follow_symlinks=False)
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):
+                if not temporary.samefile(target):
+                    return f"{target} is there and isn't ours. Move it away"
+        except FileNotFoundError:
+            # Another process has come further with this batch, or a human deletes files at this moment.
+            if _size(target) != file.bytes:
+                raise
+        return None
+
+    def _clear(self, prepared: Iterable[Prepared]) -> None:
+        """Delete the temp files of committed attempts; what fails, a sweep repeats."""
+        failpoints.hit("file.commit.before_clearing")
+        for transaction in prepared:
+            with contextlib.suppress(OSError):
+                delete_folder_of_files(self.staging(transaction.attempt))
+
+    def retire(self, prepared: Prepared) -> None:
+        """Delete what is left of a lost transaction, so that it never becomes visible; a committed one keeps its files.
+
+        Raises:
+            OSError: the file system refused.
+        """
+        recorded = self.manifests(prepared.name).find(prepared.name.batch)
+        is_committed = recorded is not None and prepared.attempt in recorded.attempts
+        if not is_committed:
+            if all(self._missing(prepared.attempt, file) is None for file in prepared.files):
+                return  # Neither lost nor committed: it waits for its commit.
+            for file in prepared.files:
+                if _size(self.root / file.path) in {file.bytes, None}:
+                    with contextlib.suppress(FileNotFoundError):
+                        (self.root / file.path).unlink()
+        delete_folder_of_files(self.staging(prepared.attempt))
+
+
+def _check_rights(temporary: Path) -> None:
+    """Refuse what the kernel would refuse later: a hard link to another user's file needs the right to read and write it."""
+    is_ours = temporary.stat().st_uid == os.geteuid()
+    if not (is_ours or os.access(temporary, os.R_OK | os.W_OK)) or not os.access(temporary.parent, os.W_OK | os.X_OK):
+        raise AttemptFailedError(
+            f"The temp file {temporary} belongs to another user than the driver's, and the driver may not move it. Run driver and executors as "
+            "one user, or give them a common group and a umask of 002."
+        )
+
+
+def _read_all(batch: int, committables: Sequence[Committable]) -> tuple[list[Prepared], list[LostTransaction]]:
+    prepared, in_doubt = [], []
+    for committable in committables:
+        read = _read_of(batch, committable)
+        if isinstance(read, Prepared):
+            prepared.append(read)
+        else:
+            in_doubt.append(read)
+    return prepared, in_doubt
+
+
+def _read_of(batch: int, committable: Committable) -> Prepared | LostTransaction:
+    try:
+        read = read_prepared(committable)
+    except ValueError as error:
+        reason = str(error)
+    else:
+        if read.name.batch == batch:
+            return read
+        reason = f"it is of batch {read.name.batch}"
+    return LostTransaction(committable, f"the committable is damaged: {reason}. Restore the commit log from a backup")
+
+
+def _batch_files(batch: int, prepared: Sequence[Prepared]) -> BatchFiles:
+    # A write's tasks all have one layout, and ``confirm`` leaves it on the first of them only.
+    layouts: Mapping[int, Layout] = {t.name.write: t.layout for t in prepared if t.layout is not None}
+    files = [(file, layouts[t.name.write]) for t in prepared for file in t.files]
+    return BatchFiles(batch, frozenset(t.attempt for t in prepared), tuple(sorted(files, key=lambda pair: pair[0].path)))
+
+
+def with_few_layouts(committables: Sequence[Committable]) -> list[Committable]:
+    """Return the committables of one batch with the layout of a write on its first one only: the commit log needs it once."""
+    seen: set[int] = set()
+    slim: list[Committable] = []
+    for committable in committables:
+        name = parse_name(str(committable["name"]))
+        write = name.write if name is not None else -1
+        slim.append({k: v for k, v in committable.items() if k != "layout"} if write in seen else dict(committable))
+        seen.add(write)
+    return slim
+
+
+def _with_parents(root: Path, folders: Iterable[str]) -> set[Path]:
+    found: set[Path] = {root}
+    for folder in folders:
+        at = root
+        for part in folder.split("/") if folder else ():
+            at /= part
+            found.add(at)
+    return found
+
+
+def _size(path: Path) -> int | None:
+    """Return a file's size; None when there is none. A link is nobody's file of ours."""
+    try:
+        return path.lstat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+__all__ = ["Folder", "Prepared", "read_prepared", "with_few_layouts"]

@@ -1,0 +1,144 @@
+"""The few things that the file sink does with a file system, each durable when it returns, and what its errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from onceforall.errors import AttemptFailedError, SinkUnavailableError
+
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+_SYNCS_AT_ONCE = 8
+_TEMPORARY = re.compile(r"\.[0-9a-z.-]+\.[0-9a-f]{32}\.tmp")
+_REMEDIES = {
+    errno.ENOSPC: "Free some space on this file system",
+    errno.EDQUOT: "Raise the quota or free some space on this file system",
+    errno.EFBIG: "Raise the limit on the size of files, or lower max_file_bytes",
+    errno.EMFILE: "Raise the limit on open files, or lower max_open_files",
+    errno.EROFS: "Remount the file system for writing (the kernel's log may say why it is read-only)",
+    errno.EACCES: "Grant the user of Spark's driver and executors read and write permission there",
+    errno.EPERM: "Grant the user of Spark's driver and executors read and write permission there",
+    errno.EIO: "Check the disk (see the kernel's log) before anything else",
+    errno.ESTALE: "Mount the network file system again",
+    errno.ENOENT: "Put back what was deleted there; every executor must see the folder under the same path",
+    errno.EXDEV: "All folders of the sink must be on one file system: undo the mount or the symbolic link",
+}
+
+
+def explained(error: OSError) -> str:
+    """Return what an error of the operating system says and what helps."""
+    code = error.errno or 0
+    return f"{error.strerror or error} ({errno.errorcode.get(code, 'no error code')}). {_REMEDIES.get(code, 'Mend the cause')}"
+
+
+@contextlib.contextmanager
+def failing_the_attempt(folder: Path) -> Iterator[None]:
+    """In a task: turn an error of the file system into an ``AttemptFailedError`` that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise AttemptFailedError(
+            f"Files can't be written in {folder}: {explained(error)}. Spark then writes the batch again."
+        ) from error
+
+
+@contextlib.contextmanager
+def asking_again(what: str, folder: Path) -> Iterator[None]:
+    """On the driver: turn an error of the file system into a ``SinkUnavailableError``, so that it is asked again."""
+    try:
+        yield
+    except OSError as error:
+        raise SinkUnavailableError(f"Cannot {what} in {folder}: {explained(error)}; it is tried again.") from error
+
+
+def sync_file(descriptor: int) -> None:
+    """Make a file's content durable."""
+    if _FULL_SYNC is not None:  # on macOS, fsync leaves the data in the disk's own cache
+        fcntl.fcntl(descriptor, _FULL_SYNC)
+    else:
+        os.fsync(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_file(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folders(folders: Iterable[Path]) -> None:
+    """Make the names in several folders durable, some at a time."""
+    each = list(folders)
+    if len(each) == 1:
+        sync_folder(each[0])
+        return
+    with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="onceforall-sync") as threads:
+        for done in [threads.submit(sync_folder, folder) for folder in each]:
+            done.result()
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each name durable, whoever made it."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for new in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            new.mkdir()
+        sync_folder(new.parent)
+
+
+def create(path: Path, content: bytes) -> bool:
+    """Create a file with its whole content at once, durably; False when the name is taken: it is left as it is.
+
+    The folder is synced in both cases: who took the name may not have come to that yet.
+    """
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(16)}.tmp"
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            sync_file(file.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            created = False
+        else:
+            created = True
+        sync_folder(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+    return created
+
+
+def delete_temporary_files(folder: Path) -> None:
+    """Delete what killed processes left in ``create``. A live one that finds its file gone gets an error and creates it again."""
+    with contextlib.suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            if _TEMPORARY.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+
+def delete_folder_of_files(folder: Path) -> bool:
+    """Delete a folder that holds files only; False when there was none. Nothing below a folder in it is touched."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208  names, not paths
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            (folder / name).unlink()
+    with contextlib.suppress(FileNotFoundError):
+        folder.rmdir()
+    return True

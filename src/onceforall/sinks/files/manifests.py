@@ -1,0 +1,385 @@
+"""The manifests of one query and sink in a folder: which data files are committed, a whole batch at a time.
+
+``<path>/_onceforall/manifests/<query id>/<sink code>/`` holds
+
+- ``<batch>.json``: the files of one batch. It is created with its whole content at once (temp file, sync, link, sync of the folder), and
+  never over one that is there: that is the moment in which the batch is there for readers of manifests. Nobody changes it afterwards.
+- ``<after>-<upto>.json``: the same for all batches above *after* up to *upto*, merged, so that a reader opens few files. After 100 batches
+  those are merged into one such file, and 100 of those into one.
+
+Each has ``after``, the batch that this query and sink committed before it (-1: none), so that a reader knows whether it has them all: it
+goes from -1 on, takes what begins where the last one ended, the longest first, and lists the folder again when something is missing. So a
+snapshot is always a beginning of the sequence of batches, and a later snapshot is never shorter, whatever is written, merged or
+deleted meanwhile. What was merged is deleted only at the next merge, about 100 batches later: a reader that listed it has read it by then,
+or lists again.
+
+A driver that was frozen before its link, and wakes after its successor has committed, merged and deleted the batch's manifest, creates a
+manifest of that batch once more. No reader looks at it: the merged one is longer. The next merge deletes it.
+
+The content is JSON with a checksum, as entries of the commit log (``commit_log.envelope``); a damaged one is named, not believed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onceforall.commit_log.envelope import encode_fields
+from onceforall.errors import CorruptEntryError, ForeignEntryError, NewerEntryError
+from onceforall.sinks.files.folders import create, make_folder
+from onceforall.sinks.files.layout import DataFile, data_file
+from onceforall.testing import failpoints
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = 1
+MERGE_AFTER = 100
+
+_KIND = "FILES"
+_LOOSE = re.compile(r"(0|[1-9][0-9]{0,18})\.json")
+_MERGED = re.compile(r"(-1|0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})\.json")
+_TRIES = 200
+
+_log = logging.getLogger("onceforall.sinks.files")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the files of one write are to be read.
+
+    Attributes:
+        schema: an Arrow schema of all columns, in Base64 of its IPC message.
+        partition_by: the columns that stand in the folders' names and not in the files.
+        reading: the format, and what else a reader must know of it.
+    """
+
+    schema: str
+    partition_by: tuple[str, ...]
+    reading: Mapping[str, Any]
+
+    def body(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"schema": self.schema, "partition_by": list(self.partition_by), "reading": dict(self.reading)}
+
+    def arrow_schema(self) -> pa.Schema:
+        """Return the schema.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        import pyarrow as pa
+
+        try:
+            return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema, validate=True)))
+        except (binascii.Error, pa.ArrowException, OSError) as error:
+            raise ValueError(f"the schema is damaged: {error}") from error
+
+
+def layout_of(schema: pa.Schema, partition_by: Sequence[str], reading: Mapping[str, Any]) -> Layout:
+    """Return the layout of files with these rows."""
+    return Layout(base64.b64encode(schema.serialize().to_pybytes()).decode("ascii"), tuple(partition_by), dict(reading))
+
+
+def read_layout(body: Mapping[str, Any]) -> Layout:
+    """Read a layout back from JSON; it raises KeyError, TypeError or ValueError when it is none."""
+    return Layout(str(body["schema"]), tuple(str(name) for name in body["partition_by"]), dict(body["reading"]))
+
+
+@dataclass(frozen=True)
+class BatchFiles:
+    """The files of one batch.
+
+    Attributes:
+        batch: Spark's batch id.
+        attempts: the names of the task attempts that wrote them.
+        files: each with its layout.
+    """
+
+    batch: int
+    attempts: frozenset[str]
+    files: tuple[tuple[DataFile, Layout], ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What one file says: the batches above ``after``, in ascending order."""
+
+    after: int
+    batches: tuple[BatchFiles, ...]
+
+    @property
+    def upto(self) -> int:
+        """The last batch."""
+        return self.batches[-1].batch
+
+
+def encode(manifest: Manifest, query_id: str, sink: str) -> bytes:
+    """Return a manifest's bytes: the same for the same manifest."""
+    layouts: dict[str, int] = {}
+    batches = []
+    for batch in manifest.batches:
+        files = []
+        for file, layout in batch.files:
+            key = json.dumps(layout.body(), sort_keys=True)
+            files.append({**file.body(), "layout": layouts.setdefault(key, len(layouts))})
+        batches.append({"batch": batch.batch, "attempts": sorted(batch.attempts), "files": files})
+    return encode_fields(
+        {
+            "onceforall": FORMAT,
+            "kind": _KIND,
+            "query_id": query_id,
+            "sink": sink,
+            "after": manifest.after,
+            "upto": manifest.upto,
+            "rows": sum(file.rows for batch in manifest.batches for file, _ in batch.files),
+            "layouts": [json.loads(key) for key in layouts],
+            "batches": batches,
+        }
+    )
+
+
+def decode(content: bytes, path: Path, query_id: str, sink: str) -> Manifest:
+    """Read a manifest back.
+
+    Raises:
+        CorruptEntryError: it is empty, torn or damaged.
+        ForeignEntryError: it is none of ours, or another query's or sink's.
+        NewerEntryError: a newer release wrote it.
+    """
+    try:
+        fields = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(path, f"it is not JSON ({error})") from error
+    if not isinstance(fields, dict) or fields.get("kind") != _KIND or not isinstance(fields.get("onceforall"), int):
+        raise _foreign(path, "it is no manifest")
+    if fields["onceforall"] > FORMAT:
+        raise NewerEntryError(
+            f"The manifest {path} was written by a newer release of onceforall. Read it with that one or a later one."
+        )
+    try:
+        if encode_fields({name: value for name, value in fields.items() if name != "checksum"}) != _as_read(fields):
+            raise _corrupt(path, "its content does not match its checksum")
+        if (fields["query_id"], fields["sink"]) != (query_id, sink):
+            raise _foreign(
+                path, f"it is of the query {fields['query_id']} and its sink {fields['sink']}, and was copied to here"
+            )
+        layouts = [read_layout(layout) for layout in fields["layouts"]]
+        batches = tuple(_batch(body, layouts) for body in fields["batches"])
+        numbers = [int(fields["after"]), *(batch.batch for batch in batches)]
+        if numbers != sorted(set(numbers)) or not batches:
+            raise ValueError("its batches are not in order")
+        return Manifest(numbers[0], batches)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+        raise _corrupt(path, f"{type(error).__name__}: {error}") from error
+
+
+def _as_read(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def _batch(body: Mapping[str, Any], layouts: Sequence[Layout]) -> BatchFiles:
+    attempts = frozenset(str(name) for name in body["attempts"])
+    files = tuple((data_file(file, attempts), layouts[int(file["layout"])]) for file in body["files"])
+    return BatchFiles(int(body["batch"]), attempts, files)
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """The names in a folder of manifests."""
+
+    loose: frozenset[int]
+    merged: frozenset[tuple[int, int]]
+
+    def chain(self) -> list[tuple[int, int] | int]:
+        """Return what a reader takes, by names: merged ones as (after, upto), then single batches.
+
+        Single ones are not checked here for what they come after.
+        """
+        taken: list[tuple[int, int] | int] = []
+        at = -1
+        while ends := [upto for after, upto in self.merged if after == at and upto > at]:
+            taken.append((at, max(ends)))
+            at = max(ends)
+        return [*taken, *sorted(batch for batch in self.loose if batch > at)]
+
+
+class Manifests:
+    """The manifests of one query and sink."""
+
+    def __init__(self, folder: Path, query_id: str, sink: str) -> None:
+        """Take the folder ``_onceforall/manifests`` of the sink's folder, Spark's query id, and ``sink_code`` of the sink's name."""
+        self.folder = folder / query_id / sink
+        self.query_id = query_id
+        self.sink = sink
+
+    def find(self, batch: int) -> BatchFiles | None:
+        """Return the files of a batch; None when it is not committed.
+
+        Raises:
+            CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: its manifest can't be read.
+        """
+        for _ in range(_TRIES):
+            listing = self._list()
+            covering = [(after, upto) for after, upto in listing.merged if after < batch <= upto]
+            try:
+                if covering:
+                    manifest = self._read(_name(max(covering, key=lambda pair: pair[1])))
+                elif batch in listing.loose:
+                    manifest = self._read(_name(batch))
+                else:
+                    return None
+            except FileNotFoundError:
+                continue  # merged and deleted since
+            found = [each for each in manifest.batches if each.batch == batch]
+            return found[0] if found else None
+        raise self._vanishing()
+
+    def add(self, files: BatchFiles) -> BatchFiles:
+        """Commit a batch, durably, unless it is; return what is committed: another process may have been faster.
+
+        Raises:
+            CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: it can't be written, or read.
+        """
+        listing = self._list()
+        before = [batch for batch in listing.loose if batch < files.batch]
+        before += [upto for _, upto in listing.merged if upto < files.batch]
+        content = encode(Manifest(max(before, default=-1), (files,)), self.query_id, self.sink)
+        make_folder(self.folder)
+        failpoints.hit("file.manifest.before")
+        create(self.folder / _name(files.batch), content)
+        failpoints.hit("file.manifest.after")
+        found = self.find(files.batch)
+        if found is None:
+            raise self._vanishing()
+        return found
+
+    def read(self) -> list[BatchFiles]:
+        """Return all committed batches, in ascending order; see the module's docstring for what concurrent changes do.
+
+        Raises:
+            CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged or missing, or none of ours.
+            OSError: the folder can't be read.
+        """
+        for _ in range(_TRIES):
+            listing = self._list()
+            found = self._read_chain(listing)
+            if found is not None:
+                return found
+        raise self._vanishing()
+
+    def merge(self) -> None:
+        """Merge single manifests, and merged ones, when there are many, and delete what was merged before the last time.
+
+        Raises:
+            The errors of ``read``.
+        """
+        listing = self._list()
+        chain = listing.chain()
+        loose = [link for link in chain if isinstance(link, int)]
+        merged = [link for link in chain if not isinstance(link, int)]
+        todo: Sequence[tuple[int, int] | int] = ()
+        if len(loose) >= MERGE_AFTER:
+            todo = loose
+        elif len(merged) >= MERGE_AFTER:
+            todo = merged
+        if not todo:
+            return
+        manifests = [self._read(_name(link)) for link in todo]
+        if any(one.upto != two.after for one, two in pairwise(manifests)):
+            return  # listed while something was written: the next batch tries again
+        whole = Manifest(manifests[0].after, tuple(batch for manifest in manifests for batch in manifest.batches))
+        if merged and todo is loose and whole.after != merged[-1][1]:
+            return
+        failpoints.hit("file.merge.before")
+        create(self.folder / _name((whole.after, whole.upto)), encode(whole, self.query_id, self.sink))
+        failpoints.hit("file.merge.after")
+        end = merged[-1][1] if merged else -1
+        old: list[tuple[int, int] | int] = [batch for batch in listing.loose if batch <= end]
+        old += [pair for pair in listing.merged if pair not in merged and pair[1] <= end]
+        for link in old:
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / _name(link)).unlink()
+        failpoints.hit("file.merge.deleted")
+
+    def _read_chain(self, listing: _Listing) -> list[BatchFiles] | None:
+        """Return the batches, or None when something was written or deleted meanwhile, so that the folder must be listed again."""
+        found: list[BatchFiles] = []
+        at = -1
+        for link in listing.chain():
+            try:
+                manifest = self._read(_name(link))
+            except FileNotFoundError:
+                return None
+            if manifest.after != at:
+                return None
+            found += manifest.batches
+            at = manifest.upto
+        ends = [upto for _, upto in listing.merged] + list(listing.loose)
+        return found if at == max(ends, default=-1) else None
+
+    def _list(self) -> _Listing:
+        try:
+            names = [path.name for path in self.folder.iterdir()]
+        except FileNotFoundError:
+            names = []
+        loose = frozenset(int(match[1]) for name in names if (match := _LOOSE.fullmatch(name)))
+        merged = frozenset((int(match[1]), int(match[2])) for name in names if (match := _MERGED.fullmatch(name)))
+        return _Listing(loose, merged)
+
+    def _read(self, name: str) -> Manifest:
+        path = self.folder / name
+        manifest = decode(path.read_bytes(), path, self.query_id, self.sink)
+        says = _name(manifest.upto), _name((manifest.after, manifest.upto))
+        if name not in says or (_LOOSE.fullmatch(name) and len(manifest.batches) > 1):
+            raise _foreign(path, f"it is of the batches above {manifest.after} up to {manifest.upto}, and was renamed")
+        return manifest
+
+    def _vanishing(self) -> CorruptEntryError:
+        listing = self._list()
+        at = -1
+        for link in listing.chain():
+            with contextlib.suppress(FileNotFoundError):
+                manifest = self._read(_name(link))
+                if manifest.after != at:
+                    return _corrupt(
+                        self.folder / _name(manifest.after), f"it is missing, and {_name(link)} says that it comes before it"
+                    )
+                at = manifest.upto
+        return _corrupt(self.folder, "manifests come and go without an end")
+
+
+def _name(link: tuple[int, int] | int) -> str:
+    return f"{link}.json" if isinstance(link, int) else f"{link[0]}-{link[1]}.json"
+
+
+def all_of(folder: Path) -> Iterable[Manifests]:
+    """Return the manifests of all queries and sinks below ``_onceforall/manifests``, in the order of their names."""
+    for query in sorted(path for path in folder.iterdir() if path.is_dir()):
+        for sink in sorted(path for path in query.iterdir() if path.is_dir()):
+            yield Manifests(folder, query.name, sink.name)
+
+
+def is_manifest_name(name: str) -> bool:
+    """Tell whether a file of this name may lie in a folder of manifests; temp files have a dot in front."""
+    return bool(_LOOSE.fullmatch(name) or _MERGED.fullmatch(name) or name.startswith("."))
+
+
+def _corrupt(path: Path, reason: str) -> CorruptEntryError:
+    return CorruptEntryError(
+        f"The manifest {path} is damaged: {reason}. Restore it from a backup or a snapshot of the file system; without it readers can't "
+        "tell which files are committed. Don't delete or edit manifests."
+    )
+
+
+def _foreign(path: Path, reason: str) -> ForeignEntryError:
+    return ForeignEntryError(f"{path} does not belong here: {reason}. Move it away, and put back what lay there.")

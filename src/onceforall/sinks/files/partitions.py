@@ -1,0 +1,220 @@
+"""Which rows go to which folder: by the values of columns, and by a time bucket.
+
+A time bucket is a template with fields ``{column:format}``; the format has the directives of ``strftime`` that need no language. Its
+slashes part folders, and folders like ``hour={event_time:%H}`` are read back as columns, as those of ``partition_by`` are.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onceforall.errors import OptionError, RefusedRecordError
+from onceforall.sinks.files.layout import HOME, LONGEST_NAME, LONGEST_PATH, NULL, SPARK_METADATA, hive_folder, plain_folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_DIRECTIVES = "YmdHMSjyGVuUW%"
+_FORMAT = re.compile(rf"(?:[^%]|%[{_DIRECTIVES}])*")
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A folder for rows: relative, and what it says by column."""
+
+    folder: str
+    partition: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True)
+class TimeBucket:
+    """A template of folders. Make it with ``time_bucket``.
+
+    Attributes:
+        template: as the user gave it.
+        pieces: literal texts, and (column, format).
+        zone: the time zone in which timestamps with a zone are formatted; None: the one that they have.
+    """
+
+    template: str
+    pieces: tuple[str | tuple[str, str], ...]
+    zone: str | None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that it formats."""
+        return [piece[0] for piece in self.pieces if not isinstance(piece, str)]
+
+    @property
+    def hive_columns(self) -> list[str]:
+        """The columns that its folders make, as in ``hour={event_time:%H}``."""
+        literal = "".join(piece if isinstance(piece, str) else "\0" for piece in self.pieces)
+        return [part.partition("=")[0] for part in literal.split("/") if "=" in part]
+
+
+def time_bucket(template: str, zone: str | None) -> TimeBucket:
+    """Read a template.
+
+    Raises:
+        OptionError: it is malformed, has no field, or would make folders that readers pass over.
+    """
+    try:
+        parsed = list(string.Formatter().parse(template))
+    except (ValueError, TypeError) as error:
+        raise OptionError(f"time_bucket={template!r} is no template: {error}. {_EXAMPLE}") from error
+    pieces: list[str | tuple[str, str]] = []
+    for literal, column, form, conversion in parsed:
+        if literal:
+            pieces.append(literal)
+        if column is None:
+            continue
+        if not column or conversion or not form or "%" not in form or not _FORMAT.fullmatch(form):
+            raise OptionError(
+                f"time_bucket={template!r}: each field must be {{column:format}}, with a format of %{', %'.join(_DIRECTIVES)}. {_EXAMPLE}"
+            )
+        pieces.append((column, form))
+    bucket = TimeBucket(template, tuple(pieces), zone)
+    if not bucket.columns:
+        raise OptionError(f"time_bucket={template!r} has no field. {_EXAMPLE}")
+    sample = "".join(piece if isinstance(piece, str) else "2026" for piece in pieces).split("/")
+    if any(not part or part[0] in "._=" for part in sample) or sample[0] in {HOME, SPARK_METADATA}:
+        raise OptionError(
+            f"time_bucket={template!r} makes folders that are empty or that readers pass over: no part between slashes may be empty "
+            f"or begin with a dot or an underscore. {_EXAMPLE}"
+        )
+    if any("\0" in name or not name for name in bucket.hive_columns):
+        raise OptionError(
+            f"time_bucket={template!r} makes a column's name of a value: only what follows the = may have fields."
+        )
+    if zone is not None:
+        _check_zone(zone)
+    return bucket
+
+
+_EXAMPLE = "An example: time_bucket='{event_time:%Y-%m-%d--%H}'."
+
+
+def _check_zone(zone: str) -> None:
+    from zoneinfo import ZoneInfo
+
+    try:
+        ZoneInfo(zone)
+    except (ValueError, OSError, LookupError, TypeError) as error:
+        raise OptionError(
+            f"time_bucket_zone={zone!r} is no time zone that this machine knows, such as 'UTC' or 'Europe/Berlin'."
+        ) from error
+
+
+class Partitioner:
+    """Parts record batches by destination."""
+
+    def __init__(self, partition_by: Sequence[str], bucket: TimeBucket | None, root_bytes: int) -> None:
+        """Take the columns, and how long the path of the sink's folder is."""
+        self._partition_by = tuple(partition_by)
+        self._bucket = bucket
+        self._root_bytes = root_bytes
+        self._known: dict[tuple[str | None, ...], Destination] = {}
+
+    def parts(self, rows: pa.RecordBatch, stored: pa.RecordBatch) -> Iterator[tuple[Destination, pa.RecordBatch]]:
+        """Return rows by destination, in their order, without the partition columns.
+
+        Args:
+            rows: as they came, with the zones of their timestamps: these say where each goes.
+            stored: the same rows as they are stored.
+
+        Raises:
+            RefusedRecordError: a value makes a folder's name that no file system takes.
+        """
+        import numpy as np
+
+        data = stored.select([name for name in rows.schema.names if name not in self._partition_by])
+        keys = [_texts(rows.column(name)) for name in self._partition_by]
+        if self._bucket is not None:
+            keys += [_formatted(rows.column(c), f, self._bucket.zone) for c, f in _fields(self._bucket)]
+        if not keys:
+            yield Destination("", ()), data
+            return
+        encoded = [key.dictionary_encode(null_encoding="encode") for key in keys]
+        codes = np.zeros(rows.num_rows, dtype=np.int64)
+        for key in encoded:
+            codes = codes * len(key.dictionary) + key.indices.to_numpy(zero_copy_only=False)
+            # Counted anew each time, so that no product of many columns overflows.
+            _, codes = np.unique(codes, return_inverse=True)
+        order = np.argsort(codes, kind="stable")
+        ends = [*(np.flatnonzero(np.diff(codes[order])) + 1), len(order)]
+        start = 0
+        for end in ends:
+            first = int(order[start])
+            values = tuple(key.dictionary[key.indices[first].as_py()].as_py() for key in encoded)
+            yield self._destination(values), data if end - start == len(order) else data.take(order[start:end])
+            start = end
+
+    def _destination(self, values: tuple[str | None, ...]) -> Destination:
+        known = self._known.get(values)
+        if known is None:
+            if len(self._known) > 10_000:
+                self._known.clear()
+            known = self._known[values] = self._made(values)
+        return known
+
+    def _made(self, values: tuple[str | None, ...]) -> Destination:
+        count = len(self._partition_by)
+        partition = [(name, value or None) for name, value in zip(self._partition_by, values[:count], strict=True)]
+        folders = [hive_folder(name, value) for name, value in partition]
+        if self._bucket is not None:
+            formatted = iter(values[count:])
+            pieces = (piece if isinstance(piece, str) else next(formatted) or NULL for piece in self._bucket.pieces)
+            for text in "".join(pieces).split("/"):
+                name, equals, value = text.partition("=")
+                folders.append(hive_folder(name, None if value == NULL else value) if equals else plain_folder(text))
+                if equals:
+                    partition.append((name, None if value == NULL else value))
+        folder = "/".join(folders)
+        too_long = [name for name in folders if len(name.encode()) > LONGEST_NAME]
+        if too_long or self._root_bytes + len(folder.encode()) > LONGEST_PATH - LONGEST_NAME:
+            raise RefusedRecordError(
+                f"A value makes a folder's name that is too long for a file system ({LONGEST_NAME} bytes for a name, {LONGEST_PATH} "
+                f"for a path): {(too_long or folders)[0][:80]}… Shorten the value in the query, or partition by another column."
+            )
+        return Destination(folder, tuple(partition))
+
+
+def _fields(bucket: TimeBucket) -> list[tuple[str, str]]:
+    return [piece for piece in bucket.pieces if not isinstance(piece, str)]
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    """Return the values as a path has them."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_string(kind):
+        return column
+    if pa.types.is_decimal(kind):
+        return pa.array([None if value is None else format(value, "f") for value in column.to_pylist()], pa.string())
+    return column.cast(pa.string())
+
+
+def _formatted(column: pa.Array, form: str, zone: str | None) -> pa.Array:
+    """Return the values formatted, one text per row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values: Any = column
+    if pa.types.is_timestamp(values.type) and values.type.tz is not None:
+        in_zone = values.cast(pa.timestamp(values.type.unit, zone)) if zone is not None else values
+        values = pc.local_timestamp(in_zone)
+    if pa.types.is_timestamp(values.type):
+        # Few distinct values are left to be formatted.
+        values = pc.floor_temporal(values, unit="second" if "%S" in form else "minute")
+        values = values.cast(pa.timestamp("s"))
+    encoded = values.dictionary_encode(null_encoding="encode")
+    try:
+        texts = [None if value is None else value.strftime(form) for value in encoded.dictionary.to_pylist()]
+    except (ValueError, OverflowError) as error:
+        raise RefusedRecordError(f"A time can't be formatted for a folder's name: {error}. Filter out such rows.") from error
+    return pa.array(texts, pa.string()).take(encoded.indices)

@@ -1,0 +1,285 @@
+"""Reads a folder by its manifests: whole batches only, over all queries and sinks that write there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onceforall.errors import ConfigurationError
+from onceforall.protocol.names import sink_code
+from onceforall.sinks.files.layout import HOME, MANIFESTS, DataFile, local_folder
+from onceforall.sinks.files.manifests import BatchFiles, Layout, all_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import dataset
+    from pyspark.sql import DataFrame, SparkSession
+
+_SPARK_NULL = "\u0001"
+
+
+@dataclass(frozen=True)
+class CommittedBatch:
+    """One committed batch of one sink: Spark's query id, the sink's code (``sink_code`` of its name), and the batch's files."""
+
+    query_id: str
+    sink: str
+    files: BatchFiles
+
+
+def read_files(
+    path: str | os.PathLike[str],
+    *,
+    query_id: str | None = None,
+    sink: str | None = None,
+    from_batch: int | None = None,
+    to_batch: int | None = None,
+    skip_deleted: bool = False,
+) -> CommittedFiles:
+    """Return what is committed in a folder of ``FileSink`` at this moment; it needs no Spark.
+
+    Args:
+        path: the sink's folder.
+        query_id: only this query's.
+        sink: only those of the sink of this name.
+        from_batch: only batches from this one on.
+        to_batch: only batches up to this one, itself included.
+        skip_deleted: leave out data files that are gone: deleted by hand, for retention.
+
+    Returns:
+        A snapshot of the committed files. Each batch is in it whole or not at all, and with it all earlier ones of its query and sink. A
+        later call never returns less. Batches of different queries or sinks are not read at one instant.
+
+    Raises:
+        ConfigurationError: the folder is missing, or no FileSink has ever written there.
+        UnsupportedQueryError: the path is not local.
+        CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged, missing, none of ours or a newer release's.
+        OSError: the folder can't be read.
+    """
+    root = local_folder(path)
+    if not (root / HOME).is_dir():
+        reason = "holds no folder _onceforall: no FileSink has written there" if root.is_dir() else "does not exist"
+        raise ConfigurationError(
+            f"The folder {root} {reason}. Name the folder that FileSink was given; files of others are read with pyarrow or Spark directly."
+        )
+    code = None if sink is None else sink_code(sink)
+    batches = []
+    manifests = all_of(root / MANIFESTS) if (root / MANIFESTS).is_dir() else ()
+    for each in manifests:
+        if query_id not in {None, each.query_id} or code not in {None, each.sink}:
+            continue
+        batches += [
+            CommittedBatch(each.query_id, each.sink, batch)
+            for batch in each.read()
+            if (from_batch is None or batch.batch >= from_batch) and (to_batch is None or batch.batch <= to_batch)
+        ]
+    return CommittedFiles(root, tuple(batches), skip_deleted=skip_deleted)
+
+
+class CommittedFiles:
+    """A snapshot of the committed files of a folder. It doesn't change when more is committed."""
+
+    def __init__(self, root: Path, batches: Sequence[CommittedBatch], *, skip_deleted: bool = False) -> None:
+        self._root = root
+        self.batches = tuple(batches)
+        files = [pair for batch in batches for pair in batch.files.files]
+        self._files: list[tuple[DataFile, Layout]] = [
+            (file, layout) for file, layout in files if not skip_deleted or (root / file.path).exists()
+        ]
+
+    def __repr__(self) -> str:
+        return f"CommittedFiles({str(self._root)!r}, {len(self._files)} files, {self.rows} rows)"
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @property
+    def paths(self) -> list[str]:
+        """The absolute paths of the files, for any reader that takes a list of them."""
+        return [str(self._root / file.path) for file, _ in self._files]
+
+    @property
+    def rows(self) -> int:
+        """How many rows they have; no file is opened for that."""
+        return sum(file.rows for file, _ in self._files)
+
+    @property
+    def bytes(self) -> int:
+        """Their size."""
+        return sum(file.bytes for file, _ in self._files)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of all files, with the partition columns and those that a time bucket makes; without files: none.
+
+        Raises:
+            pyarrow.ArrowTypeError: files that were written at different times have types that have no common one.
+        """
+        import pyarrow as pa
+
+        found: dict[str, pa.Schema] = {}
+        texts: dict[str, None] = {}
+        for file, layout in self._files:
+            if layout.schema not in found:
+                found[layout.schema] = layout.arrow_schema()
+            texts.update(dict.fromkeys(name for name in file.partition if name not in layout.partition_by))
+        schemas = [*found.values(), pa.schema([(name, pa.string()) for name in texts])]
+        return pa.unify_schemas(schemas, promote_options="permissive")
+
+    def dataset(self) -> dataset.Dataset:
+        """Return a pyarrow dataset.
+
+        JSON and compressed CSV are read into memory at once: pyarrow's own dataset of JSON doesn't know all types, and that of CSV
+        doesn't recognise zstd.
+        """
+        from pyarrow import dataset as ds
+
+        parts: list[Any] = []
+        for layout, files in self._by_layout():
+            in_memory = [file for file in files if _is_read_at_once(file, layout)]
+            parts += [ds.dataset(self._text_table(file, layout)) for file in in_memory]
+            if len(in_memory) < len(files):
+                form = _format(layout)
+                fragments = [self._fragment(form, file) for file in files if not _is_read_at_once(file, layout)]
+                parts.append(ds.FileSystemDataset(fragments, self.schema, form))
+        if len(parts) == 1:
+            return parts[0]
+        return ds.dataset(parts) if parts else ds.dataset(self.schema.empty_table())
+
+    def to_arrow(self) -> pa.Table:
+        """Read everything into memory."""
+        return self.dataset().to_table()
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        """Return a DataFrame over exactly these files, with their partition columns.
+
+        Args:
+            spark: a session whose executors see the folder under the same path.
+        """
+        from pyspark.sql.pandas.types import from_arrow_schema
+        from pyspark.sql.types import StructType
+
+        schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
+        frames = []
+        for reading, files in self._by_reading():
+            reader = spark.read.schema(schema).option("basePath", _spark_path(self._root))
+            if reading["format"] == "csv":
+                reader = reader.options(
+                    header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, nullValue=_SPARK_NULL, enforceSchema=False
+                )  # fmt: skip
+            paths = [_spark_path(self._root / file.path) for file in files]
+            frames.append(reader.format(reading["format"]).load(paths).select(*(_quoted(name) for name in self.schema.names)))
+        if not frames:
+            return spark.createDataFrame([], StructType([]))
+        whole = frames[0]
+        for frame in frames[1:]:
+            whole = whole.unionByName(frame)
+        return whole
+
+    def _by_layout(self) -> Iterator[tuple[Layout, list[DataFile]]]:
+        groups: dict[str, tuple[Layout, list[DataFile]]] = {}
+        for file, layout in self._files:
+            groups.setdefault(repr(layout), (layout, []))[1].append(file)
+        yield from groups.values()
+
+    def _by_reading(self) -> Iterator[tuple[Mapping[str, Any], list[DataFile]]]:
+        groups: dict[str, tuple[Mapping[str, Any], list[DataFile]]] = {}
+        for file, layout in self._files:
+            # Spark's CSV reader goes by the position of columns, so that files with others must be read on their own.
+            key = repr(layout) if layout.reading["format"] == "csv" else repr(sorted(layout.reading.items()))
+            groups.setdefault(key, (layout.reading, []))[1].append(file)
+        yield from groups.values()
+
+    def _fragment(self, form: Any, file: DataFile) -> Any:
+        import pyarrow.compute as pc
+        from pyarrow import fs
+
+        guarantee = None
+        for name, text in file.partition.items():
+            value = pc.field(name).is_null() if text is None else pc.field(name) == self._value(name, text)
+            guarantee = value if guarantee is None else guarantee & value
+        path = str(self._root / file.path)
+        return form.make_fragment(path, filesystem=fs.LocalFileSystem(), partition_expression=guarantee)
+
+    def _value(self, name: str, text: str | None) -> Any:
+        import pyarrow as pa
+
+        return pa.scalar(text, pa.string()).cast(self.schema.field(name).type)
+
+    def _text_table(self, file: DataFile, layout: Layout) -> pa.Table:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        from onceforall.sinks.files.json_lines import decoded
+
+        schema = _in_file(layout)
+        with pa.input_stream(str(self._root / file.path), compression="detect") as stream:
+            table = (
+                csv.read_csv(stream, **_csv(layout)) if layout.reading["format"] == "csv" else decoded(stream.read(), schema)
+            )
+        columns = []
+        for field in self.schema:
+            if field.name in file.partition:
+                columns.append(pa.repeat(self._value(field.name, file.partition[field.name]), table.num_rows))
+            elif field.name in schema.names:
+                columns.append(table.column(field.name).cast(field.type))
+            else:
+                columns.append(pa.nulls(table.num_rows, field.type))
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+
+def _is_read_at_once(file: DataFile, layout: Layout) -> bool:
+    kind = layout.reading["format"]
+    return kind == "json" or (kind == "csv" and not file.name.endswith(".csv"))
+
+
+def _in_file(layout: Layout) -> pa.Schema:
+    """Return the columns that stand in a file itself."""
+    import pyarrow as pa
+
+    return pa.schema([field for field in layout.arrow_schema() if field.name not in layout.partition_by])
+
+
+def _format(layout: Layout) -> Any:
+    from pyarrow import dataset as ds
+
+    kind = layout.reading["format"]
+    if kind == "parquet":
+        return ds.ParquetFileFormat()
+    if kind == "orc":
+        return ds.OrcFileFormat()
+    if kind != "csv":
+        raise ConfigurationError(
+            f"Files of the format {kind!r} were written by a newer release of onceforall. Read them with that one."
+        )
+    return ds.CsvFileFormat(**_csv(layout))
+
+
+def _csv(layout: Layout) -> dict[str, Any]:
+    """Return the options with which pyarrow reads CSV as it was written."""
+    from pyarrow import csv
+
+    schema = _in_file(layout)
+    return {
+        "parse_options": csv.ParseOptions(
+            delimiter=layout.reading["delimiter"], newlines_in_values=True, ignore_empty_lines=False
+        ),
+        "convert_options": csv.ConvertOptions(
+            column_types=schema, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+        ),
+        "read_options": csv.ReadOptions(column_names=schema.names, skip_rows=1 if layout.reading["header"] else 0),
+    }
+
+
+def _spark_path(path: Path) -> str:
+    """Return a path that Spark takes literally: it expands ``*`` and its like."""
+    escaped = "".join(f"\\{char}" if char in "*?[]{}\\" else char for char in str(path))
+    return f"file://{escaped}"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

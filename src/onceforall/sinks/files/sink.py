@@ -1,0 +1,362 @@
+"""The file sink: Parquet, ORC, JSON lines or CSV in a local or mounted folder, whole batches by manifests.
+
+A task writes temp files below ``<path>/_onceforall/staging/`` and syncs them; the driver links them to their targets and then creates
+the batch's manifest (modules ``committing`` and ``manifests`` have the steps and the argument for each crash).
+
+Promised: ``read_files`` shows a batch whole or not at all, each row once, and never less than before. What it shows survives a loss of power,
+as far as the disk keeps what it acknowledged.
+
+Not promised: to readers that know no manifest, that a batch appears at once: its files appear one after the other, within milliseconds. They
+never see a row of an aborted attempt, and after a commit they see each row once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from urllib.parse import quote
+
+from onceforall.errors import OnceForAllError, OptionError, SinkCheckError, UnsupportedQueryError
+from onceforall.protocol.entries import Committable
+from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
+from onceforall.sinks.files.columns import check_columns
+from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_few_layouts
+from onceforall.sinks.files.folders import asking_again, delete_folder_of_files
+from onceforall.sinks.files.formats import file_format
+from onceforall.sinks.files.layout import STAGING, local_folder, slim
+from onceforall.sinks.files.manifests import layout_of
+from onceforall.sinks.files.partitions import time_bucket as parsed_bucket
+from onceforall.sinks.files.spark_metadata import DEFAULT_INTERVAL, SparkMetadata
+from onceforall.sinks.files.start_checks import check_folder, check_spark_metadata
+from onceforall.sinks.files.writer import FileTransaction, Plan
+from onceforall.testing import failpoints
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, SparkSession
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger("onceforall.sinks.files")
+
+
+class NewPartition(NamedTuple):
+    """A folder of partition values, for ``on_new_partitions``.
+
+    Attributes:
+        path: the folder, absolute.
+        values: what its name says, by column, as texts; None is null.
+    """
+
+    path: str
+    values: Mapping[str, str | None]
+
+
+class FileSink(TwoPhaseCommitSink):
+    """Writes rows to files in a folder."""
+
+    kind: ClassVar[str] = "file"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: str = "parquet",  # noqa: A002  Spark's own word
+        partition_by: Sequence[str] = (),
+        time_bucket: str | None = None,
+        time_bucket_zone: str | None = None,
+        max_file_bytes: int = 256 << 20,
+        compression: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        max_open_files: int = 50,
+        spark_metadata: str = "refuse",
+        on_new_partitions: Callable[[list[NewPartition]], object] | None = None,
+    ) -> None:
+        """Nothing is touched yet.
+
+        Args:
+            path: the folder, local or mounted, the same for driver and executors; a path or a ``file:`` URL.
+            format: ``parquet``, ``json`` (lines), ``csv`` or ``orc``.
+            partition_by: the columns whose values go into folders' names (``day=2026-11-21``), and not into the files.
+            time_bucket: a template for folders below those, such as ``{event_time:%Y-%m-%d--%H}``; the column stays in the files.
+            time_bucket_zone: the time zone for it; None: the session's. It says nothing to columns without a zone.
+            max_file_bytes: at which size a file is ended and the next one begun; it may be exceeded by one row group.
+            compression: as the format knows it; None: snappy for Parquet, zstd for ORC, none for text.
+            options: the format's own; module ``formats`` lists them.
+            max_open_files: how many files a task has open at most.
+            spark_metadata: what to do where Spark's own file sink has left its log: ``refuse`` or ``continue``.
+            on_new_partitions: called on the driver, after a commit, with the partitions that this run writes to for the first time. It
+                is called again for them at the next commit when it raises, and after a restart.
+
+        Raises:
+            OptionError: naming the argument, the reason and what to use instead.
+            UnsupportedQueryError: the path is on another kind of file system.
+        """
+        self._location = os.fspath(path)
+        self._root = local_folder(path)
+        columns = [partition_by] if isinstance(partition_by, str) else list(partition_by)
+        if not all(isinstance(name, str) and name for name in columns) or len({name.lower() for name in columns}) < len(
+            columns
+        ):
+            raise OptionError(f"partition_by={partition_by!r} must name different columns.")
+        if time_bucket_zone is not None and time_bucket is None:
+            raise OptionError("time_bucket_zone is given without time_bucket. Give both, or leave it out.")
+        for name, value in (("max_file_bytes", max_file_bytes), ("max_open_files", max_open_files)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise OptionError(f"{name}={value!r} must be a whole number of at least 1.")
+        if spark_metadata not in {"refuse", "continue"}:
+            raise OptionError(f"spark_metadata={spark_metadata!r} must be 'refuse' or 'continue'.")
+        if on_new_partitions is not None and not callable(on_new_partitions):
+            raise OptionError(f"on_new_partitions={on_new_partitions!r} must be a function.")
+        bucket = None if time_bucket is None else parsed_bucket(time_bucket, time_bucket_zone)
+        form = file_format(format, compression, options)
+        self._plan = Plan(str(self._root), form, tuple(columns), bucket, max_file_bytes, max_open_files)
+        self._spark_metadata = spark_metadata
+        self._interval = DEFAULT_INTERVAL
+        self._on_new_partitions = on_new_partitions
+        self._make_driver_side()
+
+    def _make_driver_side(self) -> None:
+        self._folder = Folder(self._root)
+        self._lock = threading.Lock()
+        self._announced: set[str] = set()
+        self._unannounced: dict[str, NewPartition] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The callback is the driver's, and may hold what can't be pickled: a session, a connection.
+        return {**self._copied(), "_on_new_partitions": None}
+
+    def _copied(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in {"_folder", "_lock", "_announced", "_unannounced"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make_driver_side()
+
+    def __copy__(self) -> FileSink:
+        made = FileSink.__new__(type(self))
+        made.__setstate__(self._copied())
+        return made
+
+    def __repr__(self) -> str:
+        return f"FileSink({str(self._root)!r}, format={self._plan.form.kind!r})"
+
+    @property
+    def default_name(self) -> str:
+        """``file-<path>``."""
+        return f"file-{quote(str(self._root), safe='')}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Two-phase, without any timeout; files are only ever added, so ``append`` is the only output mode."""
+        return Capabilities(two_phase=True, output_modes=frozenset({"append"}))
+
+    def columns(self, schema: StructType) -> list[Column]:
+        """Return all columns, as they are.
+
+        Raises:
+            SchemaError: one can't be stored, or one that partition_by or time_bucket name is missing or of a wrong type.
+        """
+        check_columns(schema, self._plan.form.kind, self._plan.partition_by, self._plan.bucket)
+        return super().columns(schema)
+
+    # --- in the tasks ------------------------------------------------------------------------------------------------------
+
+    def begin_transaction(self, attempt: TaskAttempt) -> FileTransaction:
+        """Make the attempt's folder; errors as those of ``FileTransaction``."""
+        return FileTransaction(self._plan, attempt)
+
+    def invoke(self, transaction: FileTransaction, rows: pa.RecordBatch) -> None:
+        """Write rows to temp files.
+
+        Raises:
+            AttemptFailedError: the file system refuses; the message names the folder.
+            RefusedRecordError: a value that can't be stored.
+        """
+        transaction.write(rows)
+
+    def pre_commit(self, transaction: FileTransaction) -> Committable | None:
+        """End and sync the temp files.
+
+        Returns:
+            ``name`` of the attempt, ``files`` (of each the folder where it will be, relative to the sink's, its ordinal, rows and bytes) with their
+            ``extension``, and ``layout``: how to read them; None without rows. About 100 bytes per file.
+
+        Raises:
+            AttemptFailedError, RefusedRecordError: as ``invoke``.
+        """
+        files = transaction.finish()
+        if not files or transaction.schema is None:
+            delete_folder_of_files(transaction.staging)
+            return None
+        layout = layout_of(transaction.schema, self._plan.partition_by, self._plan.form.body())
+        return {
+            "name": transaction.name,
+            "extension": self._plan.form.extension,
+            "files": [slim(file) for file in files],
+            "layout": layout.body(),
+        }
+
+    def discard(self, transaction: FileTransaction) -> None:
+        """Delete the temp files. Nothing is done to a transaction that ``pre_commit`` has returned."""
+        transaction.discard()
+
+    # --- on the driver -----------------------------------------------------------------------------------------------------
+
+    def check(self, start: StartInfo) -> None:
+        """Make the folder, and see that files can be written and moved there, and that nothing foreign lies under our names.
+
+        Raises:
+            SinkCheckError: naming the folder, the reason and the remedy.
+            UnsupportedQueryError: paths without a scheme are not local in this session.
+        """
+        if start.spark is not None:
+            self._check_session(start.spark)
+        check_folder(self._root)
+        check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
+
+    def _check_session(self, spark: SparkSession) -> None:
+        from onceforall.runs import default_scheme
+
+        scheme = default_scheme(spark)
+        if scheme != "file" and not self._location.startswith("file:"):
+            raise UnsupportedQueryError(
+                f"The folder {self._location} has no scheme, and fs.defaultFS makes it one on {scheme}:. FileSink writes to local or locally "
+                "mounted file systems only; if this is one, say so with file:/."
+            )
+        interval = spark.conf.get("spark.sql.streaming.fileSink.log.compactInterval", str(DEFAULT_INTERVAL))
+        self._interval = int(interval or DEFAULT_INTERVAL)
+
+    def _spark_log(self) -> SparkMetadata:
+        return SparkMetadata(self._root, self._interval)
+
+    def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
+        """See that every temp file is whole and every target free, and that nothing else can stop a commit.
+
+        Raises:
+            AttemptFailedError: a file is missing or changed, a name is taken, or a folder can't be used.
+            SinkCheckError: Spark's log has appeared in the folder.
+            SinkUnavailableError: the file system gives no answer.
+        """
+        if not committables:
+            return committables
+        with asking_again("look at the temp files", self._root):
+            self._folder.confirm([_read(c) for c in committables])
+            check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
+        failpoints.hit("file.confirm.after")
+        return with_few_layouts(committables)
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
+        """Give the files their names, and the batch its manifest; see module ``committing``.
+
+        Raises:
+            SinkUnavailableError: the file system refuses; to be asked again.
+            CommitLogError: a manifest is damaged; to be asked again when it is restored.
+        """
+        if not committables:
+            return CommitReport()
+        with asking_again(f"commit batch {permit.batch}", self._root):
+            report = self._folder.commit(permit.batch, committables)
+            if not report.lost and not report.in_doubt:
+                prepared = [_read(c) for c in committables]
+                self._continue_spark_log(permit.batch, prepared)
+                self._merge(prepared[0])
+                self._announce(prepared)
+        return report
+
+    def _continue_spark_log(self, batch: int, prepared: Sequence[Prepared]) -> None:
+        log = self._spark_log()
+        if self._spark_metadata == "continue" and log.exists():
+            recorded = self._folder.manifests(prepared[0].name).find(batch)
+            assert recorded is not None
+            log.add([file for file, _ in recorded.files])
+
+    def _merge(self, prepared: Prepared) -> None:
+        try:
+            self._folder.manifests(prepared.name).merge()
+        except (OnceForAllError, OSError) as error:
+            _log.warning("Merging the manifests in %s did not succeed and is tried again later: %s", self._root, error)
+
+    def _announce(self, prepared: Sequence[Prepared]) -> None:
+        if self._on_new_partitions is None:
+            return
+        with self._lock:
+            for file in (file for transaction in prepared for file in transaction.files):
+                folder = _hive_part(file.folder)
+                if file.partition and folder not in self._announced:
+                    self._unannounced[folder] = NewPartition(str(self._root / folder), dict(file.partition))
+            todo = dict(self._unannounced)
+        if not todo:
+            return
+        try:
+            self._on_new_partitions(list(todo.values()))
+        except Exception as error:  # noqa: BLE001  a user's function can't undo a commit
+            _log.warning(
+                "on_new_partitions failed and is called again with the next batch, for %d partitions in %s: %s: %s",
+                len(todo), self._root, type(error).__name__, error,
+            )  # fmt: skip
+            return
+        with self._lock:
+            self._announced.update(todo)
+            for folder in todo:
+                self._unannounced.pop(folder, None)
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        """Delete the temp files of attempts that will never be decided; nothing else.
+
+        Raises:
+            SinkUnavailableError: at least one may still be there.
+        """
+        with asking_again("delete temp files", self._root):
+            for committable in committables:
+                delete_folder_of_files(self._folder.staging(_read(committable).attempt))
+                failpoints.hit("file.abort.deleted")
+
+    def retire(self, committables: Sequence[Committable]) -> None:
+        """Delete what is left of lost transactions; committed ones keep their files.
+
+        Raises:
+            SinkUnavailableError: at least one is not gone yet.
+        """
+        with asking_again("delete the rest of lost files", self._root):
+            for committable in committables:
+                self._folder.retire(_read(committable))
+
+    def recover(self, sweep: Sweep) -> int:
+        """Delete the temp files of all attempts that the sweep covers, and return how many attempts those were.
+
+        Raises:
+            SinkUnavailableError: not all could be looked at.
+        """
+        count = 0
+        with asking_again("look for temp files", self._root):
+            try:
+                names = os.listdir(self._root / STAGING)  # noqa: PTH208  names, not paths
+            except FileNotFoundError:
+                return 0
+            self._folder.delete_temporary_manifests(sweep.query_id)
+            for name in names:
+                if sweep.covers_name(name):
+                    count += delete_folder_of_files(self._root / STAGING / name)
+                    failpoints.hit("file.recover.deleted")
+        return count
+
+
+def _hive_part(folder: str) -> str:
+    """Return a folder without what follows its last ``name=value``: a catalogue knows no other folders."""
+    parts = folder.split("/")
+    while parts and "=" not in parts[-1]:
+        parts.pop()
+    return "/".join(parts)
+
+
+def _read(committable: Committable) -> Prepared:
+    try:
+        return read_prepared(committable)
+    except ValueError as error:
+        raise SinkCheckError(f"A committable of FileSink is damaged: {error}. Restore the commit log from a backup.") from error
+
+
+__all__ = ["FileSink", "NewPartition"]

@@ -1,0 +1,106 @@
+"""What is checked at start, before any data moves: the folder, its file system, and what lies in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from pathlib import Path
+
+from onceforall.errors import SinkCheckError
+from onceforall.sinks.files.folders import explained, make_folder
+from onceforall.sinks.files.layout import HOME, MANIFESTS, SPARK_METADATA, STAGING
+from onceforall.sinks.files.manifests import is_manifest_name
+from onceforall.sinks.files.spark_metadata import SparkMetadata
+
+_PROBE = ".onceforall-probe-"
+_PROBE_LIFE_S = 3600.0
+"""A younger probe may be another query's that starts at this moment; an older one is a killed process's."""
+
+
+def check_folder(root: Path) -> None:
+    """Make the folder and ours in it, and see that files can be written there and moved to it.
+
+    Raises:
+        SinkCheckError: naming the folder, the reason and the remedy.
+    """
+    if os.path.lexists(root) and not root.is_dir():
+        raise SinkCheckError(f"{root} is a file, not a folder. Move it away, or give FileSink another path.")
+    try:
+        make_folder(root)
+    except OSError as error:
+        raise SinkCheckError(f"The folder {root} can't be made: {explained(error)}.") from error
+    for name in (HOME, STAGING, MANIFESTS):
+        folder = root / name
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise SinkCheckError(f"{folder} is no folder, and FileSink needs that name for its own. Move it away.")
+        try:
+            make_folder(folder)
+        except OSError as error:
+            raise SinkCheckError(f"The folder {folder} can't be made: {explained(error)}.") from error
+        if folder.stat().st_dev != root.stat().st_dev:
+            raise SinkCheckError(
+                f"{folder} is on another file system than {root}, so that files can't get from there to here at once. Undo that mount or "
+                "symbolic link."
+            )
+    _check_links(root)
+    _check_foreign(root)
+
+
+def _check_links(root: Path) -> None:
+    """Do once what every commit does: a link from the temp files' folder to the sink's."""
+    for old in [*root.glob(f"{_PROBE}*"), *(root / STAGING).glob(f"{_PROBE}*")]:
+        with contextlib.suppress(OSError):
+            if time.time() - old.lstat().st_mtime > _PROBE_LIFE_S:
+                old.unlink()
+    name = f"{_PROBE}{secrets.token_hex(8)}"
+    temporary, target = root / STAGING / name, root / name
+    try:
+        temporary.touch(exist_ok=False)
+        os.link(temporary, target)
+    except OSError as error:
+        raise SinkCheckError(
+            f"FileSink can't write in {root}, or can't make a hard link from {temporary.parent} to it: {explained(error)}. It needs a file "
+            "system with hard links (ext4, xfs, btrfs, NFS), and a folder that its user owns."
+        ) from error
+    finally:
+        for path in (target, temporary):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _check_foreign(root: Path) -> None:
+    """Refuse what others have put under our names: it could be taken for ours."""
+    home = root / HOME
+    strange = [path for path in home.iterdir() if path.name not in {"staging", "manifests"}]
+    for query in (root / MANIFESTS).iterdir():
+        if not query.is_dir():
+            strange.append(query)
+            continue
+        for sink in query.iterdir():
+            strange += [path for path in sink.iterdir() if not is_manifest_name(path.name)] if sink.is_dir() else [sink]
+    if strange:
+        raise SinkCheckError(
+            f"{strange[0]} was not written by FileSink, and {home} is for its own files only ({len(strange)} such). Move it away."
+        )
+
+
+def check_spark_metadata(root: Path, choice: str, log: SparkMetadata) -> None:
+    """Refuse a folder whose readers would not see what we write; with ``choice="continue"``, see that its log can be kept.
+
+    Raises:
+        SinkCheckError: naming the folder and the choices.
+    """
+    if not log.exists():
+        return
+    if choice == "refuse":
+        raise SinkCheckError(
+            f"{root} holds {SPARK_METADATA}, the log of Spark's own file sink. Spark's readers trust it, so they would silently not see what "
+            "is written here. Set spark_metadata='continue', which keeps that log too (the plain query must never write there again), or write "
+            "to another folder."
+        )
+    try:
+        log.check()
+    except OSError as error:
+        raise SinkCheckError(f"Spark's log {root / SPARK_METADATA} can't be read: {explained(error)}.") from error

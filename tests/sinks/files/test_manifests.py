@@ -1,0 +1,128 @@
+"""Manifests: the chain of batches, merging, damage, and what late writers do to it."""
+
+import json
+
+import pytest
+
+from onceforall import read_files
+from onceforall.errors import CorruptEntryError, ForeignEntryError, NewerEntryError
+from onceforall.protocol.names import sink_code
+from onceforall.sinks.files import manifests
+from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
+
+
+@pytest.fixture
+def merging(monkeypatch):
+    monkeypatch.setattr(manifests, "MERGE_AFTER", 3)
+
+
+def folder_of(root):
+    return root / "_onceforall" / "manifests" / QUERY / sink_code("out")
+
+
+def names(root):
+    return sorted(path.name for path in folder_of(root).iterdir())
+
+
+def write(root, batches):
+    sink = checked(root)
+    return [commit(sink, batch, numbers(1, batch)) for batch in batches]
+
+
+def batches(root):
+    return [batch.files.batch for batch in read_files(root).batches]
+
+
+def test_few_files_hold_many_batches(tmp_path, merging):
+    write(tmp_path, [*range(9), 12, 15, 20, 21])
+    assert batches(tmp_path) == [*range(9), 12, 15, 20, 21]
+    merged = [name for name in names(tmp_path) if "-" in name]
+    assert (
+        merged == sorted(["-1-2.json", "2-5.json", "5-8.json", "8-20.json", "-1-8.json"])[: len(merged)]
+        or "8-20.json" in merged
+    )
+    assert len(names(tmp_path)) <= 10
+    assert sorted(read_files(tmp_path).to_arrow().column("n").to_pylist()) == [*range(9), 12, 15, 20, 21]
+
+
+def test_merging_goes_on_for_long_and_keeps_few_files(tmp_path, merging):
+    write(tmp_path, range(60))
+    assert batches(tmp_path) == list(range(60))
+    assert len(names(tmp_path)) < 20
+
+
+def test_an_old_batch_is_known_after_its_manifest_was_merged_and_deleted(tmp_path, merging):
+    decided = write(tmp_path, range(8))
+    assert "0.json" not in names(tmp_path)
+    before = names(tmp_path)
+    assert checked(tmp_path).commit(permit(0), decided[0]).completed
+    assert names(tmp_path) == before
+
+
+def test_a_manifest_that_comes_late_is_not_looked_at_and_is_deleted(tmp_path, merging):
+    write(tmp_path, range(2))
+    late = (folder_of(tmp_path) / "0.json").read_bytes()
+    write(tmp_path, range(2, 7))
+    assert "0.json" not in names(tmp_path)
+    (folder_of(tmp_path) / "0.json").write_bytes(late)
+    assert batches(tmp_path) == list(range(7))
+    write(tmp_path, range(7, 11))
+    assert "0.json" not in names(tmp_path)
+
+
+def test_another_batch_under_the_same_number_is_in_doubt(tmp_path):
+    write(tmp_path, [0])
+    sink = checked(tmp_path)
+    other = sink.confirm([prepared(sink, numbers(1, 5))])
+    report = sink.commit(permit(0), other)
+    assert "was committed without it" in report.in_doubt[0].reason
+    assert read_files(tmp_path).rows == 1
+
+
+@pytest.mark.parametrize("name", ["1.json", "0.json"])
+def test_a_missing_manifest_is_noticed_and_named(tmp_path, name):
+    write(tmp_path, range(3))
+    (folder_of(tmp_path) / name).unlink()
+    with pytest.raises(CorruptEntryError, match=f"{name}.*missing"):
+        read_files(tmp_path)
+
+
+def test_a_damaged_manifest_is_noticed_and_named(tmp_path):
+    write(tmp_path, range(2))
+    path = folder_of(tmp_path) / "0.json"
+    content = path.read_bytes()
+    for damaged in (
+        content.replace(b'"rows":1', b'"rows":2', 1),
+        content[:-20],
+        b"",
+        b"[1]",
+        content.replace(b"part-", b"../t-"),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises((CorruptEntryError, ForeignEntryError), match=str(path)):
+            read_files(tmp_path)
+    path.write_bytes(content)
+    assert read_files(tmp_path).rows == 2
+
+
+def test_a_manifest_in_a_strange_place_is_refused(tmp_path):
+    write(tmp_path, range(2))
+    path = folder_of(tmp_path) / "0.json"
+    content = path.read_bytes()
+    (folder_of(tmp_path) / "7.json").write_bytes(content)
+    with pytest.raises(ForeignEntryError, match=r"7\.json"):
+        read_files(tmp_path)
+    (folder_of(tmp_path) / "7.json").unlink()
+    strange = folder_of(tmp_path).parent / "another-sink"
+    strange.mkdir()
+    (strange / "0.json").write_bytes(content)
+    with pytest.raises(ForeignEntryError, match="copied"):
+        read_files(tmp_path)
+
+
+def test_a_newer_releases_manifest_is_told_apart(tmp_path):
+    write(tmp_path, [0])
+    path = folder_of(tmp_path) / "0.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "onceforall": 2}))
+    with pytest.raises(NewerEntryError, match="newer release"):
+        read_files(tmp_path)
