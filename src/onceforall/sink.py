@@ -1,33 +1,74 @@
-"""The contract of a two-phase sink, and its small value types.
+"""The contract of a two-phase sink, and its small value types. ``docs/own-sink.md`` builds one; ``onceforall.testing.conformance`` checks one.
 
-A sink is one object that is created by the user on the driver, pickled to the executors, and used on both sides:
+A sink is one object that the user creates on the driver, and that is used on both sides: each run takes a copy (``copy.copy``) for the
+driver, and pickles it to the executors. In this order, for a batch:
 
-==================  ========  ==========================================================================================
-method              where     when
-==================  ========  ==========================================================================================
-``check``           driver    once per start, before any data moves; raises what would fail later
-``columns``         driver    once per write; what of the rows the sink takes
-``begin_transaction``  task   once per task attempt that has rows, before the first ``invoke``
-``invoke``          task      once per Arrow record batch
-``pre_commit``      task      once, after the last ``invoke``; from its return on, only the driver may end the transaction
-``confirm``         driver    once per batch and sink, when all tasks have pre-committed, right before the decision
-``discard``         task      instead of ``pre_commit`` and after a failure of it; best effort
-``commit``          driver    after the durable decision, until it has an answer; again after a crash, in another process
-``abort``           driver    for an attempt that will never be decided
-``retire``          driver    after DONE: fence committed transactions whose handles must not be used again
-``recover``         driver    at each start and now and then: abort what a ``Sweep`` covers
-``secrets``         driver    at each job; the tasks find the values in their ``TaskAttempt``
-==================  ========  ==========================================================================================
+=====================  ======  =============================================================================================
+method                 where   when, and how often
+=====================  ======  =============================================================================================
+``check``              driver  at ``start()`` and again with the run's query id, before any data moves
+``columns``            driver  at ``start()`` and once or more per write: what of the rows the sink takes
+``recover``            driver  at each start after ``commit`` of what is decided, after an abort, and now and then in a thread of its own
+``secrets``            driver  once per batch; the tasks find the values in ``TaskAttempt.secrets``
+``begin_transaction``  task    once per task attempt and write, before its first row; without rows it isn't called at all
+``invoke``             task    once per Arrow record batch of at least one row
+``pre_commit``         task    once, after the last ``invoke``, on a thread beside those of the task's other sinks and writes
+``discard``            task    when anything of the task fails, be it another sink: before, after or instead of ``pre_commit``
+``confirm``            driver  once per batch for all its committables, when all tasks have ended, right before the decision
+``commit``             driver  after the durable decision, until it has an answer; the same again after a crash, in another process
+``retire``             driver  after DONE: fence committed transactions whose handles must not be used again; and lost ones
+``abort``              driver  for an attempt that will never be decided
+``close``              driver  at the end of a run, and after the checks of ``start()``
+=====================  ======  =============================================================================================
 
-``commit``, ``abort``, ``retire`` and ``recover`` are idempotent and may run in several processes at once. ``pre_commit`` and ``confirm``
-exhaust every reason to refuse: after the decision a sink may be away (``SinkUnavailableError``, asked again), but may not say no.
+With ``Capabilities.empty_batches`` a write without any row gets a transaction on the driver: ``begin_transaction``, then ``pre_commit``.
 
-What a system can no longer commit though it was decided, because it forgot or aborted it by itself, a sink reports as *lost* if it
-has proof, and as *in doubt* if it has none. The lost is written again, by a replay of the tasks that wrote it or from kept rows
+**Concurrency.** In a task ``pre_commit`` of two transactions of one object may run at once, nothing else does. Tasks run in several processes, and
+one process runs many, one after the other: of several batches, attempts and queries. On the driver one thread goes through a batch, and another
+one may call ``recover`` at any time beside it. Another process may do all of that for the same query: a driver that was thought dead and was only
+frozen, with its tasks.
+
+**Any instruction may be the last.** ``commit``, ``abort``, ``retire`` and ``recover`` are idempotent: in another process, at once in several, after having
+been cut off anywhere, and for what was committed or aborted long ago (``abort`` of something committed does nothing, ``commit`` of something
+committed is a success, and adds nothing even when later batches are there by now). Nobody waits for ever for a lock that a frozen process holds.
+
+**The decision.** ``pre_commit`` and ``confirm`` exhaust every reason to refuse: what they return is durable, is seen by no reader, and can be
+completed by any process that knows the committable. After the decision a sink may be away (``SinkUnavailableError``), but it may not say no.
+
+**What a sink may rely on.**
+
+- ``commit`` has a permit, and only a durable decision makes one. Nothing that a decision names is ever given to ``abort``, nor covered by a sweep
+  before it is complete.
+- A batch begins when the one before it is complete on every sink.
+- A sweep of the run's own generation (``Sweep.own``) comes only when no task of the batch is writing any more, except for losing attempts.
+- Sweeps of older generations are repeated, so that what a late task leaves behind one is found by the next.
+- ``TaskAttempt.name`` is given to one attempt only, for ever.
+
+**A committable** is a JSON object of less than 64 KiB with no secret in it. Its text ``name`` is unique among the sink's task attempts of a
+batch, names the transaction in the world, and is what ``Sweep.covers`` or ``covers_name`` is asked. All committables of a batch are in
+one entry of the commit log, which others may read and which later releases of the sink must understand. The library adds the keys ``task``, ``rows`` (where rows
+are kept) and, in ``TaskAttempt.reusable``, ``batch``: a sink has none of its own under these names, and hands back what it doesn't know.
+
+**What to raise.**
+
+=========================  ==================================================================================================
+``OptionError``            the constructor: an argument is out of its range
+``SchemaError``            ``columns``, ``check``: a column is missing or can't be stored; the message names it
+``SinkCheckError``         ``check``: the system refuses what will be needed; the message names the remedy
+``RefusedRecordError``     ``invoke``, ``pre_commit``, ``confirm``: a row that no replay can write; the message shows which. The task isn't repeated
+``AttemptFailedError``     the same: this attempt failed, and a replay may succeed. Spark repeats a failed task as often as it is told to
+``SinkUnavailableError``   on the driver: no answer from the system. After the decision it is asked again until there is one; sweeps and aborts are made later
+=========================  ==================================================================================================
+
+Any other exception counts as ``AttemptFailedError`` before the decision, and as ``SinkUnavailableError`` after it. No message shows a secret.
+
+What a system can no longer commit though it was decided, because it forgot or aborted it by itself, ``commit`` reports as *lost* if there
+is proof, and as *in doubt* if there is none. The lost is written again, by a replay of the tasks that wrote it or from kept rows
 (``redo="durable"``), in new transactions.
 
-A pickled sink holds no secret value: its ``__getstate__`` leaves it out, ``secrets`` tells it on the driver, and module
-``onceforall.secrets`` brings it to the tasks. A secret may also be a function, which is pickled as code and called where it is needed.
+**Pickling.** A pickled sink holds no secret value: its ``__getstate__`` leaves it out, ``secrets`` tells it on the driver, and module
+``onceforall.secrets`` brings it to the tasks. A sink that does so needs a ``__copy__`` that keeps it: the driver's own copy needs the value. A
+secret may also be a function, which is pickled as code and called where it is needed. Connections and locks are made where they are used.
 """
 
 from __future__ import annotations
@@ -62,15 +103,17 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a sink can do.
+    """What a sink can do. ``start()`` refuses, with the reason, what can't be exactly-once (``protocol.eligibility``).
 
     Attributes:
         two_phase: a prepared transaction survives the process that prepared it, and another process can complete it.
         transaction_timeout_ms: after which time the system aborts an open transaction by itself; None: never. The coordinator
             decides a batch only with enough of it left.
-        delivery: ``exactly_once``, ``at_least_once`` or ``none``; the latter two take no part in the decision.
-        idempotent: writing the same rows once more has no further effect, so that ``exactly_once`` holds without ``two_phase``.
-        output_modes: the output modes of a query that the sink can serve.
+        delivery: ``exactly_once``, ``at_least_once`` or ``none``; the latter two take no part in the decision: ``pre_commit`` returns None.
+            With ``exactly_once`` and neither ``two_phase`` nor ``idempotent`` the query doesn't start.
+        idempotent: writing the same rows once more has no further effect, so that ``exactly_once`` holds without ``two_phase``;
+            ``pre_commit`` then returns None, when the rows are durable and visible.
+        output_modes: the output modes of a query that the sink can serve; a query with another one doesn't start.
         one_task_per_key: the columns, as ``columns`` names them, whose equal values must all come to one task of a batch; the rows
             are shuffled for that, in a job of this sink's own. Empty: any task may get any row.
         empty_batches: a write without any row still needs a transaction (one that replaces what is there); it is
@@ -206,21 +249,28 @@ class TwoPhaseCommitSink(ABC):
 
     @abstractmethod
     def begin_transaction(self, attempt: TaskAttempt) -> Any:
-        """Open a transaction in a task and return the sink's own object for it."""
+        """Open a transaction in a task and return the sink's own object for it.
+
+        It stays in this process. Earlier attempts of the task, and earlier batches' attempts, may still be writing theirs.
+        """
 
     @abstractmethod
     def invoke(self, transaction: Any, rows: pa.RecordBatch) -> None:
-        """Write rows (the columns of ``columns``) within the transaction."""
+        """Write rows within the transaction: the columns of ``columns``, at least one row. No reader sees them yet."""
 
     @abstractmethod
     def pre_commit(self, transaction: Any) -> Committable | None:
-        """Make everything written durable and ready to commit; return its committable, or None when nothing needs a commit."""
+        """Make everything written durable and ready to commit, and return its committable; from then on only the driver ends it.
+
+        Returns:
+            What another process needs to commit or abort it; None when nothing needs a commit (and nothing is left to sweep).
+        """
 
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
         """Look at all prepared transactions of a batch once more, on the driver, right before the decision.
 
         Returns:
-            The committables, perhaps with what a later proof of their outcome needs.
+            The committables, in their order, perhaps with what a later proof of their outcome needs.
 
         Raises:
             OnceForAllError: the batch must not be decided; the attempt is aborted.
@@ -251,6 +301,8 @@ class TwoPhaseCommitSink(ABC):
 
         Raises:
             SinkUnavailableError: at least one may still be open; a sweep finds it later.
+
+        What is committed already stays so; what is gone already is no error.
         """
 
     def retire(self, committables: Sequence[Committable]) -> None:

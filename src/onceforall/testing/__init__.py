@@ -1,1 +1,5 @@
-"""Tools for proving exactly-once: crash points in the production code (``failpoints``), a network with late requests (``proxy``)."""
+"""Tools for proving exactly-once.
+
+``conformance`` checks any sink against the contract; ``failpoints`` are crash points in the production code; ``proxy`` is a network
+with late requests.
+"""

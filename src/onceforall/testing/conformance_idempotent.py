@@ -1,0 +1,154 @@
+"""The cases of the conformance suite for a sink without two-phase commit in which writing once more has no further effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onceforall.testing.conformance_crashes import asked_for, crash_lines
+from onceforall.testing.conformance_driver import Driver
+from onceforall.testing.conformance_world import Case, CaseFunction, SkipCase, register
+
+CASES: dict[str, CaseFunction] = {}
+_case = register(CASES)
+
+
+def _write(driver: Driver, numbers: Sequence[int], **parts: Any) -> None:
+    committable = driver.begin(**parts).invoke(numbers).pre_commit()
+    driver.case.expect(
+        committable is None, f"pre_commit returned {committable}, but a sink without two-phase commit has nothing to commit."
+    )
+
+
+@_case
+def each_row_is_there_once(case: Case) -> None:
+    """When ``pre_commit`` returns, every row is there once; no committable, nothing left over, nothing to recover."""
+    driver, rows = case.driver(), case.numbers(4)
+    _write(driver, rows)
+    case.visible(rows)
+    for one in (driver, case.driver(generation=2)):
+        found = one.recover(own=True)
+        case.expect(found == 0, f"recover returned {found}, but such a sink leaves nothing undecided.")
+    case.visible(rows)
+
+
+@_case
+def written_twice(case: Case) -> None:
+    """The same rows again, by another attempt, batch or generation, have no further effect."""
+    driver, rows = case.driver(), case.numbers()
+    _write(driver, rows)
+    _write(driver, rows, slot=1)
+    _write(driver, rows, batch=2)
+    _write(case.driver(generation=2), rows)
+    case.visible(rows)
+
+
+@_case
+def two_tasks_at_once(case: Case) -> None:
+    """Two tasks write other rows at the same time, in two processes, from a pickled sink."""
+    driver, rows = case.driver(), case.numbers(4)
+    tasks = [case.task_process(driver).begin(partition=i, slot=i) for i in range(2)]
+    for i in range(2):
+        tasks[i].invoke(rows[i : i + 1])
+    for i in range(2):
+        tasks[i].invoke(rows[2 + i : 3 + i])
+    for task in tasks:
+        task.pre_commit()
+    case.visible(rows)
+
+
+@_case
+def two_attempts_of_one_task(case: Case) -> None:
+    """A losing attempt writes the same rows at any time; they are there once."""
+    driver, rows = case.driver(), case.numbers()
+    late = case.task_process(driver)
+    task = late.begin(slot=0).invoke(rows[:2])
+    late.freeze()
+    _write(driver, rows, slot=1)
+    case.visible(rows)
+    late.wake()
+    task.invoke(rows[2:]).pre_commit()
+    case.visible(rows)
+
+
+@_case
+def task_without_rows(case: Case) -> None:
+    """A transaction that gets no rows does nothing."""
+    driver = case.driver()
+    committable = driver.begin().pre_commit()
+    case.expect(committable is None, f"pre_commit returned {committable} for no rows.")
+    case.visible()
+
+
+@_case
+def failed_task_is_repeated(case: Case) -> None:
+    """After a failed attempt, its repetition leaves each row there once."""
+    driver, rows = case.driver(), case.numbers()
+    driver.begin(slot=0).discard()
+    driver.begin(slot=1).invoke(rows[:2]).discard()
+    task = driver.begin(slot=2).invoke(rows)
+    task.pre_commit()
+    task.discard()
+    _write(driver, rows, slot=3)
+    case.visible(rows)
+
+
+@_case
+def killed_between_calls(case: Case) -> None:
+    """A task that is killed after any call is repeated by the next generation, and each row is there once."""
+    seen = []
+    for batch, last in enumerate(("begin", "invoke", "pre_commit"), start=1):
+        driver, rows = case.driver(generation=2 * batch - 1), case.numbers()
+        task = driver.begin(batch=batch)
+        if last != "begin":
+            task.invoke(rows)
+        if last == "pre_commit":
+            task.pre_commit()
+        driver.kill()
+        successor = case.driver(generation=2 * batch)
+        successor.recover()
+        _write(successor, rows, batch=batch)
+        seen.append(rows)
+        case.visible(*seen)
+
+
+@_case
+def killed_while_writing(case: Case) -> None:
+    """The same for a task that is killed anywhere in ``invoke`` or ``pre_commit``."""
+    asked_for(case)
+    driver, rows = case.driver(), case.numbers()
+    total = driver.lines("write", transaction=driver.begin().number, numbers=rows)
+    seen = [rows]
+    for line in crash_lines(case, total):
+        rows = case.numbers()
+        process = case.driver()
+        task = process.begin(batch=1 + line)
+        process.crashes_in("write", line, transaction=task.number, numbers=rows)
+        process.kill()
+        _write(driver, rows, batch=1 + line, slot=1)
+        seen.append(rows)
+        case.visible(*seen)
+
+
+@_case
+def next_batch_goes_on(case: Case) -> None:
+    """Batch follows batch in the same process, also after ``close``."""
+    driver, seen = case.driver(), []
+    for batch in range(1, 4):
+        rows = case.numbers()
+        _write(driver, rows, batch=batch)
+        driver.call("close")
+        seen.append(rows)
+        case.visible(*seen)
+
+
+@_case
+def no_secret_is_shown(case: Case) -> None:
+    """No secret is in a pickle or a representation (in errors the suite looks in every case)."""
+    if not case.under.secrets:
+        raise SkipCase("no 'secrets' were given")
+    driver, rows = case.driver(), case.numbers()
+    for text in driver.call("texts"):
+        case.no_secret(text, "A pickle or a representation of the sink")
+    _write(case.task_process(driver), rows)
+    case.visible(rows)

@@ -1,0 +1,264 @@
+"""What the cases of the conformance suite work with: queries, drivers, tasks, and what a reader must see."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from onceforall.testing.conformance_driver import Driver, Mismatch
+from onceforall.testing.conformance_process import CallError, Nursery
+
+if TYPE_CHECKING:
+    from onceforall.testing.conformance import SinkUnderTest
+
+LIBRARY_KEYS = frozenset({"task", "rows", "batch"})
+"""What the library itself adds to a committable."""
+
+MAX_COMMITTABLE_BYTES = 64 * 1024
+
+_PAUSE_S = 0.02
+_NAMED_AT_MOST = 10
+
+
+class SkipCase(Exception):  # noqa: N818
+    """This case doesn't apply, and why."""
+
+
+class World:
+    """The sink under test, the numbers that are used up, and what must be visible of them."""
+
+    def __init__(self, sink: SinkUnderTest, nursery: Nursery) -> None:
+        self.sink = sink
+        self.nursery = nursery
+        self._next_number = 0
+        self._settled: Counter[int] = Counter()
+        self._used: set[int] = set()
+
+    def run(self, function: CaseFunction) -> None:
+        """Run one case.
+
+        Raises:
+            Mismatch, CallError: it fails.
+            SkipCase: it doesn't apply.
+        """
+        case = Case(self)
+        try:
+            function(case)
+            case.end()
+        finally:
+            self.nursery.end_all()
+        self._settled += case.expected
+        self._used |= case.numbers_used
+
+    def numbers(self, count: int) -> list[int]:
+        """Return numbers that nobody has had."""
+        first, self._next_number = self._next_number, self._next_number + count
+        return list(range(first, first + count))
+
+    def nothing_has_changed(self) -> None:
+        """Check that what the passed cases had left to see is still what is seen.
+
+        Raises:
+            Mismatch: it is not.
+        """
+        seen = Counter(number for number in self.sink.read() if number in self._used)
+        if seen != self._settled:
+            raise Mismatch(f"After all cases, a reader sees {_difference(self._settled, seen)}.")
+
+
+class Case:
+    """One case: a query with drivers, tasks and rows of its own.
+
+    Attributes:
+        expected: what a reader must see of the case's rows.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.under = world.sink
+        self.query = str(uuid.uuid4())
+        self.expected: Counter[int] = Counter()
+        self.numbers_used: set[int] = set()
+        self._left_before = set(world.sink.leftovers())
+        self._names: dict[tuple[str, int, int], set[str]] = {}
+
+    # --- actors -----------------------------------------------------------------------------------------------------------
+
+    def driver(self, generation: int = 1, *, sink: str = "out", query: str | None = None) -> Driver:
+        """Start a driver's process, with a sink that is made and checked anew."""
+        process = self._world.nursery.new()
+        query = query or self.query
+        self._guarded("check", lambda: process.call("start", query=query, sink=sink))
+        return Driver(self, process, query, sink, generation)
+
+    def task_process(self, driver: Driver) -> Driver:
+        """Start a process that has nothing but a pickled sink of the driver, as a Python worker of Spark's."""
+        process = self._world.nursery.new()
+        pickled, secrets = driver.call("pickled")
+        self._guarded("unpickling", lambda: process.call("start_task", pickled=pickled, secrets=secrets))
+        return Driver(self, process, driver.query, driver.sink, driver.generation)
+
+    @staticmethod
+    def _guarded(what: str, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except CallError as error:
+            raise Mismatch(f"{what} failed: {error}") from error
+
+    def numbers(self, count: int = 3) -> list[int]:
+        """Return rows that nobody has written."""
+        made = self._world.numbers(count)
+        self.numbers_used |= set(made)
+        return made
+
+    # --- what is checked ----------------------------------------------------------------------------------------------------
+
+    def visible(self, *parts: Iterable[int]) -> None:
+        """Check that a reader sees these rows once each, and no other row of this case.
+
+        Raises:
+            Mismatch: it doesn't, within the patience of the suite.
+        """
+        self.expected = Counter(number for part in parts for number in part)
+        deadline = self._deadline()
+        while (seen := self._seen()) != self.expected:
+            # What should not be there does not go away; what should may take a moment.
+            if seen - self.expected or time.monotonic() > deadline:
+                raise Mismatch(f"A reader sees {_difference(self.expected, seen)}.")
+            time.sleep(_PAUSE_S)
+
+    def at_most(self, rows: Collection[int]) -> None:
+        """Check that a reader sees no row of this case but some of these, and none twice.
+
+        Raises:
+            Mismatch: it does.
+        """
+        seen = self._seen()
+        if seen - Counter(rows):
+            raise Mismatch(f"A reader sees {_difference(Counter(n for n in rows if n in seen), seen)}.")
+
+    def _seen(self) -> Counter[int]:
+        return Counter(number for number in self.under.read() if number in self.numbers_used)
+
+    def clean(self) -> None:
+        """Check that nothing is left over.
+
+        Raises:
+            Mismatch: there is, also when the patience of the suite has ended.
+        """
+        self.until(lambda: not self._left(), lambda: f"Left over are {_listed(self._left())}; nothing was expected.")
+
+    def _left(self) -> set[str]:
+        return set(self.under.leftovers()) - self._left_before
+
+    def swept(self, driver: Driver, *, own: bool = False, spared: Collection[str] = ()) -> None:
+        """Let a driver recover again and again, as it does, until nothing is left over.
+
+        Raises:
+            Mismatch: there is something left when the patience of the suite has ended.
+        """
+
+        def clean() -> bool:
+            driver.recover(own=own, spared=spared)
+            return not self._left()
+
+        self.until(clean, lambda: f"After recover: left over are {_listed(self._left())}; nothing was expected.")
+
+    def until(self, condition: Callable[[], bool], otherwise: Callable[[], str]) -> None:
+        """Wait until the condition holds.
+
+        Raises:
+            Mismatch: with the words of ``otherwise``, when the patience of the suite has ended.
+        """
+        deadline = self._deadline()
+        while not condition():
+            if time.monotonic() > deadline:
+                raise Mismatch(otherwise())
+            time.sleep(_PAUSE_S)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.under.patience_s
+
+    def expect(self, condition: object, otherwise: str) -> None:
+        """Raise ``Mismatch`` with these words unless the condition holds."""
+        if not condition:
+            raise Mismatch(otherwise)
+
+    def end(self) -> None:
+        """Check once more, at the end of the case: what is seen is what was seen, and nothing is left over.
+
+        Raises:
+            Mismatch: it is not so.
+        """
+        self.visible(self.expected.elements())
+        self.clean()
+
+    def check_committable(self, committable: Any, generation: int, batch: int) -> None:
+        """Check the form of a new committable.
+
+        Raises:
+            Mismatch: it can't go into the commit log as it is.
+        """
+        text = json.dumps(committable)
+        name = committable.get("name") if isinstance(committable, dict) else None
+        self.expect(isinstance(name, str) and name, f"A committable must be a JSON object with a text 'name', but is {text}.")
+        assert isinstance(name, str)
+        taken = LIBRARY_KEYS & set(committable)
+        self.expect(not taken, f"The committable {text} has the keys {sorted(taken)}, which the library adds itself.")
+        size = len(text.encode())
+        self.expect(
+            size <= MAX_COMMITTABLE_BYTES, f"A committable has {size} bytes; it must be small, for all go in one log entry."
+        )
+        self.no_secret(text, "A committable")
+        names = self._names.setdefault((self.query, generation, batch), set())
+        self.expect(name not in names, f"Two task attempts of one batch have the name {name!r}; use attempt.name.")
+        names.add(name)
+
+    def no_secret(self, text: str, where: str) -> None:
+        """Check that none of the secrets is in a text, which the message doesn't quote.
+
+        Raises:
+            Mismatch: one is.
+        """
+        for number, secret in enumerate(self.under.secrets, start=1):
+            self.expect(secret not in text, f"{where} has the secret number {number} in it.")
+
+
+def _listed(values: Collection[object]) -> str:
+    shown = sorted(map(str, values))
+    more = f" and {len(shown) - _NAMED_AT_MOST} more" if len(shown) > _NAMED_AT_MOST else ""
+    return f"{len(shown)} things: {', '.join(shown[:_NAMED_AT_MOST])}{more}"
+
+
+def _difference(expected: Counter[int], seen: Counter[int]) -> str:
+    def counted(numbers: Counter[int]) -> str:
+        return _listed([f"{number} ({times} times)" if times > 1 else number for number, times in numbers.items()])
+
+    parts = []
+    if missing := expected - seen:
+        parts.append(f"not the rows that it should: missing are {counted(missing)}")
+    if extra := seen - expected:
+        again = Counter({number: seen[number] for number in extra if expected[number]})
+        foreign = Counter({number: times for number, times in extra.items() if not expected[number]})
+        if again:
+            parts.append(f"rows more than once: {counted(again)}")
+        if foreign:
+            parts.append(f"rows that nobody has committed: {counted(foreign)}")
+    return " and ".join(parts) or "what it should"
+
+
+CaseFunction = Callable[[Case], None]
+
+
+def register(cases: dict[str, CaseFunction]) -> Callable[[CaseFunction], CaseFunction]:
+    """Return a decorator that adds a case under its function's name; the docstring's first line is the rule."""
+
+    def add(function: CaseFunction) -> CaseFunction:
+        cases[function.__name__] = function
+        return function
+
+    return add

@@ -1,0 +1,38 @@
+"""The query on the page docs/own-sink.md, with the sink of that page, through a crash between the decision and the commit."""
+
+import json
+
+import pytest
+
+from onceforall.testing import failpoints
+from support.own_sink import JsonFileSink, run_block
+
+pytestmark = pytest.mark.spark
+
+
+def rows_of(folder):
+    return sorted(json.loads(line)["value"] for file in folder.glob("*.jsonl") for line in file.read_text().splitlines())
+
+
+def test_the_query_on_the_page_survives_a_crash_between_decision_and_commit(source, tmp_path, monkeypatch):
+    for i in range(3):
+        source.add(*[{"key": f"k{n % 3}", "value": f"v{100 * i + n}"} for n in range(40)])
+    out = tmp_path / "out"
+
+    def start():
+        given = {"JsonFileSink": JsonFileSink, "folder": out, "checkpoint": tmp_path / "cp"}
+        return run_block("query.py", events=source.stream(), **given)["query"]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "_failpoints", failpoints._Failpoints("append_commit.after=raise@2", None))
+        with pytest.raises(Exception, match="failpoint append_commit.after"):
+            start().awaitTermination(120)
+    assert len(rows_of(out)) == 40
+    assert len(list(out.glob("*.tmp"))) > 0
+    query = start()
+    assert query.awaitTermination(120)
+    assert rows_of(out) == sorted(f"v{100 * i + n}" for i in range(3) for n in range(40))
+    assert list(out.glob("*.tmp")) == []
+    query = start()
+    assert query.awaitTermination(120)
+    assert len(rows_of(out)) == 120

@@ -1,0 +1,514 @@
+"""The conformance suite finds what is wrong: each broken sink is told by the case that is there for it, and the sound one passes."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+
+from onceforall.sink import Capabilities, CommitReport, LostTransaction
+from onceforall.testing.conformance import ConformanceError, SinkUnderTest, cases, check_sink
+from support.own_sink import JsonFileSink
+
+PASSWORD = "correct horse battery staple"
+
+
+@pytest.fixture(autouse=True)
+def _password(monkeypatch):
+    # A class that names PASSWORD would take it along when it is pickled by value, as those of a test are.
+    monkeypatch.setenv("SINK_PASSWORD", PASSWORD)
+
+
+def under_test(folder, kind=JsonFileSink, patience_s=1.0, **more):
+    return SinkUnderTest(
+        make_sink=lambda: kind(folder),
+        rows=lambda numbers: pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())}),
+        read=lambda: [json.loads(line)["n"] for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()],
+        leftovers=lambda: [path.name for path in folder.glob("*.tmp")],
+        patience_s=patience_s,
+        **more,
+    )
+
+
+def failing(folder, kind, *only, **more):
+    with pytest.raises(ConformanceError) as raised:
+        check_sink(under_test(folder, kind, **more), only=only or None)
+    assert all(failure.case in str(raised.value) and failure.what in str(raised.value) for failure in raised.value.failures)
+    return {failure.case: failure.what for failure in raised.value.failures}
+
+
+def lose(folder):
+    return lambda committables: [(folder / f"{c['name']}.tmp").unlink() for c in committables]
+
+
+class WithSecret(JsonFileSink):
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.password = os.environ["SINK_PASSWORD"]
+
+    def __getstate__(self):
+        return {"folder": self.folder}
+
+    def __copy__(self):
+        return WithSecret(self.folder)
+
+    def secrets(self):
+        return {"password": self.password}
+
+    def begin_transaction(self, attempt):
+        assert attempt.secrets == {"password": os.environ["SINK_PASSWORD"]}
+        return super().begin_transaction(attempt)
+
+
+def test_a_sink_whose_tasks_need_a_secret_passes(tmp_path):
+    some = ["no_secret_is_shown", "commit_of_an_unpickled_sinks_work", "lost_transactions_are_reported"]
+    report = check_sink(under_test(tmp_path, WithSecret, secrets=[PASSWORD], lose=lose(tmp_path)), only=some)
+    assert set(report.passed) == set(some)
+
+
+@pytest.mark.long
+def test_a_sound_sink_passes_every_case_with_a_kill_at_every_line(tmp_path):
+    sink = under_test(tmp_path, WithSecret, patience_s=20, crash_points=50, lose=lose(tmp_path), secrets=[PASSWORD])
+    report = check_sink(sink)
+    assert report.passed == cases(WithSecret(tmp_path))
+    assert len(report.passed) == 41
+    assert not report.skipped
+    assert list(tmp_path.glob("*.jsonl"))
+
+
+class Upserts:
+    """Files by key: writing a row again replaces it."""
+
+    capabilities = Capabilities(two_phase=False, idempotent=True)
+
+
+class IdempotentSink(Upserts, JsonFileSink):
+    def begin_transaction(self, attempt):
+        return []
+
+    def invoke(self, transaction, rows):
+        for row in rows.to_pylist():
+            path = self.folder / f"{row['n']}.jsonl"
+            temporary = path.with_suffix(f".{os.getpid()}.new")
+            temporary.write_text(json.dumps(row) + "\n")
+            temporary.rename(path)
+
+    def pre_commit(self, transaction):
+        return None
+
+    def discard(self, transaction):
+        pass
+
+
+class Doubling(IdempotentSink):
+    def invoke(self, transaction, rows):
+        for row in rows.to_pylist():
+            with (self.folder / f"{row['n']}.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def test_an_idempotent_sink_gets_the_cases_for_one(tmp_path):
+    report = check_sink(under_test(tmp_path, IdempotentSink))
+    assert list(report.skipped) == ["no_secret_is_shown"]
+    assert set(report.passed) | set(report.skipped) == set(cases(IdempotentSink(tmp_path)))
+    assert "written_twice" in report.passed
+
+
+def test_a_sink_that_says_it_is_idempotent_and_is_not_is_found(tmp_path):
+    found = failing(tmp_path, Doubling, "each_row_is_there_once", "written_twice", "two_attempts_of_one_task")
+    assert set(found) == {"written_twice", "two_attempts_of_one_task"}
+    assert "more than once" in found["written_twice"]
+
+
+def test_a_sink_that_promises_nothing_does_not_pass_for_lack_of_cases(tmp_path):
+    class Careless(JsonFileSink):
+        capabilities = Capabilities(two_phase=False, delivery="at_least_once")
+
+    with pytest.raises(ConformanceError, match="Not one case ran"):
+        check_sink(under_test(tmp_path, Careless))
+    with pytest.raises(ConformanceError, match="Not one case ran"):
+        check_sink(under_test(tmp_path), only=["no_secret_is_shown"])
+    with pytest.raises(ValueError, match="no_such_case"):
+        check_sink(under_test(tmp_path), only=["no_such_case"])
+
+
+def test_what_can_not_be_pickled_is_said_before_anything_starts(tmp_path):
+    with (tmp_path / "open").open("w") as file:
+        sink = SinkUnderTest(lambda: JsonFileSink(file.name), lambda n: file.name, list, list)
+        with pytest.raises(ValueError, match="make_sink and rows can't be pickled"):
+            check_sink(sink)
+
+
+def test_what_can_not_be_loaded_in_another_process_is_said(tmp_path, capfd):
+    sink = under_test(tmp_path, preload=["no_such_module"])
+    with pytest.raises(ConformanceError, match="preload can't be imported"):
+        check_sink(sink, only=["commit_twice"])
+    assert "no_such_module" in capfd.readouterr().err
+
+
+# --- broken sinks, and the cases that must find them ---------------------------------------------------------------------------
+
+
+class CommitIsNotIdempotent(JsonFileSink):
+    def commit(self, permit, committables):
+        for committable in committables:
+            name = committable["name"]
+            (self.folder / f"{name}.tmp").rename(self.folder / f"{name}.jsonl")
+        return CommitReport(completed=tuple(committables))
+
+
+class CommitAppends(JsonFileSink):
+    def commit(self, permit, committables):
+        for committable in committables:
+            text = (self.folder / f"{committable['name']}.kept").read_text()
+            with (self.folder / f"{committable['name']}.jsonl").open("a") as file:
+                file.write(text)
+            (self.folder / f"{committable['name']}.tmp").unlink(missing_ok=True)
+        return CommitReport(completed=tuple(committables))
+
+    def pre_commit(self, file):
+        committable = super().pre_commit(file)
+        Path(file.name).with_suffix(".kept").write_text(Path(file.name).read_text())
+        return committable
+
+
+class CommitNeedsThePreparingProcess(JsonFileSink):
+    prepared = frozenset()
+
+    def pre_commit(self, file):
+        committable = super().pre_commit(file)
+        CommitNeedsThePreparingProcess.prepared |= {committable["name"]}
+        return committable
+
+    def commit(self, permit, committables):
+        known = tuple(c for c in committables if c["name"] in self.prepared)
+        super().commit(permit, known)
+        return CommitReport(completed=tuple(committables))
+
+
+class CommitOmitsOne(JsonFileSink):
+    def commit(self, permit, committables):
+        return CommitReport(completed=super().commit(permit, committables).completed[1:])
+
+
+class CommitForgetsTheLibrarysKeys(JsonFileSink):
+    def commit(self, permit, committables):
+        super().commit(permit, committables)
+        return CommitReport(completed=tuple({"name": c["name"]} for c in committables))
+
+
+class CommitRefusesAfterTheDecision(JsonFileSink):
+    def commit(self, permit, committables):
+        for committable in committables:
+            if not (self.folder / f"{committable['name']}.tmp").read_text():
+                raise ValueError("no rows")
+        return super().commit(permit, committables)
+
+
+class CommitReturnsNothing(JsonFileSink):
+    def commit(self, permit, committables):
+        super().commit(permit, committables)
+
+
+class CommitReportsLossesAsCommittables(JsonFileSink):
+    def commit(self, permit, committables):
+        report = super().commit(permit, committables)
+        return CommitReport(report.completed, lost=tuple(each.committable for each in report.lost))
+
+
+class ConfirmReturnsNames(JsonFileSink):
+    def confirm(self, committables):
+        return [c["name"] for c in committables]
+
+
+class ConfirmForgetsTheLibrarysKeys(JsonFileSink):
+    def confirm(self, committables):
+        return [{"name": c["name"]} for c in committables]
+
+
+class CommitHidesALoss(JsonFileSink):
+    def commit(self, permit, committables):
+        super().commit(permit, committables)
+        return CommitReport(completed=tuple(committables))
+
+
+class CommitLosesWhatItCanNotFind(JsonFileSink):
+    def commit(self, permit, committables):
+        report = super().commit(permit, [c for c in committables if (self.folder / f"{c['name']}.tmp").exists()])
+        missing = [c for c in committables if c not in report.completed]
+        return CommitReport(report.completed, lost=tuple(LostTransaction(c, "not there") for c in missing))
+
+
+class VisibleBeforeCommit(JsonFileSink):
+    def pre_commit(self, file):
+        committable = super().pre_commit(file)
+        path = Path(file.name)
+        path.with_suffix(".jsonl").write_text(path.read_text())
+        return committable
+
+
+class PreCommitDoesNotFlush(JsonFileSink):
+    open_files: ClassVar = []
+
+    def pre_commit(self, file):
+        self.open_files.append(file)
+        return {"name": Path(file.name).stem}
+
+
+class CommittableIsNoJson(JsonFileSink):
+    def pre_commit(self, file):
+        return {**super().pre_commit(file), "path": Path(file.name)}
+
+
+class CommittableTakesTheLibrarysKey(JsonFileSink):
+    def pre_commit(self, file):
+        return {**super().pre_commit(file), "rows": 3}
+
+
+class CommittableIsHuge(JsonFileSink):
+    def pre_commit(self, file):
+        return {**super().pre_commit(file), "everything": "x" * 100_000}
+
+
+class NameCollidesOverAttempts(JsonFileSink):
+    def begin_transaction(self, attempt):
+        name = attempt.name.rpartition(".")[0] + ".0"
+        return (self.folder / f"{name}.tmp").open("w")
+
+
+class NameCollidesOverWrites(JsonFileSink):
+    def begin_transaction(self, attempt):
+        parts = attempt.name.split(".")
+        parts[5] = "0"
+        return (self.folder / f"{'.'.join(parts)}.tmp").open("w")
+
+
+class AbortUndoesACommit(JsonFileSink):
+    def abort(self, committables):
+        super().abort(committables)
+        for committable in committables:
+            (self.folder / f"{committable['name']}.jsonl").unlink(missing_ok=True)
+
+
+class AbortIsNotIdempotent(JsonFileSink):
+    def abort(self, committables):
+        for committable in committables:
+            (self.folder / f"{committable['name']}.tmp").unlink()
+
+
+class AbortDoesNothing(JsonFileSink):
+    def abort(self, committables):
+        pass
+
+
+class RecoverDeletesEverything(JsonFileSink):
+    def recover(self, sweep):
+        found = list(self.folder.glob("*.tmp"))
+        for path in found:
+            path.unlink(missing_ok=True)
+        return len(found)
+
+
+class RecoverDeletesTheCommitted(JsonFileSink):
+    def recover(self, sweep):
+        for path in self.folder.glob("*.jsonl"):
+            if sweep.covers_name(path.stem):
+                path.unlink()
+        return super().recover(sweep)
+
+
+class RecoverForgetsTheSpared(JsonFileSink):
+    def recover(self, sweep):
+        from dataclasses import replace
+
+        return super().recover(replace(sweep, spared=frozenset()))
+
+
+class RecoverComparesByTheBeginning(JsonFileSink):
+    def recover(self, sweep):
+        found = [path for path in self.folder.glob("*.tmp") if path.name.startswith(f"ofa.{sweep.query_id}.out-")]
+        for path in found:
+            path.unlink(missing_ok=True)
+        return len(found)
+
+
+class RecoverKeepsToItsOwnName(JsonFileSink):
+    def recover(self, sweep):
+        from onceforall.protocol.names import parse_name, sink_code
+
+        names = [path.stem for path in self.folder.glob("*.tmp")]
+        found = [n for n in names if sweep.covers_name(n) and parse_name(n).sink_code == sink_code(sweep.sink)]
+        self.abort([{"name": name} for name in found])
+        return len(found)
+
+
+class RecoverFindsNothing(JsonFileSink):
+    def recover(self, sweep):
+        return 0
+
+
+class DiscardRaises(JsonFileSink):
+    def discard(self, file):
+        file.close()
+        Path(file.name).unlink()
+        file.fileno()
+
+
+class PicklesASecret(JsonFileSink):
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.password = os.environ["SINK_PASSWORD"]
+
+
+class TellsASecretInItsRepresentation(JsonFileSink):
+    def __repr__(self):
+        return "TellsASecret({SINK_PASSWORD})".format_map(os.environ)
+
+
+class TellsASecretInACommittable(JsonFileSink):
+    def pre_commit(self, file):
+        return {**super().pre_commit(file), "url": "db://me:{SINK_PASSWORD}@host".format_map(os.environ)}
+
+
+class HoldsALock(JsonFileSink):
+    """A driver that was frozen keeps everybody else from sweeping."""
+
+    def confirm(self, committables):
+        import fcntl
+
+        self.lock = (self.folder / "lock").open("w")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        return committables
+
+    def recover(self, sweep):
+        import fcntl
+
+        from onceforall.errors import SinkUnavailableError
+
+        with (self.folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SinkUnavailableError("locked") from None
+            return super().recover(sweep)
+
+
+class CommitIsTornByACrash(JsonFileSink):
+    """Copies row by row: who is killed in between has shown a part, and the next one shows it again."""
+
+    def commit(self, permit, committables):
+        for committable in committables:
+            temporary, final = (self.folder / f"{committable['name']}.{end}" for end in ("tmp", "jsonl"))
+            if not temporary.exists():
+                continue
+            for line in temporary.read_text().splitlines():
+                with final.open("a") as file:
+                    file.write(line + "\n")
+            temporary.unlink()
+        return CommitReport(completed=tuple(committables))
+
+
+class ClosesForEver(JsonFileSink):
+    def close(self):
+        self.folder = None
+
+
+class BearsNoSecondThread(JsonFileSink):
+    """Whatever comes while something else is under way fails."""
+
+    busy: ClassVar = []
+
+    def alone(self, action):
+        if self.busy:
+            raise ValueError("somebody is here")
+        self.busy.append(1)
+        time.sleep(0.3)
+        try:
+            return action()
+        finally:
+            self.busy.clear()
+
+    def pre_commit(self, file):
+        return self.alone(lambda: JsonFileSink.pre_commit(self, file))
+
+    def commit(self, permit, committables):
+        return self.alone(lambda: JsonFileSink.commit(self, permit, committables))
+
+    def recover(self, sweep):
+        return self.alone(lambda: JsonFileSink.recover(self, sweep))
+
+
+BROKEN = [
+    (CommitIsNotIdempotent, "commit_twice", "FileNotFoundError"),
+    (CommitNeedsThePreparingProcess, "commit_in_another_process", "missing are"),
+    (CommitOmitsOne, "many_transactions_in_one_commit", "report each once"),
+    (CommitIsTornByACrash, "killed_while_committing", "more than once"),
+    (VisibleBeforeCommit, "commit_shows_each_row_once", "nobody has committed"),
+    (PreCommitDoesNotFlush, "commit_in_another_process", "missing are"),
+    (NameCollidesOverAttempts, "only_the_decided_attempt_counts", "attempt.name"),
+    (AbortUndoesACommit, "abort_after_commit_undoes_nothing", "missing are"),
+    (AbortIsNotIdempotent, "abort_shows_nothing", "FileNotFoundError"),
+    (RecoverDeletesEverything, "recover_leaves_alone_what_it_must", "lost or in doubt"),
+    (RecoverForgetsTheSpared, "recover_leaves_alone_what_it_must", "lost or in doubt"),
+    (RecoverFindsNothing, "recover_aborts_what_nobody_decided", "recover returned 0"),
+    (PicklesASecret, "no_secret_is_shown", "secret number 1"),
+    (HoldsALock, "frozen_driver_of_an_undecided_batch", "SinkUnavailableError"),
+    # From here on: long.
+    (CommitReturnsNothing, "commit_twice", "instead of a CommitReport"),
+    (CommitReportsLossesAsCommittables, "lost_transactions_are_reported", "must be LostTransactions"),
+    (ConfirmReturnsNames, "commit_twice", "task"),
+    (ConfirmForgetsTheLibrarysKeys, "commit_twice", "'task' is gone"),
+    (BearsNoSecondThread, "two_writes_in_one_task", "somebody is here"),
+    (BearsNoSecondThread, "recover_beside_everything_else", "at once failed"),
+    (CommitAppends, "frozen_driver_of_a_decided_batch", "more than once"),
+    (AbortIsNotIdempotent, "killed_while_aborting", "FileNotFoundError"),
+    (VisibleBeforeCommit, "killed_while_writing", "nobody has committed"),
+    (RecoverForgetsTheSpared, "killed_while_recovering", "lost or in doubt"),
+    (CommitIsNotIdempotent, "killed_after_commit", "may only raise SinkUnavailableError"),
+    (CommitAppends, "commit_twice", "more than once"),
+    (CommitNeedsThePreparingProcess, "commit_of_an_unpickled_sinks_work", "missing are"),
+    (CommitForgetsTheLibrarysKeys, "commit_shows_each_row_once", "unchanged"),
+    (CommitRefusesAfterTheDecision, "task_without_rows", "ValueError: no rows"),
+    (CommitHidesALoss, "lost_transactions_are_reported", "reports as missing []"),
+    (CommitLosesWhatItCanNotFind, "commit_twice", "lost or in doubt"),
+    (CommitLosesWhatItCanNotFind, "killed_after_commit", "lost or in doubt"),
+    (VisibleBeforeCommit, "killed_after_pre_commit", "nobody has committed"),
+    (CommittableIsNoJson, "commit_shows_each_row_once", "plain JSON"),
+    (CommittableTakesTheLibrarysKey, "commit_shows_each_row_once", "'rows'"),
+    (CommittableIsHuge, "commit_shows_each_row_once", "small"),
+    (NameCollidesOverWrites, "two_writes_in_one_task", "attempt.name"),
+    (AbortDoesNothing, "abort_shows_nothing", "Left over are 2 things"),
+    (AbortDoesNothing, "abort_in_another_process", "Left over are 2 things"),
+    (RecoverDeletesEverything, "recover_of_its_own_generation", "lost or in doubt"),
+    (RecoverDeletesTheCommitted, "commit_shows_each_row_once", "missing are"),
+    (RecoverComparesByTheBeginning, "recover_leaves_alone_what_it_must", "lost or in doubt"),
+    (RecoverKeepsToItsOwnName, "recover_takes_a_renamed_sinks_leftovers", "left over are 1 things"),
+    (RecoverFindsNothing, "killed_after_pre_commit", "left over are 1 things"),
+    (DiscardRaises, "failed_task_is_repeated", "must not raise"),
+    (TellsASecretInItsRepresentation, "no_secret_is_shown", "secret number 1"),
+    (TellsASecretInACommittable, "commit_shows_each_row_once", "secret number 1"),
+    (ClosesForEver, "closed_and_used_again", "TypeError"),
+]
+
+
+QUICK = 14
+
+
+@pytest.mark.parametrize(
+    ("kind", "case", "words"),
+    [pytest.param(*broken, marks=[pytest.mark.long] if i >= QUICK else []) for i, broken in enumerate(BROKEN)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_broken_sink_is_found_by_the_case_that_is_there_for_it(kind, case, words, tmp_path):
+    found = failing(tmp_path, kind, case, patience_s=0.3, lose=lose(tmp_path), secrets=[PASSWORD], crash_points=50)
+    assert case in found
+    assert words in found[case]
+    assert PASSWORD not in str(found)
+
+
+def test_every_broken_sink_is_tried():
+    kinds = {value for value in globals().values() if isinstance(value, type) and issubclass(value, JsonFileSink)}
+    assert kinds - {JsonFileSink, IdempotentSink, Doubling, WithSecret} == {kind for kind, _, _ in BROKEN}
