@@ -8,6 +8,7 @@ result. A task that fails before it has yielded discards all its transactions; o
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger("onceforall")
 
 RESULT_SCHEMA = "result string"
 
@@ -260,7 +263,10 @@ class _Writer:
 
 def _discard(writers: list[_Writer]) -> None:
     for writer in writers:
-        writer.discard()
+        try:
+            writer.discard()
+        except Exception:  # noqa: PERF203  no sink may keep the others from being discarded
+            logger.exception("a transaction could not be discarded; a sweep finds it")
 
 
 def hash_sum(hashes: pa.Array) -> int:

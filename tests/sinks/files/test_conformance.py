@@ -6,13 +6,7 @@ import pyarrow as pa
 import pytest
 
 from onceforall import FileSink, read_files
-from onceforall.testing.conformance import SinkUnderTest, cases, check_sink
-
-PARTS_OF_A_BATCH = {
-    # They commit parts of one batch one after the other. Here a batch has one manifest, with all of it or none.
-    "recover_leaves_alone_what_it_must",
-    "lost_transactions_are_reported",
-}
+from onceforall.testing.conformance import SinkUnderTest, check_sink
 
 
 def under_test(folder, form, **more):
@@ -52,7 +46,7 @@ def under_test(folder, form, **more):
 
 def check(folder, form, **more):
     sink = under_test(folder, form, **more)
-    report = check_sink(sink, only=set(cases(sink.make_sink())) - PARTS_OF_A_BATCH)
+    report = check_sink(sink)
     assert len(report.passed) > 20
     assert set(report.skipped) <= {"no_secret_is_shown"}
 

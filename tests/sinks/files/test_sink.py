@@ -190,6 +190,40 @@ def test_a_lost_file_is_reported_and_the_batch_is_completed_with_what_was_writte
     assert seen(tmp_path) == [0, 1]
 
 
+def test_a_batch_that_was_decided_for_another_folder_is_in_doubt_and_nothing_is_done(tmp_path):
+    """The sink's path was changed: the batch may be in the old folder, and must not be written again to the new one."""
+    decided = checked(tmp_path / "old").confirm([prepared(checked(tmp_path / "old"), numbers(2))])
+    elsewhere = checked(tmp_path / "new")
+    report = elsewhere.commit(permit(), decided)
+    assert [each.committable for each in report.in_doubt] == decided
+    assert "was decided for the folder with the id" in report.in_doubt[0].reason
+    assert not report.lost
+    assert len(checked(tmp_path / "old").commit(permit(), decided).completed) == 1
+    assert seen(tmp_path / "old") == [0, 1]
+    assert data_files(tmp_path / "new") == []
+
+
+def test_a_folder_that_was_moved_is_still_the_one_that_was_decided_for(tmp_path):
+    decided = checked(tmp_path / "old").confirm([prepared(checked(tmp_path / "old"), numbers(2))])
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert len(checked(tmp_path / "new").commit(permit(), decided).completed) == 1
+    assert seen(tmp_path / "new") == [0, 1]
+
+
+def test_a_volume_that_is_gone_behind_the_decision_is_waited_for(tmp_path):
+    """What is then found under the path is the empty mount point: nothing is lost."""
+    sink = checked(tmp_path / "volume")
+    decided = sink.confirm([prepared(sink, numbers(2))])
+    (tmp_path / "volume").rename(tmp_path / "unmounted")
+    (tmp_path / "volume").mkdir()
+    with pytest.raises(SinkUnavailableError, match="tried again"):
+        sink.commit(permit(), decided)
+    (tmp_path / "volume").rmdir()
+    (tmp_path / "unmounted").rename(tmp_path / "volume")
+    assert len(sink.commit(permit(), decided).completed) == 1
+    assert seen(tmp_path / "volume") == [0, 1]
+
+
 def test_what_is_left_of_a_lost_transaction_never_becomes_visible(tmp_path):
     sink = checked(tmp_path, partition_by=["p"])
     (lost,) = sink.confirm([prepared(sink, numbers(2, p=["a", "b"]))])
@@ -596,9 +630,12 @@ def test_foreign_files_under_our_names_are_refused_at_start(tmp_path, name):
 
 
 def test_the_check_leaves_no_trace_but_its_folders_and_is_repeatable(tmp_path):
+    ids = set()
     for _ in range(2):
         start(tmp_path / "a" / "b")
-    assert data_files(tmp_path) == []
+        ids.add((tmp_path / "a" / "b" / "_onceforall" / "folder.json").read_bytes())
+    assert len(ids) == 1
+    assert data_files(tmp_path / "a" / "b") == []
     assert left_in_staging(tmp_path / "a" / "b") == []
 
 

@@ -14,6 +14,8 @@ Who is late (a driver that was frozen anywhere in here, while its successor comp
 its target there, or the batch's manifest, and changes nothing: names are given out once, no link overwrites, no manifest is written twice,
 and in step 5 only names of the same attempts go, whose files have their targets.
 
+The folder must be the one that the batch was decided for (module ``identity``); in another one everything is in doubt, and nothing is done.
+
 A file is *lost* when neither its temp file nor its target is there and the manifest doesn't have it, or when its temp file does not have the
 size that was decided: nothing of it is visible, and ``retire`` deletes the rest, so that it never will be. It is *in doubt* when its target
 has another size: somebody else changed it.
@@ -32,6 +34,7 @@ from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName, parse_name
 from onceforall.sink import CommitReport, LostTransaction
 from onceforall.sinks.files.folders import delete_folder_of_files, delete_temporary_files, make_folder, sync_folders
+from onceforall.sinks.files.identity import folder_id
 from onceforall.sinks.files.layout import MANIFESTS, SPARK_METADATA, STAGING, DataFile, from_slim
 from onceforall.sinks.files.manifests import BatchFiles, Layout, Manifests, read_layout
 from onceforall.testing import failpoints
@@ -142,6 +145,9 @@ class Folder:
             OSError: the file system refused; to be done again.
             CommitLogError: a manifest is damaged.
         """
+        strange = self._decided_for_another(committables)
+        if strange is not None:
+            return CommitReport(in_doubt=tuple(LostTransaction(c, strange) for c in committables))
         prepared, in_doubt = _read_all(batch, committables)
         lost: list[LostTransaction] = []
         todo: list[Prepared] = []
@@ -170,6 +176,17 @@ class Folder:
         gone = {str(each.committable["name"]) for each in lost}
         unique = {str(c["name"]): c for c in completed if str(c["name"]) not in gone}
         return CommitReport(tuple(unique.values()), (), tuple(lost), tuple(in_doubt))
+
+    def _decided_for_another(self, committables: Sequence[Committable]) -> str | None:
+        here = folder_id(self.root)
+        others = {str(c["folder"]) for c in committables if "folder" in c} - {here}
+        if not others:
+            return None
+        return (
+            f"it was decided for the folder with the id {min(others)}, and {self.root} has the id {here}: the sink's path was changed, or the volume "
+            "of the old folder is not mounted. Start once more with the old path, or mount the volume; a new folder wants a sink with another "
+            "name"
+        )
 
     def _missing(self, attempt: str, file: DataFile) -> tuple[bool, str] | None:
         """Return why a file can't be committed, and whether that leaves a doubt; None when it can, or is."""

@@ -122,11 +122,16 @@ def create(path: Path, content: bytes) -> bool:
     return created
 
 
+def is_temporary(name: str) -> bool:
+    """Tell whether a file's name is one of those that ``create`` uses before it is done."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 def delete_temporary_files(folder: Path) -> None:
     """Delete what killed processes left in ``create``. A live one that finds its file gone gets an error and creates it again."""
     with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():
-            if _TEMPORARY.fullmatch(path.name):
+            if is_temporary(path.name):
                 path.unlink(missing_ok=True)
 
 

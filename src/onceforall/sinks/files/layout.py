@@ -3,6 +3,7 @@
 ::
 
     <path>/day=2026-11-21/part-…              data files, below folders of partition values and of the time bucket
+    <path>/_onceforall/folder.json            the folder's id
     <path>/_onceforall/staging/<attempt>/     temp files of one task attempt, under the names that they will have
     <path>/_onceforall/manifests/<query id>/<sink code>/<batch>.json
 

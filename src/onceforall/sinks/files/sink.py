@@ -26,6 +26,7 @@ from onceforall.sinks.files.columns import check_columns
 from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_few_layouts
 from onceforall.sinks.files.folders import asking_again, delete_folder_of_files
 from onceforall.sinks.files.formats import file_format
+from onceforall.sinks.files.identity import folder_id
 from onceforall.sinks.files.layout import STAGING, local_folder, slim
 from onceforall.sinks.files.manifests import layout_of
 from onceforall.sinks.files.partitions import time_bucket as parsed_bucket
@@ -235,6 +236,9 @@ class FileSink(TwoPhaseCommitSink):
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
         """See that every temp file is whole and every target free, and that nothing else can stop a commit.
 
+        Returns:
+            The committables, with ``folder``: the id of this folder, and with each write's ``layout`` on its first one only.
+
         Raises:
             AttemptFailedError: a file is missing or changed, a name is taken, or a folder can't be used.
             SinkCheckError: Spark's log has appeared in the folder.
@@ -245,8 +249,9 @@ class FileSink(TwoPhaseCommitSink):
         with asking_again("look at the temp files", self._root):
             self._folder.confirm([_read(c) for c in committables])
             check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
+            folder = folder_id(self._root)
         failpoints.hit("file.confirm.after")
-        return with_few_layouts(committables)
+        return [{**committable, "folder": folder} for committable in with_few_layouts(committables)]
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
         """Give the files their names, and the batch its manifest; see module ``committing``.

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from onceforall.errors import SinkCheckError
-from onceforall.sinks.files.folders import explained, make_folder
+from onceforall.sinks.files.folders import explained, is_temporary, make_folder
+from onceforall.sinks.files.identity import NAME, make_folder_id
 from onceforall.sinks.files.layout import HOME, MANIFESTS, SPARK_METADATA, STAGING
 from onceforall.sinks.files.manifests import is_manifest_name
 from onceforall.sinks.files.spark_metadata import SparkMetadata
@@ -46,6 +47,10 @@ def check_folder(root: Path) -> None:
             )
     _check_links(root)
     _check_foreign(root)
+    try:
+        make_folder_id(root)
+    except OSError as error:
+        raise SinkCheckError(f"The folder {root} can't be given an id: {explained(error)}.") from error
 
 
 def _check_links(root: Path) -> None:
@@ -73,7 +78,9 @@ def _check_links(root: Path) -> None:
 def _check_foreign(root: Path) -> None:
     """Refuse what others have put under our names: it could be taken for ours."""
     home = root / HOME
-    strange = [path for path in home.iterdir() if path.name not in {"staging", "manifests"}]
+    strange = [
+        path for path in home.iterdir() if path.name not in {"staging", "manifests", NAME} and not is_temporary(path.name)
+    ]
     for query in (root / MANIFESTS).iterdir():
         if not query.is_dir():
             strange.append(query)

@@ -1,0 +1,46 @@
+"""Which folder it is: an id in ``_onceforall/folder.json``, made once, that goes with the folder wherever it is moved or mounted.
+
+A committable carries it. Without it, a batch that was decided for one folder would look lost in another one (the sink's path was changed; a
+volume is not mounted, and its mount point is empty), and would be written again there, though its files may be in the first already.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
+from onceforall.errors import ForeignEntryError
+from onceforall.sinks.files.folders import create
+from onceforall.sinks.files.layout import HOME
+
+NAME = "folder.json"
+
+_KIND = "FOLDER"
+
+
+def make_folder_id(root: Path) -> str:
+    """Return a folder's id, and give it one if it has none; ``root/_onceforall`` must be there.
+
+    Raises:
+        OSError: the file can't be made.
+        CommitLogError: it is damaged, or none of ours.
+    """
+    path = root / HOME / NAME
+    if not path.exists():
+        create(path, encode_fields({"onceforall": FORMAT, "kind": _KIND, "id": uuid.uuid4().hex}))
+    return folder_id(root)
+
+
+def folder_id(root: Path) -> str:
+    """Return a folder's id.
+
+    Raises:
+        OSError: it has none (the volume is not mounted, perhaps), or it can't be read.
+        CommitLogError: it is damaged, or none of ours.
+    """
+    path = root / HOME / NAME
+    fields = decode_fields(path.read_bytes(), str(path))
+    if fields.get("kind") != _KIND or not isinstance(fields.get("id"), str):
+        raise ForeignEntryError(f"{path} is not the id of a folder of FileSink. Put back the file that stood there.")
+    return str(fields["id"])
