@@ -86,7 +86,7 @@ def test_every_public_name_in_a_page_exists(page):
 
 
 def test_every_option_in_a_page_exists():
-    log_and_file_names = {"onceforall.sinks", "onceforall.egg"}
+    log_and_file_names = {"onceforall.sinks", "onceforall.egg", "onceforall.markers"}
     assert options_named(everything()) - log_and_file_names <= set(stream._OPTIONS)
 
 

@@ -2,7 +2,7 @@
 
 >>> import onceforall as ofa
 >>> sorted(name for name in ofa.__all__ if name.endswith("Sink"))
-['KafkaSink', 'TwoPhaseCommitSink']
+['FileSink', 'KafkaSink', 'PostgresSink', 'TwoPhaseCommitSink']
 """
 
 from onceforall._version import __version__
@@ -19,7 +19,9 @@ from onceforall.errors import (
     TransactionLostError,
 )
 from onceforall.sink import TwoPhaseCommitSink
+from onceforall.sinks.files import FileSink, read_files
 from onceforall.sinks.kafka import KafkaSink
+from onceforall.sinks.postgres import PostgresSink
 from onceforall.stream import exactly_once, write_stream
 from onceforall.writing import BatchTransaction
 
@@ -30,14 +32,17 @@ __all__ = [
     "ConfigurationError",
     "DivergenceError",
     "FencedError",
+    "FileSink",
     "InDoubtError",
     "KafkaSink",
     "OnceForAllError",
     "OutcomeUnknownError",
+    "PostgresSink",
     "TransactionLostError",
     "TwoPhaseCommitSink",
     "__version__",
     "detach",
     "exactly_once",
+    "read_files",
     "write_stream",
 ]

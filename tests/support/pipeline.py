@@ -1,4 +1,4 @@
-"""A driver process of its own: rows 0, 1, 2, … from a source that replays exactly, to a Kafka topic, exactly once.
+"""A driver process of its own: rows 0, 1, 2, … from a source that replays exactly, to one or several sinks, exactly once.
 
 ``python pipeline.py CONFIG.json``, with the keys of ``DEFAULTS``. It stops by itself after batch ``until_batch``, and leaves
 ``pids.json`` and ``status.json`` in its work folder. Tests kill, freeze and wake it.
@@ -15,6 +15,10 @@ from pathlib import Path
 DEFAULTS = {
     "bootstrap": "",
     "topic": "",
+    "sinks": ["kafka"],
+    "files": "",
+    "database": "",
+    "postgres": {},
     "work": "",
     "checkpoint": "",
     "until_batch": 5,
@@ -76,12 +80,9 @@ def main():
     else:
         out = rows.select((F.col("value") % 7).cast("string").alias("key"), F.col("value").cast("string").alias("value"))
         mode = "append"
-    sink = ofa.KafkaSink(
-        {"bootstrap.servers": config["bootstrap"], "transaction.timeout.ms": 600_000, **config["sink_options"]},
-        topic=config["topic"],
-        delivery=config["delivery"],
-    )
-    writer = ofa.write_stream(out).to(sink, name="out").outputMode(mode).option("checkpointLocation", config["checkpoint"])
+    writer = ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
+    for kind in config["sinks"]:
+        writer.to(_sink(kind, config), name="out" if kind == "kafka" else kind)
     query = writer.options(**config["options"]).trigger(processingTime="100 milliseconds").start()
 
     def stop_on_request():
@@ -111,6 +112,17 @@ def main():
     status["batches"] = (query.lastProgress or {}).get("batchId", -1)
     _write(work / "status.json", status)
     spark.stop()
+
+
+def _sink(kind, config):
+    import onceforall as ofa
+
+    if kind == "kafka":
+        options = {"bootstrap.servers": config["bootstrap"], "transaction.timeout.ms": 600_000, **config["sink_options"]}
+        return ofa.KafkaSink(options, topic=config["topic"], delivery=config["delivery"])
+    if kind == "files":
+        return ofa.FileSink(config["files"], format="json", partition_by=["key"])
+    return ofa.PostgresSink(config["database"], table="out", **config["postgres"])
 
 
 def _write(path, value):

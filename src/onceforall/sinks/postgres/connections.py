@@ -1,0 +1,378 @@
+"""How the sink reaches PostgreSQL: the connection's parameters, its secrets, and the settings of each session.
+
+The parameters are libpq's, by their own names (https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS), parsed by
+libpq. TLS parameters (``sslmode``, ``sslrootcert``, ``sslcert``, ``sslkey`` …) pass through; files must be there on every executor, too.
+
+A password is a value or a function without arguments, called at each connect in the process that connects. A value never leaves the
+process in a pickle: ``Access.__getstate__`` leaves it out, and ``onceforall.secrets`` carries it to the tasks.
+
+A role's, database's or server's defaults may not change what the sink does, so each session sets what matters:
+
+======================================  ===============================================================================================
+setting                                 why
+======================================  ===============================================================================================
+``TimeZone`` UTC, ``DateStyle`` ISO     no value may depend on them
+``synchronous_commit`` not ``off``      what was committed must survive a crash of the server; stricter values stay
+``statement_timeout`` 0                 a large COPY or merge may take long
+``idle_in_transaction_session_timeout`` 0, ``transaction_timeout`` 0, ``idle_session_timeout`` 0
+                                        a transaction is held open between ``confirm`` and the decision
+``lock_timeout`` 30 s                   nobody waits for another's lock for ever
+``tcp_keepalives_*``                    the server ends the session of a machine that is gone in about two minutes
+``default_transaction_isolation``       ``read committed``: the protocol's own checks need no other, and no statement may fail for it
+``default_transaction_read_only`` off, ``default_transaction_deferrable`` off, ``client_min_messages`` warning
+======================================  ===============================================================================================
+
+Connections that a pooler shares between clients by transaction or statement (PgBouncer's ``pool_mode=transaction``) can't be used: the
+settings above and open transactions belong to the session.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from onceforall.errors import MissingExtraError, OptionError, SinkCheckError, SinkUnavailableError
+from onceforall.sinks.postgres.server_errors import connection_error, statement_error
+
+if TYPE_CHECKING:
+    import psycopg
+
+_log = logging.getLogger("onceforall.sinks.postgres")
+
+Conninfo: TypeAlias = "str | Mapping[str, Any] | Callable[[], str | Mapping[str, Any]]"
+"""A URL, a ``key=value`` string, a mapping of libpq's parameters, or a function that returns one of them."""
+
+SECRET_PARAMETERS = frozenset({"password", "sslpassword", "oauth_client_secret"})
+OLDEST_VERSION = 140000
+"""PostgreSQL 14, the oldest that its makers still mend."""
+
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+    "target_session_attrs": "read-write",
+}
+_REFUSED = {
+    "replication": "The sink needs ordinary sessions. Leave it out.",
+    "application_name": "The sink sets it, so that its sessions can be told apart. Leave it out.",
+    "fallback_application_name": "The sink sets application_name. Leave it out.",
+}
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+_SESSION = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
+    "client_min_messages": "warning",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "30s",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "tcp_keepalives_idle": "60",
+    "tcp_keepalives_interval": "15",
+    "tcp_keepalives_count": "4",
+}
+_SESSION_SINCE_17 = {"transaction_timeout": "0"}
+
+
+class Access:
+    """Everything that is needed to connect; made once, pickled to the tasks, without secret values there."""
+
+    def __init__(
+        self, conninfo: Conninfo, *, password: str | Callable[[], str] | None = None, patience_s: float = 30.0
+    ) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            conninfo: see ``Conninfo``; a function is called at each connect.
+            password: a value or a function, in place of one in `conninfo`.
+            patience_s: how many seconds ``connect`` tries to reach a server that is away.
+
+        Raises:
+            OptionError: `conninfo` can't be parsed, or has a parameter that would break the sink; no message holds a secret.
+            MissingExtraError: psycopg is not installed.
+        """
+        if password is not None and not callable(password) and (not isinstance(password, str) or not password):
+            raise OptionError(
+                "password= is empty or no string. Give a string, or a function without arguments that returns one."
+            )
+        self._function = conninfo if callable(conninfo) else None
+        self._parameters: dict[str, Any] = {} if callable(conninfo) else _parsed(conninfo)
+        self._password = password
+        self._withheld: tuple[str, ...] = ()
+        if password is not None and "password" in self._parameters:
+            raise OptionError("The password is given twice: in the conninfo and as password=. Leave one of them out.")
+        if not 0 <= patience_s < float("inf"):
+            raise OptionError(f"patience_s={patience_s} is no number of seconds. Give one from 0 up.")
+        self.patience_s = float(patience_s)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_parameters"] = {
+            name: value for name, value in self._parameters.items() if name not in SECRET_PARAMETERS or callable(value)
+        }
+        state["_withheld"] = tuple(sorted({*self._withheld, *self.secret_values()}))
+        if not callable(self._password):
+            state["_password"] = None
+        return state
+
+    def __copy__(self) -> Access:
+        # A copy stays in this process, so it keeps the secret values.
+        made = Access.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Access:
+        return self.__copy__()
+
+    def __repr__(self) -> str:
+        return f"Access({self.target})"
+
+    @property
+    def target(self) -> str:
+        """``host:port/database as user``, for messages; without secrets."""
+        return _target(self._parameters) if self._function is None else "(the address that a function gives)"
+
+    @property
+    def database(self) -> str | None:
+        """The database's name; None when libpq or a function decides."""
+        name = self._parameters.get("dbname")
+        return None if name is None else str(name)
+
+    def secret_values(self) -> dict[str, str]:
+        """Return the secret values that a pickle leaves out, by parameter; functions go to the tasks as they are."""
+        values = {name: self._parameters[name] for name in SECRET_PARAMETERS if isinstance(self._parameters.get(name), str)}
+        if isinstance(self._password, str):
+            values["password"] = self._password
+        return values
+
+    def connect(
+        self,
+        secrets: Mapping[str, str] | None = None,
+        *,
+        application_name: str,
+        autocommit: bool = False,
+        patience_s: float | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> psycopg.Connection[tuple[Any, ...]]:
+        """Open a connection whose session has the settings of the module's docstring.
+
+        A server that is away, starting or full is tried again, with growing pauses, until the patience ends.
+
+        Args:
+            secrets: in a task, those of its ``TaskAttempt``; on the driver none.
+            application_name: as ``pg_stat_activity`` shows it, at most 63 bytes; longer ones are cut by the server.
+            autocommit: of the connection.
+            patience_s: in place of the access's own.
+            settings: session settings that replace those of this module, and more.
+
+        Raises:
+            SinkCheckError: wrong password, unknown database, no right, bad certificate, a server that is too old.
+            SinkUnavailableError: away for all of that time.
+        """
+        deadline = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return self._connect_once(secrets or {}, application_name, settings or {}, autocommit=autocommit)
+            except SinkUnavailableError as error:
+                if time.monotonic() + pause > deadline:
+                    raise
+                _log.info("%s", error)
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  many tasks shall not come back at the same moment
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _connect_once(
+        self, secrets: Mapping[str, str], application_name: str, settings: Mapping[str, str], *, autocommit: bool
+    ) -> psycopg.Connection[tuple[Any, ...]]:
+        import psycopg
+
+        parameters = self._resolved(secrets)
+        try:
+            connection: psycopg.Connection[tuple[Any, ...]] = psycopg.connect(
+                **parameters, application_name=application_name, autocommit=True, prepare_threshold=None
+            )
+        except psycopg.Error as error:
+            # Not chained: the driver's error has the connection with it.
+            raise connection_error(error, _target(parameters)) from None
+        try:
+            _check_version(connection, _target(parameters))
+            _set_up(connection, settings)
+            connection.autocommit = autocommit
+        except psycopg.Error as error:
+            connection.close()
+            raise statement_error(error, f"Setting up a session at {_target(parameters)}") from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _resolved(self, secrets: Mapping[str, str]) -> dict[str, Any]:
+        parameters = dict(self._parameters)
+        if self._function is not None:
+            parameters = _parsed(_called("conninfo", self._function))
+        if self._password is not None:
+            parameters["password"] = self._password
+        for name in self._withheld:
+            if name not in parameters:
+                if name not in secrets:
+                    raise SinkCheckError(
+                        f"The value of {name!r} for PostgreSQL did not reach this process. Give a function in place of the value."
+                    )
+                parameters[name] = secrets[name]
+        for name in SECRET_PARAMETERS & parameters.keys():
+            if callable(parameters[name]):
+                parameters[name] = _called(name, parameters[name])
+                if not isinstance(parameters[name], str) or not parameters[name]:
+                    raise SinkCheckError(
+                        f"The function given for {name!r} returned no string, or an empty one. Let it return one."
+                    )
+        return {**_DEFAULTS, **parameters, "client_encoding": "UTF8"}
+
+
+def _psycopg() -> Any:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise MissingExtraError("psycopg", "postgres") from error
+    return psycopg
+
+
+def _parsed(conninfo: object) -> dict[str, Any]:
+    """Return the parameters by name, checked."""
+    psycopg = _psycopg()
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    if not isinstance(conninfo, (str, Mapping)):
+        raise OptionError(
+            f"The conninfo is a {type(conninfo).__name__}. Give a URL (postgresql://…), a string of key=value, or a dict of libpq's parameters."
+        )
+    given = conninfo_or_functions(conninfo)
+    functions = {name: value for name, value in given.items() if callable(value)}
+    try:
+        if isinstance(conninfo, str):
+            parameters = dict(conninfo_to_dict(conninfo))
+        else:
+            plain = {name: str(value) for name, value in given.items() if name not in functions and value is not None}
+            parameters = dict(conninfo_to_dict(make_conninfo(**plain)))
+    except (psycopg.Error, TypeError) as error:
+        # Not chained: libpq quotes what it can't parse, which may be a password.
+        reason = re.sub(r'"[^"]*"', '"…"', str(error)).strip()
+        unknown = re.fullmatch(r'invalid (URI query parameter|connection option):? "(\w+)"\s*', str(error))
+        reason = str(error).strip() if unknown else reason
+        raise OptionError(
+            f"The conninfo can't be parsed: {reason}. See https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING; in a URL, "
+            "special characters of user and password are percent-encoded."
+        ) from None
+    parameters |= functions
+    _check_parameters(parameters)
+    return parameters
+
+
+def conninfo_or_functions(conninfo: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a mapping, having checked that only secrets are functions.
+
+    Raises:
+        OptionError: another parameter is a function.
+    """
+    if isinstance(conninfo, str):
+        return {}
+    for name, value in conninfo.items():
+        if callable(value) and name not in SECRET_PARAMETERS:
+            raise OptionError(
+                f"Parameter {name!r} of the conninfo can't be a function; {', '.join(sorted(SECRET_PARAMETERS))} can, and the whole conninfo."
+            )
+    return dict(conninfo)
+
+
+def _check_parameters(parameters: Mapping[str, Any]) -> None:
+    for name, reason in _REFUSED.items():
+        if name in parameters:
+            raise OptionError(f"Parameter {name!r} of the conninfo is refused. {reason}")
+    if str(parameters.get("client_encoding", "UTF8")).upper().replace("-", "") not in {"UTF8", "AUTO"}:
+        raise OptionError("Parameter 'client_encoding' of the conninfo is refused: the sink sends UTF-8. Leave it out.")
+    if parameters.get("target_session_attrs", "read-write") not in {"read-write", "primary", "any"}:
+        raise OptionError("Parameter 'target_session_attrs' must be read-write (the default) or primary: the sink writes.")
+
+
+def _target(parameters: Mapping[str, Any]) -> str:
+    hosts = str(parameters.get("host") or parameters.get("hostaddr") or "").split(",")
+    ports = str(parameters.get("port") or "").split(",")
+    places = [f"{host or 'localhost'}:{ports[min(at, len(ports) - 1)] or '5432'}" for at, host in enumerate(hosts)]
+    if "service" in parameters and hosts == [""]:
+        places = [f"service {parameters['service']}"]
+    user = f" as {parameters['user']!r}" if "user" in parameters else ""
+    return f"{','.join(places)}/{parameters.get('dbname', '')}{user}"
+
+
+def _called(name: str, function: Callable[[], Any]) -> Any:
+    """Call a user's function; of its error only the kind and the place are told, for the text may hold a secret."""
+    try:
+        return function()
+    except Exception as error:  # noqa: BLE001
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        where = f" in line {trace.tb_lineno} of {Path(trace.tb_frame.f_code.co_filename).name}" if trace else ""
+        message = f"The function given for {name!r} raised {type(error).__name__}{where}. Mend it, or what it asks."
+    raise SinkCheckError(message)
+
+
+def _check_version(connection: psycopg.Connection[Any], target: str) -> None:
+    version = connection.info.server_version
+    if version < OLDEST_VERSION:
+        raise SinkCheckError(
+            f"PostgreSQL at {target} has version {version // 10000}, and the sink needs {OLDEST_VERSION // 10000} or newer. Upgrade the server."
+        )
+
+
+def _set_up(connection: psycopg.Connection[Any], settings: Mapping[str, str]) -> None:
+    wanted = dict(_SESSION)
+    if connection.info.server_version >= 170000:
+        wanted |= _SESSION_SINCE_17
+    wanted |= settings
+    # set_config's third argument: for the session. One round trip for all.
+    calls = ["set_config(%s, %s, false)"] * len(wanted)
+    durable = "set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)"
+    values = [part for pair in wanted.items() for part in pair]
+    connection.execute(f"SELECT {', '.join([*calls, durable])}".encode(), values)
+
+
+def check_server(connection: psycopg.Connection[Any], access: Access) -> None:
+    """Log what the server or the connection has that is allowed and unwise: for the driver, once per start."""
+    row = connection.execute(
+        "SELECT current_setting('fsync'), current_setting('full_page_writes'), pg_backend_pid()"
+    ).fetchone()
+    assert row is not None
+    for name, value in zip(("fsync", "full_page_writes"), row, strict=False):
+        if value == "off":
+            _log.warning(
+                "PostgreSQL at %s runs with %s=off: what it committed may be lost when its machine fails. Turn it on.",
+                access.target,
+                name,
+            )
+    if row[2] != connection.info.backend_pid:
+        _log.warning(
+            "Between this program and PostgreSQL at %s stands a pooler. It must keep a session for one client (PgBouncer: pool_mode=session): "
+            "transactions and settings of the sink belong to its session. Best connect to the server itself.",
+            access.target,
+        )
+    if not connection.pgconn.ssl_in_use and not _is_local(connection):
+        _log.warning(
+            "The connection to PostgreSQL at %s is not encrypted. Give sslmode=verify-full and sslrootcert=.", access.target
+        )
+
+
+def _is_local(connection: psycopg.Connection[Any]) -> bool:
+    address = connection.info.hostaddr
+    return not address or address.startswith("127.") or address == "::1"

@@ -1,0 +1,148 @@
+"""The table of markers: what proves a commit after everything else about it is forgotten.
+
+One row per query and sink, with an empty ``name``, says: *every batch up to this one is complete in this database*, and which transactions
+the last one consisted of. A staged batch is merged only in a transaction that first moves this row from a lower batch to its own. So:
+
+- Two transactions that merge the same batch wait for one another at this row, and the second finds the batch there: exactly one wins,
+  whoever they are, however late the other one's COMMIT comes. A driver that was frozen for days and wakes can't merge an old batch a
+  second time, although its marker has long been overwritten: a batch at or below the row's is complete, since a query writes a
+  batch only behind the DONE of the one before it, so whoever moved the row to a later batch knew that all earlier ones were complete.
+- The number of rows is bounded by that of queries and sinks.
+
+A prepared transaction carries a marker row of its own, whose ``name`` is the transaction's: many of a batch are prepared at the same time, and
+one row can't be locked by all of them. They are removed when a later batch is confirmed; the row with the empty name then covers them.
+
+The row named ``confirmed`` says which attempt's prepared transactions the driver looked at last; see module ``prepared``. The row named
+``upserting`` is of module ``upsert``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psycopg import sql
+from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
+
+from onceforall.sinks.postgres.statements import Connection, transaction
+
+TABLE = "markers"
+COMPLETE = ""
+CONFIRMED = "confirmed"
+UPSERTING = "upserting"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose markers: a query, one of its sinks (by its code), and the schema they lie in."""
+
+    schema: str
+    query_id: str
+    sink: str
+
+    @property
+    def table(self) -> sql.Identifier:
+        """The table of markers."""
+        return sql.Identifier(self.schema, TABLE)
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What a marker says: a batch, the generation that wrote it, and which transactions it consisted of (``names.names_digest``)."""
+
+    batch: int
+    generation: int
+    names: str = ""
+
+
+def create(connection: Connection, schema: str) -> None:
+    """Make schema and table where they are missing; several may try at once."""
+    for attempt in range(3):
+        try:
+            with transaction(connection):
+                known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone()
+                if known is None:
+                    connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+                if not exists(connection, schema):
+                    connection.execute(
+                        sql.SQL(
+                            "CREATE TABLE IF NOT EXISTS {} (query_id text NOT NULL, sink text NOT NULL, name text NOT NULL, "
+                            "generation bigint NOT NULL, batch bigint NOT NULL, names text NOT NULL, "
+                            "at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (query_id, sink, name))"
+                        ).format(sql.Identifier(schema, TABLE))
+                    )
+        except (UniqueViolation, DuplicateTable, DuplicateObject):  # noqa: PERF203  # IF NOT EXISTS does not wait for another one's that is being made
+            if attempt == 2:
+                raise
+        else:
+            return
+
+
+def exists(connection: Connection, schema: str) -> bool:
+    """Tell whether the table of markers is there."""
+    query = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
+    return connection.execute(query, [schema, TABLE]).fetchone() is not None
+
+
+def advance(connection: Connection, owner: Owner, marker: Marker, name: str = COMPLETE) -> bool:
+    """Move a marker forward, within the caller's transaction; False, and nothing is changed, when it has that batch or a later one.
+
+    Waits, as long as ``lock_timeout`` says, for another transaction that moves it.
+    """
+    moved = connection.execute(
+        sql.SQL(
+            "INSERT INTO {} AS m (query_id, sink, name, generation, batch, names) VALUES (%s, %s, %s, %s, %s, %s) "
+            "ON CONFLICT (query_id, sink, name) DO UPDATE SET generation = EXCLUDED.generation, batch = EXCLUDED.batch, "
+            "names = EXCLUDED.names, at = clock_timestamp() WHERE m.batch < EXCLUDED.batch"
+        ).format(owner.table),
+        [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
+    )
+    return moved.rowcount == 1
+
+
+def read(connection: Connection, owner: Owner, name: str = COMPLETE) -> Marker | None:
+    """Return a marker; None when there is none."""
+    row = connection.execute(
+        sql.SQL("SELECT batch, generation, names FROM {} WHERE (query_id, sink, name) = (%s, %s, %s)").format(owner.table),
+        [owner.query_id, owner.sink, name],
+    ).fetchone()
+    return None if row is None else Marker(*row)
+
+
+def put(connection: Connection, owner: Owner, name: str, marker: Marker) -> None:
+    """Write the marker of one transaction, within it."""
+    connection.execute(
+        sql.SQL("INSERT INTO {} (query_id, sink, name, generation, batch, names) VALUES (%s, %s, %s, %s, %s, %s)").format(
+            owner.table
+        ),
+        [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
+    )
+
+
+def raise_to(connection: Connection, owner: Owner, name: str, marker: Marker) -> bool:
+    """Raise a marker to a generation and a batch of it; False when it is beyond them, and nothing is changed."""
+    raised = connection.execute(
+        sql.SQL(
+            "INSERT INTO {} AS m (query_id, sink, name, generation, batch, names) VALUES (%s, %s, %s, %s, %s, %s) "
+            "ON CONFLICT (query_id, sink, name) DO UPDATE SET generation = EXCLUDED.generation, batch = EXCLUDED.batch, "
+            "at = clock_timestamp() WHERE (m.generation, m.batch) <= (EXCLUDED.generation, EXCLUDED.batch)"
+        ).format(owner.table),
+        [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
+    )
+    return raised.rowcount == 1
+
+
+def present(connection: Connection, owner: Owner, names: list[str]) -> set[str]:
+    """Return those of the names whose marker is there."""
+    rows = connection.execute(
+        sql.SQL("SELECT name FROM {} WHERE query_id = %s AND sink = %s AND name = ANY(%s)").format(owner.table),
+        [owner.query_id, owner.sink, names],
+    ).fetchall()
+    return {str(name) for (name,) in rows}
+
+
+def forget_before(connection: Connection, owner: Owner, batch: int) -> None:
+    """Remove the markers of single transactions of earlier batches; ``COMPLETE`` covers those batches already."""
+    connection.execute(
+        sql.SQL("DELETE FROM {} WHERE query_id = %s AND sink = %s AND batch < %s AND name LIKE 'ofa.%%'").format(owner.table),
+        [owner.query_id, owner.sink, batch],
+    )

@@ -1,0 +1,149 @@
+"""How staged rows reach the target: the statements, and nothing about when they run.
+
+- Without a key: ``INSERT … SELECT``.
+- With a key: ``INSERT … SELECT … ON CONFLICT (key) DO UPDATE``, or ``DO NOTHING`` where the row that is there shall stay.
+- Replacing (the output mode ``complete``): ``DELETE`` of all rows first. A reader sees the old rows until the transaction is committed, which
+  ``TRUNCATE`` does not give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from onceforall.errors import RefusedRecordError
+from onceforall.sinks.postgres.staging import Staged
+from onceforall.sinks.postgres.statements import Connection, identifiers
+
+_TABLES_PER_STATEMENT = 200
+
+
+@dataclass(frozen=True)
+class Target:
+    """The table, and how rows are applied to it. A committable carries it: what was decided is merged as it was decided.
+
+    Attributes:
+        schema: the table's schema.
+        table: its name.
+        key: the columns of the key; empty: rows are only inserted.
+        ignore: a row whose key is there already is passed over, instead of replacing what is there.
+        replace: all other rows are deleted.
+    """
+
+    schema: str
+    table: str
+    key: tuple[str, ...] = ()
+    ignore: bool = False
+    replace: bool = False
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """The table's qualified name."""
+        return sql.Identifier(self.schema, self.table)
+
+    def body(self) -> dict[str, Any]:
+        """Return a JSON object that ``target_of`` reads."""
+        return {
+            "schema": self.schema,
+            "table": self.table,
+            "key": list(self.key),
+            "ignore": self.ignore,
+            "replace": self.replace,
+        }
+
+
+def target_of(body: Mapping[str, Any]) -> Target:
+    """Read back what ``Target.body`` wrote."""
+    key = tuple(str(column) for column in body["key"])
+    return Target(str(body["schema"]), str(body["table"]), key, bool(body["ignore"]), bool(body["replace"]))
+
+
+def merge(connection: Connection, target: Target, staged: Sequence[Staged]) -> None:
+    """Apply all staged rows, and check deferred constraints, within the caller's transaction.
+
+    Raises:
+        psycopg.Error: the server refuses a row, or is away.
+        RefusedRecordError: a key is there twice.
+    """
+    clear(connection, target)
+    filled = [each for each in staged if each.columns]
+    statements = _grouped(filled)
+    if target.key and (target.ignore or len(statements) > 1):
+        # Within one statement that updates, the server finds this by itself.
+        refuse_doubled_keys(connection, target, filled)
+    for group in statements:
+        source = sql.SQL(" UNION ALL ").join([_rows(each) for each in group])
+        connection.execute(insert(target, group[0].columns, source))
+    check_deferred(connection)
+
+
+def clear(connection: Connection, target: Target) -> None:
+    """Delete what a replacing target has."""
+    if target.replace:
+        connection.execute(sql.SQL("DELETE FROM {}").format(target.identifier))
+
+
+def check_deferred(connection: Connection) -> None:
+    """Have deferred constraints checked now, and not at COMMIT, when nothing may be refused any more."""
+    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+
+def insert(target: Target, columns: Sequence[str], source: sql.Composable) -> sql.Composed:
+    """Return the statement that applies the rows of a query."""
+    statement = sql.SQL("INSERT INTO {} ({}) {}").format(target.identifier, identifiers(columns), source)
+    if not target.key:
+        return statement
+    others = [column for column in columns if column not in target.key]
+    if target.ignore or not others:
+        return statement + sql.SQL(" ON CONFLICT ({}) DO NOTHING").format(identifiers(target.key))
+    updates = sql.SQL(", ").join([sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(column)) for column in others])
+    return statement + sql.SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(identifiers(target.key), updates)
+
+
+def doubled_key(connection: Connection, target: Target, staged: Sequence[Staged]) -> tuple[list[str], int] | None:
+    """Return a key that the staged rows have more than once, as texts, and how often; None when there is none."""
+    keys = identifiers(target.key)
+    sources = [sql.SQL("SELECT {} FROM {}").format(keys, each.identifier) for each in staged if each.columns]
+    if not sources:
+        return None
+    shown = sql.SQL(", ").join([sql.SQL("left({}::text, 100)").format(sql.Identifier(column)) for column in target.key])
+    not_null = sql.SQL(" AND ").join([sql.SQL("{} IS NOT NULL").format(sql.Identifier(column)) for column in target.key])
+    query = sql.SQL(
+        "SELECT {}, count(*) FROM ({}) AS rows WHERE {} GROUP BY {} HAVING count(*) > 1 ORDER BY {} LIMIT 1"
+    ).format(shown, sql.SQL(" UNION ALL ").join(sources), not_null, keys, keys)
+    row = connection.execute(query).fetchone()
+    return None if row is None else ([str(value) for value in row[:-1]], int(row[-1]))
+
+
+def refuse_doubled_keys(connection: Connection, target: Target, staged: Sequence[Staged]) -> None:
+    """Refuse rows of which two have the same key.
+
+    Raises:
+        RefusedRecordError: naming the key.
+    """
+    doubled = doubled_key(connection, target, staged)
+    if doubled is not None:
+        values, times = doubled
+        named = ", ".join(f"{column}={value!r}" for column, value in zip(target.key, values, strict=True))
+        raise RefusedRecordError(
+            f"The batch has {times} rows with the key {named}, and only one of them can be in {target.schema}.{target.table}. Aggregate or "
+            "deduplicate by the key before writing."
+        )
+
+
+def _rows(each: Staged) -> sql.Composed:
+    return sql.SQL("SELECT {} FROM {}").format(identifiers(each.columns), each.identifier)
+
+
+def _grouped(staged: Sequence[Staged]) -> list[list[Staged]]:
+    """Return tables of the same columns together: as few statements as possible, none of them too long."""
+    groups: list[list[Staged]] = []
+    for each in sorted(staged, key=lambda staged: staged.columns):
+        if groups and groups[-1][0].columns == each.columns and len(groups[-1]) < _TABLES_PER_STATEMENT:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return groups

@@ -1,0 +1,66 @@
+"""How connections of ours that somebody left behind are ended, so that nobody waits for their locks for ever.
+
+A driver that is frozen, or whose machine is gone, may leave a transaction open that has the marker row locked, staging tables and rows of
+the target. Whoever needs those locks waits for a moment and then ends such connections with ``pg_terminate_backend``. That can't do harm in any
+state the other one may be in. The server ends a connection only where its transaction is either whole or without effect:
+
+- *It merges, and nobody has decided.* Its generation is sealed (whoever calls this is a later one, or the same run, which lost that
+  connection), so nobody will. The transaction is rolled back, which is what becomes of it anyway.
+- *It is decided, and its COMMIT was not sent, or not received yet.* It is rolled back; the staging tables, which it had dropped, are there
+  again, and the one who waits merges them itself. The late COMMIT finds no connection; its sender looks at the marker.
+- *Its COMMIT is being executed.* It is complete or it isn't, and the marker row, which the same transaction moves, says so.
+
+Only connections of our own role in our own database whose ``application_name`` is read as a whole as one of this query and sink are ended.
+Of those that merge, only those whose client has been silent within its transaction for a second: a live one merges without pauses, and
+two that live don't end one another again and again. A task's is ended in any state, when its generation is sealed or a later
+attempt of the same task has begun: nothing of it can be decided any more.
+"""
+
+from __future__ import annotations
+
+from psycopg import sql
+
+from onceforall.protocol.names import TransactionName
+from onceforall.sinks.postgres.names import task_digest, whose_code
+from onceforall.sinks.postgres.statements import Connection
+
+SILENT_S = 1.0
+_ENDS_WITHIN_MS = 5000
+
+_OURS = "usename = current_user AND datname = current_database() AND pid <> pg_backend_pid()"
+
+
+def end_silent_merges(connection: Connection, owner: str, up_to_generation: int) -> int:
+    """End the drivers' connections of a generation up to this one that keep a transaction open in silence; return how many.
+
+    Args:
+        connection: ours.
+        owner: of ``names.whose``.
+        up_to_generation: the last generation whose connections are ended.
+    """
+    query = sql.SQL(
+        "SELECT pg_terminate_backend(pid, {}) FROM pg_stat_activity WHERE {} AND state LIKE 'idle in transaction%%' "
+        "AND state_change < clock_timestamp() - make_interval(secs => %s) "
+        "AND substring(application_name FROM %s)::bigint <= %s"
+    ).format(sql.Literal(_ENDS_WITHIN_MS), sql.SQL(_OURS))
+    pattern = f"^ofa-m-{owner}-([0-9]{{1,18}})$"
+    return len(connection.execute(query, [SILENT_S, pattern, up_to_generation]).fetchall())
+
+
+def end_older_tasks(connection: Connection, owner: str, below_generation: int) -> int:
+    """End the connections of all tasks of earlier generations; return how many."""
+    query = sql.SQL(
+        "SELECT pg_terminate_backend(pid, {}) FROM pg_stat_activity WHERE {} AND substring(application_name FROM %s)::bigint < %s"
+    ).format(sql.Literal(_ENDS_WITHIN_MS), sql.SQL(_OURS))
+    pattern = f"^ofa-t-{owner}-([0-9]{{1,18}})-[0-9a-f]{{12}}-[0-9]+$"
+    return len(connection.execute(query, [pattern, below_generation]).fetchall())
+
+
+def end_earlier_attempts(connection: Connection, name: TransactionName) -> int:
+    """End the connections of earlier attempts of one's own task, in one's own generation; return how many."""
+    query = sql.SQL(
+        "SELECT pg_terminate_backend(pid, {}) FROM pg_stat_activity WHERE {} AND substring(application_name FROM %s)::bigint < %s"
+    ).format(sql.Literal(_ENDS_WITHIN_MS), sql.SQL(_OURS))
+    owner = whose_code(name.query_id, name.sink_code)
+    pattern = f"^ofa-t-{owner}-{name.generation}-{task_digest(name)}-([0-9]{{1,18}})$"
+    return len(connection.execute(query, [pattern, name.slot]).fetchall())

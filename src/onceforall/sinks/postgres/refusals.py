@@ -1,0 +1,149 @@
+"""Which row it was: the server says that a constraint was violated, and seldom by which row of a million.
+
+The rows are applied once more, in a transaction that is rolled back whatever comes of it: table by table, and within the table that
+fails by halves, each under a savepoint; halves that succeed stay, so that each row is applied about twice in all. This finds the first row that
+fails for any reason there is: null, unique, foreign key (deferred ones, too), check, exclusion, a value out of range, a trigger's exception.
+
+Not promised: a row, where the constraint is one between rows of the batch (a row that refers to a later one); then the server's words must do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+from psycopg import sql
+
+from onceforall.errors import RefusedRecordError
+from onceforall.sinks.postgres import merging
+from onceforall.sinks.postgres.merging import Target
+from onceforall.sinks.postgres.staging import Staged
+from onceforall.sinks.postgres.statements import Connection, identifiers, words
+
+_LONGEST_VALUE = 60
+_MOST_COLUMNS = 12
+_NUMBER = "onceforall row number"
+
+_WHY = {
+    "23502": "a null is not allowed",
+    "23505": "a unique constraint is violated",
+    "23503": "a foreign key is violated",
+    "23514": "a check is violated",
+    "23P01": "an exclusion constraint is violated",
+    "21000": "a key is there twice",
+    "P0001": "a trigger raised an exception",
+}
+
+
+def refused(connection: Connection, error: psycopg.Error, target: Target, staged: Sequence[Staged]) -> RefusedRecordError:
+    """Return the error that names the first offending row.
+
+    Args:
+        connection: in a transaction in which the rows are staged and not applied; it is left as it was.
+        error: what the server said to all rows at once.
+        target: where they shall go.
+        staged: the rows.
+    """
+    row = None
+    try:
+        connection.execute("SAVEPOINT refusal")
+        try:
+            if error.sqlstate == "21000" and target.key:
+                merging.refuse_doubled_keys(connection, target, staged)
+            found = _first(connection, target, staged)
+            if found is not None and _same(found[1], error):
+                row, error = found
+        finally:
+            connection.execute("ROLLBACK TO SAVEPOINT refusal")
+    except RefusedRecordError as named:
+        return named
+    except psycopg.Error:  # a time-out, a lost connection: the first words must do
+        pass
+    return RefusedRecordError(_message(error, target, row))
+
+
+def _message(error: psycopg.Error, target: Target, row: str | None) -> str:
+    state = error.sqlstate or ""
+    why = _WHY.get(state, "a value is refused" if state.startswith("22") else "a row is refused")
+    constraint = error.diag.constraint_name
+    column = error.diag.column_name
+    where = f" (constraint {constraint})" if constraint else f" (column {column})" if column else ""
+    shown = f" The first such row: {row}." if row is not None else ""
+    return (
+        f"The table {target.schema}.{target.table} can't take the batch: {why}{where}. PostgreSQL says: {words(error)}.{shown} Mend or filter "
+        "the data, or change the table."
+    )
+
+
+def _same(one: psycopg.Error, other: psycopg.Error) -> bool:
+    return one.sqlstate == other.sqlstate and one.diag.constraint_name == other.diag.constraint_name
+
+
+def _first(connection: Connection, target: Target, staged: Sequence[Staged]) -> tuple[str, psycopg.Error] | None:
+    """Return the first row that the target refuses, as text, and why; None when none does by itself."""
+    merging.clear(connection, target)
+    for each in staged:
+        if each.columns and (error := _tried(connection, target, each, 0, each.rows)) is not None:
+            first, error = _halved(connection, target, each, error)
+            return _shown(connection, each, first), error
+    return None
+
+
+def _halved(connection: Connection, target: Target, staged: Staged, error: psycopg.Error) -> tuple[int, psycopg.Error]:
+    """Return the number of the first row that fails, counted from 1, and its error."""
+    applied, failing = 0, staged.rows
+    while failing - applied > 1:
+        middle = (applied + failing) // 2
+        found = _tried(connection, target, staged, applied, middle)
+        if found is None:
+            applied = middle
+        else:
+            failing, error = middle, found
+    return failing, error
+
+
+def _tried(connection: Connection, target: Target, staged: Staged, after: int, up_to: int) -> psycopg.Error | None:
+    """Apply some rows of a table; None when they are applied, else the error, and they are not."""
+    source = sql.SQL("SELECT {} FROM ({}) AS numbered WHERE {} > {} AND {} <= {}").format(
+        identifiers(staged.columns),
+        _numbered(staged),
+        sql.Identifier(_NUMBER),
+        sql.Literal(after),
+        sql.Identifier(_NUMBER),
+        sql.Literal(up_to),
+    )
+    connection.execute("SAVEPOINT some_rows")
+    try:
+        connection.execute(merging.insert(target, staged.columns, source))
+        merging.check_deferred(connection)
+    except psycopg.Error as error:
+        connection.execute("ROLLBACK TO SAVEPOINT some_rows")
+        return error
+    connection.execute("RELEASE SAVEPOINT some_rows")
+    return None
+
+
+def _numbered(staged: Staged) -> sql.Composed:
+    # A staging table is filled by one COPY and never changed, so the places of its rows are in the order in which they came.
+    return sql.SQL("SELECT {}, row_number() OVER (ORDER BY ctid) AS {} FROM {}").format(
+        identifiers(staged.columns), sql.Identifier(_NUMBER), staged.identifier
+    )
+
+
+def _shown(connection: Connection, staged: Staged, number: int) -> str:
+    columns = staged.columns[:_MOST_COLUMNS]
+    texts = sql.SQL(", ").join(
+        [sql.SQL("left({}::text, {})").format(sql.Identifier(column), sql.Literal(_LONGEST_VALUE + 1)) for column in columns]
+    )
+    query = sql.SQL("SELECT {} FROM ({}) AS numbered WHERE {} = {}").format(
+        texts, _numbered(staged), sql.Identifier(_NUMBER), sql.Literal(number)
+    )
+    row = connection.execute(query).fetchone() or ()
+    shown = [f"{column}={_short(value)}" for column, value in zip(columns, row, strict=False)]
+    return ", ".join(shown) + (", …" if len(staged.columns) > len(columns) else "")
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "null"
+    return repr(value) if len(value) <= _LONGEST_VALUE else repr(value[:_LONGEST_VALUE]) + "…"

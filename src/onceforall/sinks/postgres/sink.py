@@ -1,0 +1,449 @@
+"""The PostgreSQL sink: COPY in the tasks, and one of three ways from there into the table.
+
+===============  ===================================================================================================================
+``mode=``        what happens
+===============  ===================================================================================================================
+``"staged"``     rows wait in staging tables; the driver merges all of a batch in one transaction (module ``staged``). The default:
+                 needs no setting of the server, and the whole batch becomes visible in one instant.
+``"prepared"``   each task prepares a transaction of its own, which the driver commits (module ``prepared``). Needs
+                 ``max_prepared_transactions``; the tasks' rows become visible one task after the other.
+``"upsert"``     each task writes by key and commits by itself (module ``upsert``): **the mode without two-phase commit**. Rows are visible
+                 before the batch is decided, and a replay writes over them.
+===============  ===================================================================================================================
+
+``key=`` is another matter: in ``staged`` and ``prepared`` it only says *how* rows are applied, by ``INSERT … ON CONFLICT`` instead of
+``INSERT``; when they become visible, and that they do so once, it doesn't change.
+
+What the sink keeps in the database besides: a table ``markers`` (module ``markers``) and, while a batch is being written, staging tables, all of
+them in ``staging_schema``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from urllib.parse import quote
+
+from onceforall.errors import SchemaError, SinkCheckError
+from onceforall.sink import (
+    Capabilities,
+    CommitPermit,
+    CommitReport,
+    Committable,
+    StartInfo,
+    Sweep,
+    TaskAttempt,
+    TwoPhaseCommitSink,
+)
+from onceforall.sinks.postgres import tables
+from onceforall.sinks.postgres.connections import Access, Conninfo, check_server
+from onceforall.sinks.postgres.options import check_options, check_seconds
+from onceforall.sinks.postgres.server_errors import translated
+from onceforall.sinks.postgres.tables import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+    from pyspark.sql.types import StructType
+
+    from onceforall.sinks.postgres.copying import CopyStream
+    from onceforall.sinks.postgres.merging import Target
+    from onceforall.sinks.postgres.staged import Merger, StagedTransaction
+    from onceforall.sinks.postgres.staging import Staged
+    from onceforall.sinks.postgres.statements import Connection
+
+_log = logging.getLogger("onceforall.sinks.postgres")
+
+T = TypeVar("T")
+
+_AT_START, _SWEEPING = "ofa-check", "ofa-sweep"
+
+# Server-side: its session, and with it its locks, ends when the client's machine has been silent for about two minutes.
+_KEEPALIVE = {"tcp_keepalives_idle": "60", "tcp_keepalives_interval": "15", "tcp_keepalives_count": "4"}
+
+
+class PostgresSink(TwoPhaseCommitSink):
+    """Writes rows to a table of PostgreSQL; a column of the frame goes to the table's column of that name."""
+
+    kind: ClassVar[str] = "postgres"
+
+    def __init__(
+        self,
+        conninfo: Conninfo,
+        table: str,
+        *,
+        key: Sequence[str] | str | None = None,
+        mode: str = "staged",
+        on_conflict: str = "update",
+        create_table: bool = False,
+        password: str | Callable[[], str] | None = None,
+        staging_schema: str = "onceforall",
+        lock_timeout_s: float = 30.0,
+        retry_for_s: float = 60.0,
+    ) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            conninfo: a URL, a string of key=value, a mapping of libpq's parameters, or a function that returns one of them.
+            table: ``table`` or ``schema.table``; without a schema, that which ``search_path`` gives.
+            key: the columns by which a row replaces another; the table must have a unique index on exactly these, and none of them may be
+                null. In the modes ``staged`` and ``prepared`` it only says how rows are applied, and in ``upsert`` it is required.
+            mode: ``staged``, ``prepared`` or ``upsert``; see the module. ``upsert`` is the mode without two-phase commit.
+            on_conflict: with a key: ``update`` replaces the row that is there, ``ignore`` leaves it.
+            create_table: make the table, from the frame's columns, where it is missing.
+            password: a value, or a function that returns one, in place of one in `conninfo`.
+            staging_schema: the schema of staging tables and markers; made where it is missing. Must not be changed while a batch is incomplete.
+            lock_timeout_s: how long one statement waits for the locks of other programs, in seconds.
+            retry_for_s: for how long a server that goes away before the decision is asked again, in seconds; then the batch fails.
+                After the decision it is asked for ever.
+
+        Raises:
+            OptionError: naming the option, the reason and what to use instead.
+            MissingExtraError: psycopg is not installed.
+        """
+        self._name = table
+        self._key = (key,) if isinstance(key, str) else tuple(key or ())
+        check_options(table, self._key, mode, on_conflict, staging_schema)
+        check_seconds("lock_timeout_s", lock_timeout_s)
+        check_seconds("retry_for_s", retry_for_s)
+        self._access = Access(conninfo, password=password, patience_s=retry_for_s)
+        self._mode = mode
+        self._ignore = on_conflict == "ignore"
+        self._create_table = create_table
+        self._schema = staging_schema
+        self._lock_timeout_s = lock_timeout_s
+        self._retry_for_s = retry_for_s
+        self._output_mode = "append"
+        self._table: Table | None = None
+        self._make_driver_side()
+
+    def _make_driver_side(self) -> None:
+        self._lock = threading.RLock()
+        self._merger: Merger | None = None
+        self._finished: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        for name in ("_lock", "_merger", "_finished"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make_driver_side()
+
+    def __copy__(self) -> PostgresSink:
+        # A copy stays in this process; the access's own copy keeps the secret values.
+        made = PostgresSink.__new__(type(self))
+        made.__setstate__(self.__getstate__())
+        return made
+
+    def __repr__(self) -> str:
+        key = f", key={list(self._key)!r}" if self._key else ""
+        return f"PostgresSink({self._access.target}, table={self._name!r}{key}, mode={self._mode!r})"
+
+    @property
+    def default_name(self) -> str:
+        """``postgres-<table>``, as the table was given."""
+        return f"postgres-{quote(self._name, safe='')}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Two-phase but in the mode ``upsert``; ``update`` needs a key, and ``complete`` the mode ``staged``."""
+        modes = {"append"} | ({"update"} if self._key else set()) | ({"complete"} if self._mode == "staged" else set())
+        return Capabilities(
+            two_phase=self._mode != "upsert",
+            idempotent=self._mode == "upsert",
+            output_modes=frozenset(modes),
+            # In one transaction the order of the tasks' rows is of no matter: a key that is there twice is refused.
+            one_task_per_key=() if self._mode == "staged" else self._key,
+            empty_batches=self._output_mode == "complete",
+        )
+
+    def secrets(self) -> Mapping[str, str]:
+        """Return the secret values of the connection; functions go to the tasks as they are."""
+        return self._access.secret_values()
+
+    # --- at start ----------------------------------------------------------------------------------------------------------
+
+    def check(self, start: StartInfo) -> None:
+        """Check server, table, key, rights and the mode's needs; make the sink's own schema and its table of markers where they are missing.
+
+        Raises:
+            SinkCheckError: the message names the thing and the statement that mends it.
+            SinkUnavailableError: the server is away for longer than ``retry_for_s``.
+        """
+        from onceforall.sinks.postgres import start_checks
+        from onceforall.sinks.postgres.statements import close_quietly
+
+        self._output_mode = start.output_mode
+        connection = self._connect(_AT_START, patience_s=self._retry_for_s)
+        try:
+            with translated(f"Checking {self._name}"):
+                check_server(connection, self._access)
+                start_checks.check_own_schema(connection, self._schema)
+                if self._mode == "prepared":
+                    start_checks.check_prepared(connection, start.spark, start.query_id, keyed=bool(self._key))
+                self._check_table(connection)
+        finally:
+            close_quietly(connection)
+
+    def _check_table(self, connection: Connection) -> None:
+        self._table = tables.describe(connection, self._name)
+        if self._table is None:
+            if not self._create_table:
+                raise SinkCheckError(
+                    f"There is no table {self._name} in the database of {self._access.target}. Create it, correct table=, or let the sink make it "
+                    "with create_table=True."
+                )
+            return
+        if self._key:
+            tables.check_key(self._table, self._key)
+        rights = {"SELECT", "INSERT"}
+        rights |= {"UPDATE"} if self._key and not self._ignore else set()
+        rights |= {"DELETE"} if self._output_mode == "complete" else set()
+        tables.check_privileges(connection, self._table, rights)
+
+    def columns(self, schema: StructType) -> list[Column]:
+        """Return the columns to write, compared with the table's; make the table if it is missing and ``create_table`` says so.
+
+        Raises:
+            SchemaError: a column is missing or too many, or its type doesn't fit; see ``postgres_columns``.
+            SinkCheckError: there is no such table, or it can't be made.
+        """
+        from onceforall.sinks.postgres.columns import matched, postgres_columns
+
+        table = self._described(schema)
+        written = [column.name for _, column in matched(schema, table)]
+        missing = [name for name in self._key if name not in written]
+        if missing:
+            raise SchemaError(
+                f"key= names the column {missing[0]!r}, which the rows for {table.shown} don't have. They have: {', '.join(schema.names)}."
+            )
+        return postgres_columns(schema, table)
+
+    def _described(self, schema: StructType) -> Table:
+        if self._table is not None:
+            return self._table
+        from onceforall.sinks.postgres.statements import close_quietly
+
+        connection = self._connect(_AT_START, patience_s=self._retry_for_s)
+        try:
+            self._check_table(connection)
+            if self._table is None:
+                self._table = tables.create(connection, self._name, schema, self._key)
+                self._check_table(connection)
+        finally:
+            close_quietly(connection)
+        assert self._table is not None
+        return self._table
+
+    def _target(self) -> Target:
+        from onceforall.sinks.postgres.merging import Target
+
+        assert self._table is not None, "check() or columns() comes first"
+        return Target(self._table.schema, self._table.name, self._key, self._ignore, self._output_mode == "complete")
+
+    def _copy(self, connection: Connection, staged: Staged, columns: Sequence[str]) -> CopyStream:
+        from onceforall.sinks.postgres.copying import CopyStream
+
+        assert self._table is not None
+        return CopyStream(connection, staged.identifier, self._table.select(columns), shown=self._table.shown)
+
+    # --- in the tasks ------------------------------------------------------------------------------------------------------
+
+    def begin_transaction(self, attempt: TaskAttempt) -> StagedTransaction:
+        """Connect, and begin a transaction.
+
+        Raises:
+            AttemptFailedError: it can't be begun now.
+            SinkUnavailableError: the server is away for longer than ``retry_for_s``.
+        """
+        from onceforall.sinks.postgres import names, prepared, staged, upsert
+        from onceforall.sinks.postgres.statements import in_task
+
+        application = names.task_connection(attempt.name)
+        connection = self._connect(application, attempt.secrets, patience_s=self._retry_for_s)
+        with in_task(connection, "Beginning a transaction"):
+            if self._mode == "staged":
+                return staged.StagedTransaction(connection, attempt.name, self._schema, self._target())
+            begin = prepared.begin if self._mode == "prepared" else upsert.begin
+            return begin(connection, attempt.name, self._schema, self._target())
+
+    def invoke(self, transaction: StagedTransaction, rows: pa.RecordBatch) -> None:
+        """Send rows by COPY.
+
+        Raises:
+            RefusedRecordError: a value doesn't fit its column.
+            AttemptFailedError: the connection is lost; the task is run again.
+        """
+        from onceforall.sinks.postgres.statements import in_task
+
+        with in_task(transaction.connection, f"Copying rows for {self._name}"):
+            transaction.write(rows, self._copy)
+
+    def pre_commit(self, transaction: StagedTransaction) -> Committable | None:
+        """Make the rows durable: staged, prepared, or (in the mode ``upsert``) committed.
+
+        Returns:
+            ``name``, ``kind`` (the mode), ``count`` of rows, ``staging_schema``, ``database`` and ``target``; None in the mode ``upsert``.
+
+        Raises:
+            RefusedRecordError: the table refuses a row (in the mode ``staged`` it is ``confirm`` that finds it).
+            AttemptFailedError: the server can't keep the rows.
+        """
+        from onceforall.sinks.postgres import prepared, staged, upsert
+        from onceforall.sinks.postgres.statements import in_task
+
+        with in_task(transaction.connection, f"Writing to {self._name}"):
+            pre_commit = {"staged": staged.pre_commit, "prepared": prepared.pre_commit, "upsert": upsert.pre_commit}
+            committable: Committable | None = pre_commit[self._mode](transaction)
+        transaction.close()
+        return committable
+
+    def discard(self, transaction: StagedTransaction) -> None:
+        """Give up an attempt. What it has made durable already, a sweep finds."""
+        if not transaction.is_over:
+            transaction.close()
+
+    def _connect(
+        self, application_name: str, secrets: Mapping[str, str] | None = None, *, patience_s: float = 0.0
+    ) -> Connection:
+        settings = {**_KEEPALIVE, "lock_timeout": f"{int(self._lock_timeout_s * 1000)}ms"}
+        return self._access.connect(
+            secrets, application_name=application_name, autocommit=True, patience_s=patience_s, settings=settings
+        )
+
+    # --- on the driver -----------------------------------------------------------------------------------------------------
+
+    def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
+        """Exhaust every reason to refuse: merge what is staged and hold the transaction, or see that all prepared transactions are there.
+
+        Raises:
+            RefusedRecordError: the table refuses a row; the message names the first one.
+            AttemptFailedError: something that was prepared is gone, or another run was faster.
+            SinkUnavailableError: the server was away for longer than ``retry_for_s``.
+        """
+        if not committables:
+            return committables
+        from onceforall.sinks.postgres import prepared, staged
+        from onceforall.sinks.postgres.statements import close_quietly, patiently
+
+        batch = staged.batch_of(committables)
+
+        def look() -> None:
+            connection = self._connect(batch.connection_name)
+            try:
+                prepared.confirm(connection, batch)
+            finally:
+                close_quietly(connection)
+
+        def merge() -> None:
+            self._connected_merger().confirm(batch)
+
+        action = merge if committables[0]["kind"] == staged.KIND else look
+        with self._lock:
+            patiently(action, self._retry_for_s, batch.what("Merging"))
+        return committables
+
+    def _connected_merger(self) -> Merger:
+        from onceforall.sinks.postgres.staged import Merger
+
+        with self._lock:
+            if self._merger is None:
+                self._merger = Merger(self._connect, self._lock_timeout_s)
+            return self._merger
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
+        """Commit what was confirmed; see the modules ``staged`` and ``prepared``.
+
+        Raises:
+            SinkUnavailableError: no answer yet, or something in the database is in the way; the message says what.
+        """
+        from onceforall.sinks.postgres import prepared, staged
+
+        if not committables:
+            return CommitReport()
+        _log.debug("Committing %d transactions of batch %d", len(committables), permit.batch)
+        # Both kinds, where the mode was changed before a redo. The prepared ones first: the marker of the staged ones would cover them.
+        kinds = {kind: [c for c in committables if c["kind"] == kind] for kind in (prepared.KIND, staged.KIND)}
+        reports = []
+        with self._lock:
+            if kinds[prepared.KIND]:
+                batch = staged.batch_of(kinds[prepared.KIND])
+                reports.append(prepared.commit(self._connect, batch, kinds[prepared.KIND]))
+            if kinds[staged.KIND]:
+                batch = staged.batch_of(kinds[staged.KIND])
+                reports.append(self._connected_merger().commit(batch, kinds[staged.KIND]))
+            report = staged.joined(reports)
+            self._finished = {str(c["name"]) for c in report.retired}
+        return report
+
+    def abort(self, committables: Sequence[Committable]) -> None:
+        """Roll back what is held or prepared, and drop staging tables.
+
+        Raises:
+            SinkUnavailableError: at least one may still be there.
+        """
+        with self._lock:
+            if self._merger is not None:
+                self._merger.release()
+        self._remove([str(c["name"]) for c in committables])
+
+    def retire(self, committables: Sequence[Committable]) -> None:
+        """Remove what a lost transaction may still have; of a committed one nothing is left.
+
+        Raises:
+            SinkUnavailableError: at least one may still be there.
+        """
+        with self._lock:
+            names = {str(c["name"]) for c in committables} - self._finished
+        self._remove(sorted(names))
+
+    def _remove(self, names: Sequence[str]) -> None:
+        from onceforall.sinks.postgres import prepared, staging
+
+        if not names:
+            return
+
+        def remove(connection: Connection) -> None:
+            for gid in set(prepared.own_gids(connection)) & set(names):
+                prepared.roll_back_prepared(connection, gid)
+            staging.drop_named(connection, self._schema, names)
+
+        self._do("Removing what an attempt left", remove)
+
+    def recover(self, sweep: Sweep) -> int:
+        """Remove every staging table and prepared transaction that the sweep covers, and return how many.
+
+        Raises:
+            SinkUnavailableError: not all could be looked at, or removed.
+        """
+        from onceforall.sinks.postgres.sweeping import sweep_all
+
+        return self._do("Sweeping", lambda connection: sweep_all(connection, sweep, self._schema))
+
+    def _do(self, what: str, action: Callable[[Connection], T]) -> T:
+        import psycopg
+
+        from onceforall.sinks.postgres.statements import close_quietly, unavailable
+
+        connection = self._connect(_SWEEPING)
+        try:
+            return action(connection)
+        except psycopg.Error as error:
+            raise unavailable(error, what) from error
+        finally:
+            close_quietly(connection)
+
+    def close(self) -> None:
+        """Close the driver's connections; what is held and not decided is rolled back. The next call opens new ones."""
+        with self._lock:
+            merger, self._merger = self._merger, None
+        if merger is not None:
+            merger.release()
+
+
+__all__ = ["PostgresSink"]

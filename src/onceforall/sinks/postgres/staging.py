@@ -1,0 +1,125 @@
+"""Staging tables: where a task attempt's rows wait.
+
+One is made per attempt, so a retried task never adds to what its predecessor left. It has the columns that are written, with the target's own types,
+and none of the target's constraints: what these refuse is found when all rows are there, where the first offending row can be named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from onceforall.sinks.postgres.names import is_staging_table, staging_table
+from onceforall.sinks.postgres.statements import Connection, identifiers
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A staging table with rows.
+
+    Attributes:
+        schema: where it lies.
+        table: its identifier.
+        columns: the columns that were written, in their order.
+        rows: how many rows its task wrote.
+    """
+
+    schema: str
+    table: str
+    columns: tuple[str, ...]
+    rows: int
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """Its qualified name."""
+        return sql.Identifier(self.schema, self.table)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A table of the staging schema, as the catalogue has it."""
+
+    table: str
+    columns: tuple[str, ...]
+    comment: str | None
+    owner: str
+    is_own: bool
+
+    @property
+    def name(self) -> str | None:
+        """The attempt's name; None when this is no staging table of ours."""
+        return self.comment if is_staging_table(self.table, self.comment) else None
+
+
+def make(connection: Connection, staged: Staged, target: sql.Identifier, *, logged: bool) -> None:
+    """Make a staging table, within the caller's transaction.
+
+    Args:
+        connection: in a transaction.
+        staged: which table; without columns there will be no rows.
+        target: the table whose types the columns have.
+        logged: whether it survives a crash of the server; one that is dropped in the same transaction need not.
+    """
+    kind = sql.SQL("TABLE" if logged else "UNLOGGED TABLE")
+    if not staged.columns:
+        connection.execute(sql.SQL("CREATE {} {} ()").format(kind, staged.identifier))
+        return
+    connection.execute(
+        sql.SQL("CREATE {} {} WITH (autovacuum_enabled = false) AS SELECT {} FROM {} WITH NO DATA").format(
+            kind, staged.identifier, identifiers(staged.columns), target
+        )
+    )
+
+
+def label(connection: Connection, staged: Staged, name: str) -> None:
+    """Write the attempt's name into the table's comment: sweeps find it by that."""
+    connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(staged.identifier, sql.Literal(name)))
+
+
+def find(connection: Connection, schema: str, tables: Sequence[str] | None = None) -> list[Found]:
+    """Look tables up in the catalogue, whoever owns them.
+
+    Args:
+        connection: ours.
+        schema: where they lie.
+        tables: their identifiers; None: all staging tables that our role owns.
+    """
+    chosen = sql.SQL("c.relowner = current_user::regrole") if tables is None else sql.SQL("true")
+    query = sql.SQL(
+        "SELECT c.relname::text, ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 "
+        "AND NOT a.attisdropped ORDER BY a.attnum), obj_description(c.oid, 'pg_class'), pg_get_userbyid(c.relowner)::text, "
+        "pg_has_role(c.relowner, 'USAGE') "
+        "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relkind = 'r' "
+        "AND c.relname LIKE 'stg\\_%%' AND {} AND (%s::text[] IS NULL OR c.relname = ANY(%s))"
+    ).format(chosen)
+    wanted = None if tables is None else list(tables)
+    rows = connection.execute(query, [schema, wanted, wanted]).fetchall()
+    return [Found(table, tuple(columns), comment, owner, is_own) for table, columns, comment, owner, is_own in rows]
+
+
+def drop(connection: Connection, schema: str, tables: Sequence[str]) -> None:
+    """Drop staging tables that may be gone already."""
+    if tables:
+        all_of_them = sql.SQL(", ").join([sql.Identifier(schema, table) for table in tables])
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(all_of_them))
+
+
+def drop_named(connection: Connection, schema: str, names: Sequence[str]) -> None:
+    """Drop the staging tables of these attempts, if they are there and ours."""
+    found = find(connection, schema, [staging_table(name) for name in names])
+    drop(connection, schema, [each.table for each in found if each.is_own and each.name in names])
+
+
+def counts(connection: Connection, staged: Sequence[Staged]) -> dict[str, int]:
+    """Return the number of rows of each table."""
+    result: dict[str, int] = {}
+    for start in range(0, len(staged), 200):
+        parts = [
+            sql.SQL("SELECT {}, count(*) FROM {}").format(sql.Literal(each.table), each.identifier)
+            for each in staged[start : start + 200]
+        ]
+        rows = connection.execute(sql.SQL(" UNION ALL ").join(parts)).fetchall()
+        result.update({str(table): int(count) for table, count in rows})
+    return result

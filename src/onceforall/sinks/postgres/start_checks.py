@@ -1,0 +1,102 @@
+"""What is looked at before any data moves: rights, and what a mode needs of the server and of Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from onceforall.errors import SinkCheckError
+from onceforall.sinks.postgres import markers
+from onceforall.sinks.postgres.names import parse_gid
+from onceforall.sinks.postgres.statements import Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def check_own_schema(connection: Connection, schema: str) -> None:
+    """See that staging tables and markers can be made, and make the table of markers where it is missing.
+
+    Raises:
+        SinkCheckError: naming the right that the role lacks.
+    """
+    try:
+        markers.create(connection, schema)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SinkCheckError(_no_schema(connection, schema)) from error
+    row = connection.execute(
+        "SELECT has_schema_privilege(%s, 'CREATE') AND has_schema_privilege(%s, 'USAGE')", [schema, schema]
+    ).fetchone()
+    if row is None or not row[0]:
+        raise SinkCheckError(_no_schema(connection, schema))
+    missing = _missing_rights(connection, schema, markers.TABLE, ["SELECT", "INSERT", "UPDATE", "DELETE"])
+    if missing:
+        raise SinkCheckError(
+            f"The role {_role(connection)} may not use the table of markers, which another role made. Let its owner say: "
+            f"GRANT {', '.join(missing)} ON {schema}.{markers.TABLE} TO {_role(connection)};"
+        )
+
+
+def _no_schema(connection: Connection, schema: str) -> str:
+    role = _role(connection)
+    known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone()
+    if known is None:
+        return (
+            f"The role {role} may not make the schema {schema}, in which the sink keeps staging tables and markers. Let an administrator say: "
+            f"CREATE SCHEMA {schema} AUTHORIZATION {role}; or name another one with staging_schema=."
+        )
+    return (
+        f"The role {role} may not make tables in the schema {schema}, in which the sink keeps staging tables and markers. Let its owner say: "
+        f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}; or name another schema with staging_schema=."
+    )
+
+
+def _missing_rights(connection: Connection, schema: str, table: str, needed: list[str]) -> list[str]:
+    name = sql.Identifier(schema, table).as_string(connection)
+    missing = []
+    for right in needed:
+        row = connection.execute("SELECT has_table_privilege(%s, %s)", [name, right]).fetchone()
+        if row is None or not row[0]:
+            missing.append(right)
+    return missing
+
+
+def _role(connection: Connection) -> str:
+    row = connection.execute("SELECT quote_ident(current_user)").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def check_prepared(connection: Connection, spark: SparkSession | None, query_id: str, *, keyed: bool) -> None:
+    """See that the server can prepare as many transactions as a batch will have tasks, as far as that can be known.
+
+    Raises:
+        SinkCheckError: it can't, with the number that is needed; or Spark runs speculative attempts.
+    """
+    if spark is not None and str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true":
+        raise SinkCheckError(
+            "mode='prepared' can't be used with spark.speculation=true: two live attempts of one task would wait for each other's rows, "
+            "for a prepared transaction keeps its locks. Turn speculation off, or use mode='staged'."
+        )
+    row = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
+    gids = [str(gid) for (gid,) in connection.execute("SELECT gid FROM pg_prepared_xacts").fetchall()]
+    allowed = 0 if row is None else int(row[0])
+    foreign = len([gid for gid in gids if parse_gid(gid, query_id) is None])
+    tasks = _tasks(spark, keyed=keyed)
+    if allowed < tasks + foreign:
+        raise SinkCheckError(
+            f"mode='prepared' needs max_prepared_transactions of at least {tasks + foreign} ({tasks} for the tasks of a batch, {foreign} are in use by "
+            f"others), and the server has {allowed}. Set it in postgresql.conf (ALTER SYSTEM SET max_prepared_transactions = {2 * tasks + foreign}) "
+            "and restart the server, run fewer tasks, or use mode='staged', which needs no setting."
+        )
+
+
+def _tasks(spark: SparkSession | None, *, keyed: bool) -> int:
+    if spark is None:
+        return 1
+    if keyed:
+        # The rows are shuffled by the key, into so many tasks at the most.
+        return int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
+    return int(spark.sparkContext.defaultParallelism)

@@ -1,0 +1,139 @@
+"""Small helpers of all that talks to the server: transactions, and what an error means before and after the decision.
+
+Every connection is in autocommit mode, so that transactions begin and end where it is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import sql
+
+from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavailableError
+
+T = TypeVar("T")
+Connection = psycopg.Connection[Any]
+
+# Class 22: a value that its type can't take. 23: a constraint. 21000: ON CONFLICT met a key twice. 44000: a view's check option. P0: raised by
+# a trigger.
+_REFUSALS = ("22", "23", "21000", "44000", "P0")
+# Classes: 08 connection, 25006 a server that became read-only (a standby), 40 deadlock and serialization, 53 out of something,
+# 55P03 a lock's time-out, 57 the operator's doing (shutdown, a cancelled statement), 58 the system's, XX the server's own.
+_PASSING = ("08", "25006", "40", "53", "55P03", "57", "58", "XX")
+
+
+def refuses(error: psycopg.Error) -> bool:
+    """Tell whether the server refused a row: no repetition helps."""
+    return error.sqlstate is not None and error.sqlstate.startswith(_REFUSALS)
+
+
+def passes(error: psycopg.Error) -> bool:
+    """Tell whether an error may be gone at the next try: a lost connection, a lock, a server that restarts."""
+    return error.sqlstate is None or error.sqlstate.startswith(_PASSING)
+
+
+def words(error: BaseException) -> str:
+    """Return the server's words in one line, with its detail, shortened."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 500 else text[:500] + "…"
+
+
+def set_lock_timeout(connection: Connection, seconds: float) -> None:
+    """Set how long a lock is waited for, from the next statement on."""
+    connection.execute("SELECT set_config('lock_timeout', %s, false)", [f"{max(1, int(seconds * 1000))}ms"])
+
+
+def begin(connection: Connection) -> None:
+    """Begin a transaction. Whatever the role's defaults are, it writes, and each statement sees what is committed by then."""
+    connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+
+
+def roll_back(connection: Connection) -> None:
+    """End a transaction without effect, if the connection still lives."""
+    if not connection.closed:
+        connection.execute("ROLLBACK")
+
+
+def close_quietly(connection: Connection | None) -> None:
+    """Close a connection, which ends its transaction; it may be broken already."""
+    if connection is not None:
+        with suppress(psycopg.Error):
+            connection.close()
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    """Commit at the end, roll back at an error."""
+    begin(connection)
+    try:
+        yield
+    except BaseException:
+        try:
+            roll_back(connection)
+        except psycopg.Error:
+            close_quietly(connection)
+        raise
+    connection.execute("COMMIT")
+
+
+def identifiers(names: Sequence[str]) -> sql.Composed:
+    """Return quoted identifiers with commas between them."""
+    return sql.SQL(", ").join([sql.Identifier(name) for name in names])
+
+
+def patiently(action: Callable[[], T], patience_s: float, what: str) -> T:
+    """Do something, again and again while its error may pass, for so many seconds; before a decision only.
+
+    Raises:
+        SinkUnavailableError: the time is over.
+        AttemptFailedError: the server refuses for another reason than a row.
+    """
+    deadline, wait_s = time.monotonic() + patience_s, 0.1
+    while True:
+        try:
+            return action()
+        except SinkUnavailableError as error:
+            cause: Exception = error
+        except psycopg.Error as error:
+            if not passes(error):
+                raise failed(error, what) from error
+            cause = error
+        if time.monotonic() + wait_s > deadline:
+            raise SinkUnavailableError(f"{what} did not succeed within {patience_s:g} s: {words(cause)}") from cause
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, 2.0)
+
+
+def failed(error: psycopg.Error, what: str) -> AttemptFailedError:
+    """Return what is raised for an error before the decision that is neither a passing one nor explained by a row."""
+    kind = RefusedRecordError if refuses(error) else AttemptFailedError
+    return kind(f"{what} failed; PostgreSQL says: {words(error)}")
+
+
+def unavailable(error: psycopg.Error, what: str) -> SinkUnavailableError:
+    """Return what is raised for any error after the decision."""
+    return SinkUnavailableError(f"{what} has no answer yet; PostgreSQL says: {words(error)}")
+
+
+@contextmanager
+def in_task(connection: Connection, what: str) -> Iterator[None]:
+    """Close the connection at an error, and raise one that says whether Spark should run the task again.
+
+    Raises:
+        RefusedRecordError, AttemptFailedError: for what the server said.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        close_quietly(connection)
+        raise failed(error, what) from error
+    except SinkUnavailableError as error:
+        close_quietly(connection)
+        raise AttemptFailedError(str(error)) from error
+    except BaseException:
+        close_quietly(connection)
+        raise

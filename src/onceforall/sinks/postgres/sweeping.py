@@ -1,0 +1,53 @@
+"""What an attempt left behind that nobody decided, in whatever mode it wrote: found and removed.
+
+Staging tables and prepared transactions are ours only if all of this holds: they belong to our own role, in our own database; they lie in the
+sink's schema, under an identifier that fits the name in their comment (a prepared transaction: its id is such a name); and the name, read as a
+whole, is one that ``Sweep.covers_name`` covers. Nothing else is touched, or waited for.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from onceforall.sink import Sweep
+from onceforall.sinks.postgres import predecessors, prepared, staging
+from onceforall.sinks.postgres.names import whose
+from onceforall.sinks.postgres.statements import Connection, set_lock_timeout
+from onceforall.testing import failpoints
+
+_WAIT_S = 1.5
+_ATTEMPTS = 3
+
+
+def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
+    """End what earlier generations still do, and remove everything that the sweep covers; return how many tables and transactions.
+
+    Raises:
+        psycopg.Error: not all could be looked at, or removed.
+    """
+    owner = whose(sweep.query_id, sweep.sink)
+    predecessors.end_silent_merges(connection, owner, sweep.generation - 1)
+    predecessors.end_older_tasks(connection, owner, sweep.generation)
+    count = 0
+    for gid in prepared.own_gids(connection):
+        if sweep.covers_name(gid):
+            count += prepared.roll_back_prepared(connection, gid)
+            failpoints.hit("postgres.recover.rolled_back")
+    covered = [each.table for each in staging.find(connection, schema) if each.name and sweep.covers_name(each.name)]
+    for table in covered:
+        _drop(connection, schema, table, owner, sweep.generation)
+        failpoints.hit("postgres.recover.dropped")
+    return count + len(covered)
+
+
+def _drop(connection: Connection, schema: str, table: str, owner: str, generation: int) -> None:
+    set_lock_timeout(connection, _WAIT_S)
+    for attempt in range(_ATTEMPTS):
+        try:
+            staging.drop(connection, schema, [table])
+        except psycopg.errors.LockNotAvailable:  # noqa: PERF203
+            if attempt == _ATTEMPTS - 1:
+                raise
+            predecessors.end_silent_merges(connection, owner, generation - 1)
+        else:
+            return

@@ -1,0 +1,213 @@
+"""kill -9 at every step, for each kind of sink alone and for all of them in one decision; then the outputs are right and equal.
+
+A chain of kills: each driver is killed at the next point, and the one after it recovers from what was left, and goes on until its own.
+Points in recovery come behind a kill right after a decision, so that there is something to complete.
+"""
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from support.driver import ROWS_PER_BATCH, Pipeline
+from support.sinks import left, make_table, shown
+from support.waiting import until
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
+
+ALL = ("kafka", "files", "postgres")
+
+IN_A_BATCH = [
+    "write.after",
+    "append_commit.before",
+    "append_commit.after",
+    "commit.after",
+    "append_done.before",
+    "append_done.after",
+]
+IN_RECOVERY = ["claim.after", "seal.after", "recover.after", "append_done.before", "append_done.after"]
+
+FILES = [
+    "file.confirm.after",
+    "file.commit.renamed",
+    "file.commit.synced",
+    "file.manifest.after",
+    "file.commit.before_clearing",
+]
+STAGED = ["postgres.merge.marked", "postgres.confirm.merged", "postgres.commit.before", "postgres.commit.after"]
+PREPARED = ["postgres.commit_prepared.before", "postgres.commit_prepared.after"]
+
+
+@pytest.fixture
+def pipeline_to(tmp_path, broker, topic, database):
+    """Make a pipeline to these kinds of sinks."""
+    made = []
+
+    def make(*kinds, **postgres):
+        make_table(database)
+        folder = tmp_path / "files"
+        config = {"sinks": list(kinds), "files": str(folder), "database": database, "postgres": postgres}
+        made.append(Pipeline(tmp_path, broker.bootstrap_servers, topic(partitions=3), until_batch=10_000, **config))
+        return made[-1]
+
+    yield make
+    for pipeline in made:
+        pipeline.close()
+
+
+def chain(in_a_batch, in_recovery):
+    """Return the failpoints of the drivers in turn."""
+    second = itertools.chain.from_iterable(("append_commit.after=kill@3", f"{point}=kill") for point in in_recovery)
+    return [*(f"{point}=kill@3" for point in in_a_batch), *second]
+
+
+def run_through(pipeline, failpoints):
+    assert failpoints
+    for failpoint in failpoints:
+        pipeline.start(failpoint).wait_until_killed()
+    finish(pipeline)
+
+
+def finish(pipeline):
+    pipeline.run(until_batch=pipeline.batches() + 2)
+
+
+def assert_right_everywhere(pipeline):
+    """Every row of every batch that Spark committed is in every sink once, and nothing is left over."""
+    kinds = pipeline.config["sinks"]
+    assert pipeline.batches() > 2
+    expected = Counter(str(row) for row in range(ROWS_PER_BATCH * pipeline.batches()))
+    for kind in kinds:
+        found = Counter(shown(pipeline, kind))
+        assert (kind, expected - found, found - expected) == (kind, Counter(), Counter())
+    assert {kind: left(pipeline, kind) for kind in kinds} == {kind: [] for kind in kinds}
+
+
+class TestAllTogether:
+    def test_they_agree_through_kills_in_a_batch_and_in_recovery(self, pipeline_to):
+        pipeline = pipeline_to(*ALL)
+        run_through(
+            pipeline,
+            chain(
+                ["append_commit.before", "file.commit.renamed", "postgres.commit.after"],
+                ["postgres.commit.merged_again", "file.manifest.after"],
+            ),
+        )
+        assert_right_everywhere(pipeline)
+
+    @pytest.mark.long
+    @pytest.mark.timeout(900)
+    @pytest.mark.parametrize(
+        "points",
+        [
+            pytest.param(chain(IN_A_BATCH, []), id="in-a-batch"),
+            pytest.param(chain([], IN_RECOVERY), id="in-recovery"),
+            pytest.param(chain([*FILES, *STAGED, "kafka.end_txn.after"], []), id="at-each-sink"),
+            pytest.param(
+                chain([], [*FILES[1:], "postgres.commit.merged_again", "postgres.commit.after", "kafka.end_txn.after"]),
+                id="at-each-sink-in-recovery",
+            ),
+        ],
+    )
+    def test_they_agree_through_a_kill_at_each_step(self, pipeline_to, points):
+        pipeline = pipeline_to(*ALL)
+        run_through(pipeline, points)
+        assert_right_everywhere(pipeline)
+
+    @pytest.mark.long
+    @pytest.mark.timeout(900)
+    def test_they_agree_with_prepared_transactions_as_well(self, pipeline_to):
+        pipeline = pipeline_to(*ALL, mode="prepared")
+        run_through(pipeline, chain(["append_commit.before", "append_commit.after", *PREPARED], ["recover.after", *PREPARED]))
+        assert_right_everywhere(pipeline)
+
+    def test_a_worker_that_is_killed_between_the_sinks_pre_commits_aborts_the_batch_on_all(self, pipeline_to):
+        pipeline = pipeline_to(*ALL)
+        driver = pipeline.start("postgres.task.staged=kill@5")
+        driver.wait()
+        assert driver.status()["error"] is not None
+        finish(pipeline)
+        assert_right_everywhere(pipeline)
+
+    @pytest.mark.long
+    def test_a_driver_that_is_frozen_while_it_merges_and_wakes_behind_its_successor_changes_nothing(self, pipeline_to):
+        """Its connection holds locks on what the successor needs: that may take a moment, but not for ever."""
+        pipeline = pipeline_to(*ALL)
+        frozen = pipeline.start("postgres.confirm.merged=freeze@3")
+        frozen.wait_for_failpoint("postgres.confirm.merged")
+        finish(pipeline)
+        frozen.signal(18)
+        frozen.wait()
+        assert "FencedError" in frozen.status()["error"]
+        assert_right_everywhere(pipeline)
+
+    @pytest.mark.long
+    def test_a_driver_that_is_frozen_behind_the_decision_and_wakes_behind_its_successor_changes_nothing(self, pipeline_to):
+        pipeline = pipeline_to(*ALL)
+        frozen = pipeline.start("append_commit.after=freeze@3")
+        frozen.wait_for_failpoint("append_commit.after")
+        finish(pipeline)
+        frozen.signal(18)
+        frozen.wait()
+        assert "FencedError" in frozen.status()["error"]
+        assert_right_everywhere(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "points"),
+    [
+        ("files", {}, chain(["append_commit.before"], ["file.commit.renamed"])),
+        ("postgres", {}, chain(["append_commit.before"], ["postgres.commit.after"])),
+        ("postgres", {"mode": "prepared"}, chain(["append_commit.before"], ["postgres.commit_prepared.after"])),
+        ("postgres", {"mode": "prepared", "key": ["value"]}, chain(["append_commit.before", "commit.after"], [])),
+        ("postgres", {"mode": "upsert", "key": ["value"]}, chain(["append_commit.before", "append_commit.after"], [])),
+    ],
+    ids=["files", "staged", "prepared", "prepared-with-key", "upsert"],
+)
+def test_a_sink_alone_is_right_through_kills(pipeline_to, kind, settings, points):
+    pipeline = pipeline_to(kind, **settings)
+    run_through(pipeline, points)
+    assert_right_everywhere(pipeline)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("kind", "settings", "points"),
+    [
+        ("files", {}, chain([*IN_A_BATCH, *FILES], [])),
+        ("files", {}, chain([], [*IN_RECOVERY, *FILES[1:]])),
+        ("postgres", {"key": ["value"]}, chain([*IN_A_BATCH, *STAGED], [])),
+        ("postgres", {}, chain([], [*IN_RECOVERY, "postgres.commit.merged_again", "postgres.commit.after"])),
+        ("postgres", {"mode": "prepared"}, chain([*IN_A_BATCH, *PREPARED], [])),
+        ("postgres", {"mode": "prepared"}, chain([], [*IN_RECOVERY, *PREPARED])),
+    ],
+    ids=["files", "files-in-recovery", "staged-with-key", "staged-in-recovery", "prepared", "prepared-in-recovery"],
+)
+def test_a_sink_alone_is_right_through_a_kill_at_each_step(pipeline_to, kind, settings, points):
+    pipeline = pipeline_to(kind, **settings)
+    run_through(pipeline, points)
+    assert_right_everywhere(pipeline)
+
+
+@pytest.mark.parametrize("kind", ["files", "postgres"])
+def test_a_task_that_wakes_behind_its_drivers_successor_leaves_nothing_for_good(pipeline_to, kind):
+    """Like one on another machine: it finishes its part of a batch that nobody can decide any more."""
+    pipeline = pipeline_to(kind)
+    driver = pipeline.start("task.pre_commit.before=freeze@3")
+    driver.wait_for_failpoint("task.pre_commit.before")
+    workers = driver.workers()
+    assert workers
+    driver.signal(9)
+    driver.wait_until_killed()
+    successor = pipeline.start(until_batch=12)
+    successor.wait_for("pids.json")
+    for worker in workers:
+        if worker.is_running():
+            worker.resume()
+    until(lambda: not any(worker.is_running() for worker in workers), 60, "the end of the woken tasks")
+    successor.wait()
+    assert successor.status()["error"] is None
+    # What they left after the successor's last look is found by the next start.
+    finish(pipeline)
+    assert_right_everywhere(pipeline)

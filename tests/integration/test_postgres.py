@@ -1,0 +1,69 @@
+"""PostgresSink in a query: modes and output modes, tables that it makes, and what it refuses before data moves or the batch is decided."""
+
+import psycopg
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
+
+import onceforall as ofa
+from onceforall.errors import SchemaError, UnsupportedQueryError
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+def ask(url, query):
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(query).fetchall()
+
+
+def writer(frame, tmp_path, output_mode, *args, **options):
+    made = ofa.write_stream(frame).to(ofa.PostgresSink(*args, create_table=True, retry_for_s=10, **options))
+    return made.outputMode(output_mode).option("checkpointLocation", str(tmp_path / "cp"))
+
+
+def add_two(source):
+    source.add(*[{"key": f"k{n % 3}", "value": f"v{n}"} for n in range(30)])
+    source.add(*[{"key": f"k{n % 3}", "value": f"v{n}"} for n in range(30, 60)])
+
+
+@pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])
+def test_counts_are_updated_by_their_key(source, run, tmp_path, database, mode):
+    add_two(source)
+    counts = source.stream().groupBy("key").count()
+    run(writer(counts, tmp_path, "update", database, 'public."My Counts"', key="key", mode=mode))
+    assert sorted(ask(database, 'SELECT * FROM "My Counts"')) == [("k0", 20), ("k1", 20), ("k2", 20)]
+    left = "SELECT tablename FROM pg_tables WHERE tablename LIKE 'stg%' UNION ALL SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+    assert ask(database, left) == []
+
+
+def test_rows_are_appended_and_complete_replaces_them(source, run, tmp_path, database):
+    add_two(source)
+    run(writer(source.stream(), tmp_path / "a", "append", database, "rows"))
+    assert ask(database, "SELECT count(*), count(DISTINCT value) FROM rows") == [(60, 60)]
+    run(writer(source.stream().groupBy("key").count(), tmp_path / "c", "complete", database, "counts"))
+    assert sorted(ask(database, "SELECT * FROM counts")) == [("k0", 20), ("k1", 20), ("k2", 20)]
+
+
+def test_what_cannot_be_is_refused_at_start(source, tmp_path, database):
+    counts = source.stream().groupBy("key").count()
+    with pytest.raises(UnsupportedQueryError, match="can't serve the output mode 'update'"):
+        writer(counts, tmp_path, "update", database, "t").start()
+    with pytest.raises(UnsupportedQueryError, match="can't serve the output mode 'complete'"):
+        writer(counts, tmp_path, "complete", database, "t", mode="prepared").start()
+    with pytest.raises(SchemaError, match="'nothing'"):
+        writer(counts, tmp_path, "update", database, "t", key="nothing").start()
+
+
+def test_a_refused_row_stops_the_query_and_a_corrected_table_lets_it_go_on(source, run, tmp_path, database):
+    ask_nothing = "CREATE TABLE t (key text, value text CHECK (value <> 'v7'), at timestamptz)"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(ask_nothing)
+    add_two(source)
+    made = writer(source.stream().select("key", "value", F.col("at")), tmp_path, "append", database, "t")
+    with pytest.raises(StreamingQueryException, match="The first such row: key='k1', value='v7'"):
+        run(made)
+    assert ask(database, "SELECT count(*) FROM t") == [(0,)]
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("ALTER TABLE t DROP CONSTRAINT t_value_check")
+    run(made)
+    assert ask(database, "SELECT count(*), count(DISTINCT value) FROM t") == [(60, 60)]

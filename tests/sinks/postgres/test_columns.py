@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sys
+from decimal import Decimal
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from onceforall.errors import SchemaError
+from onceforall.sinks.postgres.columns import postgres_columns
+from onceforall.sinks.postgres.copying import CopyStream
+from onceforall.sinks.postgres.tables import create, describe
+from support.databases import drop_database, make_database
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+UTC = dt.timezone.utc
+
+
+@pytest.fixture(scope="module")
+def spark():
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "America/Los_Angeles")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def shared(postgres):
+    name = make_database(postgres)
+    yield postgres.url(name)
+    assert not drop_database(postgres, name)
+
+
+@pytest.fixture
+def connection(shared):
+    with psycopg.connect(shared) as opened:
+        yield opened
+        opened.rollback()
+
+
+def written(connection, table, frame):
+    """Write a frame as the sink's tasks do, with the Arrow that Spark gives to them."""
+    rows = frame.select(postgres_columns(frame.schema, table)).toArrow()
+    stream = CopyStream(connection, table.identifier, table.select(rows.schema.names), shown=table.shown)
+    for batch in rows.to_batches():
+        stream.write(batch)
+    return stream.finish()
+
+
+WIDE = """
+SELECT 1Y b, 2S s, 3 i, 4L l, 1.5F f, 2.5D d, 12.34BD n, 123456789012345678901234.56789BD big, true o, 'ü' t, X'00ff' x, DATE'0001-01-01' day,
+  TIMESTAMP'1899-12-31 23:59:59.999999 UTC' z, TIMESTAMP_NTZ'9999-12-31 23:59:59.999999' p,
+  INTERVAL '1 02:03:04.5' DAY TO SECOND iv, INTERVAL '-1-2' YEAR TO MONTH im, array(1, null) ai, array(array('a', null), array('c', 'd')) aa,
+  named_struct('a', 1, 'n', null, 't', TIMESTAMP'2026-01-01 00:00:00 UTC') st, map('k', array(1)) m, parse_json('{"x": [1, null]}') v,
+  array(named_struct('a', 1)) js, 'f81d4fae-7dec-11d0-a765-00a0c91e6bf6' u, '{"y": 1}' jt, array(INTERVAL '1-0' YEAR TO MONTH) ims,
+  array(array(named_struct('q', 2))) deep
+"""
+
+
+def test_every_spark_type_arrives_and_so_does_a_row_of_nulls(spark, connection):
+    frame = spark.sql(WIDE)
+    nulls = frame.select([F.when(F.lit(False), F.col(name)).alias(name) for name in frame.columns])
+    table = create(connection, "wide", frame.drop("u", "jt", "ims", "deep").schema, [])
+    connection.execute("ALTER TABLE wide ADD u uuid, ADD jt jsonb, ADD ims interval[], ADD deep jsonb[]")
+    table = describe(connection, "wide")
+    assert written(connection, table, frame.union(nulls)) == 2
+    names = ", ".join(column.name for column in table.columns if column.name not in {"im", "ims"})
+    rows = connection.execute(f"SELECT {names} FROM wide ORDER BY b NULLS LAST".encode()).fetchall()
+    found = dict(zip(names.split(", "), rows[0], strict=True))
+    time = found["st"].pop("t")
+    assert dt.datetime.fromisoformat(time) == dt.datetime(2026, 1, 1, tzinfo=UTC)
+    assert {**found, "u": str(found["u"])} == {
+        "b": 1, "s": 2, "i": 3, "l": 4, "f": 1.5, "d": 2.5, "n": Decimal("12.34"), "big": Decimal("123456789012345678901234.56789"), "o": True, "t": "ü",
+        "x": b"\0\xff", "day": dt.date(1, 1, 1), "z": dt.datetime(1899, 12, 31, 23, 59, 59, 999_999, UTC),
+        "p": dt.datetime.fromisoformat("9999-12-31T23:59:59.999999"), "iv": dt.timedelta(days=1, hours=2, minutes=3, seconds=4.5), "ai": [1, None],
+        "aa": [["a", None], ["c", "d"]], "st": {"a": 1, "n": None}, "m": {"k": [1]}, "v": {"x": [1, None]}, "js": [{"a": 1}],
+        "u": "f81d4fae-7dec-11d0-a765-00a0c91e6bf6", "jt": {"y": 1}, "deep": [[{"q": 2}]],
+    }  # fmt: skip
+    intervals = connection.execute("SELECT im::text, ims::text FROM wide WHERE b = 1").fetchone()
+    assert intervals == ("-1 years -2 mons", '{"1 year"}')
+    assert rows[1] == (None,) * len(rows[1])
+
+
+def test_columns_are_matched_by_name_exactly_first_and_then_without_case(spark, connection):
+    connection.execute('CREATE TABLE t (id serial PRIMARY KEY, campaignid int, "Mixed" int, mixed int)')
+    table = describe(connection, "t")
+    frame = spark.sql("SELECT 1 AS campaignId, 2 AS mixed")
+    assert written(connection, table, frame) == 1
+    assert connection.execute('SELECT campaignid, "Mixed", mixed FROM t').fetchall() == [(1, None, 2)]
+    with pytest.raises(SchemaError, match="'MIXED' could be any of 'Mixed', 'mixed' of table public.t"):
+        postgres_columns(spark.sql("SELECT 1 AS MIXED").schema, table)
+    connection.execute('CREATE TABLE odd ("a.b`c" int)')
+    assert written(connection, describe(connection, "odd"), spark.range(3).select(F.col("id").alias("a.b`c"))) == 3
+
+
+TABLE = (
+    "CREATE TABLE t (a int NOT NULL, b varchar(3), n numeric(5,2), f real, z timestamptz, p timestamp, j jsonb, arr int[], pt point, neg numeric(3,5), "
+    "g int GENERATED ALWAYS AS (a + 1) STORED, d int NOT NULL DEFAULT 5)"
+)
+REFUSED = {
+    "missing": (
+        "SELECT 'x' b",
+        r"'a' of table public.t \(integer\) takes no null and has no default, and the rows have only b. Add it",
+    ),
+    "extra": (
+        "SELECT 1 a, 2L extra",
+        r"has no column 'extra'; it has a, b, .*\.drop\('extra'\).*ALTER TABLE public.t ADD COLUMN extra bigint;",
+    ),
+    "generated": ("SELECT 1 a, 2 g", r"'g' of table public.t is generated.*\.drop\('g'\)"),
+    "string for int": ("SELECT '1' a", "Column 'a' is STRING, and column 'a' of table public.t is integer. Cast it to INT"),
+    "int for string": (
+        "SELECT 1 a, 2 b",
+        r"'b' is INT, and column 'b' of table public.t is character varying\(3\). Cast it to STRING",
+    ),
+    "scale": ("SELECT 1 a, 1.234BD n", r"DECIMAL\(4,3\).*numeric\(5,2\). Its values would be rounded.*DECIMAL\(4,2\)"),
+    "double for numeric": ("SELECT 1 a, 1D n", r"Digits would be lost. Cast it to DECIMAL\(5,2\)"),
+    "double for real": ("SELECT 1 a, 1D f", "Digits would be lost. Cast it to FLOAT"),
+    "instant": ("SELECT 1 a, current_timestamp() p", "depends on a time zone.*cast to TIMESTAMP_NTZ"),
+    "local time": ("SELECT 1 a, TIMESTAMP_NTZ'2026-01-01 00:00:00' z", "depends on a time zone.*cast to TIMESTAMP,"),
+    "struct for text": ("SELECT 1 a, named_struct('x', 1) b", "Make it jsonb, or turn it to text with to_json"),
+    "number for json": ("SELECT 1 a, 2 j", "Cast it to STRING"),
+    "no array": ("SELECT 1 a, 2 arr", r"integer\[\]. Give an array"),
+    "wrong elements": ("SELECT 1 a, array('x') arr", r"ARRAY<STRING>.*integer\[\]. Cast it to INT"),
+    "three dimensions": ("SELECT 1 a, array(array(array(1))) arr", "At most two dimensions"),
+    "unknown type": ("SELECT 1 a, '(1,2)' pt", "is point. The sink can't write this type. Use a text column"),
+    "odd numeric": ("SELECT 1 a, 2 neg", "negative or above its precision"),
+    "void": ("SELECT 1 a, null b", "It is null always. Cast it"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_before_data_moves_with_both_types_and_the_remedy(spark, connection, case):
+    query, why = REFUSED[case]
+    connection.execute(TABLE)
+    with pytest.raises(SchemaError, match=why):
+        postgres_columns(spark.sql(query).schema, describe(connection, "t"))
+
+
+def test_two_columns_for_one_are_refused(spark, connection):
+    connection.execute("CREATE TABLE t (a int)")
+    with pytest.raises(SchemaError, match="'a' and 'A' both belong to column 'a'"):
+        postgres_columns(spark.sql("SELECT 1 a, 2 A").schema, describe(connection, "t"))

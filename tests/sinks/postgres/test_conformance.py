@@ -1,0 +1,75 @@
+"""The public conformance suite, on each mode of the sink."""
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from onceforall.sinks.postgres.sink import PostgresSink
+from onceforall.testing.conformance import SinkUnderTest, cases, check_sink
+
+pytestmark = pytest.mark.postgres
+
+LEFT = """
+SELECT 'staging table ' || relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE nspname = 'onceforall' AND relname LIKE 'stg%%'
+UNION ALL SELECT 'prepared transaction ' || gid FROM pg_prepared_xacts WHERE database = current_database()
+UNION ALL SELECT 'open transaction of ' || application_name FROM pg_stat_activity WHERE datname = current_database()
+AND application_name LIKE 'ofa-%%' AND state LIKE 'idle in transaction%%'
+"""
+
+
+def under_test(url, password, **options):
+    def ask(query):
+        with psycopg.connect(url, autocommit=True) as connection:
+            return [value for (value,) in connection.execute(query).fetchall()]
+
+    def lose(committables):
+        with psycopg.connect(url, autocommit=True) as connection:
+            for each in committables:
+                connection.execute(f"ROLLBACK PREPARED '{each['name']}'")
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE n (n bigint{' PRIMARY KEY' if 'key' in options else ''})")
+    return SinkUnderTest(
+        make_sink=lambda: PostgresSink(url, "n", retry_for_s=10, lock_timeout_s=5, **options),
+        rows=lambda numbers: pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())}),
+        read=lambda: ask("SELECT n FROM n"),
+        leftovers=lambda: ask(LEFT),
+        # A staged batch is lost as a whole only; test_staged has that.
+        lose=lose if options.get("mode") == "prepared" else None,
+        secrets=[password],
+        twin_attempts=options.get("mode") != "prepared",
+        crash_points=2,
+    )
+
+
+# What the suite asks for here and the sink refuses on purpose: a batch of one sink that is decided three times, by runs that are all alive
+# (staged); attempts of a task that begin after its batch was confirmed, or leave alone what an earlier attempt has prepared (prepared).
+REFUSED = {
+    "staged": {"recover_leaves_alone_what_it_must"},
+    "prepared": {"recover_aborts_what_nobody_decided", "recover_of_its_own_generation"},
+    "upsert": set(),
+}
+
+
+def check(database, postgres, only=None, **options):
+    made = under_test(database, postgres.password, **options)
+    wanted = set(cases(made.make_sink())) - REFUSED[options.get("mode", "staged")]
+    report = check_sink(made, only=wanted & only if only else wanted)
+    assert report.passed
+
+
+@pytest.mark.parametrize("mode", ["staged", "upsert"])
+def test_the_sink_keeps_the_heart_of_the_contract(database, postgres, mode):
+    heart = {"commit_in_two_processes_at_once", "recover_beside_everything_else", "written_twice"}
+    check(database, postgres, heart, mode=mode, **({"key": "n"} if mode == "upsert" else {}))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"key": "n"}, {"mode": "prepared"}, {"mode": "prepared", "key": "n"}, {"mode": "upsert", "key": "n"}],
+    ids=["staged", "staged-key", "prepared", "prepared-key", "upsert"],
+)
+def test_the_sink_keeps_the_contract_in_each_mode(database, postgres, options):
+    check(database, postgres, **options)

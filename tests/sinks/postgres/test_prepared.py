@@ -1,0 +1,181 @@
+"""The mode "prepared": one prepared transaction per task attempt."""
+
+import psycopg
+import pytest
+
+from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkCheckError
+from onceforall.sink import StartInfo
+from onceforall.sinks.postgres.markers import Owner, read
+from onceforall.sinks.postgres.names import parsed
+from onceforall.sinks.postgres.sink import PostgresSink
+from support.postgres_sink import KEYED, TABLE, Query, prepared, rows, staging_tables
+
+pytestmark = pytest.mark.postgres
+
+
+def markers(query, committables):
+    parts = parsed(committables[0]["name"])
+    with psycopg.connect(query.url, autocommit=True) as connection:
+        owner = Owner("onceforall", parts.query_id, parts.sink_code)
+        return [read(connection, owner, c["name"]) for c in committables]
+
+
+def test_tasks_prepare_and_the_driver_commits(database):
+    query = Query(database, mode="prepared")
+    committables = query.prepare(0, *(rows(i) for i in range(7)))
+    assert query.ids() == []
+    assert sorted(prepared(database)) == sorted(c["name"] for c in committables)
+    assert len(query.commit(0, committables).retired) == 7
+    assert query.ids() == list(range(7))
+    assert staging_tables(database) == []
+
+
+def test_does_not_exist_is_proved_by_the_marker_and_later_by_that_of_a_later_batch(database):
+    query = Query(database, mode="prepared")
+    first = query.prepare(0, rows(1), rows(2))
+    query.commit(0, first)
+    assert None not in markers(query, first)
+    assert len(query.commit(0, first).retired) == 2
+    query.commit(1, query.prepare(1, rows(3)))
+    assert markers(query, first) == [None, None]
+    assert len(query.successor().commit(0, first).retired) == 2
+    assert query.ids() == [1, 2, 3]
+
+
+def test_what_was_rolled_back_by_somebody_is_lost_and_alone(database):
+    query = Query(database, mode="prepared")
+    committables = query.prepare(0, rows(1), rows(2))
+    query.execute(f"ROLLBACK PREPARED '{committables[0]['name']}'")
+    report = query.commit(0, committables)
+    assert [lost.committable["name"] for lost in report.lost] == [committables[0]["name"]]
+    assert [c["name"] for c in report.retired] == [committables[1]["name"]]
+    assert query.ids() == [2]
+
+
+def test_what_was_lost_can_be_written_again_in_another_mode(database):
+    query = Query(database, mode="prepared")
+    kept, lost = query.prepare(0, rows(1), rows(2))
+    query.execute(f"ROLLBACK PREPARED '{lost['name']}'")
+    later = query.successor(mode="staged")
+    assert len(later.commit(0, [kept, lost]).lost) == 1
+    again = later.write(0, rows(2), partition=1)
+    later.sink.confirm([again])
+    for _ in range(2):
+        assert len(later.commit(0, [kept, again]).retired) == 2
+    assert query.ids() == [1, 2]
+
+
+def test_what_was_rolled_back_before_the_decision_fails_the_attempt(database):
+    query = Query(database, mode="prepared")
+    committables = [query.write(0, rows(1)), query.write(0, rows(2), partition=1)]
+    query.execute(f"ROLLBACK PREPARED '{committables[0]['name']}'")
+    with pytest.raises(AttemptFailedError, match="1 of 2 prepared transactions of batch 0 are gone"):
+        query.sink.confirm(committables)
+    query.sink.abort(committables)
+    query.sink.abort(committables)
+    assert prepared(database) == []
+
+
+def test_a_retried_task_rolls_back_what_its_predecessor_prepared_and_waits_for_nobody(database):
+    query = Query(database, KEYED, mode="prepared", key="id")
+    query.write(0, rows(1, 2, v="first"), slot=0)
+    second = query.write(0, rows(1, 2, v="second"), slot=1)
+    assert prepared(database) == [second["name"]]
+    query.sink.confirm([second])
+    query.commit(0, [second])
+    assert query.all() == [(1, "second"), (2, "second")]
+
+
+def test_an_attempt_leaves_later_ones_and_those_of_other_tasks_alone(database):
+    query = Query(database, mode="prepared")
+    later = query.write(0, rows(1), slot=5)
+    other = query.write(0, rows(2), partition=1, slot=0)
+    early = query.write(0, rows(1), slot=3)
+    assert sorted(prepared(database)) == sorted(c["name"] for c in (later, other, early))
+    query.sink.abort([later, other, early])
+
+
+def test_a_late_attempt_rolls_back_nothing_that_was_confirmed(database):
+    query = Query(database, KEYED, mode="prepared", key="id")
+    committables = query.prepare(0, rows(1))
+    with pytest.raises(AttemptFailedError, match="was taken already"):
+        query.sink.begin_transaction(query.attempt(slot=7))
+    assert len(query.commit(0, committables).retired) == 1
+    assert query.ids() == [1]
+
+
+def test_a_key_twice_in_a_task_is_refused(database):
+    query = Query(database, KEYED, mode="prepared", key="id")
+    transaction = query.sink.begin_transaction(query.attempt())
+    query.sink.invoke(transaction, rows(7, 7))
+    with pytest.raises(RefusedRecordError, match="2 rows with the key id='7'"):
+        query.sink.pre_commit(transaction)
+
+
+def test_two_tasks_that_meet_in_a_unique_index_do_not_wait_for_ever(database):
+    query = Query(database, KEYED, mode="prepared", lock_timeout_s=0.3)
+    first = query.write(0, rows(7))
+    with pytest.raises(AttemptFailedError, match="stayed locked.*mode='staged'"):
+        query.write(0, rows(7), partition=1)
+    query.sink.abort([first])
+
+
+def test_a_trigger_that_notifies_is_named(database):
+    notify = "BEGIN NOTIFY somebody; RETURN NEW; END"
+    query = Query(
+        database,
+        f"{TABLE}; CREATE FUNCTION n() RETURNS trigger LANGUAGE plpgsql AS $$ {notify} $$; "
+        "CREATE TRIGGER n BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION n()",
+        mode="prepared",
+    )
+    with pytest.raises(AttemptFailedError, match="can't be prepared.*mode='staged'"):
+        query.write(0, rows(1))
+    assert prepared(database) == []
+
+
+def test_a_server_without_room_for_a_batch_is_refused_at_start(database):
+    query = Query(database)
+    # The session's server has 40; others use some of them.
+    query.execute("BEGIN; INSERT INTO t VALUES (0, 'other'); PREPARE TRANSACTION 'somebody else'")
+
+    class Conf:
+        def get(self, name, default=None):
+            return {"spark.sql.shuffle.partitions": "40"}.get(name, default)
+
+    class Context:
+        defaultParallelism = 40  # noqa: N815
+
+        def getConf(self):  # noqa: N802
+            return Conf()
+
+    class Session:
+        sparkContext, conf = Context(), Conf()  # noqa: N815
+
+    sink = PostgresSink(database, "t", mode="prepared")
+    try:
+        with pytest.raises(
+            SinkCheckError, match=r"at least 41 \(40 for the tasks of a batch, 1 are in use by others\), and the server has 40"
+        ):
+            sink.check(StartInfo("q", "out", Session()))
+    finally:
+        query.execute("ROLLBACK PREPARED 'somebody else'")
+
+
+def test_speculation_is_refused_and_so_is_complete(database):
+    query = Query(database)
+
+    class Conf:
+        def get(self, name, default=None):
+            return "true" if name == "spark.speculation" else default
+
+    class Context:
+        def getConf(self):  # noqa: N802
+            return Conf()
+
+    class Session:
+        sparkContext = Context()  # noqa: N815
+
+    sink = PostgresSink(query.url, "t", mode="prepared")
+    with pytest.raises(SinkCheckError, match=r"spark\.speculation=true"):
+        sink.check(StartInfo("q", "out", Session()))
+    assert sink.capabilities.output_modes == {"append"}

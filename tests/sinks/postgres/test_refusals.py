@@ -1,0 +1,96 @@
+"""Whatever the table refuses is found before the decision, and the first offending row is named."""
+
+import psycopg
+import pytest
+
+from onceforall.errors import RefusedRecordError
+from support.postgres_sink import Query, prepared, rows, staging_tables
+
+pytestmark = pytest.mark.postgres
+
+PARENT = "CREATE TABLE parent (id bigint PRIMARY KEY); INSERT INTO parent SELECT generate_series(0, 9);"
+TRIGGER = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.id = 10 THEN RAISE EXCEPTION 'ten is not liked'; END IF; RETURN NEW; END $$;
+CREATE TABLE t (id bigint, v text);
+CREATE TRIGGER refuse BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse();
+"""
+LATE_TRIGGER = TRIGGER.replace("TRIGGER refuse BEFORE INSERT", "CONSTRAINT TRIGGER refuse AFTER INSERT").replace(
+    "FOR EACH ROW", "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
+)
+# Of the ids 0 to 49, written by two tasks, 10 is the first that each of these refuses.
+TABLES = {
+    "not null": ("CREATE TABLE t (id bigint, v text, w bigint GENERATED ALWAYS AS (nullif(id, 10)) STORED NOT NULL)", "a null is not allowed"),
+    "unique": ("CREATE TABLE t (id bigint UNIQUE, v text); INSERT INTO t VALUES (10, 'there')", "a unique constraint"),
+    "deferred unique": (
+        "CREATE TABLE t (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED, v text); INSERT INTO t VALUES (10, 'there')",
+        "a unique constraint",
+    ),
+    "foreign key": (f"{PARENT} CREATE TABLE t (id bigint REFERENCES parent, v text)", "a foreign key"),
+    "deferred foreign key": (
+        f"{PARENT} CREATE TABLE t (id bigint REFERENCES parent DEFERRABLE INITIALLY DEFERRED, v text)",
+        "a foreign key",
+    ),
+    "check": ("CREATE TABLE t (id bigint CHECK (id < 10), v text)", "a check"),
+    "exclusion": (
+        "CREATE TABLE t (id bigint, v text, EXCLUDE USING btree (id WITH =)); INSERT INTO t VALUES (10, 'there')",
+        "an exclusion constraint",
+    ),
+    "range": ("CREATE TABLE t (id bigint, v text, w smallint GENERATED ALWAYS AS (id * 3277) STORED)", "a value is refused"),
+    "partition": (
+        "CREATE TABLE t (id bigint, v text) PARTITION BY RANGE (id); CREATE TABLE t0 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+        "a check",
+    ),
+    "trigger": (TRIGGER, "ten is not liked"),
+    "deferred trigger": (LATE_TRIGGER, "ten is not liked"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_first_offending_row_is_named(database, name):
+    ddl, why = TABLES[name]
+    query = Query(database, ddl)
+    before = query.ids()
+    committables = [query.write(0, rows(*range(7))), query.write(0, rows(*range(7, 50), v="it's me"), partition=1)]
+    with pytest.raises(RefusedRecordError) as caught:
+        query.sink.confirm(committables)
+    assert why in str(caught.value)
+    assert "id='10', v=\"it's me\"" in str(caught.value)
+    query.sink.abort(committables)
+    assert query.ids() == before
+    assert staging_tables(database) == []
+
+
+@pytest.mark.parametrize("name", ["unique", "deferred foreign key", "check"])
+def test_in_the_mode_prepared_the_task_names_it(database, name):
+    ddl, why = TABLES[name]
+    query = Query(database, ddl, mode="prepared")
+    transaction = query.sink.begin_transaction(query.attempt())
+    query.sink.invoke(transaction, rows(*range(50)))
+    with pytest.raises(RefusedRecordError, match=rf"{why}.*The first such row: id='10'"):
+        query.sink.pre_commit(transaction)
+    query.sink.discard(transaction)
+    assert prepared(database) == []
+
+
+def test_a_column_that_is_not_there_any_more_fails_the_attempt_with_its_name(database):
+    query = Query(database)
+    committable = query.write(0, rows(1))
+    query.execute("ALTER TABLE t DROP COLUMN v")
+    with pytest.raises(Exception, match='column "v"') as caught:
+        query.sink.confirm([committable])
+    assert not isinstance(caught.value, psycopg.Error)
+    query.sink.abort([committable])
+
+
+def test_long_values_are_cut_and_a_null_is_shown(database):
+    query = Query(database, "CREATE TABLE t (id bigint CHECK (id < 10), v text)")
+    committable = query.write(0, rows(10, v="y" * 5000))
+    with pytest.raises(RefusedRecordError) as caught:
+        query.sink.confirm([committable])
+    assert len(str(caught.value)) < 1500
+    query.sink.abort([committable])
+    nulls = query.write(1, rows(11, v=None))
+    with pytest.raises(RefusedRecordError, match="v=null"):
+        query.sink.confirm([nulls])
+    query.sink.abort([nulls])

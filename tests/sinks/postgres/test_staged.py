@@ -1,0 +1,256 @@
+"""The mode "staged": rows wait in staging tables, and one transaction merges all of a batch."""
+
+import json
+import threading
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavailableError
+from onceforall.sinks.postgres.names import staging_table
+from support.postgres_sink import KEYED, Query, rows, staging_tables
+from support.waiting import until
+
+pytestmark = pytest.mark.postgres
+
+
+def test_rows_become_visible_at_commit_and_nothing_is_left(database):
+    query = Query(database)
+    committables = query.prepare(0, rows(1, 2), rows(3))
+    assert query.ids() == []
+    report = query.commit(0, committables)
+    assert len(report.retired) == 2
+    assert query.ids() == [1, 2, 3]
+    assert staging_tables(database) == []
+    query.sink.retire(report.retired)
+    assert query.ids() == [1, 2, 3]
+
+
+def test_a_second_commit_changes_nothing_also_in_another_process_and_much_later(database):
+    query = Query(database)
+    first = query.prepare(0, rows(1))
+    query.commit(0, first)
+    assert len(query.commit(0, first).retired) == 1
+    query.commit(1, query.prepare(1, rows(2)))
+    later = query.successor()
+    assert len(later.commit(0, first).retired) == 1
+    assert query.ids() == [1, 2]
+
+
+def test_another_process_merges_again_from_staging_what_was_decided(database):
+    query = Query(database)
+    committables = query.prepare(0, rows(1, 2), rows(3))
+    query.sink.close()
+    later = query.successor()
+    assert later.ids() == []
+    assert len(later.commit(0, committables).retired) == 2
+    assert later.ids() == [1, 2, 3]
+    assert later.sweep() == 0
+    assert staging_tables(database) == []
+
+
+def test_an_aborted_batch_leaves_nothing_and_can_be_aborted_again(database):
+    query = Query(database)
+    committables = query.prepare(0, rows(1), rows(2))
+    query.sink.abort(committables)
+    query.sink.abort(committables)
+    assert query.ids() == []
+    assert staging_tables(database) == []
+    query.commit(0, [*query.prepare(0, rows(3))])
+    assert query.ids() == [3]
+
+
+def test_a_retried_task_has_a_staging_table_of_its_own(database):
+    query = Query(database)
+    query.write(0, rows(1, 2), slot=0)
+    second = query.write(0, rows(1, 2), slot=1)
+    query.sink.confirm([second])
+    query.commit(0, [second])
+    assert query.ids() == [1, 2]
+    assert query.sweep(own=True) == 1
+    assert staging_tables(database) == []
+
+
+def test_a_task_that_dies_leaves_nothing_and_a_discarded_one_neither(database):
+    query = Query(database)
+    transaction = query.sink.begin_transaction(query.attempt())
+    query.sink.invoke(transaction, rows(1))
+    query.sink.discard(transaction)
+    query.sink.discard(transaction)
+    assert staging_tables(database) == []
+
+
+def test_a_staging_table_with_other_rows_than_were_written_is_not_merged(database):
+    query = Query(database)
+    committable = query.write(0, rows(1, 2))
+    query.execute(f"DELETE FROM onceforall.{staging_table(committable['name'])} WHERE id = 1")
+    with pytest.raises(AttemptFailedError, match="has 1 rows, but its task wrote 2"):
+        query.sink.confirm([committable])
+    query.sink.abort([committable])
+    assert query.ids() == []
+
+
+def test_a_staging_table_that_is_gone_fails_the_attempt_before_the_decision(database):
+    query = Query(database)
+    committables = [query.write(0, rows(1)), query.write(0, rows(2), partition=1)]
+    query.execute(f"DROP TABLE onceforall.{staging_table(committables[1]['name'])}")
+    with pytest.raises(AttemptFailedError, match="1 of 2 staging tables are gone"):
+        query.sink.confirm(committables)
+    query.sink.abort(committables)
+
+
+def test_what_is_gone_after_the_decision_without_a_marker_is_lost_as_a_whole(database):
+    query = Query(database)
+    committables = query.prepare(0, rows(1), rows(2))
+    query.sink.close()
+    query.execute(f"DROP TABLE onceforall.{staging_table(committables[1]['name'])}")
+    later = query.successor()
+    report = later.commit(0, committables)
+    assert [lost.committable["name"] for lost in report.lost] == [c["name"] for c in committables]
+    assert "marker" in report.lost[0].reason
+    later.sink.retire(committables)
+    assert staging_tables(database) == []
+    again = later.prepare(0, rows(1), rows(2))
+    later.commit(0, again)
+    assert later.ids() == [1, 2]
+
+
+def test_in_another_database_nothing_is_proved(database, postgres):
+    query = Query(database)
+    committables = query.prepare(0, rows(1))
+    query.sink.close()
+    other = query.successor()
+    moved = [{**committables[0], "database": "1/2"}]
+    report = other.commit(0, moved)
+    assert "other" not in other.all()
+    assert len(report.in_doubt) == 1
+    assert "connects to" in report.in_doubt[0].reason
+    query.sink.abort(committables)
+
+
+def test_an_older_batch_is_never_written_again(database):
+    query = Query(database)
+    query.commit(5, query.prepare(5, rows(1)))
+    committable = query.write(4, rows(2))
+    with pytest.raises(AttemptFailedError, match="already completed batch 5"):
+        query.sink.confirm([committable])
+    assert len(query.commit(4, [committable]).retired) == 1
+    query.sink.abort([committable])
+    assert query.ids() == [1]
+
+
+def test_with_a_key_a_row_replaces_the_one_that_is_there(database):
+    query = Query(database, KEYED, key="id")
+    query.commit(0, query.prepare(0, rows(1, 2, v="old")))
+    query.commit(1, query.prepare(1, rows(2, v="new"), rows(3, v="new")))
+    assert query.all() == [(1, "old"), (2, "new"), (3, "new")]
+
+
+def test_a_row_whose_key_is_there_can_be_ignored(database):
+    query = Query(database, KEYED, key="id", on_conflict="ignore")
+    query.commit(0, query.prepare(0, rows(1, 2, v="old")))
+    query.commit(1, query.prepare(1, rows(2, 3, v="new")))
+    assert query.all() == [(1, "old"), (2, "old"), (3, "new")]
+
+
+@pytest.mark.parametrize("on_conflict", ["update", "ignore"])
+def test_a_key_twice_in_one_batch_is_refused_and_named(database, on_conflict):
+    query = Query(database, KEYED, key="id", on_conflict=on_conflict)
+    committables = [query.write(0, rows(1, 7)), query.write(0, rows(7, 8), partition=1)]
+    with pytest.raises(RefusedRecordError, match="2 rows with the key id='7'"):
+        query.sink.confirm(committables)
+    query.sink.abort(committables)
+    assert query.ids() == []
+
+
+def test_two_writes_with_other_columns_are_merged_together_and_their_keys_compared(database):
+    query = Query(database, KEYED, key="id")
+    ids_alone = pa.RecordBatch.from_pydict({"id": pa.array([5], pa.int64())})
+    committables = [query.write(0, rows(1)), query.write(0, ids_alone, write=1, slot=1)]
+    query.sink.confirm(committables)
+    query.commit(0, committables)
+    assert query.all() == [(1, "x"), (5, None)]
+    doubled = [query.write(1, rows(9)), query.write(1, pa.RecordBatch.from_pydict({"id": pa.array([9])}), write=1, slot=1)]
+    with pytest.raises(RefusedRecordError, match="id='9'"):
+        query.sink.confirm(doubled)
+    query.sink.abort(doubled)
+
+
+def test_complete_replaces_all_rows_also_with_none(database):
+    query = Query(database, output_mode="complete")
+    query.commit(0, query.prepare(0, rows(1, 2)))
+    query.commit(1, query.prepare(1, rows(2, 3)))
+    assert query.ids() == [2, 3]
+    assert query.sink.capabilities.empty_batches
+    empty = query.write(2)
+    query.sink.confirm([empty])
+    assert query.ids() == [2, 3]
+    query.commit(2, [empty])
+    assert query.ids() == []
+    assert staging_tables(database) == []
+
+
+def test_a_reader_never_sees_part_of_a_batch(database):
+    query = Query(database)
+    seen, end = set(), threading.Event()
+
+    def read():
+        with psycopg.connect(database, autocommit=True) as connection:
+            while not end.is_set():
+                seen.add(connection.execute("SELECT count(*) FROM t").fetchone()[0])
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        until(lambda: 0 in seen, 10, "the reader reads")
+        for batch in range(8):
+            base = 3000 * batch
+            committables = query.prepare(batch, *(rows(*range(base + 1000 * i, base + 1000 * (i + 1))) for i in range(3)))
+            query.commit(batch, committables)
+            until(lambda batch=batch: 3000 * (batch + 1) in seen, 10, "the reader sees the batch")
+    finally:
+        end.set()
+        reader.join()
+    assert seen == {3000 * batch for batch in range(9)}
+
+
+def test_a_conflict_that_came_after_the_decision_is_told_and_waited_for(database):
+    query = Query(database, "CREATE TABLE t (id bigint UNIQUE, v text)")
+    committables = query.prepare(0, rows(1, 2, 3))
+    query.sink.close()
+    query.execute("INSERT INTO t VALUES (2, 'foreign')")
+    later = query.successor()
+    for _ in range(2):
+        with pytest.raises(SinkUnavailableError, match=r"is decided.*The first such row: id='2'.*Remove the conflict"):
+            later.commit(0, committables)
+    query.execute("DELETE FROM t WHERE v = 'foreign'")
+    assert len(later.commit(0, committables).retired) == 1
+    assert later.ids() == [1, 2, 3]
+
+
+def test_two_that_commit_the_same_batch_at_once_merge_it_once(database):
+    query = Query(database)
+    committables = query.prepare(0, rows(*range(500)))
+    query.sink.close()
+    others = [query.successor() for _ in range(3)]
+    reports = []
+    threads = [threading.Thread(target=lambda other=other: reports.append(other.commit(0, committables))) for other in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(report.retired) for report in reports] == [1, 1, 1]
+    assert query.ids() == list(range(500))
+
+
+def test_a_committable_is_small_plain_json_without_secrets(database):
+    query = Query(database)
+    committable = query.write(0, rows(1))
+    text = json.dumps(committable)
+    assert len(text) < 600
+    assert committable["count"] == 1
+    password = query.sink.secrets()["password"]
+    assert password not in text
+    assert password not in repr(query.sink)
+    query.sink.abort([committable])

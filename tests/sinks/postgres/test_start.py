@@ -1,0 +1,117 @@
+"""What is refused at start, before any data moves, with the statement that mends it."""
+
+import copy
+import inspect
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from onceforall.errors import SinkCheckError
+from onceforall.sink import StartInfo
+from onceforall.sinks.postgres.sink import PostgresSink
+from support.postgres_sink import KEYED, TABLE, Query, make_role, rows
+
+pytestmark = pytest.mark.postgres
+
+
+def execute(url, *statements):
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def check(url, output_mode="append", **options):
+    sink = PostgresSink(url, "t", retry_for_s=2, **options)
+    sink.check(StartInfo("q", "out", output_mode=output_mode))
+    return sink
+
+
+def test_a_role_learns_which_rights_it_lacks_and_with_them_all_goes_well(database):
+    execute(database, KEYED, "GRANT USAGE ON SCHEMA public TO public")
+    role, url = make_role(database)
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    with pytest.raises(SinkCheckError, match=f"CREATE SCHEMA onceforall AUTHORIZATION {role}"):
+        check(url)
+    execute(database, f"CREATE SCHEMA onceforall; GRANT USAGE ON SCHEMA onceforall TO {role}")
+    with pytest.raises(SinkCheckError, match=f"GRANT USAGE, CREATE ON SCHEMA onceforall TO {role}"):
+        check(url)
+    execute(database, f"GRANT CREATE ON SCHEMA onceforall TO {role}")
+    with pytest.raises(SinkCheckError, match=f"GRANT INSERT, SELECT ON public.t TO {role}"):
+        check(url)
+    execute(database, f"GRANT INSERT, SELECT ON t TO {role}")
+    check(url)
+    with pytest.raises(SinkCheckError, match=f"GRANT UPDATE ON public.t TO {role}"):
+        check(url, key="id")
+    with pytest.raises(SinkCheckError, match=f"GRANT DELETE ON public.t TO {role}"):
+        check(url, output_mode="complete")
+    execute(database, f"GRANT UPDATE, DELETE ON t TO {role}")
+    for mode in ("staged", "prepared", "upsert"):
+        query = Query(url, None, mode=mode, key="id", name=mode)
+        query.write(0, rows(1)) if mode == "upsert" else query.commit(0, query.prepare(0, rows(1)))
+    assert query.all() == [(1, "x")]
+    assert name
+
+
+def test_markers_of_another_role_are_named_with_the_grant(database):
+    Query(database, TABLE)
+    role, url = make_role(database, "GRANT ALL ON SCHEMA onceforall TO {role}", "GRANT ALL ON t TO {role}")
+    with pytest.raises(SinkCheckError, match=rf"GRANT SELECT, INSERT, UPDATE, DELETE ON onceforall\.markers TO {role}"):
+        check(url)
+
+
+def test_a_table_that_is_missing_or_has_no_index_for_the_key_is_refused(database):
+    with pytest.raises(SinkCheckError, match="create_table=True"):
+        check(database)
+    execute(database, TABLE)
+    with pytest.raises(SinkCheckError, match="unique index"):
+        check(database, key="id")
+
+
+def test_another_schema_for_staging_is_made_and_quoted(database):
+    query = Query(database, TABLE, staging_schema='My "Own" Schema')
+    query.commit(0, query.prepare(0, rows(1)))
+    assert query.ids() == [1]
+
+
+def test_the_modes_of_output_follow_from_key_and_mode(database):
+    def modes(**options):
+        return PostgresSink(database, "t", **options).capabilities.output_modes
+
+    assert modes() == {"append", "complete"}
+    assert modes(key="id") == {"append", "update", "complete"}
+    assert modes(mode="prepared", key="id") == {"append", "update"}
+    assert PostgresSink(database, "t", mode="prepared", key="id").capabilities.one_task_per_key == ("id",)
+
+
+def test_every_argument_is_documented_with_its_default():
+    text = (Path(__file__).parents[3] / "docs" / "postgres.md").read_text(encoding="utf-8")
+    for name, parameter in inspect.signature(PostgresSink).parameters.items():
+        default = parameter.default
+        told = "required" if default is inspect.Parameter.empty else "none" if default is None else f"`{default}`"
+        told = f'`"{default}"`' if isinstance(default, str) else told
+        assert f"| `{name}` | {told} |" in text, name
+
+
+def test_no_secret_is_in_a_pickle_but_a_copy_in_this_process_has_it(database, postgres):
+    query = Query(database, TABLE)
+    pickled = pickle.dumps(query.sink)
+    assert postgres.password.encode() not in pickled
+    assert copy.copy(query.sink).secrets() == {"password": postgres.password}
+    in_task = pickle.loads(pickled)
+    transaction = in_task.begin_transaction(query.attempt())
+    in_task.invoke(transaction, rows(1))
+    committable = in_task.pre_commit(transaction)
+    query.sink.confirm([committable])
+    query.commit(0, [committable])
+    assert query.ids() == [1]
+
+
+def test_without_psycopg_the_library_can_be_imported_and_the_sink_says_what_to_install():
+    program = "import sys; sys.modules['psycopg'] = None; import onceforall as ofa; ofa.PostgresSink('postgresql://h/d', 't')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "MissingExtraError" in ended.stderr
+    assert "pip install 'onceforall[postgres]'" in ended.stderr

@@ -1,0 +1,121 @@
+"""Only our own leftovers are found: by role, database, schema, identifier and name, each as a whole."""
+
+import uuid
+
+import psycopg
+import pytest
+
+from onceforall.sinks.postgres import names, predecessors
+from onceforall.sinks.postgres.names import staging_table
+from support.postgres_sink import TABLE, Query, make_role, prepared, rows, staging_tables
+
+pytestmark = pytest.mark.postgres
+
+
+def test_another_querys_another_prefixs_and_another_roles_things_are_left_alone(database):
+    query = Query(database, mode="prepared")
+    _, url = make_role(
+        database,
+        "GRANT ALL ON t TO {role}",
+        "GRANT ALL ON SCHEMA onceforall TO {role}",
+        "GRANT ALL ON onceforall.markers TO {role}",
+    )
+    others = [
+        Query(database, None, mode="prepared"),
+        Query(database, None, mode="prepared", query=query.id, staging_schema="elsewhere"),
+        Query(url, None, mode="prepared", query=query.id, name="foreign"),
+    ]
+    foreign = [others[0].write(0, rows(1)), others[2].write(0, rows(3))]
+    staged = [
+        Query(database, None),
+        Query(database, None, query=query.id, staging_schema="elsewhere", name="b"),
+        Query(url, None, query=query.id),
+    ]
+    tables = [each.write(0, rows(i), partition=5) for i, each in enumerate(staged)]
+    look_alike = names.staging_table("somebody else")
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE onceforall.{look_alike} (id int)")
+        connection.execute(f"COMMENT ON TABLE onceforall.{look_alike} IS '{tables[2]['name']}'")
+        connection.execute("CREATE TABLE onceforall.stg_report (id int)")
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO t VALUES (0, 'their own')")
+        connection.execute(f"PREPARE TRANSACTION '{foreign[0]['name']}.more'")
+    own = [query.write(0, rows(8)), Query(database, None, query=query.id).write(0, rows(9), partition=3)]
+    before = sorted(prepared(database)), sorted(staging_tables(database)), staging_tables(database, "elsewhere")
+
+    assert query.successor().sweep() == 2
+
+    after = sorted(prepared(database)), sorted(staging_tables(database)), staging_tables(database, "elsewhere")
+    assert after == (
+        [gid for gid in before[0] if gid != own[0]["name"]],
+        [table for table in before[1] if table != staging_table(own[1]["name"])],
+        before[2],
+    )
+    assert len(after[0]) == 3
+    assert len(after[1]) == 4
+    for each in (others[0], staged[0], staged[1], Query(url, None, query=query.id, generation=2)):
+        each.sweep(own=True)
+    query.execute(f"ROLLBACK PREPARED '{foreign[0]['name']}.more'")
+    query.execute("DROP TABLE onceforall.stg_report")
+    query.execute(f"DROP TABLE onceforall.{look_alike}")
+    assert prepared(database) == []
+
+
+def test_what_a_decision_names_is_spared_and_so_is_ones_own_generation(database):
+    query = Query(database)
+    decided, undecided = query.write(0, rows(1)), query.write(0, rows(2), partition=1)
+    assert query.sweep() == 0
+    later = query.successor()
+    assert later.sweep(spared=[decided]) == 1
+    assert staging_tables(database) == [staging_table(decided["name"])]
+    later.commit(0, [decided])
+    assert query.ids() == [1]
+    assert later.sweep(spared=[undecided]) == 0
+
+
+def test_a_start_in_another_mode_finds_what_was_left_and_completes_what_was_decided(database):
+    query = Query(database, mode="prepared")
+    decided = query.prepare(0, rows(1))
+    rest = query.write(0, rows(1), partition=9)
+    later = query.successor(mode="staged")
+    assert len(later.commit(0, decided).retired) == 1
+    assert later.sweep(spared=decided) == 1
+    assert rest["name"] not in prepared(database)
+    staged = later.prepare(1, rows(2))
+    last = later.successor(mode="prepared")
+    later.sink.close()
+    assert len(last.commit(1, staged).retired) == 1
+    assert query.ids() == [1, 2]
+
+
+def test_only_connections_of_this_query_and_sink_and_of_earlier_generations_are_ended(database):
+    query_id = str(uuid.uuid4())
+    Query(database, TABLE, query=query_id)
+    # Without any right but to log in: a role may end its own sessions.
+    _, url = make_role(database)
+    own = names.whose(query_id, "out")
+    attempt = Query(database, None, query=query_id, generation=4).attempt(slot=3)
+    ended = {
+        names.driver_connection(own, 4): True,
+        names.driver_connection(own, 5): False,
+        names.driver_connection(names.whose(query_id, "other"), 4): False,
+        names.driver_connection(own, 4) + "1": False,
+        "x" + names.driver_connection(own, 4): False,
+    }
+    connections = {name: psycopg.connect(url, application_name=name) for name in ended}
+    task = psycopg.connect(url, application_name=names.task_connection(attempt.name))
+    for connection in (*connections.values(), task):
+        connection.execute("SELECT 1")
+    with psycopg.connect(url, autocommit=True) as watcher:
+        watcher.execute("SELECT pg_sleep(1.1)")
+        assert predecessors.end_silent_merges(watcher, own, 4) == 1
+        assert predecessors.end_older_tasks(watcher, own, 4) == 0
+        assert predecessors.end_older_tasks(watcher, own, 5) == 1
+    for name, connection in connections.items():
+        if ended[name]:
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT 1")
+        else:
+            connection.execute("SELECT 1")
+        connection.close()
+    task.close()

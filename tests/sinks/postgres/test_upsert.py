@@ -1,0 +1,96 @@
+"""The mode "upsert": no two-phase commit, idempotent by key."""
+
+import pytest
+
+from onceforall.errors import AttemptFailedError, OptionError, RefusedRecordError
+from onceforall.sinks.postgres.prepared import apply
+from onceforall.sinks.postgres.sink import PostgresSink
+from support.postgres_sink import KEYED, Query, rows, staging_tables
+
+pytestmark = pytest.mark.postgres
+
+
+def upserting(database):
+    return Query(database, KEYED, mode="upsert", key="id")
+
+
+def test_a_task_writes_and_a_replay_writes_over_it(database):
+    query = upserting(database)
+    assert query.write(0, rows(1, 2, v="first")) is None
+    assert query.all() == [(1, "first"), (2, "first")]
+    query.write(0, rows(1, 2, v="again"), slot=1)
+    query.write(0, rows(3), partition=1, slot=2)
+    assert query.all() == [(1, "again"), (2, "again"), (3, "x")]
+    assert staging_tables(database) == []
+
+
+def test_it_says_that_it_has_no_two_phases_and_needs_each_key_in_one_task(database):
+    can = upserting(database).sink.capabilities
+    assert not can.two_phase
+    assert can.idempotent
+    assert can.one_task_per_key == ("id",)
+    assert can.output_modes == {"append", "update"}
+
+
+def test_a_late_task_of_an_earlier_batch_writes_nothing_over_a_later_one(database):
+    query = upserting(database)
+    late = query.sink.begin_transaction(query.attempt(batch=0))
+    query.sink.invoke(late, rows(1, v="old"))
+    query.write(1, rows(1, v="new"), slot=1)
+    with pytest.raises(AttemptFailedError, match="too late"):
+        query.sink.pre_commit(late)
+    with pytest.raises(AttemptFailedError, match="too late"):
+        query.sink.begin_transaction(query.attempt(batch=0, slot=2))
+    assert query.all() == [(1, "new")]
+
+
+def test_a_late_task_of_an_earlier_run_writes_nothing_over_a_later_one(database):
+    query = upserting(database)
+    late = query.sink.begin_transaction(query.attempt(batch=3))
+    query.sink.invoke(late, rows(1, v="old"))
+    later = query.successor()
+    later.write(3, rows(1, v="new"))
+    with pytest.raises(AttemptFailedError, match="too late"):
+        query.sink.pre_commit(late)
+    assert query.all() == [(1, "new")]
+
+
+def test_an_attempt_that_is_stuck_with_its_rows_locked_does_not_hold_back_its_repetitions(database):
+    query = Query(database, KEYED, mode="upsert", key="id", lock_timeout_s=0.3)
+    stuck = query.sink.begin_transaction(query.attempt())
+    query.sink.invoke(stuck, rows(1, v="old"))
+    stuck.finish()
+    apply(stuck)
+    with pytest.raises(AttemptFailedError, match="stayed locked"):
+        query.write(0, rows(1, v="new"), slot=1)
+    query.write(0, rows(1, v="new"), slot=2)
+    with pytest.raises(AttemptFailedError):
+        query.sink.pre_commit(stuck)
+    assert query.all() == [(1, "new")]
+
+
+def test_a_refused_row_is_named(database):
+    query = Query(database, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id < 5), v text)", mode="upsert", key="id")
+    with pytest.raises(RefusedRecordError, match="a check is violated.*The first such row: id='5'"):
+        query.write(0, rows(3, 4, 5, 6))
+    assert query.ids() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mode": "upsert"}, "needs key="),
+        ({"mode": "upsert", "key": "id", "on_conflict": "ignore"}, "keep an aborted batch's rows"),
+        ({"mode": "sideways"}, "none of"),
+        ({"on_conflict": "ignore"}, "needs key="),
+        ({"on_conflict": "overwrite", "key": "id"}, "neither"),
+        ({"key": ["id", "id"]}, "each of them once"),
+        ({"key": [""]}, "names of columns"),
+        ({"lock_timeout_s": 0}, "positive"),
+        ({"retry_for_s": float("inf")}, "positive"),
+        ({"staging_schema": ""}, "no name of a schema"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, words):
+    with pytest.raises(OptionError, match=words):
+        PostgresSink("postgresql://127.0.0.1/none", "t", **options)

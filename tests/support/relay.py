@@ -1,0 +1,59 @@
+"""A TCP relay in front of a server, which can be told to lose the server's answers."""
+
+import select
+import socket
+import threading
+from urllib.parse import urlsplit, urlunsplit
+
+
+class Relay:
+    """Listens on a port of its own; ``lose_answers`` lets requests through, drops what the server says, and then cuts the connection."""
+
+    def __init__(self, host, port):
+        self._server = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._losing = threading.Event()
+        self.lost = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._listener.close()
+
+    def url(self, url):
+        """The same address, through this relay."""
+        parts = urlsplit(url)
+        login = parts.netloc.rpartition("@")[0]
+        return urlunsplit(parts._replace(netloc=f"{login}@127.0.0.1:{self.port}"))
+
+    def lose_answers(self):
+        self._losing.set()
+
+    def work_again(self):
+        self._losing.clear()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client):
+        with client, socket.create_connection(self._server) as server:
+            while True:
+                for readable in select.select([client, server], [], [])[0]:
+                    try:
+                        data = readable.recv(65536)
+                    except OSError:
+                        return
+                    if not data:
+                        return
+                    if readable is server and self._losing.is_set():
+                        self.lost += 1
+                        return
+                    (server if readable is client else client).sendall(data)
