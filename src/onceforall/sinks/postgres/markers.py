@@ -70,7 +70,7 @@ def create(connection: Connection, schema: str) -> None:
                             "at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (query_id, sink, name))"
                         ).format(sql.Identifier(schema, TABLE))
                     )
-        except (UniqueViolation, DuplicateTable, DuplicateObject):  # noqa: PERF203  # IF NOT EXISTS does not wait for another one's that is being made
+        except (UniqueViolation, DuplicateTable, DuplicateObject):  # noqa: PERF203  IF NOT EXISTS does not wait for another one's that is being made
             if attempt == 2:
                 raise
         else:
