@@ -5,10 +5,12 @@ Points in recovery come behind a kill right after a decision, so that there is s
 """
 
 import itertools
+import signal
 from collections import Counter
 
 import pytest
 
+from onceforall.embedded import EmbeddedPostgres
 from support.driver import ROWS_PER_BATCH, Pipeline
 from support.sinks import left, make_table, shown
 from support.waiting import until
@@ -136,7 +138,7 @@ class TestAllTogether:
         frozen = pipeline.start("postgres.confirm.merged=freeze@3")
         frozen.wait_for_failpoint("postgres.confirm.merged")
         finish(pipeline)
-        frozen.signal(18)
+        frozen.signal(signal.SIGCONT)
         frozen.wait()
         assert "FencedError" in frozen.status()["error"]
         assert_right_everywhere(pipeline)
@@ -147,7 +149,7 @@ class TestAllTogether:
         frozen = pipeline.start("append_commit.after=freeze@3")
         frozen.wait_for_failpoint("append_commit.after")
         finish(pipeline)
-        frozen.signal(18)
+        frozen.signal(signal.SIGCONT)
         frozen.wait()
         assert "FencedError" in frozen.status()["error"]
         assert_right_everywhere(pipeline)
@@ -211,3 +213,46 @@ def test_a_task_that_wakes_behind_its_drivers_successor_leaves_nothing_for_good(
     # What they left after the successor's last look is found by the next start.
     finish(pipeline)
     assert_right_everywhere(pipeline)
+
+
+class TestAServerThatGoesAway:
+    @pytest.fixture
+    def server(self):
+        with EmbeddedPostgres() as running:
+            yield running
+
+    @pytest.fixture
+    def pipeline(self, tmp_path, broker, topic, server):
+        make_table(server.conninfo)
+        config = {"sinks": list(ALL), "files": str(tmp_path / "files"), "database": server.conninfo, "postgres": {}}
+        made = Pipeline(tmp_path, broker.bootstrap_servers, topic(partitions=3), until_batch=10_000, **config)
+        yield made
+        made.close()
+
+    def test_behind_the_decision_it_is_waited_for_and_the_query_goes_on(self, pipeline, server):
+        driver = pipeline.start("append_commit.after=freeze@3")
+        driver.wait_for_failpoint("append_commit.after")
+        server.kill()
+        driver.signal(signal.SIGCONT)
+        # The others are committed meanwhile.
+        until(lambda: len(shown(pipeline, "kafka")) == 3 * ROWS_PER_BATCH, 60, "the batch in Kafka")
+        until(lambda: len(shown(pipeline, "files")) == 3 * ROWS_PER_BATCH, 60, "the batch in the files")
+        assert driver.process.poll() is None, driver.log()
+        server.restart()
+        until(lambda: len(shown(pipeline, "postgres")) > 3 * ROWS_PER_BATCH, 90, "the batch in PostgreSQL, and the next one")
+        driver.kill()
+        finish(pipeline)
+        assert_right_everywhere(pipeline)
+
+    @pytest.mark.long
+    def test_while_tasks_write_the_batch_fails_cleanly_and_a_restart_writes_it(self, pipeline, server):
+        driver = pipeline.start("postgres.task.copied=freeze@5")
+        driver.wait_for_failpoint("postgres.task.copied")
+        server.kill()
+        for worker in driver.workers():
+            worker.resume()
+        driver.wait()
+        assert "PostgreSQL" in driver.status()["error"]
+        server.restart()
+        finish(pipeline)
+        assert_right_everywhere(pipeline)

@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from onceforall.demo.driver import Driver, is_java
+from onceforall.demo.job import DATABASE_VARIABLE
 
 
 @pytest.fixture
@@ -14,7 +15,8 @@ def driver(tmp_path):
     started = []
 
     def start(*arguments):
-        started.append(Driver(arguments, work_dir=tmp_path, log=tmp_path / "job.log"))
+        environment = {DATABASE_VARIABLE: "postgresql://nobody:secret@127.0.0.1:1/none"}
+        started.append(Driver(arguments, work_dir=tmp_path, log=tmp_path / "job.log", environment=environment))
         return started[-1]
 
     yield start
@@ -24,11 +26,10 @@ def driver(tmp_path):
 
 def job_arguments(folder):
     named = {
-        "sink": "spark",
+        "writer": "spark",
         # Nobody listens there: Spark starts, and waits for the broker until it is killed.
         "bootstrap-servers": "127.0.0.1:1",
         "input": "flights",
-        "output-prefix": "out",
         "work-dir": folder,
         "stop-file": folder / "stop",
         "jars": "none.jar",
@@ -53,6 +54,8 @@ def test_a_kill_ends_python_and_its_jvm_by_sigkill_and_leaves_nothing(driver, tm
     while not any(is_java(process) for process in tree):
         assert running.return_code is None, running.last_words()
         tree = psutil.Process(running._process.pid).children(recursive=True)
+    java = next(process for process in tree if is_java(process))
+    assert "secret" not in " ".join([*java.cmdline(), *java.environ().values()])
     assert running.kill()
     assert running.return_code == -9
     assert not [process for process in tree if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]

@@ -13,20 +13,23 @@ from onceforall.demo.report import conclusion, failures
 
 
 def test_an_exact_run_passes_whatever_the_other_sink_did(report, outcome):
-    made = report(theirs=outcome(lost=3, duplicated=44_641))
-    assert made["passed"]
+    made = report(theirs=outcome(lost=3, duplicated=44_641, disagreeing=(1, 2), left={"temp_files": 7}, partial=3))
     assert made["failures"] == []
-    assert made["spark_kafka_sink"]["duplicated"] == 44_641
+    assert made["passed"]
+    assert made["spark"]["duplicated"] == 44_641
+    assert "44,641 duplicated" in conclusion(made)
+    assert "disagree on 2 of 10 batches" in conclusion(made)
 
 
 def test_the_report_holds_what_is_promised_and_is_json(report):
     made = json.loads(json.dumps(report()))
     assert made["events"] == 5000
     assert made["kills"] == 10
-    assert {sink: (made[sink]["lost"], made[sink]["duplicated"]) for sink in ("onceforall", "spark_kafka_sink")} == {
-        "onceforall": (0, 0),
-        "spark_kafka_sink": (0, 1234),
-    }
+    found = {key: (made[key]["lost"], made[key]["duplicated"]) for key in ("onceforall", "spark", "spark_kafka_sink")}
+    assert found == {"onceforall": (0, 0), "spark": (0, 1234), "spark_kafka_sink": (0, 0)}
+    assert made["spark"]["sinks"]["files"]["duplicated"] == 1234
+    assert made["onceforall"]["queries"]["windows"]["postgres"]["expected"] == 300
+    assert made["onceforall"]["agreement"]["events"] == {"batches": 5, "disagreeing": []}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +39,18 @@ def test_the_report_holds_what_is_promised_and_is_json(report):
         ({"duplicated": 1}, "duplicated"),
         ({"wrong": 1}, "wrong"),
         ({"kills": 4}, "4 times"),
-        ({"hidden": 1}, "open"),
+        ({"sink": "files", "lost": 1}, "files"),
+        ({"sink": "postgres", "duplicated": 1}, "PostgreSQL"),
+        ({"expected": 0}, "nothing was tested"),
+        ({"disagreeing": (3,)}, "disagree"),
+        ({"compared": 0}, "not tested"),
+        ({"left": {"hidden_partitions": 1}}, "open transactions"),
+        ({"left": {"prepared_transactions": 1}}, "prepared transactions"),
+        ({"left": {"staging_tables": 1}}, "staging tables"),
+        ({"left": {"temp_files": 1}}, "temporary files"),
+        ({"partial": 1}, "parts of 1 batches"),
+        ({"reads": 0}, "found nothing"),
+        ({"failure": "FileNotFoundError: part-1"}, "part-1"),
     ],
 )
 def test_each_fault_of_ours_fails_the_demo_and_is_named(report, outcome, fault, word):
@@ -70,8 +84,8 @@ def test_every_picture_is_well_formed_and_shows_all_batches_and_kills(report):
 def test_a_batch_that_a_kill_met_is_drawn_as_such(report):
     made = report()
     assert len(re.findall(r'class="hit"', render(made))) == 10
-    for sink in ("onceforall", "spark_kafka_sink"):
-        for kill in made[sink]["timeline"]["kills"]:
+    for writer in ("onceforall", "spark"):
+        for kill in made[writer]["timeline"]["kills"]:
             kill["in_flight"] = {}
     assert 'class="hit"' not in render(made)
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from onceforall.demo.outcome import BAD
+from onceforall.demo.outputs import SINKS
+from onceforall.demo.report import SINK_NAMES, agreement_words
 from onceforall.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -14,15 +18,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _LINE_INTERVAL_S = 5.0
-NAMES = {"onceforall": "onceforall", "spark_kafka_sink": "Spark's Kafka sink"}
-"""How the report's keys are called where people read."""
+NAMES = {"onceforall": "onceforall", "spark": "Spark's writers"}
+"""How the writers are called where people read."""
 
 
 class Display:
-    """Bars or lines, one for each sink. Use it as a context manager."""
+    """Bars or lines, one for each writer. Use it as a context manager."""
 
     def __init__(self, events: int, kills: int) -> None:
-        """Take how many events and kills each sink will have."""
+        """Take how many events and kills each writer will have."""
         try:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -33,7 +37,7 @@ class Display:
         self._kills = kills
         self._tasks: dict[str, TaskID] = {}
         self._progress = Progress(
-            TextColumn("{task.description:<18}"),
+            TextColumn("{task.description:<15}"),
             BarColumn(bar_width=28),
             TaskProgressColumn(),
             TextColumn("{task.fields[kills]}/{task.fields[planned]} kills"),
@@ -54,15 +58,15 @@ class Display:
         """Print a line above the bars."""
         self._console.print(text, markup=False)
 
-    def watch(self, key: str) -> SinkWatcher:
-        """Begin a sink's bar and return who is to be told."""
+    def watch(self, key: str) -> RunWatcher:
+        """Begin a writer's bar and return who is to be told."""
         self._tasks[key] = self._progress.add_task(
             NAMES[key], total=self._events, kills=0, planned=self._kills, state="starting"
         )
-        return SinkWatcher(self, key)
+        return RunWatcher(self, key)
 
     def update(self, key: str, taken: int, kills: int, state: str) -> bool:
-        """Move a sink's bar; tell whether there is one."""
+        """Move a writer's bar; tell whether there is one."""
         # The closing event is one more than there are flights.
         self._progress.update(self._tasks[key], completed=min(taken, self._events), kills=kills, state=state)
         if state == "done":
@@ -74,22 +78,39 @@ class Display:
         share = 100 * min(taken, self._events) // self._events
         self.say(f"{NAMES[key]}: {min(taken, self._events):,} of {self._events:,} events ({share} %), {kills} kills, {state}")
 
-    def table(self, rows: dict[str, dict[str, Any]]) -> None:
-        """Print the last table: one row per sink, from the report."""
+    def table(self, results: Mapping[str, Mapping[str, Any]]) -> None:
+        """Print the last tables: one row per writer and sink, and one per writer, from the report."""
         from rich.table import Table
 
-        table = Table(title="after the kills, read at read_committed and compared with the truth")
-        table.add_column("sink")
-        for name in ("kills", "events", "windows", "lost", "duplicated", "wrong"):
+        table = Table(title="after the kills, each sink read and compared with the truth")
+        for name in ("writer", "sink"):
+            table.add_column(name, no_wrap=True)
+        for name in ("expected", "read", "lost", "doubled", "wrong"):
             table.add_column(name, justify="right")
-        for key, row in rows.items():
-            numbers = [f"{row['events']['read']:,}", f"{row['windows']['read']:,}"]
-            bad = [f"[{'red' if row[name] else 'green'}]{row[name]:,}[/]" for name in ("lost", "duplicated", "wrong")]
-            table.add_row(NAMES[key], str(row["kills"]), *numbers, *bad)
+        for writer, result in results.items():
+            for sink in SINKS:
+                row = result["sinks"][sink]
+                first = NAMES[writer] if sink == SINKS[0] else ""
+                bad = [_coloured(row[name]) for name in BAD]
+                table.add_row(first, SINK_NAMES[sink], f"{row['expected']:,}", f"{row['read']:,}", *bad)
+            table.add_section()
+        self._console.print(table)
+        table = Table(title="all three sinks together")
+        table.add_column("writer", no_wrap=True)
+        for name in ("kills", "batches disagreed on", "seen in part", "left behind"):
+            table.add_column(name, justify="right")
+        for writer, result in results.items():
+            torn = sum(seen["partial_batches"] for seen in result["concurrent_reads"].values())
+            left = sum(result["leftovers"].values())
+            table.add_row(NAMES[writer], str(result["kills"]), agreement_words(result), _coloured(torn), _coloured(left))
         self._console.print(table)
 
 
-class SinkWatcher:
+def _coloured(number: int) -> str:
+    return f"[{'red' if number else 'green'}]{number:,}[/]"
+
+
+class RunWatcher:
     """What a run tells, on the display."""
 
     def __init__(self, display: Display, key: str) -> None:

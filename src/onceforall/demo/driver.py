@@ -7,8 +7,9 @@ id which was given to another process in the meantime is left alone.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,13 +26,25 @@ _LOG_TAIL_LINES = 30
 class Driver:
     """One life of the job. It does not outlive this process, however that ends (on Linux; elsewhere unless it is killed)."""
 
-    def __init__(self, arguments: Sequence[str], *, work_dir: Path, log: Path) -> None:
-        """Start ``python -m onceforall.demo.job`` with `arguments`, its output appended to the file `log`."""
+    def __init__(
+        self, arguments: Sequence[str], *, work_dir: Path, log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start ``python -m onceforall.demo.job``.
+
+        Args:
+            arguments: its own.
+            work_dir: where it runs.
+            log: the file to which its output is appended.
+            environment: what it has in its environment besides that of this process.
+        """
         self._log = log
         self._log_start = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
             self._process = GuardedProcess(
-                [sys.executable, "-W", "ignore", "-m", "onceforall.demo.job", *arguments], directory=work_dir, log=output
+                [sys.executable, "-W", "ignore", "-m", "onceforall.demo.job", *arguments],
+                directory=work_dir,
+                log=output,
+                environment={**os.environ, **(environment or {})},
             )
 
     @property

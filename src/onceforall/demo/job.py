@@ -1,7 +1,8 @@
-"""The program that is killed: two streaming queries, Kafka to Kafka, in one Spark driver.
+"""The program that is killed: two streaming queries from Kafka to three sinks, in one Spark driver.
 
-Run as ``python -m onceforall.demo.job --sink onceforall|spark …``. Everything but the last lines is the same for both sinks. It runs
-until it is killed, until a query fails (exit code 1), or until the stop file exists: then it takes what is there and ends (0).
+Run as ``python -m onceforall.demo.job --writer onceforall|spark …``, with the URL of the database in the environment, where no list of
+processes shows it. Everything but the last step (module ``writers``) is the same for both writers. It runs until it is killed,
+until a query fails (exit code 1), or until the stop file exists: then it takes what is there and ends (0).
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onceforall.demo.outputs import output_of
+from onceforall.demo.writers import WRITERS, start_with_onceforall, start_with_spark
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 QUERIES = ("events", "windows")
-SINKS = ("onceforall", "spark")
+DATABASE_VARIABLE = "ONCEFORALL_DEMO_DATABASE"
+"""The environment variable with the URL of the database."""
 
 WATERMARK_DELAY_DAYS = 6
 """More than partitions can be apart: a chunk of the feed is a day of flights, and Spark reads all partitions in proportion."""
@@ -34,6 +39,8 @@ _STOP_POLL_S = 0.1
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the queries; see the module for the exit code."""
     settings = _parser().parse_args(argv)
+    # Taken out, so that the JVM and its Python workers don't inherit the password.
+    settings.database = os.environ.pop(DATABASE_VARIABLE)
     spark = _session(settings)
     try:
         flights = _read(spark, settings)
@@ -48,13 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m onceforall.demo.job")
-    parser.add_argument("--sink", choices=SINKS, required=True)
+    parser.add_argument("--writer", choices=WRITERS, required=True)
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--input", required=True, help="the topic of the flights")
-    parser.add_argument("--output-prefix", required=True, help="the output topics are PREFIX-events and PREFIX-windows")
-    parser.add_argument("--work-dir", type=Path, required=True, help="checkpoints and Spark's temporary files")
+    parser.add_argument("--work-dir", type=Path, required=True, help="checkpoints, files and Spark's temporary files")
     parser.add_argument("--stop-file", type=Path, required=True)
-    parser.add_argument("--jars", required=True, help="Spark's Kafka connector, separated by commas")
+    parser.add_argument("--jars", required=True, help="Spark's Kafka connector and the JDBC driver, by commas")
     parser.add_argument("--max-offsets-per-trigger", type=int, required=True)
     return parser
 
@@ -87,13 +93,15 @@ def _session(settings: argparse.Namespace) -> SparkSession:
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+        # Else Spark's files have moments without a zone.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # The report draws every batch from the checkpoints.
         "spark.sql.streaming.minBatchesToRetain": "100000",
         "spark.sql.streaming.metricsEnabled": "false",
     }
     for key, value in configuration.items():
         builder = builder.config(key, value)
-    spark: SparkSession = builder.appName(f"onceforall-demo-{settings.sink}").getOrCreate()
+    spark: SparkSession = builder.appName(f"onceforall-demo-{settings.writer}").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -125,17 +133,16 @@ def _transformed(flights: DataFrame) -> DataFrame:
         .when(f.col("arrival_delay") > LATE_AFTER_MINUTES, "late")
         .otherwise("on time")
     )
-    row = f.struct(
+    return flights.where(f.col("id") != CLOSING_ID).select(
         "id",
         f.concat_ws(" ", "carrier", "number").alias("flight"),
         f.concat_ws("-", "origin", "destination").alias("route"),
-        f.date_format("time", "yyyy-MM-dd'T'HH:mm").alias("scheduled"),
+        f.to_date("time").alias("day"),
+        f.col("time").alias("scheduled"),
         f.expr("distance_miles * 1609 div 1000").alias("km"),
         status.alias("status"),
         (f.col("departure_delay") - f.col("arrival_delay")).alias("minutes_gained"),
     )
-    flown = flights.where(f.col("id") != CLOSING_ID)
-    return flown.select(f.concat_ws(" ", "carrier", "number").alias("key"), f.to_json(row).alias("value"))
 
 
 def _hourly(flights: DataFrame) -> DataFrame:
@@ -151,32 +158,20 @@ def _hourly(flights: DataFrame) -> DataFrame:
             f.sum(f.coalesce("arrival_delay", f.lit(0))).alias("minutes_late"),
         )
     )
-    hour = f.date_format("window.start", "yyyy-MM-dd'T'HH:mm").alias("hour")
-    row = f.struct("origin", hour, "flights", "cancelled", "minutes_late")
-    return hours.select(f.col("origin").alias("key"), f.to_json(row).alias("value"))
+    hour = f.col("window.start")
+    return hours.select("origin", f.to_date(hour).alias("day"), hour.alias("hour"), "flights", "cancelled", "minutes_late")
 
 
 def _start(rows: DataFrame, query: str, settings: argparse.Namespace) -> StreamingQuery:
-    topic = f"{settings.output_prefix}-{query}"
-    checkpoint = str(settings.work_dir / "checkpoints" / query)
-    if settings.sink == "spark":
-        return (
-            rows.writeStream.format("kafka")
-            .option("kafka.bootstrap.servers", settings.bootstrap_servers)
-            .option("topic", topic)
-            .queryName(query)
-            .option("checkpointLocation", checkpoint)
-            .start()
-        )
-    import onceforall as ofa
-
-    return (
-        ofa.write_stream(rows)
-        .to(ofa.KafkaSink({"bootstrap.servers": settings.bootstrap_servers}, topic=topic))
-        .queryName(query)
-        .option("checkpointLocation", checkpoint)
-        .start()
+    output = output_of(
+        settings.writer,
+        query,
+        bootstrap_servers=settings.bootstrap_servers,
+        database=settings.database,
+        work_dir=settings.work_dir,
     )
+    start = start_with_onceforall if settings.writer == "onceforall" else start_with_spark
+    return start(rows, query, output, str(settings.work_dir / "checkpoints" / query))
 
 
 def _stay(queries: Sequence[StreamingQuery], stop_file: Path) -> int:

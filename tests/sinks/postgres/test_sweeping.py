@@ -5,9 +5,11 @@ import uuid
 import psycopg
 import pytest
 
+from onceforall.errors import SinkUnavailableError
 from onceforall.sinks.postgres import names, predecessors
 from onceforall.sinks.postgres.names import staging_table
 from support.postgres_sink import TABLE, Query, make_role, prepared, rows, staging_tables
+from support.waiting import until
 
 pytestmark = pytest.mark.postgres
 
@@ -119,3 +121,54 @@ def test_only_connections_of_this_query_and_sink_and_of_earlier_generations_are_
             connection.execute("SELECT 1")
         connection.close()
     task.close()
+
+
+def test_a_role_whose_name_needs_quotes_finds_its_own(database):
+    Query(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE ROLE \"Ad-Spend\" LOGIN SUPERUSER PASSWORD 'of-a-role'")
+    try:
+        query = Query(database.replace(database.split("//")[1].split("@")[0], "Ad-Spend:of-a-role"), None)
+        query.write(0, rows(1))
+        assert query.successor().sweep() == 1
+        assert staging_tables(database) == []
+    finally:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute('REASSIGN OWNED BY "Ad-Spend" TO CURRENT_USER; DROP ROLE "Ad-Spend"')
+
+
+def test_a_login_that_becomes_another_role_ends_its_own_connections(database):
+    """As a store of short-lived credentials makes them: ``ALTER ROLE v_1 SET role = app``."""
+    query_id = str(uuid.uuid4())
+    Query(database, TABLE, query=query_id)
+    app, _ = make_role(
+        database,
+        "GRANT ALL ON t TO {role}",
+        "GRANT ALL ON SCHEMA onceforall TO {role}",
+        "GRANT ALL ON onceforall.markers TO {role}",
+    )
+    _, url = make_role(database, f"GRANT {app} TO {{role}}", f"ALTER ROLE {{role}} SET role = {app}")
+    frozen = Query(url, None, query=query_id)
+    decided = frozen.prepare(0, rows(1))
+    until(lambda: "idle in transaction" in states(database), 10, "the merge is held")
+    later = frozen.successor()
+    until(lambda: completed(later, decided), 20, "the successor has ended the connection that held the marker")
+    assert query_ids(database) == [1]
+
+
+def states(url):
+    query = "SELECT state FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'ofa-m-%%'"
+    with psycopg.connect(url, autocommit=True) as connection:
+        return [state for (state,) in connection.execute(query).fetchall()]
+
+
+def completed(query, committables):
+    try:
+        return len(query.commit(0, committables).retired) == 1
+    except SinkUnavailableError:
+        return False
+
+
+def query_ids(url):
+    with psycopg.connect(url, autocommit=True) as connection:
+        return [number for (number,) in connection.execute("SELECT id FROM t").fetchall()]
