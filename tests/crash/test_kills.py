@@ -8,6 +8,7 @@ from support.reading import held_back, values
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
+@pytest.mark.long
 def test_a_run_without_faults_writes_each_row_once(pipeline):
     pipeline.run()
     assert_exactly_once(pipeline)
@@ -16,8 +17,8 @@ def test_a_run_without_faults_writes_each_row_once(pipeline):
 @pytest.mark.parametrize(
     "failpoint",
     [
-        "append_commit.before=kill@3",
-        "append_commit.after=kill@3",
+        pytest.param("append_commit.before=kill@3", marks=pytest.mark.long),
+        pytest.param("append_commit.after=kill@3", marks=pytest.mark.long),
         "kafka.end_txn.after=kill@6",
         pytest.param("commit.after=kill@3", marks=pytest.mark.long),
         pytest.param("append_done.before=kill@3", marks=pytest.mark.long),
@@ -36,7 +37,7 @@ def test_a_driver_killed_in_the_middle_of_a_batch_neither_loses_nor_doubles(pipe
         pytest.param("append_commit.before=kill@3", "seal.after=kill", marks=pytest.mark.long),
         pytest.param("append_commit.after=kill@3", "claim.after=kill", marks=pytest.mark.long),
         ("append_commit.after=kill@3", "kafka.end_txn.after=kill"),
-        ("append_commit.after=kill@3", "recover.after=kill"),
+        pytest.param("append_commit.after=kill@3", "recover.after=kill", marks=pytest.mark.long),
         pytest.param("append_commit.after=kill@3", "append_done.after=kill", marks=pytest.mark.long),
     ],
 )

@@ -91,8 +91,8 @@ class TestAllTogether:
         run_through(
             pipeline,
             chain(
-                ["append_commit.before", "file.commit.renamed", "postgres.commit.after"],
-                ["postgres.commit.merged_again", "file.manifest.after"],
+                ["append_commit.before", "file.commit.renamed"],
+                ["postgres.commit.merged_again", "recover.after"],
             ),
         )
         assert_right_everywhere(pipeline)
@@ -158,11 +158,17 @@ class TestAllTogether:
 @pytest.mark.parametrize(
     ("kind", "settings", "points"),
     [
-        ("files", {}, chain(["append_commit.before"], ["file.commit.renamed"])),
+        ("files", {}, chain(["append_commit.before"], ["file.manifest.after"])),
         ("postgres", {}, chain(["append_commit.before"], ["postgres.commit.after"])),
         ("postgres", {"mode": "prepared"}, chain(["append_commit.before"], ["postgres.commit_prepared.after"])),
-        ("postgres", {"mode": "prepared", "key": ["value"]}, chain(["append_commit.before", "commit.after"], [])),
-        ("postgres", {"mode": "upsert", "key": ["value"]}, chain(["append_commit.before", "append_commit.after"], [])),
+        pytest.param(
+            *("postgres", {"mode": "prepared", "key": ["value"]}, chain(["append_commit.before", "commit.after"], [])),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *("postgres", {"mode": "upsert", "key": ["value"]}, chain(["append_commit.before", "append_commit.after"], [])),
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["files", "staged", "prepared", "prepared-with-key", "upsert"],
 )
@@ -192,7 +198,7 @@ def test_a_sink_alone_is_right_through_a_kill_at_each_step(pipeline_to, kind, se
     assert_right_everywhere(pipeline)
 
 
-@pytest.mark.parametrize("kind", ["files", "postgres"])
+@pytest.mark.parametrize("kind", [pytest.param("files", marks=pytest.mark.long), "postgres"])
 def test_a_task_that_wakes_behind_its_drivers_successor_leaves_nothing_for_good(pipeline_to, kind):
     """Like one on another machine: it finishes its part of a batch that nobody can decide any more."""
     pipeline = pipeline_to(kind)

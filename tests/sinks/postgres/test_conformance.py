@@ -42,18 +42,9 @@ def under_test(url, password, **options):
     )
 
 
-# What the suite asks for here and the sink refuses on purpose: a batch of one sink that is decided three times, by runs that are all alive
-# (staged); attempts of a task that begin after its batch was confirmed, or leave alone what an earlier attempt has prepared (prepared).
-REFUSED = {
-    "staged": {"recover_leaves_alone_what_it_must"},
-    "prepared": {"recover_aborts_what_nobody_decided", "recover_of_its_own_generation"},
-    "upsert": set(),
-}
-
-
 def check(database, postgres, only=None, **options):
     made = under_test(database, postgres.password, **options)
-    wanted = set(cases(made.make_sink())) - REFUSED[options.get("mode", "staged")]
+    wanted = set(cases(made.make_sink()))
     report = check_sink(made, only=wanted & only if only else wanted)
     assert report.passed
 

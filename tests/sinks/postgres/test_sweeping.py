@@ -154,6 +154,7 @@ def test_a_login_that_becomes_another_role_ends_its_own_connections(database):
     later = frozen.successor()
     until(lambda: completed(later, decided), 20, "the successor has ended the connection that held the marker")
     assert query_ids(database) == [1]
+    frozen.sink.close()
 
 
 def states(url):

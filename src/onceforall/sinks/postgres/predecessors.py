@@ -10,13 +10,19 @@ state the other one may be in. The server ends a connection only where its trans
   again, and the one who waits merges them itself. The late COMMIT finds no connection; its sender looks at the marker.
 - *Its COMMIT is being executed.* It is complete or it isn't, and the marker row, which the same transaction moves, says so.
 
-Only connections of our own role in our own database whose ``application_name`` is read as a whole as one of this query and sink are ended.
+Only connections of our own login in our own database whose ``application_name`` is read as a whole as one of this query and sink are ended.
 Of those that merge, only those whose client has been silent within its transaction for a second: a live one merges without pauses, and
 two that live don't end one another again and again. A task's is ended in any state, when its generation is sealed or a later
 attempt of the same task has begun: nothing of it can be decided any more.
+
+A login may be another role than the one it works as (``ALTER ROLE … SET role``, as stores of short-lived credentials have it). Connections belong to
+the login, which alone may see and end them. Those of *another* login of the same role can't be ended; whoever needs their locks says so.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
@@ -24,10 +30,13 @@ from onceforall.protocol.names import TransactionName
 from onceforall.sinks.postgres.names import task_digest, whose_code
 from onceforall.sinks.postgres.statements import Connection
 
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
+
 SILENT_S = 1.0
 _ENDS_WITHIN_MS = 5000
 
-_OURS = "usename = current_user AND datname = current_database() AND pid <> pg_backend_pid()"
+_OURS = "usename = session_user AND datname = current_database() AND pid <> pg_backend_pid()"
 
 
 def end_silent_merges(connection: Connection, owner: str, up_to_generation: int) -> int:
@@ -38,29 +47,37 @@ def end_silent_merges(connection: Connection, owner: str, up_to_generation: int)
         owner: of ``names.whose``.
         up_to_generation: the last generation whose connections are ended.
     """
-    query = sql.SQL(
-        "SELECT pg_terminate_backend(pid, {}) FROM pg_stat_activity WHERE {} AND state LIKE 'idle in transaction%%' "
-        "AND state_change < clock_timestamp() - make_interval(secs => %s) "
+    condition = (
+        "state LIKE 'idle in transaction%%' AND state_change < clock_timestamp() - make_interval(secs => %s) "
         "AND substring(application_name FROM %s)::bigint <= %s"
-    ).format(sql.Literal(_ENDS_WITHIN_MS), sql.SQL(_OURS))
-    pattern = f"^ofa-m-{owner}-([0-9]{{1,18}})$"
-    return len(connection.execute(query, [SILENT_S, pattern, up_to_generation]).fetchall())
+    )
+    return _end(connection, condition, [SILENT_S, f"^ofa-m-{owner}-([0-9]{{1,18}})$", up_to_generation])
 
 
 def end_older_tasks(connection: Connection, owner: str, below_generation: int) -> int:
     """End the connections of all tasks of earlier generations; return how many."""
-    query = sql.SQL(
-        "SELECT pg_terminate_backend(pid, {}) FROM pg_stat_activity WHERE {} AND substring(application_name FROM %s)::bigint < %s"
-    ).format(sql.Literal(_ENDS_WITHIN_MS), sql.SQL(_OURS))
     pattern = f"^ofa-t-{owner}-([0-9]{{1,18}})-[0-9a-f]{{12}}-[0-9]+$"
-    return len(connection.execute(query, [pattern, below_generation]).fetchall())
+    return _end(connection, "substring(application_name FROM %s)::bigint < %s", [pattern, below_generation])
 
 
 def end_earlier_attempts(connection: Connection, name: TransactionName) -> int:
     """End the connections of earlier attempts of one's own task, in one's own generation; return how many."""
-    query = sql.SQL(
-        "SELECT pg_terminate_backend(pid, {}) FROM pg_stat_activity WHERE {} AND substring(application_name FROM %s)::bigint < %s"
-    ).format(sql.Literal(_ENDS_WITHIN_MS), sql.SQL(_OURS))
     owner = whose_code(name.query_id, name.sink_code)
     pattern = f"^ofa-t-{owner}-{name.generation}-{task_digest(name)}-([0-9]{{1,18}})$"
-    return len(connection.execute(query, [pattern, name.slot]).fetchall())
+    return _end(connection, "substring(application_name FROM %s)::bigint < %s", [pattern, name.slot])
+
+
+def _end(connection: Connection, condition: LiteralString, values: Sequence[object]) -> int:
+    row = connection.execute("SELECT current_user::text, current_user <> session_user").fetchone()
+    assert row is not None
+    role, is_another = row
+    query = sql.SQL("SELECT pg_terminate_backend(pid, {}) FROM pg_stat_activity WHERE {} AND {}").format(
+        sql.Literal(_ENDS_WITHIN_MS), sql.SQL(_OURS), sql.SQL(condition)
+    )
+    if not is_another:
+        return len(connection.execute(query, values).fetchall())
+    connection.execute("SET ROLE NONE")
+    ended = len(connection.execute(query, values).fetchall())
+    # After an error the connection is of no more use to anybody, whichever role it has.
+    connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+    return ended

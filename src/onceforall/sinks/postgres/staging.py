@@ -86,7 +86,8 @@ def find(connection: Connection, schema: str, tables: Sequence[str] | None = Non
         schema: where they lie.
         tables: their identifiers; None: all staging tables that our role owns.
     """
-    chosen = sql.SQL("c.relowner = current_user::regrole") if tables is None else sql.SQL("true")
+    # By name: a cast to regrole reads it as an identifier, and fails for a role whose name needs quotes.
+    chosen = sql.SQL("pg_get_userbyid(c.relowner) = current_user") if tables is None else sql.SQL("true")
     query = sql.SQL(
         "SELECT c.relname::text, ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 "
         "AND NOT a.attisdropped ORDER BY a.attnum), obj_description(c.oid, 'pg_class'), pg_get_userbyid(c.relowner)::text, "
