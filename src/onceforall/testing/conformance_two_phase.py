@@ -304,7 +304,9 @@ def recover_leaves_alone_what_it_must(case: Case) -> None:
     }
     for slot, (what, (driver, batch)) in enumerate(drivers.items()):
         numbers = case.numbers(2)
-        kept[what] = driver.confirm(driver.prepared(numbers, batch=batch, partition=slot, slot=slot))
+        prepared = driver.prepared(numbers, batch=batch, partition=slot, slot=slot)
+        # A batch is confirmed when the one before it is complete: the second and the third wait for the sweep.
+        kept[what] = driver.confirm(prepared) if batch == 1 else (prepared,)
         rows.append(numbers)
     spared = [c for what, committables in kept.items() if what.startswith("spared") for c in committables]
     _undecided(case, case.driver(generation=1), partition=9, slot=9)
@@ -312,7 +314,8 @@ def recover_leaves_alone_what_it_must(case: Case) -> None:
         successor.recover(spared=names(*spared)) >= 1, "recover found nothing, but one undecided transaction was there."
     )
     for what, (driver, batch) in drivers.items():
-        driver.commit(*kept[what], batch=batch)
+        decided = kept[what] if batch == 1 else driver.confirm(*kept[what])
+        driver.commit(*decided, batch=batch)
     case.visible(*rows)
 
 
