@@ -2,7 +2,13 @@
 
 import pytest
 
+from support import class_archive
 from support.driver import Pipeline
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _class_archive(tmp_path_factory):
+    class_archive.make(tmp_path_factory.mktemp("archive"))
 
 
 @pytest.fixture

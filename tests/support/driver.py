@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from support import class_archive
 from support.reading import held_back, values
 from support.waiting import until
 
@@ -85,7 +86,12 @@ class Driver:
             "spark.executorEnv.ONCEFORALL_FAILPOINTS": failpoints,
             "spark.executorEnv.ONCEFORALL_FAILPOINTS_SEEN": str(self.seen),
         }
-        config = {**config, "work": str(work), "spark": {**to_executors, **config.get("spark", {})}}
+        config = {
+            "java_options": class_archive.java_options(),
+            **config,
+            "work": str(work),
+            "spark": {**to_executors, **config.get("spark", {})},
+        }
         (work / "config.json").write_text(json.dumps(config))
         environment = {
             **os.environ,

@@ -29,6 +29,7 @@ DEFAULTS = {
     "options": {},
     "sink_options": {},
     "spark": {},
+    "java_options": "",
     "stop_file": "",
     "delivery": "exactly_once",
 }
@@ -53,7 +54,7 @@ def main():
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.streaming.minBatchesToRetain", "100")
         # Short-lived JVMs on few cores: most of their time went into optimizing code that then ran a few times.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {config['java_options']}")
     )
     for key, value in config["spark"].items():
         builder = builder.config(key, value)
