@@ -51,6 +51,16 @@ def test_merging_goes_on_for_long_and_keeps_few_files(tmp_path, merging):
     assert len(names(tmp_path)) < 20
 
 
+def test_what_is_large_is_not_merged_again(tmp_path, merging, monkeypatch):
+    """Else the cost of a merge would grow with the number of batches there ever were."""
+    monkeypatch.setattr(manifests, "MERGED_BYTES", 6000)
+    write(tmp_path, range(60))
+    merged = [path for path in folder_of(tmp_path).iterdir() if "-" in path.name]
+    assert 3 <= len(merged) < 20
+    assert max(path.stat().st_size for path in merged) < 10_000
+    assert batches(tmp_path) == list(range(60))
+
+
 def test_an_old_batch_is_known_after_its_manifest_was_merged_and_deleted(tmp_path, merging):
     decided = write(tmp_path, range(8))
     assert "0.json" not in names(tmp_path)

@@ -28,7 +28,7 @@ from onceforall.errors import (
     UnsupportedQueryError,
 )
 from onceforall.sink import StartInfo, Sweep
-from onceforall.sinks.files import FileSink
+from onceforall.sinks.files import FileSink, committing
 from onceforall.sinks.files.committing import read_prepared
 from onceforall.sinks.files.layout import attempt_of
 from sinks.files.building import QUERY, attempt, checked, commit, left_in_staging, numbers, permit, prepared
@@ -237,6 +237,24 @@ def test_what_is_left_of_a_lost_transaction_never_becomes_visible(tmp_path):
     assert left_in_staging(tmp_path) == []
 
 
+def test_a_driver_that_wakes_while_a_lost_transaction_is_retired_leaves_nothing_in_the_open(tmp_path, monkeypatch):
+    sink = checked(tmp_path, partition_by=["p"])
+    (lost,) = sink.confirm([prepared(sink, numbers(2, p=["a", "b"]))])
+    first = tmp_path / read_prepared(lost).files[0].path
+    first.parent.mkdir()
+    temporary(tmp_path, lost, 1).unlink()
+    assert len(sink.commit(permit(), [lost]).lost) == 1
+    real = committing.delete_folder_of_files
+
+    def beside_the_other_one(folder):
+        os.link(temporary(tmp_path, lost), first)
+        return real(folder)
+
+    monkeypatch.setattr(committing, "delete_folder_of_files", beside_the_other_one)
+    sink.retire([lost])
+    assert data_files(tmp_path) == []
+
+
 def test_retire_leaves_a_committed_transaction_and_a_waiting_one_alone(tmp_path):
     sink = checked(tmp_path)
     done = commit(sink, 0, numbers(2))
@@ -282,6 +300,27 @@ def test_a_foreign_file_under_a_targets_name_is_never_overwritten(tmp_path):
     target.unlink()
     assert sink.commit(permit(), [committable]).completed
     assert seen(tmp_path) == [0]
+
+
+@pytest.mark.parametrize("behind_the_look", [False, True])
+def test_what_is_not_in_doubt_of_a_batch_is_in_the_open_whatever_is_answered_to_the_doubt(tmp_path, behind_the_look):
+    """With onceforall.inDoubt=committed the batch is passed, and temp files are swept: none may be the only place of rows."""
+    sink = checked(tmp_path)
+    decided = sink.confirm([prepared(sink, numbers(1, i), partition=i) for i in range(3)])
+    targets = [tmp_path / read_prepared(each).files[0].path for each in decided]
+    targets[1].write_text("foreign")
+    if not behind_the_look:
+        temporary(tmp_path, decided[1]).unlink()
+    report = sink.commit(permit(), decided)
+    assert [each.committable for each in report.in_doubt] == [decided[1]]
+    assert [c["name"] for c in report.completed] == [decided[0]["name"], decided[2]["name"]]
+    assert targets[0].exists()
+    assert targets[2].exists()
+    assert read_files(tmp_path).rows == 0
+    targets[1].unlink()
+    if behind_the_look:
+        assert len(sink.commit(permit(), decided).completed) == 3
+        assert seen(tmp_path) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import signal
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -110,6 +111,29 @@ def test_a_frozen_driver_that_nobody_decided_for_keeps_nothing_locked(database):
         said(process)
     assert later.all() == [(1, "newer")]
     assert staging_tables(database) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["postgres.merge.marked", "postgres.commit.merged_again"])
+def test_two_successors_of_a_driver_that_is_frozen_while_it_merges_again_merge_once(database, point):
+    query_id = str(uuid.uuid4())
+    first = Query(database, TABLE, query=query_id)
+    decided = first.prepare(0, rows(1, 2), rows(3))
+    first.sink.close()
+    spec = spec_of(database, ["commit"], query_id, generation=2, committables=decided)
+    with start(spec, f"{point}=freeze") as process:
+        until(lambda: is_frozen(process), 20, "the driver is frozen")
+        others = [Query(database, None, query=query_id, generation=generation) for generation in (3, 4)]
+        with ThreadPoolExecutor(2) as threads:
+            reports = list(threads.map(lambda other: other.commit(0, decided), others))
+        assert [len(report.retired) for report in reports] == [2, 2]
+        others[1].commit(1, others[1].prepare(1, rows(4)))
+        process.send_signal(signal.SIGCONT)
+        process.wait(60)
+    # The connection of the one that woke is gone, so its call says that it has no answer; it would be asked again, and then find the marker.
+    assert process.returncode != 0
+    assert len(first.commit(0, decided).retired) == 2
+    assert first.ids() == [1, 2, 3, 4]
 
 
 @pytest.mark.long

@@ -65,6 +65,25 @@ def test_what_was_lost_can_be_written_again_in_another_mode(database):
     assert query.ids() == [1, 2]
 
 
+def test_what_is_lost_beside_a_staged_rest_of_the_batch_stays_lost(database):
+    """The marker that the staged rest moves would prove the lost ones complete."""
+    query = Query(database, mode="prepared")
+    one, two = query.prepare(0, rows(1), rows(2))
+    query.execute(f"ROLLBACK PREPARED '{two['name']}'")
+    later = query.successor(mode="staged")
+    again = later.write(0, rows(2), partition=1)
+    later.sink.confirm([again])
+    # It was decided as (one, again); ``one`` had not been committed yet, and somebody rolls it back now.
+    query.execute(f"ROLLBACK PREPARED '{one['name']}'")
+    for _ in range(2):
+        report = later.commit(0, [one, again])
+        assert [lost.committable["name"] for lost in report.lost] == [one["name"], again["name"]]
+    last = later.successor()
+    last.sink.retire([one, again])
+    last.commit(0, last.prepare(0, rows(1), rows(2)))
+    assert query.ids() == [1, 2]
+
+
 def test_what_was_rolled_back_before_the_decision_fails_the_attempt(database):
     query = Query(database, mode="prepared")
     committables = [query.write(0, rows(1)), query.write(0, rows(2), partition=1)]
@@ -159,6 +178,18 @@ def test_a_server_without_room_for_a_batch_is_refused_at_start(database):
             sink.check(StartInfo("q", "out", Session()))
     finally:
         query.execute("ROLLBACK PREPARED 'somebody else'")
+
+
+@pytest.mark.long
+def test_a_server_that_is_full_in_mid_batch_fails_the_task_and_is_free_again_behind_the_abort(database):
+    query = Query(database, mode="prepared")
+    # The session's server has 40.
+    for partition in range(40):
+        query.write(0, rows(partition), partition=partition)
+    with pytest.raises(AttemptFailedError, match=r"no room.*max_prepared_transactions"):
+        query.write(0, rows(40), partition=40)
+    assert query.sweep(own=True) == 40
+    assert prepared(database) == []
 
 
 def test_speculation_is_refused_and_so_is_complete(database):

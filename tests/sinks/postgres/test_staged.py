@@ -229,6 +229,20 @@ def test_a_conflict_that_came_after_the_decision_is_told_and_waited_for(database
     assert later.ids() == [1, 2, 3]
 
 
+def test_rows_that_somebody_keeps_locked_fail_the_batch_in_time_and_with_a_hint(database):
+    query = Query(database, KEYED, key="id", lock_timeout_s=0.2, retry_for_s=0.5)
+    query.execute("INSERT INTO t VALUES (1, 'old')")
+    committable = query.write(0, rows(1, v="new"))
+    with psycopg.connect(database) as somebody:
+        somebody.execute("UPDATE t SET v = 'theirs' WHERE id = 1")
+        with pytest.raises(SinkUnavailableError, match=r"lock timeout.*pg_locks"):
+            query.sink.confirm([committable])
+        somebody.rollback()
+    query.sink.confirm([committable])
+    query.commit(0, [committable])
+    assert query.all() == [(1, "new")]
+
+
 def test_two_that_commit_the_same_batch_at_once_merge_it_once(database):
     query = Query(database)
     committables = query.prepare(0, rows(*range(500)))

@@ -166,9 +166,8 @@ class Folder:
                 in_doubt.append(LostTransaction(transaction.committable, f"batch {batch} was committed without it"))
             else:
                 todo.append(transaction)
-        if todo and not lost and not in_doubt:
-            in_doubt += self._complete(batch, todo)
-            todo = [] if in_doubt else todo
+        if todo and not lost:
+            in_doubt += self._complete(batch, todo, whole=not in_doubt)
         if not lost and not in_doubt:
             self._clear(prepared)
         doubtful = {str(each.committable.get("name")) for each in in_doubt}
@@ -206,10 +205,15 @@ class Folder:
             return False, f"the temp file {temporary} has {size} bytes, and {file.bytes} were decided"
         return False, f"neither the temp file {temporary} nor {target} is there, and no manifest has it: somebody deleted it"
 
-    def _complete(self, batch: int, todo: Sequence[Prepared]) -> list[LostTransaction]:
-        """Take steps 2 to 4 for a whole batch; return what stands in the way."""
+    def _complete(self, batch: int, todo: Sequence[Prepared], *, whole: bool) -> list[LostTransaction]:
+        """Take steps 2 to 4 for a batch; return what stands in the way.
+
+        What is decided and not in doubt gets its names also where the batch isn't whole, and then has no manifest: whatever is answered to the
+        doubt, these rows belong in the open, and a sweep deletes temp files when the answer is that the batch is complete.
+        """
         failpoints.hit("file.commit.before")
         folders: set[str] = set()
+        refused: list[LostTransaction] = []
         for transaction in todo:
             for file in transaction.files:
                 if file.folder not in folders:
@@ -217,10 +221,13 @@ class Folder:
                     folders.add(file.folder)
                 reason = self._place(transaction.attempt, file)
                 if reason is not None:
-                    return [LostTransaction(transaction.committable, reason)]
+                    refused.append(LostTransaction(transaction.committable, reason))
+                    break
                 failpoints.hit("file.commit.renamed")
         sync_folders(_with_parents(self.root, folders))
         failpoints.hit("file.commit.synced")
+        if refused or not whole:
+            return refused
         added = self.manifests(todo[0].name).add(_batch_files(batch, todo))
         return [
             LostTransaction(t.committable, f"batch {batch} was committed without it, by another process")
@@ -258,14 +265,14 @@ class Folder:
         """
         recorded = self.manifests(prepared.name).find(prepared.name.batch)
         is_committed = recorded is not None and prepared.attempt in recorded.attempts
-        if not is_committed:
-            if all(self._missing(prepared.attempt, file) is None for file in prepared.files):
-                return  # Neither lost nor committed: it waits for its commit.
-            for file in prepared.files:
-                if _size(self.root / file.path) in {file.bytes, None}:
-                    with contextlib.suppress(FileNotFoundError):
-                        (self.root / file.path).unlink()
+        if not is_committed and all(self._missing(prepared.attempt, file) is None for file in prepared.files):
+            return  # Neither lost nor committed: it waits for its commit.
+        # The temp files go first, so that a driver that wakes now finds nothing to make a target of.
         delete_folder_of_files(self.staging(prepared.attempt))
+        for file in () if is_committed else prepared.files:
+            if _size(self.root / file.path) in {file.bytes, None}:
+                with contextlib.suppress(FileNotFoundError):
+                    (self.root / file.path).unlink()
 
 
 def _check_rights(temporary: Path) -> None:

@@ -5,7 +5,8 @@
 - ``<batch>.json``: the files of one batch. It is created with its whole content at once (temp file, sync, link, sync of the folder), and
   never over one that is there: that is the moment in which the batch is there for readers of manifests. Nobody changes it afterwards.
 - ``<after>-<upto>.json``: the same for all batches above *after* up to *upto*, merged, so that a reader opens few files. After 100 batches
-  those are merged into one such file, and 100 of those into one.
+  those are merged into one such file, and 100 of those into one, but for those that have become large: no merge costs more for all that was
+  written before.
 
 Each has ``after``, the batch that this query and sink committed before it (-1: none), so that a reader knows whether it has them all: it
 goes from -1 on, takes what begins where the last one ended, the longest first, and lists the folder again when something is missing. So a
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MERGE_AFTER = 100
+MERGED_BYTES = 16 << 20
+"""A merged manifest of this size is not merged again."""
 
 _KIND = "FILES"
 _LOOSE = re.compile(r"(0|[1-9][0-9]{0,18})\.json")
@@ -290,8 +293,9 @@ class Manifests:
         todo: Sequence[tuple[int, int] | int] = ()
         if len(loose) >= MERGE_AFTER:
             todo = loose
-        elif len(merged) >= MERGE_AFTER:
-            todo = merged
+        elif len(merged) >= MERGE_AFTER and len(loose) < 2:
+            # Asked once behind each merge of single ones, and not at each commit.
+            todo = self._small(merged)
         if not todo:
             return
         manifests = [self._read(_name(link)) for link in todo]
@@ -310,6 +314,21 @@ class Manifests:
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / _name(link)).unlink()
         failpoints.hit("file.merge.deleted")
+
+    def _small(self, merged: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """Return merged ones that are to be merged again, none where they are few: the first of those behind the last large one.
+
+        A late writer takes the same beginning, and an end that isn't behind: readers pass over what it makes.
+        """
+        sizes = [(self.folder / _name(link)).stat().st_size for link in merged]
+        start = max((at + 1 for at, size in enumerate(sizes) if size >= MERGED_BYTES), default=0)
+        if len(merged) - start < MERGE_AFTER:
+            return ()
+        end, total = start, 0
+        while end < len(merged) and (end < start + 2 or total + sizes[end] <= MERGED_BYTES):
+            total += sizes[end]
+            end += 1
+        return merged[start:end]
 
     def _read_chain(self, listing: _Listing) -> list[BatchFiles] | None:
         """Return the batches, or None when something was written or deleted meanwhile, so that the folder must be listed again."""

@@ -83,9 +83,11 @@ class SparkMetadata:
                 name = f"{following}.compact"
                 content = b"".join([*(_body(each) for each in contents), content])
             failpoints.hit("file.spark_metadata.before")
-            create(self._folder / name, _VERSION + content.rstrip(b"\n"))
+            created = create(self._folder / name, _VERSION + content.rstrip(b"\n"))
             failpoints.hit("file.spark_metadata.after")
-            # Round again: somebody else may have taken the name, and now the files must be there.
+            if created:
+                return
+            # Round again: somebody else has taken the name, perhaps with these very files.
         raise SinkCheckError(f"Other writers take every number in {self._folder}. Stop them: only one query may keep this log.")
 
     def _entries(self) -> dict[int, set[str]]:

@@ -357,27 +357,18 @@ class PostgresSink(TwoPhaseCommitSink):
             return self._merger
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
-        """Commit what was confirmed; see the modules ``staged`` and ``prepared``.
+        """Commit what was confirmed; see the modules ``staged``, ``prepared`` and ``committing``.
 
         Raises:
             SinkUnavailableError: no answer yet, or something in the database is in the way; the message says what.
         """
-        from onceforall.sinks.postgres import prepared, staged
+        from onceforall.sinks.postgres.committing import commit_all
 
         if not committables:
             return CommitReport()
         _log.debug("Committing %d transactions of batch %d", len(committables), permit.batch)
-        # Both kinds, where the mode was changed before a redo. The prepared ones first: the marker of the staged ones would cover them.
-        kinds = {kind: [c for c in committables if c["kind"] == kind] for kind in (prepared.KIND, staged.KIND)}
-        reports = []
         with self._lock:
-            if kinds[prepared.KIND]:
-                batch = staged.batch_of(kinds[prepared.KIND])
-                reports.append(prepared.commit(self._connect, batch, kinds[prepared.KIND]))
-            if kinds[staged.KIND]:
-                batch = staged.batch_of(kinds[staged.KIND])
-                reports.append(self._connected_merger().commit(batch, kinds[staged.KIND]))
-            report = staged.joined(reports)
+            report = commit_all(self._connect, self._connected_merger, committables)
             self._finished = {str(c["name"]) for c in report.retired}
         return report
 

@@ -21,6 +21,10 @@ Connection = psycopg.Connection[Any]
 # Class 22: a value that its type can't take. 23: a constraint. 21000: ON CONFLICT met a key twice. 44000: a view's check option. P0: raised by
 # a trigger.
 _REFUSALS = ("22", "23", "21000", "44000", "P0")
+_LOCKED = (
+    ". Another transaction has what is needed locked for longer than lock_timeout_s: pg_locks and pg_stat_activity show whose. Two queries, or "
+    "two sinks of one, that write the same keys to the same tables stop one another in this way"
+)
 # Classes: 08 connection, 25006 a server that became read-only (a standby), 40 deadlock and serialization, 53 out of something,
 # 55P03 a lock's time-out, 57 the operator's doing (shutdown, a cancelled statement), 58 the system's, XX the server's own.
 _PASSING = ("08", "25006", "40", "53", "55P03", "57", "58", "XX")
@@ -103,7 +107,8 @@ def patiently(action: Callable[[], T], patience_s: float, what: str) -> T:
                 raise failed(error, what) from error
             cause = error
         if time.monotonic() + wait_s > deadline:
-            raise SinkUnavailableError(f"{what} did not succeed within {patience_s:g} s: {words(cause)}") from cause
+            locked = _LOCKED if isinstance(cause, psycopg.errors.LockNotAvailable) else ""
+            raise SinkUnavailableError(f"{what} did not succeed within {patience_s:g} s: {words(cause)}{locked}") from cause
         time.sleep(wait_s)
         wait_s = min(2 * wait_s, 2.0)
 

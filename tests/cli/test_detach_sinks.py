@@ -1,0 +1,80 @@
+"""``onceforall detach`` completes what was decided for files and for PostgreSQL, though it knows neither session nor output mode."""
+
+import json
+import uuid
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+import onceforall as ofa
+from onceforall.commit_log import CommitLog, LocalStore
+from onceforall.detaching import detach
+from onceforall.protocol.entries import Claim, Commit, Digest
+from onceforall.sink import StartInfo, TaskAttempt
+
+OFFSETS = '{"clicks":{"0":3}}'
+METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795264652177,"conf":{}}'
+
+
+def decided(folder, make, output_mode="append"):
+    """A checkpoint whose query crashed right after it had decided batch 0, with a row of each of two tasks."""
+    path, query_id = folder / "cp", str(uuid.uuid4())
+    for part in ("offsets", "commits", "sources"):
+        (path / part).mkdir(parents=True)
+    (path / "metadata").write_text(json.dumps({"id": query_id}))
+    (path / "offsets" / "0").write_text(f"v1\n{METADATA}\n{OFFSETS}")
+    log = CommitLog(LocalStore(path / "onceforall"))
+    generation = log.claim(Claim(query_id, "run", str(path))).generation
+    log.seal_below(generation)
+    sink = make()
+    sink.check(StartInfo(query_id, "out", output_mode=output_mode))
+    prepared = []
+    for number in range(2):
+        attempt = TaskAttempt(query_id, "out", generation, 0, 0, number, number, secrets=sink.secrets())
+        transaction = sink.begin_transaction(attempt)
+        sink.invoke(transaction, pa.RecordBatch.from_pydict({"n": pa.array([number], pa.int64())}))
+        prepared.append({**sink.pre_commit(transaction), "task": [0, number]})
+    committables = tuple(json.loads(json.dumps(c)) for c in sink.confirm(prepared))
+    sink.close()
+    log.append(generation, Commit(0, (OFFSETS,), {"out": committables}, {"out/0": (Digest(1, 1), Digest(1, 2))}))
+    return path
+
+
+def assert_detached(path, make):
+    done = detach(path, {"out": make()})
+    assert (done.completed, done.passed) == (0, 0)
+    assert (path / "commits" / "0").exists()
+    assert not (path / "onceforall").exists()
+
+
+def test_files_that_were_decided_are_put_in_the_open(tmp_path):
+    def make():
+        return ofa.FileSink(tmp_path / "out")
+
+    path = decided(tmp_path, make)
+    assert ofa.read_files(tmp_path / "out").rows == 0
+    assert_detached(path, make)
+    assert sorted(ofa.read_files(tmp_path / "out").to_arrow().column("n").to_pylist()) == [0, 1]
+    assert list((tmp_path / "out" / "_onceforall" / "staging").iterdir()) == []
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("mode", "output_mode", "before", "after"),
+    [("staged", "append", [7], [0, 1, 7]), ("staged", "complete", [7], [0, 1]), ("prepared", "append", [7], [0, 1, 7])],
+)
+def test_rows_that_were_decided_are_put_in_the_table(tmp_path, database, mode, output_mode, before, after):
+    def shown():
+        with psycopg.connect(database, autocommit=True) as connection:
+            return [n for (n,) in connection.execute("SELECT n FROM t ORDER BY n").fetchall()]
+
+    def make():
+        return ofa.PostgresSink(database, "t", mode=mode, retry_for_s=10, lock_timeout_s=5)
+
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (n bigint); INSERT INTO t VALUES (7)")
+    path = decided(tmp_path, make, output_mode)
+    assert shown() == before
+    assert_detached(path, make)
+    assert shown() == after
