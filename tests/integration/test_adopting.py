@@ -335,7 +335,7 @@ class TestDetaching:
         pipeline.add(5)
         pipeline.run()
         assert pipeline.settled() == named(1, 2, 3, 4, 5)
-        assert pipeline.detach().log.name == "onceforall-detached-1.2"
+        assert pipeline.detach().log.name == "onceforall-detached-3"
 
 
 def test_the_refusal_of_a_plain_querys_unfinished_batch_names_its_input_until_it_is_accepted(pipeline):
