@@ -154,7 +154,7 @@ def test_an_entry_of_ours_looks_like_one_of_sparks(spark, tmp_path):
     plain_query(spark, tmp_path, 1)
     (theirs,) = [path for path in (folder / "_spark_metadata").iterdir() if path.name == "0"]
     following = max(int(path.name) for path in (folder / "_spark_metadata").iterdir() if path.name.isdecimal()) + 1
-    sink = FileSink(folder, partition_by=["p"], spark_metadata="continue")
+    sink = checked(folder, partition_by=["p"], spark_metadata="continue")
     commit(sink, 0, numbers(1, p=[5]))
     version, line = theirs.read_text().splitlines()[:2]
     ours = (folder / "_spark_metadata" / str(following)).read_text()
