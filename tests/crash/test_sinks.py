@@ -132,22 +132,12 @@ class TestAllTogether:
         assert_right_everywhere(pipeline)
 
     @pytest.mark.long
-    def test_a_driver_that_is_frozen_while_it_merges_and_wakes_behind_its_successor_changes_nothing(self, pipeline_to):
-        """Its connection holds locks on what the successor needs: that may take a moment, but not for ever."""
+    @pytest.mark.parametrize("point", ["postgres.confirm.merged", "append_commit.after"])
+    def test_a_driver_that_is_frozen_and_wakes_behind_its_successor_changes_nothing(self, pipeline_to, point):
+        """While it merges its connection holds locks on what the successor needs: that may take a moment, but not for ever."""
         pipeline = pipeline_to(*ALL)
-        frozen = pipeline.start("postgres.confirm.merged=freeze@3")
-        frozen.wait_for_failpoint("postgres.confirm.merged")
-        finish(pipeline)
-        frozen.signal(signal.SIGCONT)
-        frozen.wait()
-        assert "FencedError" in frozen.status()["error"]
-        assert_right_everywhere(pipeline)
-
-    @pytest.mark.long
-    def test_a_driver_that_is_frozen_behind_the_decision_and_wakes_behind_its_successor_changes_nothing(self, pipeline_to):
-        pipeline = pipeline_to(*ALL)
-        frozen = pipeline.start("append_commit.after=freeze@3")
-        frozen.wait_for_failpoint("append_commit.after")
+        frozen = pipeline.start(f"{point}=freeze@3")
+        frozen.wait_for_failpoint(point)
         finish(pipeline)
         frozen.signal(signal.SIGCONT)
         frozen.wait()
