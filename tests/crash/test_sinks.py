@@ -141,7 +141,9 @@ class TestAllTogether:
         finish(pipeline)
         frozen.signal(signal.SIGCONT)
         frozen.wait()
-        assert "FencedError" in frozen.status()["error"]
+        # Past the decision, Spark's own log may stop it before its next request does.
+        assert frozen.status()["error"] is not None
+        assert "FencedError" in frozen.log()
         assert_right_everywhere(pipeline)
 
 
