@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 import onceforall as ofa
 from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
 from onceforall.testing import failpoints
-from support.reading import held_back, read_all, values
+from support.reading import read_all, released, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -78,8 +78,8 @@ class Job:
         return values(self.broker.bootstrap_servers, self.topic, isolation="read_uncommitted")
 
     def assert_complete(self, expected=ROWS):
+        released(self.broker.bootstrap_servers, self.topic)
         assert self.seen() == sorted(expected)
-        assert held_back(self.broker.bootstrap_servers, self.topic) == 0
         assert len(self.entries("DONE")) == 1
         assert not list((self.checkpoint / "onceforall").glob("rows/*")), "kept rows are left"
 
@@ -185,7 +185,7 @@ def test_a_transaction_that_is_gone_before_the_decision_is_not_decided(job):
     assert "AttemptFailedError" in error
     assert "not open any more before the decision" in error
     assert job.entries("COMMIT") == []
-    assert held_back(job.broker.bootstrap_servers, job.topic) == 0
+    released(job.broker.bootstrap_servers, job.topic)
     job.start()
     job.assert_complete()
 
@@ -203,7 +203,7 @@ def test_a_query_that_gives_other_rows_is_not_redone_and_the_message_says_which(
     # What was not lost is committed; what the replay wrote is aborted; and so it stays.
     assert set(job.seen()) < set(before)
     assert len(job.seen()) == 2 * 3
-    assert held_back(job.broker.bootstrap_servers, job.topic) == 0
+    released(job.broker.bootstrap_servers, job.topic)
     assert "NondeterministicReplayError" in job.error_of(random_part)
     assert len(job.seen()) == 2 * 3
 

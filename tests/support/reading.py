@@ -4,6 +4,8 @@ import time
 
 from confluent_kafka import Consumer, TopicPartition
 
+from support.waiting import until
+
 OFFSET_BEGINNING = 0
 
 
@@ -55,6 +57,11 @@ def held_back(bootstrap, topic):
         finally:
             consumer.close()
     return ends[1] - ends[0]
+
+
+def released(bootstrap, topic):
+    """Wait until no transaction holds readers back: the brokers answer a commit or an abort before its markers are written."""
+    until(lambda: held_back(bootstrap, topic) == 0, 20, f"no transaction holds back the readers of {topic}")
 
 
 def _end(consumer, topic, partition):
