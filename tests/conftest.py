@@ -1,7 +1,9 @@
-"""Fixtures that more than one folder of tests uses: one real broker per session with topics, and one PostgreSQL with databases."""
+"""Fixtures that more than one folder of tests uses, one of each per session: Spark, a real broker with topics, a PostgreSQL with databases."""
 
 from __future__ import annotations
 
+import os
+import sys
 import uuid
 
 import pytest
@@ -45,3 +47,24 @@ def database(postgres):
     finally:
         left = drop_database(postgres, name)
     assert not left, f"left behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """A session for all tests of this process: a second one would be the same, and its end the end of both."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("onceforall-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import os
 import pickle
-import sys
 
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from onceforall.errors import SchemaError
@@ -16,18 +13,11 @@ HEADERS = "headers array<struct<key:string,value:binary>>"
 
 
 @pytest.fixture(scope="module")
-def spark():
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+def spark(spark):
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def columns(ddl, topic="t", **arguments):

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import sys
 from decimal import Decimal
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from onceforall.errors import SchemaError
@@ -22,18 +19,11 @@ UTC = dt.timezone.utc
 
 
 @pytest.fixture(scope="module")
-def spark():
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "America/Los_Angeles")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+def spark(spark):
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", before)
 
 
 @pytest.fixture(scope="module")
