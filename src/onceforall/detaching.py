@@ -132,6 +132,7 @@ def detach(
     if dry_run:
         _close(checked)
         return _foresee(path, log, report)
+    failpoints.hit("detach.before")
     run = _recover(path, query_id, log, checked, adopt_checkpoint=adopt_checkpoint, timeout_s=timeout_s, report=report)
     failpoints.hit("detach.recovered")
     passed = _pass_decided(path, run.decided, report)
@@ -381,8 +382,10 @@ def _rename(home: Path, generation: int, report: _Report) -> Path | None:
             continue
         try:
             home.rename(target)
+            failpoints.hit("detach.rename.before_sync")
             spark_commits.sync_folder(home.parent)
         except FileNotFoundError:
+            _sync_renamed(home.parent)
             report.say("Another detachment has renamed the folder of the commit log meanwhile.")
             return None
         except OSError as error:
@@ -397,6 +400,16 @@ def _rename(home: Path, generation: int, report: _Report) -> Path | None:
         return target
 
 
+def _sync_renamed(checkpoint: Path) -> None:
+    """Make another detachment's rename durable: it may have been killed before it could, and ours reports success."""
+    try:
+        spark_commits.sync_folder(checkpoint)
+    except OSError as error:
+        raise CommitLogError(
+            f"The folder {checkpoint} can't be synced: {error.strerror}. Mend that, and detach again."
+        ) from error
+
+
 def _detached_before(path: Path, report: _Report) -> Detachment:
     """Finish a detachment that crashed behind its last step."""
     folders = spark_checkpoint.detached_logs(path)
@@ -404,6 +417,8 @@ def _detached_before(path: Path, report: _Report) -> Detachment:
         raise ConfigurationError(
             f"The checkpoint {path} has no commit log of onceforall (no folder '{spark_checkpoint.LOG_FOLDER}'): it is a plain query's already."
         )
+    if not report.dry_run:
+        _sync_renamed(path)
     report.say(f"The checkpoint was detached before; its commit log lies in {folders[-1]}.")
     pointer = binding.pointer_of(LocalStore(folders[-1]))
     if pointer is not None and not report.dry_run:
@@ -418,7 +433,9 @@ def _set_aside_elsewhere(folder: Path, log_id: str, location: str | None, report
     elsewhere = binding.log_path(location)
     target = elsewhere.with_name(elsewhere.name + folder.name.removeprefix(spark_checkpoint.LOG_FOLDER))
     try:
+        failpoints.hit("detach.elsewhere.before")
         elsewhere.rename(target)
+        failpoints.hit("detach.elsewhere.renamed")
         spark_commits.sync_folder(target.parent)
     except OSError as error:
         report.say(

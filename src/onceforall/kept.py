@@ -9,6 +9,7 @@ Layout: ``<folder>/<generation>.<batch>/<write>-<partition>-<slot>.arrow``. Ever
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -19,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from onceforall.errors import AttemptFailedError
 from onceforall.sink import TaskAttempt
+from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,8 +60,10 @@ class KeptFile:
             if self._writer is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = _HashedFile(self._path)
+                failpoints.hit("kept.file_made")
                 self._writer = pa.ipc.new_stream(self._file, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
             self._writer.write_batch(rows)
+            failpoints.hit("kept.added")
         except OSError as error:
             raise _failed(self._path, error) from error
         self._rows += rows.num_rows
@@ -73,18 +77,23 @@ class KeptFile:
         assert self._file is not None
         try:
             self._writer.close()
+            failpoints.hit("kept.finish.written")
             self._file.sync_and_close()
+            failpoints.hit("kept.finish.synced")
             # The entry of the file in its folder, and that of each folder in its own, for all may be new.
             for folder in list(self._path.parents)[:3]:
                 _sync(folder)
+            failpoints.hit("kept.finish.folders_synced")
         except OSError as error:
             raise _failed(self._path, error) from error
         return {"file": self._name, "sha256": self._file.sha256.hexdigest(), "rows": self._rows}
 
     def discard(self) -> None:
-        """Give up the rows; what is left of them goes with the batch's folder."""
+        """Give up the rows; what is left of them goes with the batch's folder. Never fails because of the disk."""
         if self._file is not None:
-            self._file.close()
+            failpoints.hit("kept.discard.before")
+            with contextlib.suppress(OSError):  # a full disk refuses once more what is still in memory
+                self._file.close()
 
 
 def read_kept(folder: str, kept: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -104,6 +113,7 @@ def read_kept(folder: str, kept: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         raise AttemptFailedError(f"{name!r} is not the name of a file of kept rows; the commit log has been changed.")
     path = Path(folder) / name
     try:
+        failpoints.hit("kept.read.before")
         found = hashlib.sha256()
         with path.open("rb") as file:
             while block := file.read(_READ_BYTES):
@@ -133,7 +143,9 @@ def forget(folder: Path, batch: int) -> None:
     for entry in folder.iterdir():
         match = _BATCH_FOLDER.fullmatch(entry.name)
         if match is not None and int(match[2]) <= batch:
+            failpoints.hit("kept.forget.before")
             shutil.rmtree(entry, ignore_errors=True)
+            failpoints.hit("kept.forget.after")
 
 
 class _HashedFile:

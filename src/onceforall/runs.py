@@ -28,6 +28,7 @@ from onceforall.protocol.eligibility import why_not
 from onceforall.protocol.machine import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
+from onceforall.testing import failpoints
 from onceforall.writing import BatchFunction, SparkBatchWriter
 
 if TYPE_CHECKING:
@@ -223,6 +224,7 @@ class _QueryRun:
         # A copy per run: a sink's driver side belongs to one run, also when its user gives one object to two queries.
         sinks = {name: copy.copy(sink) for name, sink in sinks.items()}
         check_sinks(sinks, spark, query_id, str(execution.outputMode()).lower())
+        failpoints.hit("start.sinks_checked")
         run = cls(execution, query_id, checkpoint, sinks)
         timeout_ms = shortest_timeout_ms(sinks)
         config = RunConfig(
@@ -242,7 +244,9 @@ class _QueryRun:
         if spark_checkpoint.last_planned(checkpoint) > 0 or spark_checkpoint.detached_logs(checkpoint):
             # Not the first batch of a new checkpoint: a function may have been decorated long before its checkpoint was detached.
             spark_checkpoint.check_take_over(checkpoint, settings.takeover)
+        failpoints.hit("start.checkpoint_checked")
         bound = bind_log(checkpoint, settings, default_scheme(spark))
+        failpoints.hit("start.bound")
         log_folder = checkpoint / spark_checkpoint.LOG_FOLDER if bound.location is None else binding.log_path(bound.location)
         run._log = CommitLog(
             bound.store, retain_commits=settings.min_batches_to_retain, first_generation=bound.first_generation
@@ -347,7 +351,9 @@ class _QueryRun:
 
     def _sweep(self, name: str, sweep: Sweep) -> None:
         try:
+            failpoints.hit("sweeper.before")
             self._sinks[name].recover(sweep)
+            failpoints.hit("sweeper.after")
         except Exception as error:  # noqa: BLE001  the next turn does it
             logger.warning("sweeping sink %s is tried again later: %s", name, error)
 
@@ -356,6 +362,7 @@ class _QueryRun:
         generation = max((sweep.generation for sweep in self._sweeps.values()), default=0)
         try:
             self._log.clean(generation)
+            failpoints.hit("sweeper.cleaned")
         except Exception as error:  # noqa: BLE001  old entries cost space only
             logger.warning("cleaning the commit log is tried again at the next start: %s", error)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import CheckpointMismatchError, CommitLogError
 from onceforall.protocol.history import Decided
+from onceforall.testing import failpoints
 
 START_ONCE_MORE = (
     "Start the query once more with onceforall, for instance with trigger(availableNow=True), and detach after that. Nothing is lost or "
@@ -67,11 +68,13 @@ def enter(checkpoint: Path, batch: int) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        failpoints.hit("detach.entry.synced")
         if not target.exists():
             # Hadoop's checksum of an entry that is gone would make Spark take ours for damaged; without one, nothing is checked.
             (folder / f".{batch}.crc").unlink(missing_ok=True)
         try:
             os.link(temporary, target)
+            failpoints.hit("detach.entry.linked")
         except FileExistsError:
             pass
         finally:

@@ -83,6 +83,7 @@ class WriteTask:
                     writer.add(pa.RecordBatch.from_struct_array(batch.column(2 * i)), batch.column(2 * i + 1))
 
         yield _result(_finished(writers, add_all), context)
+        failpoints.hit("task.handed_over")
 
     def _writer(self, spec: WriteSpec, context: Any) -> _Writer:
         attempt = self._attempt(spec, context)
@@ -142,6 +143,7 @@ class WriteKeptTask:
         for numbers in batches:
             for number in numbers.column(0).to_pylist():
                 yield _result(self._write(self.entries[number], slot), context)
+                failpoints.hit("task.kept.handed_over")
 
     def _write(self, entry: KeptRows, slot: int) -> list[dict[str, Any]]:
         spec = entry.spec
@@ -232,9 +234,12 @@ class _Writer:
             return
         if not self._open:
             attempt = replace(self._attempt, secrets=received(self._spec.name, self._spec.pad))
+            failpoints.hit("task.begin.before")
             self._transaction = self._spec.sink.begin_transaction(attempt)
+            failpoints.hit("task.begin.after")
             self._open = True
         self._spec.sink.invoke(self._transaction, rows)
+        failpoints.hit("task.invoke.after")
         if self._keeper is not None:
             self._keeper.add(rows)
 
@@ -242,6 +247,7 @@ class _Writer:
         if self._open and self._keeper is not None:
             self._kept = self._keeper.finish()
         committable = self._spec.sink.pre_commit(self._transaction) if self._open else None
+        failpoints.hit("task.pre_commit.one")
         return {
             "write": self._spec.write,
             "rows": self._rows,
@@ -262,11 +268,13 @@ class _Writer:
 
 
 def _discard(writers: list[_Writer]) -> None:
+    failpoints.hit("task.discard.before")
     for writer in writers:
         try:
             writer.discard()
         except Exception:  # noqa: PERF203  no sink may keep the others from being discarded
             logger.exception("a transaction could not be discarded; a sweep finds it")
+    failpoints.hit("task.discard.after")
 
 
 def hash_sum(hashes: pa.Array) -> int:

@@ -22,6 +22,7 @@ from onceforall.protocol.redo import task_of
 from onceforall.secrets import Handover
 from onceforall.sink import TaskAttempt, TwoPhaseCommitSink
 from onceforall.tasks import RESULT_SCHEMA, KeptRows, WriteKeptTask, WriteSpec, WriteTask
+from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -145,7 +146,9 @@ class SparkBatchWriter:
         return Handover(self.sinks)
 
     def _confirmed(self, started: float, digests: Mapping[str, tuple[Digest, ...]]) -> Prepared:
+        failpoints.hit("write.confirm.before")
         committables = self._all_confirmed(self.prepared_so_far())
+        failpoints.hit("write.confirm.after")
         elapsed_ms = int((self.clock() - started) * 1000)
         return Prepared(committables, digests, elapsed_ms, self._attempts_lost())
 
@@ -186,7 +189,9 @@ class SparkBatchWriter:
         if self.consume_all:
             self.frame = _without_ordering(self.frame)
         transaction = BatchTransaction(self.sinks)
+        failpoints.hit("write.function.before")
         self.function(self.frame, self.batch, transaction)
+        failpoints.hit("write.function.after")
         transaction.close()
         if transaction.failure is not None:
             raise transaction.failure
@@ -243,9 +248,11 @@ class SparkBatchWriter:
         slot = self._first_task_attempt_id() - task.first_task_attempt_id
         ids = (self.query_id, name, task.generation, self.batch, write, 0, slot)
         attempt = TaskAttempt(*ids, incarnation=task.incarnation, secrets=sink.secrets())
+        failpoints.hit("write.empty.before")
         transaction = sink.begin_transaction(attempt)
         try:
             committable = sink.pre_commit(transaction)
+            failpoints.hit("write.empty.after")
         except BaseException:
             sink.discard(transaction)
             raise
@@ -312,7 +319,9 @@ class SparkBatchWriter:
 
     def _collect(self, frame: DataFrame) -> None:
         with self._secrets.around(frame.sparkSession.sparkContext):
+            failpoints.hit("write.job.before")
             results = [json.loads(row["result"]) for row in frame.collect()]
+            failpoints.hit("write.job.after")
         self._results += [result for result in results if "refused" not in result]
         refused = [result["refused"] for result in results if "refused" in result]
         if refused:

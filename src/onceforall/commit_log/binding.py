@@ -196,9 +196,11 @@ def bind(
     )
     if isinstance(answer, AlreadyExists):
         # Another start was faster; what it has bound is what counts.
+        failpoints.hit("bind.lost")
         bound = find(home, wanted, adopt=adopt, open_store=open_store)
         assert bound is not None
         return bound
+    failpoints.hit("bind.pointed")
     return BoundLog(home if wanted is None else open_store(wanted), wanted, log_id, first_generation)
 
 
@@ -215,6 +217,7 @@ def _prepare(  # noqa: PLR0917
                 "another query's. Two queries may not share one. Name an empty folder."
             )
         answer = store.create(_BINDING, _encode(_LOG, id=uuid.uuid4().hex, checkpoint=checkpoint, written_at=_now()))
+        failpoints.hit("bind.log_marked")
         content = answer.content if isinstance(answer, AlreadyExists) else store.read(_BINDING)
         assert content is not None
     found = _decode(content, _LOG, store.describe(_BINDING))
@@ -259,7 +262,9 @@ def _moved(home: Store, pointer: _Pointer, wanted: str, *, adopt: bool, open_sto
     number = pointer.number + 1
     first = pointer.first_generation
     fields = _encode(_POINTER, id=pointer.id, location=wanted, first_generation=first, written_at=_now())
+    failpoints.hit("bind.moving")
     answer = home.create(_pointer_key(number), fields)
+    failpoints.hit("bind.moved")
     if isinstance(answer, AlreadyExists):
         raise CheckpointMismatchError(f"{both}; another start has moved it at the same time. Start again without the option.")
     return _Pointer(number, pointer.id, wanted, first)

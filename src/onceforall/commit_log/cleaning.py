@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from onceforall.commit_log.chains import Chains, End, entry_key, leading
 from onceforall.errors import ProtocolViolationError
+from onceforall.testing import failpoints
 
 __all__ = ["clean"]
 
@@ -56,6 +57,7 @@ def clean(chains: Chains, generations: tuple[int, int], retain_commits: int, mar
         ProtocolViolationError: the chain below is not sealed.
         CommitLogError: the store failed, or an entry is damaged. Nothing that is needed was deleted; cleaning again goes on.
     """
+    failpoints.hit("log.clean.before")
     deleted = 0
     for chain in reversed(_plan(chains, generations, retain_commits)):
         if chain.is_emptied and not chain.end.seal.done:
@@ -115,6 +117,7 @@ def _delete(chains: Chains, generation: int, end: End, indexes: list[int], mark:
         mark(generation, end)
     for index in indexes:
         chains.store.delete(entry_key(generation, index))
+        failpoints.hit("log.clean.deleted")
     return len(indexes)
 
 

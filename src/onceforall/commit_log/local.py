@@ -27,6 +27,7 @@ from pathlib import Path
 
 from onceforall.commit_log.store import AlreadyExists, Created
 from onceforall.errors import CommitLogError, ProtocolViolationError
+from onceforall.testing import failpoints
 
 __all__ = ["LocalStore"]
 
@@ -89,13 +90,16 @@ class LocalStore:
         """
         path = self._path(key)
         with self._explained("create", path):
+            failpoints.hit("store.create.before")
             self._make_folders(path.parent)
             for _ in range(_CREATE_ATTEMPTS):
                 existing = self._read(path, durably=True)
                 if existing is not None:
+                    failpoints.hit("store.create.exists")
                     self._sync_folder(path.parent)
                     return AlreadyExists(existing)
                 if self._write_and_link(path, content):
+                    failpoints.hit("store.create.after")
                     return Created()
         raise CommitLogError(
             f"{path} appears and disappears while it is being created. Stop whatever deletes files in the log; "
@@ -106,7 +110,9 @@ class LocalStore:
         """Delete the key; an absent one is fine. Not synced: after a loss of power it may be back."""
         path = self._path(key)
         with self._explained("delete", path), contextlib.suppress(FileNotFoundError):
+            failpoints.hit("store.delete.before")
             os.unlink(self._relative(path), dir_fd=self._folder())
+            failpoints.hit("store.delete.after")
 
     def describe(self, key: str) -> str:
         """Return the path."""
@@ -130,6 +136,7 @@ class LocalStore:
                     if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < oldest_live:
                         os.unlink(name, dir_fd=folder)
                         deleted += 1
+                        failpoints.hit("store.clean.deleted")
         return deleted
 
     def _path(self, key: str) -> Path:
@@ -159,7 +166,9 @@ class LocalStore:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
+                failpoints.hit("store.create.written")
                 _sync(file.fileno())
+            failpoints.hit("store.create.synced")
             try:
                 os.link(temporary, self._relative(path), src_dir_fd=folder, dst_dir_fd=folder)
             except FileExistsError:
@@ -168,7 +177,9 @@ class LocalStore:
                 if error.errno in _NO_HARD_LINKS:
                     raise self._no_hard_links(path, error) from error
                 raise
+            failpoints.hit("store.create.linked")
             self._sync_folder(path.parent)
+            failpoints.hit("store.create.folder_synced")
             return True
         finally:
             with contextlib.suppress(OSError):
@@ -183,6 +194,7 @@ class LocalStore:
             if self._is_folder(folder) or not self._make(folder):
                 self._sync_existing(folder)
             else:
+                failpoints.hit("store.folder.made")
                 self._sync_folder(folder.parent)
         self._durable_folders.add(folder)
 

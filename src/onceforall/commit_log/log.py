@@ -41,6 +41,7 @@ from onceforall.errors import (
 )
 from onceforall.protocol.entries import Claim, Commit, Done, Entry, Seal
 from onceforall.protocol.history import EMPTY, Decided, History, fold, seal_of
+from onceforall.testing import failpoints
 
 __all__ = ["Claimed", "CommitLog"]
 
@@ -174,7 +175,9 @@ class CommitLog:
         generation = self._first if newest is None else newest
         previous: Claim | None = None
         while True:
+            failpoints.hit("log.claim.before")
             standing = self._create(generation, 0, claim)
+            failpoints.hit("log.claim.after")
             if standing.ours:
                 self._lengths[generation] = 1
                 return Claimed(generation, previous)
@@ -240,7 +243,9 @@ class CommitLog:
         nonce, content = self._encode(generation, index, entry)
         self._unanswered.add(generation)
         try:
+            failpoints.hit("log.append.before")
             standing = self._repeat(generation, index, nonce, content)
+            failpoints.hit("log.append.after")
             overtaken = self._chains.marked_end(generation) if standing.retried else None
         except _NoAnswerError as error:
             if self._stands_seal(generation, index):
@@ -339,7 +344,9 @@ class CommitLog:
         while True:
             index, folded = entries[-1][0] + 1, fold(history, chain, entries)
             # Also where a SEAL was read: to lose against it makes it durable.
+            failpoints.hit("log.seal.before")
             standing = self._create(chain, index, seal_of(folded))
+            failpoints.hit("log.seal.after")
             end = self._chains.marked_end(chain)
             if end is not None and end.index != index:
                 # A cleaner was here since we read, and ours may stand where it had deleted an entry: that one means nothing.
@@ -359,7 +366,9 @@ class CommitLog:
     def _make_durable(self, chain: int, end: End) -> None:
         """Make sure that the SEAL which was read survives a loss of power; a cleaner has done so before it left its mark."""
         if self._chains.marked_end(chain) is None:
+            failpoints.hit("log.frontier.before")
             self._create(chain, end.index, end.seal)
+            failpoints.hit("log.frontier.after")
 
     def _history_at(self, chain: int, end: End, known: History) -> History:
         """Return the history that a SEAL tells. ``known``: that of lower chains, which may save a read."""
@@ -377,7 +386,9 @@ class CommitLog:
         """Leave the chain's SEAL under its second name, before anything is deleted there."""
         key = sealed_key(chain)
         _, content = self._encode(chain, end.index, end.seal)
+        failpoints.hit("log.mark.before")
         self._ask(key, content)
+        failpoints.hit("log.mark.after")
 
     def _encode(self, generation: int, index: int, entry: Entry) -> tuple[str, bytes]:
         nonce = self._new_nonce()
@@ -399,6 +410,7 @@ class CommitLog:
         for pause_ms in pauses_ms:
             if failure is not None:
                 self._sleep(pause_ms / 1000)
+                failpoints.hit("log.create.again")
             try:
                 answer = self._store.create(key, content)
             except Exception as error:  # noqa: BLE001 - a store raises what its client library raises

@@ -375,6 +375,17 @@ def test_confirm_refuses_when_a_temp_file_is_gone_and_when_a_folder_is_no_folder
         sink.confirm([prepared(sink, numbers(1, p=["c"]))])
 
 
+def test_confirm_refuses_a_temp_file_that_is_shorter_or_longer_than_it_was_written(tmp_path):
+    sink = checked(tmp_path)
+    for change in (-1, 1):
+        changed = prepared(sink, numbers(3))
+        path = temporary(tmp_path, changed)
+        size = path.stat().st_size
+        os.truncate(path, size + change)
+        with pytest.raises(AttemptFailedError, match=f"has {size + change} bytes instead of {size}"):
+            sink.confirm([changed])
+
+
 # --- folders and values ----------------------------------------------------------------------------------------------------
 
 VALUES = [

@@ -57,7 +57,7 @@ def test_a_frozen_broker_makes_the_sink_unavailable_and_the_transaction_retired(
     one, two = q.sink.confirm([q.prepare(["one"], slot=0), q.prepare(["two"], slot=1)])
     client = hurry(q)
     assert q.commit(two).completed == (two,)
-    q.commit(one)
+    assert q.commit(one).completed == (one,)
     own_broker.freeze()
     try:
         with pytest.raises(SinkUnavailableError, match=own_broker.bootstrap_servers):
@@ -134,10 +134,17 @@ def test_a_frozen_broker_at_prepare_is_waited_for(own_query, own_broker, batch_o
     transaction = q.sink.begin_transaction(q.attempt())
     q.sink.invoke(transaction, batch_of(["a"]))
     own_broker.freeze()
-    timer = threading.Timer(1.5, own_broker.thaw)
+    thawed = threading.Event()
+
+    def thaw():
+        thawed.set()
+        own_broker.thaw()
+
+    timer = threading.Timer(1.5, thaw)
     timer.start()
     try:
         committable = q.sink.pre_commit(transaction)
+        assert thawed.is_set(), "nobody can have acknowledged the record before"
     finally:
         timer.cancel()
         own_broker.thaw()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
@@ -87,6 +88,25 @@ def test_an_aborted_transaction_is_never_seen_and_its_live_producer_cannot_write
     q.sink.abort([{"name": transaction.producer.name}])
     with pytest.raises(AttemptFailedError):
         write_and_prepare(q, transaction, batch_of(["late"]))
+    q.sink.discard(transaction)
+    q.commit(q.prepare(["after"], slot=1))
+    sees(name, ["after"])
+
+
+def test_a_live_producer_whose_transaction_was_aborted_opens_no_other_one_in_another_partition(query, topic, sees):
+    """A broker of today refuses late records in the old partitions, fenced or not; a new partition would begin a transaction anew."""
+    name = topic(partitions=2)
+    q = query(name)
+
+    def rows(value, partition):
+        return pa.RecordBatch.from_pydict({"value": [value.encode()], "partition": pa.array([partition], pa.int32())})
+
+    transaction = q.sink.begin_transaction(q.attempt())
+    q.sink.invoke(transaction, rows("early", 0))
+    transaction.flush()
+    q.sink.abort([{"name": transaction.producer.name}])
+    with pytest.raises(AttemptFailedError):
+        write_and_prepare(q, transaction, rows("late", 1))
     q.sink.discard(transaction)
     q.commit(q.prepare(["after"], slot=1))
     sees(name, ["after"])
@@ -419,11 +439,14 @@ def test_two_writes_of_a_batch_in_one_process_have_transactions_of_their_own(que
     sees(name, ["one", "two"])
 
 
-def test_a_transaction_whose_identity_changed_is_not_handed_over(query, topic, batch_of):
+@pytest.mark.parametrize("change", [{"producer_id": 10**6}, {"epoch": 7}])
+def test_a_transaction_whose_identity_changed_is_not_handed_over(query, topic, batch_of, change):
     q = query(topic())
     transaction = q.sink.begin_transaction(q.attempt())
     q.sink.invoke(transaction, batch_of(["a"]))
-    transaction.producer.producer_id, transaction.producer.epoch = 10**6, 0
+    transaction.producer.identify()
+    for name, value in change.items():
+        setattr(transaction.producer, name, value)
     with pytest.raises(AttemptFailedError, match="changed its id or epoch"):
         q.sink.pre_commit(transaction)
     q.sink.discard(transaction)

@@ -1,14 +1,18 @@
 """The mode "prepared": one prepared transaction per task attempt."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkCheckError
 from onceforall.sink import StartInfo
-from onceforall.sinks.postgres.markers import Owner, read
+from onceforall.sinks.postgres import prepared as mode
+from onceforall.sinks.postgres.markers import CONFIRMED, Marker, Owner, raise_to, read
 from onceforall.sinks.postgres.names import parsed
 from onceforall.sinks.postgres.sink import PostgresSink
 from support.postgres_sink import KEYED, TABLE, Query, prepared, rows, staging_tables
+from support.waiting import until
 
 pytestmark = pytest.mark.postgres
 
@@ -120,6 +124,25 @@ def test_a_late_attempt_rolls_back_nothing_that_was_confirmed(database):
     with pytest.raises(AttemptFailedError, match="was taken already"):
         query.sink.begin_transaction(query.attempt(slot=7))
     assert len(query.commit(0, committables).retired) == 1
+    assert query.ids() == [1]
+
+
+def test_an_attempt_that_begins_while_its_batch_is_confirmed_waits_for_that(database):
+    """Else it would look before the marker is there, and roll its predecessor back behind the decision."""
+    query = Query(database, KEYED, mode="prepared", key="id")
+    first = query.write(0, rows(1), slot=0)
+    parts = parsed(first["name"])
+    owner = Owner("onceforall", parts.query_id, parts.sink_code)
+    waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with psycopg.connect(database, autocommit=True) as confirming, ThreadPoolExecutor(1) as threads:
+        with mode._locked(confirming, owner, parts.generation, 0, shared=False):
+            late = threads.submit(query.sink.begin_transaction, query.attempt(slot=1))
+            until(lambda: query.execute(waiting), 30, "the attempt waits for the lock")
+            assert prepared(database) == [first["name"]]
+            assert raise_to(confirming, owner, CONFIRMED, Marker(0, parts.generation))
+        with pytest.raises(AttemptFailedError, match="was taken already"):
+            late.result(30)
+    assert query.commit(0, [first]).retired == (first,)
     assert query.ids() == [1]
 
 

@@ -61,6 +61,16 @@ def test_an_aborted_batch_leaves_nothing_and_can_be_aborted_again(database):
     assert query.ids() == [3]
 
 
+def test_an_abort_takes_the_staging_tables_that_it_names_and_no_others(database):
+    query, other = Query(database), Query(database, None)
+    gone, rest, theirs = query.write(0, rows(1)), query.write(0, rows(2), partition=1), other.write(0, rows(3))
+    query.sink.abort([gone])
+    assert sorted(staging_tables(database)) == sorted(staging_table(each["name"]) for each in (rest, theirs))
+    query.sink.abort([rest])
+    other.commit(0, [theirs])
+    assert query.ids() == [3]
+
+
 def test_a_retried_task_has_a_staging_table_of_its_own(database):
     query = Query(database)
     query.write(0, rows(1, 2), slot=0)
@@ -138,6 +148,39 @@ def test_an_older_batch_is_never_written_again(database):
     assert len(query.commit(4, [committable]).retired) == 1
     query.sink.abort([committable])
     assert query.ids() == [1]
+
+
+def test_a_held_merge_whose_connection_was_ended_is_merged_again(database):
+    query = Query(database)
+    committables = query.prepare(0, rows(1), rows(2))
+    ended = query.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name LIKE 'ofa-m-%%'"
+    )
+    assert ended == [(True,)]
+    assert len(query.commit(0, committables).retired) == 2
+    assert query.ids() == [1, 2]
+
+
+def test_what_is_held_is_committed_only_for_the_decision_that_it_was_held_for(database):
+    query = Query(database)
+    held, decided = query.write(0, rows(1), slot=0), query.write(0, rows(2), slot=1)
+    query.sink.confirm([held])
+    assert query.commit(0, [decided]).retired == (decided,)
+    assert query.ids() == [2]
+    query.sink.abort([held])
+
+
+def test_a_batch_that_another_run_completed_with_other_transactions_is_in_doubt(database):
+    """Two copies of a checkpoint: which rows are there, nobody can tell from the batch's number."""
+    query = Query(database)
+    theirs, ours = query.write(0, rows(1), slot=0), query.write(0, rows(2), slot=1)
+    assert query.commit(0, [theirs]).retired == (theirs,)
+    report = query.commit(0, [ours])
+    assert [doubt.committable for doubt in report.in_doubt] == [ours]
+    assert "with other transactions" in report.in_doubt[0].reason
+    assert query.ids() == [1]
+    query.sink.abort([ours])
 
 
 def test_with_a_key_a_row_replaces_the_one_that_is_there(database):

@@ -7,7 +7,7 @@ The steps, each of which may be the last one of a process, and each of which may
 2. ``link`` each temp file to its target. That fails where the name is taken, so nothing is ever overwritten; the same inode under both
    names is our own earlier link. The temp file's name goes only after step 4, so that at each moment one of the two is there.
 3. Sync the folders, and those above them: who made them may have died before it could.
-4. Create the manifest: now the batch is there for those who read manifests.
+4. Create the manifest: now the batch is there for those who read manifests. Who finds it syncs its folder too, for the same reason.
 5. Delete the temp files' names. Sweeps find what is left.
 
 Who is late (a driver that was frozen anywhere in here, while its successor completed this batch and later ones) finds its temp file gone and
@@ -168,6 +168,10 @@ class Folder:
                 todo.append(transaction)
         if todo and not lost:
             in_doubt += self._complete(batch, todo, whole=not in_doubt)
+        if done:
+            # Behind our answer comes DONE, and behind that nobody looks at this batch again.
+            self.manifests(done[0].name).make_durable()
+            failpoints.hit("file.commit.found_synced")
         if not lost and not in_doubt:
             self._clear(prepared)
         doubtful = {str(each.committable.get("name")) for each in in_doubt}
@@ -256,6 +260,7 @@ class Folder:
         for transaction in prepared:
             with contextlib.suppress(OSError):
                 delete_folder_of_files(self.staging(transaction.attempt))
+        failpoints.hit("file.commit.cleared")
 
     def retire(self, prepared: Prepared) -> None:
         """Delete what is left of a lost transaction, so that it never becomes visible; a committed one keeps its files.
@@ -269,10 +274,12 @@ class Folder:
             return  # Neither lost nor committed: it waits for its commit.
         # The temp files go first, so that a driver that wakes now finds nothing to make a target of.
         delete_folder_of_files(self.staging(prepared.attempt))
+        failpoints.hit("file.retire.temporary_deleted")
         for file in () if is_committed else prepared.files:
             if _size(self.root / file.path) in {file.bytes, None}:
                 with contextlib.suppress(FileNotFoundError):
                     (self.root / file.path).unlink()
+                    failpoints.hit("file.retire.deleted")
 
 
 def _check_rights(temporary: Path) -> None:

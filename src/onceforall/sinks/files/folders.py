@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
+from onceforall.testing import failpoints
 
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _SYNCS_AT_ONCE = 8
@@ -95,6 +96,7 @@ def make_folder(folder: Path) -> None:
     for new in reversed(missing):
         with contextlib.suppress(FileExistsError):
             new.mkdir()
+            failpoints.hit("file.folder.made")
         sync_folder(new.parent)
 
 
@@ -108,14 +110,18 @@ def create(path: Path, content: bytes) -> bool:
         with temporary.open("xb") as file:
             file.write(content)
             file.flush()
+            failpoints.hit("file.create.written")
             sync_file(file.fileno())
+        failpoints.hit("file.create.synced")
         try:
             os.link(temporary, path)
         except FileExistsError:
             created = False
         else:
             created = True
+        failpoints.hit("file.create.linked")
         sync_folder(path.parent)
+        failpoints.hit("file.create.folder_synced")
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -133,6 +139,7 @@ def delete_temporary_files(folder: Path) -> None:
         for path in folder.iterdir():
             if is_temporary(path.name):
                 path.unlink(missing_ok=True)
+                failpoints.hit("file.recover.manifest_deleted")
 
 
 def delete_folder_of_files(folder: Path) -> bool:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.commit_log.envelope import encode_fields
 from onceforall.errors import CorruptEntryError, ForeignEntryError, NewerEntryError
-from onceforall.sinks.files.folders import create, make_folder
+from onceforall.sinks.files.folders import create, make_folder, sync_folders
 from onceforall.sinks.files.layout import DataFile, data_file
 from onceforall.testing import failpoints
 
@@ -258,6 +258,7 @@ class Manifests:
         before += [upto for _, upto in listing.merged if upto < files.batch]
         content = encode(Manifest(max(before, default=-1), (files,)), self.query_id, self.sink)
         make_folder(self.folder)
+        sync_folders(self._above())
         failpoints.hit("file.manifest.before")
         create(self.folder / _name(files.batch), content)
         failpoints.hit("file.manifest.after")
@@ -265,6 +266,18 @@ class Manifests:
         if found is None:
             raise self._vanishing()
         return found
+
+    def make_durable(self) -> None:
+        """Make durable what another process has named here: it may have been killed before it could sync it.
+
+        Raises:
+            OSError: the file system refused.
+        """
+        sync_folders([*self._above(), self.folder])
+
+    def _above(self) -> list[Path]:
+        """Return the folders that have a name on the way here, from the sink's own down: each may have been made and not synced."""
+        return list(reversed(self.folder.parents[:4]))
 
     def read(self) -> list[BatchFiles]:
         """Return all committed batches, in ascending order; see the module's docstring for what concurrent changes do.

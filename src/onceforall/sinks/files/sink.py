@@ -165,10 +165,12 @@ class FileSink(TwoPhaseCommitSink):
 
     # --- in the tasks ------------------------------------------------------------------------------------------------------
 
+    @failpoints.around("file.begin")
     def begin_transaction(self, attempt: TaskAttempt) -> FileTransaction:
         """Make the attempt's folder; errors as those of ``FileTransaction``."""
         return FileTransaction(self._plan, attempt)
 
+    @failpoints.around("file.invoke")
     def invoke(self, transaction: FileTransaction, rows: pa.RecordBatch) -> None:
         """Write rows to temp files.
 
@@ -178,6 +180,7 @@ class FileSink(TwoPhaseCommitSink):
         """
         transaction.write(rows)
 
+    @failpoints.around("file.pre_commit")
     def pre_commit(self, transaction: FileTransaction) -> Committable | None:
         """End and sync the temp files.
 
@@ -200,12 +203,14 @@ class FileSink(TwoPhaseCommitSink):
             "layout": layout.body(),
         }
 
+    @failpoints.around("file.discard")
     def discard(self, transaction: FileTransaction) -> None:
         """Delete the temp files. Nothing is done to a transaction that ``pre_commit`` has returned."""
         transaction.discard()
 
     # --- on the driver -----------------------------------------------------------------------------------------------------
 
+    @failpoints.around("file.check")
     def check(self, start: StartInfo) -> None:
         """Make the folder, and see that files can be written and moved there, and that nothing foreign lies under our names.
 
@@ -233,6 +238,7 @@ class FileSink(TwoPhaseCommitSink):
     def _spark_log(self) -> SparkMetadata:
         return SparkMetadata(self._root, self._interval)
 
+    @failpoints.around("file.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
         """See that every temp file is whole and every target free, and that nothing else can stop a commit.
 
@@ -253,6 +259,7 @@ class FileSink(TwoPhaseCommitSink):
         failpoints.hit("file.confirm.after")
         return [{**committable, "folder": folder} for committable in with_few_layouts(committables)]
 
+    @failpoints.around("file.commit")
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
         """Give the files their names, and the batch its manifest; see module ``committing``.
 
@@ -308,6 +315,7 @@ class FileSink(TwoPhaseCommitSink):
             for folder in todo:
                 self._unannounced.pop(folder, None)
 
+    @failpoints.around("file.abort")
     def abort(self, committables: Sequence[Committable]) -> None:
         """Delete the temp files of attempts that will never be decided; nothing else.
 
@@ -319,6 +327,7 @@ class FileSink(TwoPhaseCommitSink):
                 delete_folder_of_files(self._folder.staging(_read(committable).attempt))
                 failpoints.hit("file.abort.deleted")
 
+    @failpoints.around("file.retire")
     def retire(self, committables: Sequence[Committable]) -> None:
         """Delete what is left of lost transactions; committed ones keep their files.
 
@@ -329,6 +338,7 @@ class FileSink(TwoPhaseCommitSink):
             for committable in committables:
                 self._folder.retire(_read(committable))
 
+    @failpoints.around("file.recover")
     def recover(self, sweep: Sweep) -> int:
         """Delete the temp files of all attempts that the sweep covers, and return how many attempts those were.
 

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import quote
 
 from onceforall.errors import SinkCheckError
-from onceforall.sinks.files.folders import create
+from onceforall.sinks.files.folders import create, sync_folder
 from onceforall.sinks.files.layout import SPARK_METADATA, DataFile
 from onceforall.testing import failpoints
 
@@ -75,6 +75,8 @@ class SparkMetadata:
             last = max(entries, default=-1)
             contents = self._valid(last, entries) if entries else []
             if any(marks[0] in content for content in contents):
+                # Whoever added them may have been killed before it could sync their name.
+                sync_folder(self._folder)
                 return
             following = last + 1
             content = self._lines(files)

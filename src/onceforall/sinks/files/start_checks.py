@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from onceforall.errors import SinkCheckError
-from onceforall.sinks.files.folders import explained, is_temporary, make_folder
+from onceforall.sinks.files.folders import explained, is_temporary, make_folder, sync_folders
 from onceforall.sinks.files.identity import NAME, make_folder_id
 from onceforall.sinks.files.layout import HOME, MANIFESTS, SPARK_METADATA, STAGING
 from onceforall.sinks.files.manifests import is_manifest_name
@@ -49,8 +49,17 @@ def check_folder(root: Path) -> None:
     _check_foreign(root)
     try:
         make_folder_id(root)
+        _sync_found(root)
     except OSError as error:
         raise SinkCheckError(f"The folder {root} can't be given an id: {explained(error)}.") from error
+
+
+def _sync_found(root: Path) -> None:
+    """Make durable what an earlier start made here: it may have been killed before it could sync it."""
+    sync_folders([root, root / HOME])
+    # Above the sink's folder that is not ours to insist on.
+    with contextlib.suppress(OSError):
+        sync_folders([root.parent])
 
 
 def _check_links(root: Path) -> None:

@@ -91,6 +91,7 @@ class FileTransaction:
         with failing_the_attempt(self._root):
             make_folder(self.staging.parent)
             self.staging.mkdir()
+            failpoints.hit("file.begin.made")
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows.
@@ -126,6 +127,7 @@ class FileTransaction:
                 self._end(destination, heap)
             failpoints.hit("file.pre_commit.before_sync")
             sync_folder(self.staging)
+            failpoints.hit("file.pre_commit.folder_synced")
             sync_folder(self.staging.parent)
         self.is_over = True
         failpoints.hit("file.pre_commit.after")
@@ -175,6 +177,7 @@ class FileTransaction:
             self._ordinal += 1
             file = (self.staging / name).open("xb", buffering=1 << 20)
             try:
+                failpoints.hit("file.write.opened")
                 heap.open = _Open(name, file, self._plan.form.open(file, schema, self._plan.max_file_bytes))
             except BaseException:
                 file.close()
@@ -193,6 +196,7 @@ class FileTransaction:
         opened = heap.open
         opened.writer.close()
         opened.file.flush()
+        failpoints.hit("file.pre_commit.file_written")
         sync_file(opened.file.fileno())
         size = opened.file.seek(0, 2)
         opened.file.close()

@@ -12,14 +12,30 @@ from typing import TYPE_CHECKING, Any
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sink import CommitReport, Committable, LostTransaction
 from onceforall.sinks.kafka.broker_client import TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_name
-from onceforall.sinks.kafka.coordinator_client import Answers, lost_reason
+from onceforall.sinks.kafka.coordinator_client import Answers, CoordinatorClient, lost_reason
 from onceforall.sinks.kafka.evidence import Outcome, TransactionState, proof_of
 from onceforall.sinks.kafka.rights import Rights
+from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     from onceforall.sinks.kafka.transaction_reader import TransactionReader
 
 _log = logging.getLogger("onceforall.sinks.kafka")
+
+
+def ended(client: CoordinatorClient, committables: Sequence[Committable]) -> Answers:
+    """Commit prepared transactions and return the answers: all at once, but one by one where a failpoint lies between two of them."""
+    if not (failpoints.wanted("kafka.end_txn.before") or failpoints.wanted("kafka.end_txn.after")):
+        return client.end_transactions(committables)
+    answers = Answers()
+    for committable in committables:
+        failpoints.hit("kafka.end_txn.before")
+        one = client.end_transactions([committable])
+        answers.codes.update(one.codes)
+        answers.repeated |= one.repeated
+        answers.missing.update(one.missing)
+        failpoints.hit("kafka.end_txn.after")
+    return answers
 
 
 def confirmed(committables: Sequence[Committable], topics: Collection[str], reader: TransactionReader) -> list[Committable]:
@@ -41,6 +57,7 @@ def confirmed(committables: Sequence[Committable], topics: Collection[str], read
     for again in (False, True):
         # In this order: a transaction that is open after the offsets were read has its marker behind them.
         ends = reader.end_offsets(topics, again=again)
+        failpoints.hit("kafka.confirm.ends_read")
         states = reader.states([str(c["name"]) for c in committables])
         proofs = {name: proof_of(state, ends) for name, state in states.items()}
         if all(proofs.values()):
@@ -78,7 +95,9 @@ def with_findings(
     Raises:
         SinkUnavailableError: one is not ended yet, or not all brokers answered.
     """
+    failpoints.hit("kafka.evidence.before")
     findings = reader.findings(missing)
+    failpoints.hit("kafka.evidence.after")
     committed, lost, in_doubt = [], [], []
     for committable in missing:
         name = str(committable["name"])

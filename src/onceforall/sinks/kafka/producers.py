@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from onceforall.errors import AttemptFailedError
 from onceforall.sinks.kafka.live import LiveProducer
 from onceforall.sinks.kafka.names import TransactionName, format_name
+from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     from onceforall.sink import TaskAttempt
@@ -78,7 +79,9 @@ class ProducerPool:
         key = (attempt.query_id, attempt.sink, attempt.generation)
         reusable = {str(entry["name"]): entry for entry in attempt.reusable}
         for producer in self._candidates(key, fingerprint, reusable, attempt.batch):
+            failpoints.hit("kafka.producer.reuse_before")
             if producer.advance():
+                failpoints.hit("kafka.producer.reused")
                 return producer
             self.discard(producer)
         deadline_s = time.monotonic() + _INIT_DEADLINE_S
@@ -88,7 +91,9 @@ class ProducerPool:
                 key, fingerprint, {*reusable, *avoided, *burnt}, lambda turn: _name_of(prefix, attempt, turn), configure
             )
             try:
+                failpoints.hit("kafka.producer.init_before")
                 producer.initialise(deadline_s)
+                failpoints.hit("kafka.producer.initialised")
                 if producer.watch.doubt is None:
                     producer.client.begin_transaction()
                     producer.is_begun = True
@@ -240,7 +245,9 @@ def _drop(producer: LiveProducer, abort: bool) -> None:  # noqa: FBT001
         if producer.name is None:
             producer.client.flush(_ABORT_DEADLINE_S)
         elif abort and producer.is_begun and _has_all_answers(producer):
+            failpoints.hit("kafka.own_abort.before")
             producer.client.abort_transaction(_ABORT_DEADLINE_S)
+            failpoints.hit("kafka.own_abort.after")
         else:
             producer.client.purge()
     except Exception as error:  # noqa: BLE001

@@ -31,7 +31,7 @@ from onceforall.sink import (
 )
 from onceforall.sinks.kafka.broker_client import AccessRefusedError
 from onceforall.sinks.kafka.columns import kafka_columns
-from onceforall.sinks.kafka.coordinator_client import Answers, CoordinatorClient, is_fenced, lost_reason
+from onceforall.sinks.kafka.coordinator_client import CoordinatorClient, is_fenced, lost_reason
 from onceforall.sinks.kafka.names import check_prefix, parse_name
 from onceforall.sinks.kafka.options import (
     check_accepted,
@@ -41,7 +41,7 @@ from onceforall.sinks.kafka.options import (
     producer_configuration,
     transaction_timeout_ms,
 )
-from onceforall.sinks.kafka.outcomes import confirmed, unavailable, with_findings
+from onceforall.sinks.kafka.outcomes import confirmed, ended, unavailable, with_findings
 from onceforall.sinks.kafka.producers import POOL
 from onceforall.sinks.kafka.rights import Rights
 from onceforall.sinks.kafka.secure_connections import Access
@@ -154,6 +154,7 @@ class KafkaSink(TwoPhaseCommitSink):
 
     # --- in the tasks ------------------------------------------------------------------------------------------------------
 
+    @failpoints.around("kafka.begin")
     def begin_transaction(self, attempt: TaskAttempt) -> KafkaTransaction:
         """Begin a transaction, with a live producer of this process where that is safe.
 
@@ -194,6 +195,7 @@ class KafkaSink(TwoPhaseCommitSink):
     def _fingerprint(self, attempt: TaskAttempt) -> object:
         return fingerprint(self._options, attempt.secrets), self._topic_max_bytes
 
+    @failpoints.around("kafka.invoke")
     def invoke(self, transaction: KafkaTransaction, rows: pa.RecordBatch) -> None:
         """Hand rows to librdkafka, which sends them in the background.
 
@@ -202,6 +204,7 @@ class KafkaSink(TwoPhaseCommitSink):
         """
         transaction.write(rows)
 
+    @failpoints.around("kafka.pre_commit")
     def pre_commit(self, transaction: KafkaTransaction) -> Committable | None:
         """Wait until every record is acknowledged; the transaction then waits for the driver.
 
@@ -230,6 +233,7 @@ class KafkaSink(TwoPhaseCommitSink):
             return None
         producer.check_open()
         producer_id, epoch = producer.identify()
+        failpoints.hit("kafka.pre_commit.identified")
         committable: dict[str, Any] = {
             "name": producer.name,
             "producer_id": producer_id,
@@ -248,6 +252,7 @@ class KafkaSink(TwoPhaseCommitSink):
         POOL.release(producer)
         return committable
 
+    @failpoints.around("kafka.discard")
     def discard(self, transaction: KafkaTransaction) -> None:
         """Give up a transaction, and abort it in the background. Nothing is done to one that ``pre_commit`` has returned."""
         if transaction.is_over:
@@ -260,6 +265,7 @@ class KafkaSink(TwoPhaseCommitSink):
 
     # --- on the driver -----------------------------------------------------------------------------------------------------
 
+    @failpoints.around("kafka.check")
     def check(self, start: StartInfo) -> None:
         """Check options, brokers, topic and limits; nothing is created in the cluster.
 
@@ -297,6 +303,7 @@ class KafkaSink(TwoPhaseCommitSink):
                 self._client = CoordinatorClient(self._options["bootstrap.servers"], access=access)
             return self._client
 
+    @failpoints.around("kafka.commit")
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
         """Send EndTxn(commit) for each, in parallel.
 
@@ -307,7 +314,7 @@ class KafkaSink(TwoPhaseCommitSink):
         """
         _log.debug("Committing %d transactions of batch %d", len(committables), permit.batch)
         self._burn([name for committable in committables for name in committable.get("burnt", ())])
-        answers = self._end(committables)
+        answers = ended(self._connected(), committables)
         with self._lock:
             self._doubtful |= answers.repeated
             doubtful = set(self._doubtful)
@@ -333,6 +340,7 @@ class KafkaSink(TwoPhaseCommitSink):
                 self._reader = TransactionReader(client, Rights.of(self._options))
             return self._reader
 
+    @failpoints.around("kafka.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
         """See that every transaction is still open, and note where the log will prove what became of it (module ``evidence``).
 
@@ -348,19 +356,7 @@ class KafkaSink(TwoPhaseCommitSink):
         topics = {self._topic} if self._topic is not None else {t for c in committables for t in c["topics"]}
         return confirmed(committables, {str(t) for t in topics}, self._connected_reader())
 
-    def _end(self, committables: Sequence[Committable]) -> Answers:
-        client = self._connected()
-        if not failpoints.wanted("kafka.end_txn.after"):
-            return client.end_transactions(committables)
-        answers = Answers()
-        for committable in committables:
-            one = client.end_transactions([committable])
-            answers.codes.update(one.codes)
-            answers.repeated |= one.repeated
-            answers.missing.update(one.missing)
-            failpoints.hit("kafka.end_txn.after")
-        return answers
-
+    @failpoints.around("kafka.abort")
     def abort(self, committables: Sequence[Committable]) -> None:
         """Fence prepared transactions that will never be decided, which aborts them.
 
@@ -369,6 +365,7 @@ class KafkaSink(TwoPhaseCommitSink):
         """
         self._fence_ours([str(c["name"]) for c in committables])
 
+    @failpoints.around("kafka.retire")
     def retire(self, committables: Sequence[Committable]) -> None:
         """Fence the ids of committed transactions, so that a late request finds another epoch.
 
@@ -380,6 +377,7 @@ class KafkaSink(TwoPhaseCommitSink):
         with self._lock:
             self._doubtful -= set(names)
 
+    @failpoints.around("kafka.recover")
     def recover(self, sweep: Sweep) -> int:
         """Fence every open transaction of the cluster that the sweep covers, and return how many.
 
@@ -388,6 +386,7 @@ class KafkaSink(TwoPhaseCommitSink):
         """
         # Also with another delivery: an earlier start may have written with transactions.
         covered = [name for name in self._connected().open_transactions() if self._is_covered(sweep, name)]
+        failpoints.hit("kafka.recover.listed")
         self._fence(covered)
         return len(covered)
 
@@ -411,7 +410,9 @@ class KafkaSink(TwoPhaseCommitSink):
         if not ours:
             return
         client = self._connected()
+        failpoints.hit("kafka.fence.before")
         answers = client.fence(ours)
+        failpoints.hit("kafka.fence.after")
         client.forget(ours)
         self._burn(sorted(answers.unanswered))
         refused = {name: code for name, code in answers.codes.items() if not is_fenced(code)}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SchemaError
 from onceforall.sinks.kafka.options import confluent_kafka
+from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,9 +88,11 @@ class KafkaTransaction:
         else:
             arguments += [keys]
         for start in range(0, count, _ROWS_PER_POLL):
+            failpoints.hit("kafka.produce.before")
             self._produce([column[start : start + _ROWS_PER_POLL] for column in arguments])
             self.producer.poll(0)
             self._raise_failures()
+            failpoints.hit("kafka.produce.after")
         self.records += count
 
     def _produce(self, arguments: list[Sequence[Any]]) -> None:
@@ -243,14 +246,17 @@ class KafkaTransaction:
             RefusedRecordError, AttemptFailedError: one was not.
         """
         deadline_s = time.monotonic() + self._patience_s
+        failpoints.hit("kafka.flush.before")
         while remaining := self.producer.flush(_FLUSH_SLICE_S):
             self._raise_failures()
             if time.monotonic() > deadline_s:
                 raise AttemptFailedError(
                     f"{remaining} record(s) were not acknowledged in {self._patience_s:.0f} s. Check the brokers."
                 )
+        failpoints.hit("kafka.flush.after")
         self.producer.poll(0)
         self._raise_failures()
+        failpoints.hit("kafka.reports.checked")
 
 
 def _unknown_topic(topic: str) -> RefusedRecordError:

@@ -60,6 +60,7 @@ def begin(connection: Connection, name: str, schema: str, target: merging.Target
     predecessors.end_earlier_attempts(connection, own)
     for gid in _predecessors(connection, own):
         _roll_back_predecessor(connection, own, gid, schema)
+        failpoints.hit("postgres.task.predecessor_rolled_back")
     failpoints.hit("postgres.task.predecessors_gone")
     return StagedTransaction(connection, name, schema, target, logged=False)
 
@@ -209,7 +210,9 @@ def confirm(connection: Connection, batch: Batch) -> None:
         )
     # The batch before this one has its DONE, or this one would not have been written.
     markers.advance(connection, batch.owner, Marker(batch.batch - 1, batch.generation))
+    failpoints.hit("postgres.confirm.counted")
     markers.forget_before(connection, batch.owner, batch.batch)
+    failpoints.hit("postgres.confirm.forgotten")
 
 
 def commit(connect: Connect, batch: Batch, committables: Sequence[Committable]) -> CommitReport:

@@ -42,6 +42,7 @@ from onceforall.sinks.postgres.connections import Access, Conninfo, check_server
 from onceforall.sinks.postgres.options import check_options, check_seconds
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.tables import Table
+from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,6 +169,7 @@ class PostgresSink(TwoPhaseCommitSink):
 
     # --- at start ----------------------------------------------------------------------------------------------------------
 
+    @failpoints.around("postgres.check")
     def check(self, start: StartInfo) -> None:
         """Check server, table, key, rights and the mode's needs; make the sink's own schema and its table of markers where they are missing.
 
@@ -254,6 +256,7 @@ class PostgresSink(TwoPhaseCommitSink):
 
     # --- in the tasks ------------------------------------------------------------------------------------------------------
 
+    @failpoints.around("postgres.begin")
     def begin_transaction(self, attempt: TaskAttempt) -> StagedTransaction:
         """Connect, and begin a transaction.
 
@@ -272,6 +275,7 @@ class PostgresSink(TwoPhaseCommitSink):
             begin = prepared.begin if self._mode == "prepared" else upsert.begin
             return begin(connection, attempt.name, self._schema, self._target())
 
+    @failpoints.around("postgres.invoke")
     def invoke(self, transaction: StagedTransaction, rows: pa.RecordBatch) -> None:
         """Send rows by COPY.
 
@@ -284,6 +288,7 @@ class PostgresSink(TwoPhaseCommitSink):
         with in_task(transaction.connection, f"Copying rows for {self._name}"):
             transaction.write(rows, self._copy)
 
+    @failpoints.around("postgres.pre_commit")
     def pre_commit(self, transaction: StagedTransaction) -> Committable | None:
         """Make the rows durable: staged, prepared, or (in the mode ``upsert``) committed.
 
@@ -303,6 +308,7 @@ class PostgresSink(TwoPhaseCommitSink):
         transaction.close()
         return committable
 
+    @failpoints.around("postgres.discard")
     def discard(self, transaction: StagedTransaction) -> None:
         """Give up an attempt. What it has made durable already, a sweep finds."""
         if not transaction.is_over:
@@ -318,6 +324,7 @@ class PostgresSink(TwoPhaseCommitSink):
 
     # --- on the driver -----------------------------------------------------------------------------------------------------
 
+    @failpoints.around("postgres.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
         """Exhaust every reason to refuse: merge what is staged and hold the transaction, or see that all prepared transactions are there.
 
@@ -356,6 +363,7 @@ class PostgresSink(TwoPhaseCommitSink):
                 self._merger = Merger(self._connect, self._lock_timeout_s)
             return self._merger
 
+    @failpoints.around("postgres.commit")
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
         """Commit what was confirmed; see the modules ``staged``, ``prepared`` and ``committing``.
 
@@ -372,6 +380,7 @@ class PostgresSink(TwoPhaseCommitSink):
             self._finished = {str(c["name"]) for c in report.retired}
         return report
 
+    @failpoints.around("postgres.abort")
     def abort(self, committables: Sequence[Committable]) -> None:
         """Roll back what is held or prepared, and drop staging tables.
 
@@ -383,6 +392,7 @@ class PostgresSink(TwoPhaseCommitSink):
                 self._merger.release()
         self._remove([str(c["name"]) for c in committables])
 
+    @failpoints.around("postgres.retire")
     def retire(self, committables: Sequence[Committable]) -> None:
         """Remove what a lost transaction may still have; of a committed one nothing is left.
 
@@ -394,18 +404,12 @@ class PostgresSink(TwoPhaseCommitSink):
         self._remove(sorted(names))
 
     def _remove(self, names: Sequence[str]) -> None:
-        from onceforall.sinks.postgres import prepared, staging
+        from onceforall.sinks.postgres.sweeping import remove_named
 
-        if not names:
-            return
+        if names:
+            self._do("Removing what an attempt left", lambda connection: remove_named(connection, self._schema, names))
 
-        def remove(connection: Connection) -> None:
-            for gid in set(prepared.own_gids(connection)) & set(names):
-                prepared.roll_back_prepared(connection, gid)
-            staging.drop_named(connection, self._schema, names)
-
-        self._do("Removing what an attempt left", remove)
-
+    @failpoints.around("postgres.recover")
     def recover(self, sweep: Sweep) -> int:
         """Remove every staging table and prepared transaction that the sweep covers, and return how many.
 

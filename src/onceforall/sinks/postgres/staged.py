@@ -240,6 +240,7 @@ class Merger:
                 raise
             connection.execute("ROLLBACK TO SAVEPOINT merge")
             raise refusals.refused(connection, error, batch.target, staged) from error
+        failpoints.hit("postgres.merge.applied")
         staging.drop(connection, batch.owner.schema, [each.table for each in staged])
 
     # --- after it ----------------------------------------------------------------------------------------------------------
@@ -383,6 +384,7 @@ class StagedTransaction:
         if self._copy is None:
             self.staged = replace(self.staged, columns=tuple(rows.schema.names))
             staging.make(self.connection, self.staged, self.target.identifier, logged=self._logged)
+            failpoints.hit("postgres.task.staging_made")
             self._copy = copy(self.connection, self.staged, self.staged.columns)
         self._copy.write(rows)
         self.staged = replace(self.staged, rows=self.staged.rows + rows.num_rows)
@@ -418,6 +420,7 @@ def pre_commit(transaction: StagedTransaction) -> dict[str, Any]:
     connection = transaction.connection
     staging.label(connection, transaction.staged, transaction.name)
     database = database_of(connection)
+    failpoints.hit("postgres.task.labelled")
     connection.execute("COMMIT")
     failpoints.hit("postgres.task.staged")
     return transaction.committable(KIND, database)

@@ -7,6 +7,8 @@ whole, is one that ``Sweep.covers_name`` covers. Nothing else is touched, or wai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import psycopg
 
 from onceforall.sink import Sweep
@@ -28,6 +30,7 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
     owner = whose(sweep.query_id, sweep.sink)
     predecessors.end_silent_merges(connection, owner, sweep.generation - 1)
     predecessors.end_older_tasks(connection, owner, sweep.generation)
+    failpoints.hit("postgres.recover.ended")
     count = 0
     for gid in prepared.own_gids(connection):
         if sweep.covers_name(gid):
@@ -38,6 +41,15 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
         _drop(connection, schema, table, owner, sweep.generation)
         failpoints.hit("postgres.recover.dropped")
     return count + len(covered)
+
+
+def remove_named(connection: Connection, schema: str, names: Sequence[str]) -> None:
+    """Roll back the prepared transactions of these names, and drop their staging tables, if they are there and ours."""
+    for gid in set(prepared.own_gids(connection)) & set(names):
+        prepared.roll_back_prepared(connection, gid)
+        failpoints.hit("postgres.remove.rolled_back")
+    staging.drop_named(connection, schema, names)
+    failpoints.hit("postgres.remove.dropped")
 
 
 def _drop(connection: Connection, schema: str, table: str, owner: str, generation: int) -> None:

@@ -40,6 +40,7 @@ def begin(connection: Connection, name: str, schema: str, target: merging.Target
         # Looked at first, because the statement locks the row even where it changes nothing, and the other tasks hold it.
         markers.raise_to(connection, owner, markers.UPSERTING, Marker(own.batch, own.generation))
         _check(_current(connection, owner), mine)
+    failpoints.hit("postgres.upsert.marked")
     return StagedTransaction(connection, name, schema, target, logged=False)
 
 
@@ -54,6 +55,7 @@ def pre_commit(transaction: StagedTransaction) -> None:
     own = parsed(transaction.name)
     try:
         apply(transaction)
+        failpoints.hit("postgres.upsert.applied")
     except AttemptFailedError as error:
         if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
             # An earlier attempt of this task may be frozen with the rows locked; the next one shall not wait for it. A living one, Spark's

@@ -1,0 +1,112 @@
+"""What survives a loss of power: which files and folders of the file sink are synced, and in which order."""
+
+import os
+
+import pytest
+
+from onceforall.sinks.files.folders import create, make_folder
+from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
+from support.syncing import Recorder
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    return Recorder(monkeypatch)
+
+
+def parts(count):
+    return numbers(count, p=["a", "b"] * (count // 2))
+
+
+@pytest.mark.parametrize("form", ["parquet", "json"])
+def test_a_temp_file_its_folder_and_the_staging_folder_are_synced_before_the_committable_is_handed_over(
+    tmp_path, recorder, form
+):
+    sink = checked(tmp_path, format=form, partition_by=["p"])
+    committable = prepared(sink, parts(4))
+    staging = tmp_path / "_onceforall" / "staging" / committable["name"]
+    files = sorted(staging.iterdir())
+    assert len(files) == len(committable["files"]) == 2
+    folder = recorder.synced(staging)
+    assert all(recorder.synced(file) < folder for file in files)
+    assert recorder.synced(staging.parent) >= 0
+
+
+def test_the_content_of_a_temp_file_is_complete_when_it_is_synced(tmp_path, monkeypatch):
+    sizes, fsync = {}, os.fsync
+
+    def sized(descriptor):
+        sizes[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_size
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sized)
+    sink = checked(tmp_path)
+    committable = prepared(sink, numbers(100))
+    (file,) = (tmp_path / "_onceforall" / "staging" / committable["name"]).iterdir()
+    assert sizes[file.stat().st_ino] == file.stat().st_size > 0
+
+
+def test_every_folder_of_the_targets_is_synced_behind_the_links_and_before_the_manifest(tmp_path, recorder):
+    sink = checked(tmp_path, partition_by=["p"])
+    decided = sink.confirm([prepared(sink, parts(4))])
+    recorder.calls.clear()
+    assert len(sink.commit(permit(), decided).completed) == 1
+    (manifest,) = (tmp_path / "_onceforall" / "manifests").rglob("0.json")
+    visible = recorder.linked(manifest)
+    for folder in (tmp_path / "p=a", tmp_path / "p=b"):
+        (file,) = folder.iterdir()
+        first_sync = next(i for i, call in enumerate(recorder.calls) if call == ("sync", folder) and i > recorder.linked(file))
+        assert recorder.linked(file) < first_sync < visible
+    assert recorder.calls.index(("sync", tmp_path)) < visible, "the names of the partitions' folders are in there"
+
+
+def test_folders_that_somebody_else_made_are_synced_too(tmp_path, recorder):
+    """Whoever made them may not have come to that before a kill."""
+    sink = checked(tmp_path, partition_by=["p", "q"])
+    decided = sink.confirm([prepared(sink, numbers(1, p=["a"], q=["b"]))])
+    (tmp_path / "p=a" / "q=b").mkdir(parents=True)
+    recorder.calls.clear()
+    sink.commit(permit(), decided)
+    for folder in (tmp_path, tmp_path / "p=a", tmp_path / "p=a" / "q=b"):
+        recorder.synced(folder)
+
+
+def test_a_manifest_is_synced_before_it_has_its_name_and_its_folder_before_the_commit_returns(tmp_path, recorder):
+    sink = checked(tmp_path)
+    decided = sink.confirm([prepared(sink, numbers(2))])
+    recorder.calls.clear()
+    sink.commit(permit(), decided)
+    (manifest,) = (tmp_path / "_onceforall" / "manifests").rglob("0.json")
+    assert manifest.parents[1].name == QUERY
+    named = recorder.linked(manifest)
+    before = [path for what, path in recorder.calls[:named] if what == "sync" and path.parent == manifest.parent]
+    assert any(path.name.startswith(".0.json.") for path in before), "its content"
+    assert recorder.synced(manifest.parent) > named
+    # Each folder above it may be new: its name is in the one above.
+    for folder in [manifest.parent, *manifest.parents[1:3]]:
+        recorder.synced(folder)
+
+
+def test_the_temp_files_are_deleted_only_behind_the_manifest(tmp_path, recorder):
+    sink = checked(tmp_path)
+    recorder.calls.clear()
+    commit(sink, 0, numbers(2))
+    (manifest,) = (tmp_path / "_onceforall" / "manifests").rglob("0.json")
+    deleted = [i for i, (what, path) in enumerate(recorder.calls) if what == "unlink" and "staging" in path.parts]
+    assert deleted
+    assert min(deleted) > recorder.linked(manifest)
+
+
+def test_who_finds_a_name_taken_syncs_its_folder_too(tmp_path, recorder):
+    """The one who took it may be between its link and its sync."""
+    path = tmp_path / "0.json"
+    assert create(path, b"first")
+    recorder.calls.clear()
+    assert not create(path, b"second")
+    recorder.synced(tmp_path)
+    assert path.read_bytes() == b"first"
+
+
+def test_every_new_folder_is_synced_in_the_one_above(tmp_path, recorder):
+    make_folder(tmp_path / "a" / "b")
+    assert [path for what, path in recorder.calls if what == "sync"] == [tmp_path, tmp_path / "a"]

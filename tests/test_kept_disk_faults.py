@@ -1,0 +1,69 @@
+"""Rows that are kept for a redo, on a disk that is full, read-only, or fails at any step: the attempt fails, and names the file."""
+
+import pyarrow as pa
+import pytest
+
+from onceforall.errors import AttemptFailedError
+from onceforall.kept import KeptFile, forget, read_kept
+from onceforall.sink import TaskAttempt
+from onceforall.testing import failpoints
+from support.disks import small_disk
+
+ATTEMPT = TaskAttempt("query", "out", 1, 7, 0, 2, 5)
+NAME = "1.7/0-2-5.arrow"
+
+
+@pytest.fixture
+def disk(tmp_path):
+    with small_disk(tmp_path / "disk") as made:
+        yield made
+
+
+@pytest.fixture
+def armed(monkeypatch):
+    def arm(specification):
+        monkeypatch.setattr(failpoints, "_failpoints", failpoints._Failpoints(specification, None))
+
+    yield arm
+    monkeypatch.setattr(failpoints, "_failpoints", None)
+
+
+def rows(count=10):
+    return pa.RecordBatch.from_pydict({"n": pa.array(range(count), pa.int64())})
+
+
+def kept(folder, attempt=ATTEMPT):
+    file = KeptFile(str(folder), attempt)
+    try:
+        file.add(rows())
+        return file.finish()
+    finally:
+        file.discard()
+
+
+def test_a_full_disk_fails_the_attempt_and_the_next_one_keeps_its_rows(disk):
+    folder = disk.root / "rows"
+    disk.fill()
+    with pytest.raises(AttemptFailedError, match=f"{folder}/{NAME}: No space left on device"):
+        kept(folder)
+    disk.free()
+    again = TaskAttempt("query", "out", 1, 7, 0, 2, 6)
+    assert list(read_kept(str(folder), kept(folder, again))) == [rows()]
+    forget(folder, 7)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_read_only_disk_fails_the_attempt(disk):
+    folder = disk.root / "rows"
+    with disk.read_only(), pytest.raises(AttemptFailedError, match=f"{folder}/{NAME}: Read-only file system"):
+        kept(folder)
+
+
+@pytest.mark.parametrize("step", ["file_made", "added", "finish.written", "finish.synced", "finish.folders_synced"])
+def test_an_error_at_a_step_fails_the_attempt(tmp_path, armed, step):
+    armed(f"kept.{step}=error:EIO")
+    with pytest.raises(AttemptFailedError, match=f"{tmp_path}/{NAME}: Input/output error"):
+        kept(tmp_path)
+    armed("")
+    forget(tmp_path, 7)
+    assert list(tmp_path.iterdir()) == []
