@@ -1,0 +1,167 @@
+"""The check of sinks that nobody writes to any more: after the last fault is mended, the last run has ended, and readers have caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onceforall.testing.checker import findings
+from onceforall.testing.checker.findings import Report, SinkCounts, Violation, examples
+from onceforall.testing.checker.looking import Look, look, order_of
+from onceforall.testing.checker.rows import Numbers, Rows
+from onceforall.testing.checker.truth import Truth
+
+Truths = Truth | Mapping[str, Truth]
+"""One truth for all sinks, or one per sink where a sink gets other rows than the rest."""
+
+
+def check_quiet(
+    truth: Truths,
+    views: Mapping[str, Rows],
+    decided: Collection[int],
+    leftovers: Mapping[str, Sequence[str]] | None = None,
+    *,
+    one_lane_per_key: bool = True,
+) -> Report:
+    """Compare what is in the sinks, when all is quiet, with what must be there.
+
+    Args:
+        truth: what the input must leave in the sinks.
+        views: all rows that a new reader finds, by sink.
+        decided: the batches that are decided; each must be whole in every sink, and no row of another one in any.
+        leftovers: what observers found that should not be there any more, by sink.
+        one_lane_per_key: whether all rows of a key must stand in one lane; not so after a topic got more partitions.
+
+    Returns:
+        The numbers of each sink, and every violation. It is not ``ok`` when a sink has no row at all, or there is none.
+    """
+    left = leftovers or {}
+    looks = {sink: look(truth_of(truth, sink), rows, decided) for sink, rows in views.items()}
+    counts, violations = {}, list(_nothing_read(looks))
+    for sink, seen in looks.items():
+        each = truth_of(truth, sink)
+        order = order_of(each, views[sink], seen)
+        counts[sink] = _counts(seen, len(order.later), len(left.get(sink, ())))
+        violations += _of_rows(sink, each, seen)
+        violations += _of_order(sink, each.ids_at(order.later), order.scattered if one_lane_per_key else order.scattered[:0])
+    violations += _disagreements(looks)
+    violations += [Violation(findings.LEFTOVER, sink, _list(texts)) for sink, texts in left.items() if texts]
+    return Report(counts, tuple(violations))
+
+
+def check_state(state: Mapping[str, Any], expected: Mapping[str, Any], output: Mapping[str, Any]) -> tuple[Violation, ...]:
+    """Compare a stateful query's state with its output and with what the input implies.
+
+    Args:
+        state: what the state store has, by key.
+        expected: what the input implies, by key.
+        output: the last that the output says, by key.
+
+    Returns:
+        A violation for each of the two that differs; one for nothing read where there is nothing to compare.
+    """
+    if not expected or not state:
+        return (Violation(findings.NOTHING_READ, "", "no state was read, or none is expected, so nothing was checked"),)
+    found = []
+    for name, other in (("the input implies", expected), ("the output says", output)):
+        differing = sorted(key for key in {*state, *other} if state.get(key) != other.get(key))
+        if differing:
+            key = differing[0]
+            text = f"{len(differing)} keys differ, first {key}: the state is {state.get(key)!r}, and {name} {other.get(key)!r}"
+            found.append(Violation(findings.STATE, "", text))
+    return tuple(found)
+
+
+def truth_of(truth: Truths, sink: str) -> Truth:
+    """Return a sink's truth."""
+    return truth if isinstance(truth, Truth) else truth[sink]
+
+
+def _counts(seen: Look, misordered: int, leftovers: int) -> SinkCounts:
+    return SinkCounts(
+        records=seen.records,
+        expected=int(seen.sizes.sum()),
+        lost=int((seen.sizes - seen.present).sum()),
+        duplicated=len(seen.kept) - int(np.count_nonzero(seen.counts)),
+        alien=len(seen.alien) + len(seen.undecided),
+        wrong=len(seen.wrong),
+        torn=len(seen.partial),
+        misordered=misordered,
+        leftovers=leftovers,
+    )
+
+
+def _nothing_read(looks: Mapping[str, Look]) -> list[Violation]:
+    if not looks:
+        return [Violation(findings.NOTHING_READ, "", "no sink was read, so nothing was checked")]
+    return [
+        Violation(findings.NOTHING_READ, sink, "no row was read, so nothing was checked")
+        for sink, seen in looks.items()
+        if not seen.records
+    ]
+
+
+def _of_rows(sink: str, truth: Truth, seen: Look) -> list[Violation]:
+    found = []
+    lost = lost_ordinals(truth, seen)
+    if len(lost):
+        text = f"{len(lost)} rows, ids {examples(truth.ids_at(lost))}, of the batches {examples(seen.missing)}"
+        found.append(Violation(findings.LOST, sink, text))
+    if len(seen.partial):
+        found.append(Violation(findings.TORN, sink, f"only a part of the batches {examples(seen.partial)} is there"))
+    if len(seen.duplicated):
+        extra = int(seen.counts[seen.counts > 1].sum()) - len(seen.duplicated)
+        text = f"{extra} rows more than once, ids {examples(truth.ids_at(seen.duplicated))}, of the batches "
+        text += examples(np.unique(truth.batches_at(seen.duplicated)))
+        found.append(Violation(findings.DUPLICATED, sink, text))
+    return found + strangers(sink, truth, seen)
+
+
+def strangers(sink: str, truth: Truth, seen: Look) -> list[Violation]:
+    """Return violations for rows that should not be there at all, or not like this."""
+    found = []
+    if len(seen.alien):
+        found.append(Violation(findings.ALIEN, sink, f"{len(seen.alien)} rows that no input has, ids {examples(seen.alien)}"))
+    if len(seen.undecided):
+        batches = np.unique(truth.batches_at(seen.undecided))
+        text = f"{len(seen.undecided)} rows of the batches {examples(batches)}, which nobody decided, ids "
+        found.append(Violation(findings.UNDECIDED, sink, text + examples(truth.ids_at(seen.undecided))))
+    if len(seen.wrong):
+        text = f"{len(seen.wrong)} rows under another key than their input's, ids {examples(seen.wrong)}"
+        found.append(Violation(findings.WRONG_KEY, sink, text))
+    return found
+
+
+def lost_ordinals(truth: Truth, seen: Look) -> Numbers:
+    """Return the ordinals of required rows that aren't there."""
+    absent = np.flatnonzero(seen.counts == 0) + seen.base
+    required = np.isin(truth.batches_at(absent), seen.missing)
+    return absent[required]
+
+
+def _of_order(sink: str, ids: Any, scattered: Any) -> list[Violation]:
+    found = []
+    if len(ids):
+        text = f"{len(ids)} rows stand behind later rows of their key, ids {examples(ids)}"
+        found.append(Violation(findings.MISORDERED, sink, text))
+    if len(scattered):
+        text = f"{len(scattered)} keys stand in more than one lane each, so that they have no order: {examples(scattered)}"
+        found.append(Violation(findings.MISORDERED, sink, text))
+    return found
+
+
+def _list(texts: Sequence[str]) -> str:
+    return f"{len(texts)}: {examples(np.asarray(texts, np.str_))}"
+
+
+def _disagreements(looks: Mapping[str, Look]) -> list[Violation]:
+    """Compare, batch by batch, which sinks have it wholly. A sink that must have no row of it has it."""
+    found = []
+    for (one, first), (other, second) in zip(list(looks.items())[:-1], list(looks.items())[1:], strict=True):
+        differing = np.setxor1d(first.missing, second.missing)
+        if len(differing):
+            text = f"the batches {examples(differing)} are whole in one of the sinks {one} and {other} only"
+            found.append(Violation(findings.DISAGREEING, "", text))
+    return found

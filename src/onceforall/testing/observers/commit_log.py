@@ -1,0 +1,86 @@
+"""Reads a query's commit log, and Spark's own, beside a query that runs or after its end; writes nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from onceforall import checkpoint as spark_checkpoint
+from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.errors import CommitLogError
+from onceforall.testing.checker import LogView
+
+_TRIES = 20
+
+
+class CommitLogObserver:
+    """An observer of the logs of one checkpoint. Another run may claim, decide, seal and clean while it reads.
+
+    Args:
+        checkpoint: the checkpoint's folder.
+        first_batch: the first batch that the query writes: not 0 where a plain query's checkpoint was taken over.
+    """
+
+    def __init__(self, checkpoint: str | os.PathLike[str], *, first_batch: int = 0) -> None:
+        self._checkpoint = spark_checkpoint.local_path(os.fspath(checkpoint))
+        self._first_batch = first_batch
+
+    def __repr__(self) -> str:
+        return f"CommitLogObserver({str(self._checkpoint)!r})"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint's folder."""
+        return self._checkpoint
+
+    def query_id(self) -> str | None:
+        """Return Spark's query id; None before the first start."""
+        return spark_checkpoint.query_id(self._checkpoint)
+
+    def decided(self) -> range:
+        """Return the batches that are decided by now: a few reads, however long the log is.
+
+        Raises:
+            CommitLogError: the log can't be read.
+        """
+        for attempt in range(_TRIES):
+            log = self._open()
+            if log is None:
+                return range(self._first_batch, self._first_batch)
+            try:
+                decided = log.look().decided
+            except CommitLogError:
+                # A run that seals and cleans while this reads may leave a reader behind; a damaged log stays damaged.
+                if attempt == _TRIES - 1:
+                    raise
+                continue
+            return range(self._first_batch, self._first_batch if decided is None else decided.commit.batch + 1)
+        raise AssertionError
+
+    def view(self) -> LogView:
+        """Return all entries that are there; meant for a log to which nobody writes.
+
+        Raises:
+            CommitLogError: the log can't be read.
+        """
+        log = self._open()
+        newest = None if log is None else log.newest_generation()
+        if log is None or newest is None:
+            return LogView({})
+        chains = {generation: log.entries(generation) for generation in range(newest + 1)}
+        return LogView({generation: chain for generation, chain in chains.items() if chain})
+
+    def spark_committed(self) -> int:
+        """Return the last batch in Spark's own commit log, or -1."""
+        return spark_checkpoint.last_committed(self._checkpoint)
+
+    def spark_planned(self) -> int:
+        """Return the last batch in Spark's offset log, or -1."""
+        return spark_checkpoint.last_planned(self._checkpoint)
+
+    def _open(self) -> CommitLog | None:
+        home = self._checkpoint / spark_checkpoint.LOG_FOLDER
+        if not home.is_dir():
+            return None
+        bound = binding.find(LocalStore(home))
+        return None if bound is None else CommitLog(bound.store, first_generation=bound.first_generation)

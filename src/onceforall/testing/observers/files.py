@@ -1,0 +1,139 @@
+"""Reads a folder of ``FileSink`` by its manifests, and finds what lies there beside the committed files."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+
+from onceforall.errors import SinkUnavailableError
+from onceforall.protocol.names import sink_code
+from onceforall.sinks.files.layout import HOME, STAGING, local_folder
+from onceforall.sinks.files.reading import CommittedBatch, CommittedFiles, read_files
+from onceforall.testing.checker import NO_ROWS, Rows
+from onceforall.testing.checker.rows import Array
+from onceforall.testing.observers.base import Ids, decoded, joined
+
+
+class FileObserver:
+    """An observer of one folder.
+
+    A committed file never changes, so a look opens only files of batches that no look before had. For a check when all is quiet take a
+    new observer, which opens every file.
+
+    Args:
+        path: the sink's folder.
+        column: the column with the ids.
+        key_column: the column with the keys; None: keys are not looked at.
+        query_id: only this query's batches; None: all.
+        sink: only those of the sink of this name; None: all.
+        ids: how ids are read.
+        keys: how keys are read.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        column: str = "value",
+        key_column: str | None = "key",
+        query_id: str | None = None,
+        sink: str | None = None,
+        ids: Ids = "numbers",
+        keys: Ids = "numbers",
+    ) -> None:
+        self._root = local_folder(path)
+        self._column = column
+        self._key_column = key_column
+        self._query_id = query_id
+        self._sink = sink
+        self._id_kind: Ids = ids
+        self._key_kind: Ids = keys
+        self._known: dict[tuple[str, str, int, frozenset[str]], tuple[Array, Array | None]] = {}
+
+    def __repr__(self) -> str:
+        return f"FileObserver({str(self._root)!r})"
+
+    def rows(self) -> Rows:
+        """Return all rows of committed batches; none where nothing was ever written.
+
+        Raises:
+            SinkUnavailableError: the folder or a file can't be read.
+            CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged.
+        """
+        parts = []
+        for batch in self._batches():
+            mark = batch.query_id, batch.sink, batch.files.batch, batch.files.attempts
+            if mark not in self._known:
+                self._known[mark] = self._read(batch)
+            parts.append(self._known[mark])
+        if not parts:
+            return NO_ROWS
+        keys = joined([keys for _, keys in parts if keys is not None], self._key_kind)
+        return Rows(joined([ids for ids, _ in parts], self._id_kind), keys=None if self._key_column is None else keys)
+
+    def attempts(self) -> dict[int, frozenset[str]]:
+        """Return, by batch, the names of the task attempts whose rows a reader sees; see ``checker.check_log``.
+
+        Raises:
+            The errors of ``rows``.
+        """
+        return {batch.files.batch: batch.files.attempts for batch in self._batches()}
+
+    def leftovers(self) -> list[str]:
+        """Return what lies in the folder and is neither a committed file nor a manifest: temp files, staging folders, data files without a manifest.
+
+        Raises:
+            SinkUnavailableError: the folder can't be read.
+        """
+        staging = self._root / STAGING
+        found = [Path(folder, name) for folder, _, names in os.walk(self._root) for name in names]
+        # What was committed while the folder was walked through is known by now.
+        known = {self._root / file.path for batch in self._all_batches() for file, _ in batch.files.files}
+        stray = [path for path in found if path not in known and not _is_kept(path.relative_to(self._root).parts)]
+        folders = sorted(path for path in staging.iterdir() if path.is_dir()) if staging.is_dir() else []
+        inside = Counter(path.parent for path in stray)
+        left = [f"staging folder {folder.name} with {inside[folder]} files" for folder in folders]
+        return left + [
+            f"file {path.relative_to(self._root)}" for path in sorted(stray) if path.parent not in folders and path.exists()
+        ]
+
+    def close(self) -> None:
+        """Forget what was read."""
+        self._known.clear()
+
+    def _batches(self) -> list[CommittedBatch]:
+        code = None if self._sink is None else sink_code(self._sink)
+        wanted = self._all_batches()
+        return [each for each in wanted if self._query_id in {None, each.query_id} and code in {None, each.sink}]
+
+    def _all_batches(self) -> tuple[CommittedBatch, ...]:
+        if not (self._root / HOME).is_dir():
+            return ()
+        try:
+            return read_files(self._root).batches
+        except OSError as error:
+            raise SinkUnavailableError(f"The folder {self._root} can't be read: {error.strerror}. Mend that.") from error
+
+    def _read(self, batch: CommittedBatch) -> tuple[Array, Array | None]:
+        try:
+            table = CommittedFiles(self._root, [batch]).to_arrow()
+        except OSError as error:
+            raise SinkUnavailableError(
+                f"Batch {batch.files.batch} in {self._root} can't be read: {error}. A committed file is missing or damaged."
+            ) from error
+        ids = _column(table, self._column, self._id_kind)
+        return ids, None if self._key_column is None else _column(table, self._key_column, self._key_kind)
+
+
+def _column(table: pa.Table, name: str, how: Ids) -> Array:
+    if table.num_rows == 0:
+        return joined([], how)
+    return decoded(table.column(name).to_pylist(), how)
+
+
+def _is_kept(parts: tuple[str, ...]) -> bool:
+    """Tell whether a file is one of those that the sink keeps in its own folder."""
+    return parts[0] == HOME and not (len(parts) > 1 and parts[1] == "staging") and not parts[-1].endswith(".tmp")

@@ -1,0 +1,219 @@
+"""Reads a topic at ``read_committed``, from where the last look stopped, and what open transactions leave behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from onceforall.errors import MissingExtraError, SinkUnavailableError
+from onceforall.sinks.kafka.names import parse_name
+from onceforall.testing.checker import Rows
+from onceforall.testing.checker.rows import Array
+from onceforall.testing.observers.base import Ids, decoded, joined
+
+_READ_AT_ONCE = 20_000
+# It waits that long whenever fewer records come.
+_READ_FOR_S = 0.02
+_ANSWER_S = 10.0
+
+
+class KafkaObserver:
+    """An observer of one topic; record values are ids, and record keys are keys.
+
+    A look reads on from where the one before stopped, up to the last stable offset of each partition, and has all that was read so far. A
+    topic that lost what was read is read again from its beginning. For a check when all is quiet take a new observer, which reads everything.
+
+    Args:
+        bootstrap_servers: as in librdkafka's option.
+        topic: the topic.
+        security: librdkafka's options ``security.protocol``, ``sasl.*``, ``ssl.*``, as for ``KafkaSink``.
+        query_id: the query whose open transactions are left over; a function that returns it (None: not yet known); None: any query's of
+            onceforall in this cluster.
+        ids: how values are read.
+        keys: how keys are read; None: not at all.
+        deadline_s: how long a look may take, in seconds.
+
+    Raises:
+        MissingExtraError: confluent-kafka is not installed.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        *,
+        security: Mapping[str, Any] | None = None,
+        query_id: str | Callable[[], str | None] | None = None,
+        ids: Ids = "numbers",
+        keys: Ids | None = "numbers",
+        deadline_s: float = 30.0,
+    ) -> None:
+        self._servers = bootstrap_servers
+        self._topic = topic
+        self._security = dict(security or {})
+        self._query_id = query_id
+        self._ids: Ids = ids
+        self._key_kind = keys
+        self._deadline_s = deadline_s
+        self._kafka: Any = _confluent_kafka()
+        self._consumer: Any = None
+        self._admin: Any = None
+        self._coordinators: Any = None
+        self._forget()
+
+    def __repr__(self) -> str:
+        return f"KafkaObserver({self._servers!r}, {self._topic!r})"
+
+    def rows(self) -> Rows:
+        """Return all records that a reader at ``read_committed`` has seen by now.
+
+        Raises:
+            SinkUnavailableError: a partition can't be read to its end within the deadline.
+        """
+        end = time.monotonic() + self._deadline_s
+        try:
+            unfinished = self._assign()
+            while unfinished:
+                if time.monotonic() > end:
+                    raise SinkUnavailableError(
+                        f"Topic {self._topic}: the partitions {sorted(unfinished)} could not be read to their end in {self._deadline_s:g} s. "
+                        "See that every broker runs."
+                    )
+                self._take(self._consumer.consume(_READ_AT_ONCE, timeout=_READ_FOR_S), unfinished)
+        except self._kafka.KafkaException as error:
+            raise SinkUnavailableError(f"Topic {self._topic} can't be read: {error}. See that the brokers run.") from error
+        lanes = [np.full(len(ids), lane, np.int64) for lane, ids, _, _ in self._parts]
+        return Rows(
+            joined([ids for _, ids, _, _ in self._parts], self._ids),
+            joined(lanes, "numbers"),
+            joined([positions for _, _, positions, _ in self._parts], "numbers"),
+            None if self._key_kind is None else joined([keys for _, _, _, keys in self._parts], self._key_kind),
+        )
+
+    def leftovers(self) -> list[str]:
+        """Return what open transactions hide in each partition, and the query's open transactions in the cluster.
+
+        Raises:
+            SinkUnavailableError: a broker does not answer.
+        """
+        stable, written = self._end_offsets(committed=True), self._end_offsets(committed=False)
+        found = [
+            f"partition {p} of {self._topic}: {written[p] - stable[p]} offsets from {stable[p]} on behind an open transaction"
+            for p in sorted(written)
+            if stable[p] < written[p]
+        ]
+        return found + [f"open transaction {name}" for name in self._open_transactions()]
+
+    def close(self) -> None:
+        """Release connections."""
+        if self._consumer is not None:
+            self._consumer.close()
+        if self._coordinators is not None:
+            self._coordinators.close()
+        self._consumer = self._coordinators = self._admin = None
+
+    def _forget(self) -> None:
+        self._next: dict[int, int] = {}
+        self._parts: list[tuple[int, Array, Array, Array]] = []
+
+    def _options(self) -> dict[str, Any]:
+        from onceforall.sinks.kafka.security import resolved
+
+        return {"bootstrap.servers": self._servers, "log_level": 2, **resolved(self._security, {})}
+
+    def _assign(self) -> set[int]:
+        """Go on where the last look ended; librdkafka tells each partition's end once per assignment."""
+        if self._consumer is None:
+            self._consumer = self._kafka.Consumer(
+                {
+                    **self._options(),
+                    "group.id": "onceforall-observer",
+                    "isolation.level": "read_committed",
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "auto.offset.reset": "error",
+                    "fetch.wait.max.ms": 20,
+                }
+            )
+        partitions = self._partitions(self._consumer)
+        self._consumer.assign([self._kafka.TopicPartition(self._topic, p, self._next.get(p, 0)) for p in partitions])
+        return set(partitions)
+
+    def _partitions(self, client: Any) -> list[int]:
+        found = client.list_topics(self._topic, timeout=min(_ANSWER_S, self._deadline_s)).topics[self._topic]
+        if found.error is not None or not found.partitions:
+            raise SinkUnavailableError(f"Topic {self._topic} can't be looked up: {found.error}. See that it was created.")
+        return sorted(found.partitions)
+
+    def _take(self, messages: list[Any], unfinished: set[int]) -> None:
+        """Keep records, and note which partitions have come to their end."""
+        self._keep([message for message in messages if message.error() is None])
+        codes = self._kafka.KafkaError
+        for message in messages:
+            error = message.error()
+            if error is None:
+                continue
+            if error.code() == codes._PARTITION_EOF:  # noqa: SLF001  its public name
+                # Behind what is there, and behind the markers that no reader is given.
+                self._next[message.partition()] = message.offset()
+                unfinished.discard(message.partition())
+            elif error.code() in {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
+                self._forget()
+                unfinished |= self._assign()
+                return
+            elif error.fatal() or (not error.retriable() and error.code() > 0):
+                raise self._kafka.KafkaException(error)
+
+    def _keep(self, messages: list[Any]) -> None:
+        records: dict[int, list[Any]] = {}
+        for message in messages:
+            records.setdefault(message.partition(), []).append(message)
+        for partition, found in records.items():
+            positions = np.fromiter((message.offset() for message in found), np.int64, len(found))
+            keys = decoded([message.key() for message in found], self._key_kind) if self._key_kind else positions
+            self._parts.append((partition, decoded([message.value() for message in found], self._ids), positions, keys))
+            self._next[partition] = int(positions[-1]) + 1
+
+    def _end_offsets(self, *, committed: bool) -> dict[int, int]:
+        from confluent_kafka import admin
+
+        api: Any = admin
+        if self._admin is None:
+            self._admin = api.AdminClient(self._options())
+        levels = self._kafka.IsolationLevel
+        level = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
+        try:
+            wanted = [self._kafka.TopicPartition(self._topic, p) for p in self._partitions(self._admin)]
+            latest = {each: api.OffsetSpec.latest() for each in wanted}
+            answers: Mapping[Any, Future[Any]] = self._admin.list_offsets(
+                latest, isolation_level=level, request_timeout=_ANSWER_S
+            )
+            return {each.partition: int(answer.result().offset) for each, answer in answers.items()}
+        except self._kafka.KafkaException as error:
+            raise SinkUnavailableError(
+                f"The ends of topic {self._topic} can't be read: {error}. See that the brokers run."
+            ) from error
+
+    def _open_transactions(self) -> list[str]:
+        from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
+        from onceforall.sinks.kafka.secure_connections import Access
+
+        query_id = self._query_id() if callable(self._query_id) else self._query_id
+        if callable(self._query_id) and query_id is None:
+            return []
+        if self._coordinators is None:
+            self._coordinators = CoordinatorClient(self._servers, access=Access(self._security))
+        parsed = {name: parse_name(name) for name in self._coordinators.open_transactions()}
+        return [name for name, parts in parsed.items() if parts is not None and query_id in {None, parts[1].query_id}]
+
+
+def _confluent_kafka() -> Any:
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise MissingExtraError("confluent-kafka", "kafka") from error
+    return confluent_kafka
