@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onceforall.commit_log import CommitLog
+from onceforall.commit_log.log import Claimed
 from onceforall.coordinator import Coordinator
 from onceforall.protocol import decisions as do
 from onceforall.protocol import due_sweeps, machine
@@ -12,7 +13,9 @@ from onceforall.protocol import events as saw
 from onceforall.protocol.history import EMPTY, History, fold
 from onceforall.protocol.machine import TRANSITIONS, Phase, Transition
 from onceforall.protocol.sweeping import Sweep
-from simulation.kafka import SimulatedSink
+from onceforall.testing.simulator.kafka import SimulatedKafkaSink
+from onceforall.testing.simulator.staged import Database, Files, StagedSystem
+from onceforall.testing.simulator.systems import QUERY
 
 
 def _row(patch, phase, event, apply, *to):
@@ -54,7 +57,7 @@ def a_sweep_takes_newer_generations(patch):
 def a_sink_spares_only_its_own(patch):
     def sweeps(run, spared, *, own):
         names = {sink: frozenset(c["name"] for c in spared.get(sink, ())) for sink in run.config.sinks}
-        return {sink: Sweep("query", sink, run.generation, own, names[sink]) for sink in run.config.sinks}
+        return {sink: Sweep(QUERY, sink, run.generation, own, names[sink]) for sink in run.config.sinks}
 
     patch.setattr(due_sweeps, "_sweeps", sweeps)
 
@@ -62,7 +65,7 @@ def a_sink_spares_only_its_own(patch):
 def own_leftovers_are_swept_at_the_decision(patch):
     def decided(run, event):
         after, decisions = machine._decided(run, event)
-        return after, (do.SweepOwn(machine._own_sweeps(run, {})), *decisions)
+        return after, (do.SweepOwn(machine.own_sweeps(run, {})), *decisions)
 
     _row(patch, Phase.DECIDING, saw.DecisionAppended, decided)
 
@@ -129,6 +132,17 @@ def a_fenced_append_counts_as_done(patch):
     patch.setattr(Coordinator, "_executors", {**Coordinator._executors, do.AppendCommit: (append_commit, "append_commit")})
 
 
+def names_are_counted_anew_in_each_batch(patch):
+    def prepared(run, event):
+        return machine._prepared(run, replace(event, attempts_lost=False))
+
+    for phase in (Phase.WRITING, Phase.WRITING_KEPT):
+        _row(patch, phase, saw.WritesPrepared, prepared)
+
+
+names_are_counted_anew_in_each_batch.options = {"kinds": ("kafka",), "partitions": 2, "batches": 4}
+
+
 def a_redo_writes_every_task_again(patch):
     def lost_fenced(run, event):
         after, decisions = machine._lost_fenced(run, event)
@@ -160,7 +174,56 @@ def what_is_committed_counts_as_lost(patch):
     def outcome(sink, committable):
         return "aborted"
 
-    patch.setattr(SimulatedSink, "_outcome", outcome)
+    patch.setattr(SimulatedKafkaSink, "_outcome", outcome)
+
+
+def a_database_forgets_its_marker(patch):
+    """Not the library's code: the simulated sinks are what they claim to be only if the checks see it when they aren't."""
+
+    def complete(system, batch, committables):
+        for committable in committables:
+            if committable["name"] in system.staged:
+                system.show(system.staged[committable["name"]])
+        return []
+
+    patch.setattr(Database, "complete", complete)
+
+
+def a_second_link_is_another_file(patch):
+    def complete(system, batch, committables):
+        for committable in committables:
+            if committable["name"] in system.staged:
+                system.show(system.staged[committable["name"]])
+        return []
+
+    patch.setattr(Files, "complete", complete)
+
+
+def staging_is_shared_by_attempts(patch):
+    from onceforall.testing.simulator import staged
+
+    class Nameless(staged.TransactionName):
+        def __new__(cls, query, code, generation, batch, write, partition, incarnation, slot):
+            return super().__new__(cls, query, code, generation, batch, write, partition, 0, 0)
+
+    patch.setattr(staged, "TransactionName", Nameless)
+
+
+def what_is_left_is_not_swept(patch):
+    patch.setattr(StagedSystem, "left_over", lambda system: [])
+    patch.setattr(SimulatedKafkaSink, "recover", lambda sink, sweep: 0)
+
+
+def a_claim_that_was_only_read_is_built_on(patch):
+    def claim(log, claim):
+        newest = log.newest_generation()
+        generation = log._first if newest is None else newest + 1
+        while not log._create(generation, 0, claim).ours:
+            generation += 1
+        log._lengths[generation] = 1
+        return Claimed(generation, log._chains.read(generation - 1, 0).entry if generation else None)
+
+    patch.setattr(CommitLog, "claim", claim)
 
 
 def recovery_does_not_complete(patch):
@@ -188,7 +251,13 @@ MUTANTS = [
     a_decided_batch_is_written_again,
     a_fenced_append_counts_as_done,
     recovery_does_not_complete,
+    names_are_counted_anew_in_each_batch,
     a_redo_writes_every_task_again,
     a_redo_is_committed_under_the_old_decision,
     what_is_committed_counts_as_lost,
+    a_database_forgets_its_marker,
+    a_second_link_is_another_file,
+    staging_is_shared_by_attempts,
+    what_is_left_is_not_swept,
+    a_claim_that_was_only_read_is_built_on,
 ]

@@ -99,7 +99,7 @@ class Chains:
     def decode(self, generation: int, index: int, content: bytes) -> Envelope:
         """Return the entry that the content of this key is; errors as those of ``read``."""
         where = self.describe(generation, index)
-        envelope = decode(content, where=where, generation=generation, index=index)
+        envelope = self._envelope(content, where, generation, index)
         if isinstance(envelope.entry, Claim) != (index == 0):
             raise ForeignEntryError(
                 f"{where} is a {envelope.entry.kind} entry: entry 0 of a chain is its CLAIM, and no other is. {RESTORE}"
@@ -117,7 +117,7 @@ class Chains:
         content = self.store.read(key)
         if content is None:
             return None
-        envelope = decode(content, where=self.store.describe(key), generation=generation, index=None)
+        envelope = self._envelope(content, self.store.describe(key), generation, None)
         if not isinstance(envelope.entry, Seal):
             raise ForeignEntryError(f"{self.store.describe(key)} is a {envelope.entry.kind} entry and not a SEAL. {RESTORE}")
         return End(envelope.index, envelope.entry)
@@ -195,6 +195,9 @@ class Chains:
         envelopes = (self.read(generation, index) for index in listed if index < end.index)
         below = [(e.index, e.entry) for e in envelopes if e is not None and not isinstance(e.entry, Seal)]
         return [*below, (end.index, end.seal)]
+
+    def _envelope(self, content: bytes, where: str, generation: int, index: int | None) -> Envelope:
+        return decode(content, where=where, generation=generation, index=index)
 
     def _forward(self, generation: int, index: int) -> list[tuple[int, Entry]]:
         """Return the entries from an index on, up to the first that is absent."""

@@ -63,7 +63,7 @@ def redo_of(lost: Iterable[Lost], *, durable: bool) -> Redo | None:
 def merged(commit: Commit, redo: Redo, again: Mapping[str, tuple[Committable, ...]]) -> Commit:
     """Return the decision that replaces ``commit``: the same rows, with new transactions in the place of the lost ones."""
     committables = {}
-    for sink in {*commit.committables, *again}:
+    for sink in sorted({*commit.committables, *again}):
         gone = {str(c["name"]) for c in redo.lost.get(sink, ())}
         stay = tuple(c for c in commit.committables.get(sink, ()) if str(c["name"]) not in gone)
         committables[sink] = stay + tuple(again.get(sink, ()))

@@ -1,0 +1,244 @@
+"""Real coordinators over real commit logs, in a world whose every operation is a step of a schedule.
+
+Drivers run the production code: ``Coordinator``, the transition table, ``CommitLog``. Simulated are the store, the systems behind the sinks
+(``kafka``, ``staged``), Spark (its commit log is a number), the tasks, and the clock. A driver can be crashed or left standing in front of any
+operation, be it a read of the log or one EndTxn of many, and its tasks go on without it.
+
+**Checked at every operation**
+
+- What becomes visible is in the newest decision of its batch, and every earlier batch is complete on every sink: so nothing undecided or aborted
+  is ever seen, and the sinks are apart by one decided batch at the most.
+- No partition of a batch becomes visible twice, and what a reader has seen between two moves stays.
+- Nothing decided is aborted, but by the system's own time-out.
+- Nothing follows a SEAL, no generation is claimed above a gap, an entry is durable once: a create without an answer has one outcome.
+- A permit names a COMMIT that is durable.
+- A batch is neither written nor passed over before the one before it is complete and has its DONE; Spark's own log never jumps.
+- Two transactions never share a place or an open id.
+- A driver ends only in a way that its errors' docstrings allow.
+
+**Checked after healing** (``simulation.Simulation.heal``): a fresh driver without faults comes to its end; every batch is visible once in every sink, from the very
+attempts that its newest decision names, whatever was lost on the way; nothing of ours is left over.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from onceforall.commit_log.envelope import Envelope
+from onceforall.protocol.entries import Claim, Commit, Done, Seal
+from onceforall.testing.simulator.kafka import Cluster
+from onceforall.testing.simulator.staged import Database, Files
+from onceforall.testing.simulator.store import RememberingChains, SimulatedStore
+from onceforall.testing.simulator.strands import point
+from onceforall.testing.simulator.systems import Owner, System, Task
+from onceforall.testing.simulator.violation import Violation
+
+
+class SparkConflictError(Exception):
+    """Another run has written this entry of Spark's commit log."""
+
+
+KINDS: dict[str, type[System]] = {"kafka": Cluster, "database": Database, "files": Files}
+"""The kinds of system that a world can have behind its sinks."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The size of a world, and what may happen in it.
+
+    Attributes:
+        batches: how many Spark has.
+        partitions: tasks per sink and batch.
+        kinds: the kind of each sink, out of ``KINDS``.
+        generations: how many drivers a schedule starts before healing.
+        timeouts: so many transactions of Kafka's kind are aborted by their system, at any time.
+        timeout_ms: the transaction timeout of Kafka's kind by the world's clock; None: never.
+        expiries: so many idle ids are forgotten by their system.
+        stateful: the query replays a decided batch.
+        roll_after_entries: a run goes on in a new generation when its chain is that long.
+        slots_restart: transactional ids count the tasks of each batch from the start, also after a batch that lost a task attempt (a bug).
+        durable: rows are kept until their batch is complete.
+        real_bytes: the log's entries are written as in production, JSON with a checksum; else under a short name.
+    """
+
+    batches: int = 3
+    partitions: int = 2
+    kinds: tuple[str, ...] = ("kafka",)
+    generations: int = 4
+    timeouts: int = 1
+    timeout_ms: int | None = None
+    expiries: int = 0
+    stateful: bool = False
+    roll_after_entries: int = 1000
+    slots_restart: bool = False
+    durable: bool = False
+    real_bytes: bool = True
+
+
+class Faults(Protocol):
+    """Says what happens to requests."""
+
+    def take(self, kind: str) -> str | None:
+        """Return what happens to the next request of this kind: None, or ``before``, ``after``, ``late`` and the like."""
+
+
+class NoFaults:
+    """Everything is answered."""
+
+    def take(self, kind: str) -> str | None:  # noqa: ARG002
+        """None."""
+        return None
+
+
+def no_whims(_whim: str) -> bool:
+    """Nothing out of the ordinary."""
+    return False
+
+
+def first(_count: int) -> int:
+    """Take the first of so many."""
+    return 0
+
+
+class SimulatedWorld:
+    """What all drivers share, and the invariants.
+
+    Attributes:
+        batches: how many there are by now.
+        spark: the last batch in Spark's own commit log.
+        now_ms: the clock.
+        decided: (sink, owner) of everything that a durable COMMIT ever named.
+        standing: by batch, what its newest decision names.
+        commits: generation and index of the durable COMMITs.
+        aborts: by (sink, owner), who aborted it.
+        lost: what was decided, and then aborted by its system.
+        fault_counts: how often each kind of fault happened.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        faults: Faults | None = None,
+        whims: Callable[[str], bool] = no_whims,
+        choose: Callable[[int], int] = first,
+    ) -> None:
+        self.options = options
+        self.faults: Faults = faults or NoFaults()
+        self.whims = whims
+        self.choose = choose
+        self.store = SimulatedStore(self)
+        self.systems: dict[str, System] = {f"s{i}": KINDS[kind](f"s{i}", self) for i, kind in enumerate(options.kinds)}
+        self.batches = options.batches
+        self.spark = -1
+        self.now_ms = 0
+        self.tasks: list[Task] = []
+        self.decided: set[tuple[str, Owner]] = set()
+        self.standing: dict[int, set[tuple[str, Owner]]] = {}
+        self.commits: set[tuple[int, int]] = set()
+        self.digests: dict[int, int] = {}
+        self.done: set[int] = set()
+        self.claimed: set[int] = set()
+        self.sealed: set[int] = set()
+        self.aborts: dict[tuple[str, Owner], str] = {}
+        self.lost: set[tuple[str, Owner]] = set()
+        self.nonces: Iterator[str] = (f"n{i}" for i in itertools.count())
+        self.envelopes: dict[bytes, Envelope] = {}
+        self.entries = RememberingChains(self.store, self.envelopes)
+        self.fault_counts: Counter[str] = Counter()
+
+    def take(self, kind: str) -> str | None:
+        """Ask what happens to a request, and count it."""
+        fault = self.faults.take(kind)
+        if fault is not None:
+            self.count(f"{kind} {fault}")
+        return fault
+
+    def count(self, fault: str) -> None:
+        """Count a fault."""
+        self.fault_counts[fault] += 1
+
+    def pass_time_to(self, now_ms: int) -> None:
+        """Move the clock, and let the systems do what they do by themselves."""
+        self.now_ms = max(self.now_ms, now_ms)
+        for system in self.systems.values():
+            system.pass_time()
+
+    def appended(self, generation: int, index: int, content: bytes) -> None:
+        """See an entry become durable."""
+        entry = self.entries.decode(generation, index, content).entry
+        if generation in self.sealed:
+            raise Violation(f"{entry.kind} {index} of generation {generation} follows its SEAL")
+        if isinstance(entry, Claim):
+            if generation and generation - 1 not in self.claimed:
+                raise Violation(f"generation {generation} is claimed above a gap")
+            self.claimed.add(generation)
+        elif isinstance(entry, Seal):
+            self.sealed.add(generation)
+        elif isinstance(entry, Done):
+            self.done.add(entry.batch)
+            self.check_complete(entry.batch, f"DONE({entry.batch}) in generation {generation}")
+        else:
+            self._decide(generation, index, entry)
+
+    def _decide(self, generation: int, index: int, entry: Commit) -> None:
+        self.commits.add((generation, index))
+        self.digests[entry.batch] = entry.digests["s0/0"][0].rows
+        owners = {(sink, Owner(*c["owner"])) for sink, cs in entry.committables.items() for c in cs}
+        if {owner.batch for _, owner in owners} != {entry.batch}:
+            raise Violation(f"COMMIT({entry.batch}) names {sorted(owners)}")
+        if len(owners) != len(self.systems) * self.options.partitions:
+            raise Violation(f"COMMIT({entry.batch}) names {len(owners)} transactions, not one for each task")
+        self.standing[entry.batch] = owners
+        self.decided |= owners
+        for owner in sorted(owners):
+            if owner in self.aborts:
+                self._decided_is_aborted(owner, self.aborts[owner])
+
+    def aborted(self, sink: str, owner: Owner, name: str, why: str) -> None:
+        """See something be aborted."""
+        self.aborts[sink, owner] = f"{why} ({name})"
+        if (sink, owner) in self.decided:
+            self._decided_is_aborted((sink, owner), self.aborts[sink, owner])
+
+    def _decided_is_aborted(self, owner: tuple[str, Owner], why: str) -> None:
+        if not why.startswith("timeout"):
+            raise Violation(f"{owner} is decided, and was aborted by {why}")
+        self.lost.add(owner)
+
+    def check_may_write(self, owner: Owner) -> None:
+        """A batch is written behind the DONE of the one before."""
+        for before in range(owner.batch):
+            self.check_complete(before, f"{owner} writes")
+            if before not in self.done:
+                raise Violation(f"{owner} writes before DONE({before})")
+
+    def check_may_be_seen(self, sink: str, owner: Owner) -> None:
+        """What is seen is what stands decided, and one batch comes after the other."""
+        if (sink, owner) not in self.decided:
+            raise Violation(f"{owner}, which nobody decided, becomes visible on {sink}")
+        if (sink, owner) not in self.standing[owner.batch]:
+            raise Violation(f"{owner}, which a later decision has replaced, becomes visible on {sink}")
+        if owner.batch:
+            self.check_complete(owner.batch - 1, f"{owner} becomes visible on {sink}")
+
+    def check_complete(self, batch: int, what: str) -> None:
+        """All rows of a batch are visible on every sink."""
+        for name, system in self.systems.items():
+            for partition in range(self.options.partitions):
+                if (batch, partition) not in system.visible:
+                    raise Violation(f"{what}, but batch {batch}, partition {partition} is not visible on {name}")
+
+    def commit_spark(self, batch: int) -> None:
+        """Create the batch's entry in Spark's own commit log: an operation."""
+        point()
+        if self.spark >= batch:
+            self.count("Spark's conflict")
+            raise SparkConflictError(f"Spark's commit log has batch {batch}")
+        self.check_complete(batch, f"Spark's commit log gets batch {batch}")
+        if batch != self.spark + 1:
+            raise Violation(f"Spark's commit log jumps from {self.spark} to {batch}")
+        self.spark = batch
