@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types unit integration coverage acceptance compat docs lock clean
+.PHONY: help setup demo test test-all lint types unit integration coverage acceptance chaos simulator mutants compat docs lock clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -55,6 +55,16 @@ coverage: $(READY)  ## names what is untested (TESTS=tests/protocol for a part)
 acceptance: $(READY)  ## two figures that a reader of the output feels, in build/bench/acceptance.json
 	$(BIN)/python benchmarks/acceptance.py
 
+chaos: $(READY)  ## the crash campaign: kills, freezes and broken networks, for CHAOS_MINUTES (60); goes on where it ended
+	PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
+
+simulator: $(READY)  ## a million simulated schedules with five faults or more, and every schedule of small worlds
+	$(BIN)/python -m onceforall.testing.simulator --schedules 1000000 --workers 2
+	$(BIN)/python -m onceforall.testing.simulator.exhaustive --generations 3 --batches 2 --participants 2 --timeouts 2
+
+mutants: $(READY)  ## planted bugs, each of which a test must catch
+	$(BIN)/python tests/mutants/run.py
+
 COMPAT ?= 4.0.0 4.1.1 4.3.0
 compat: $(READY)  ## the integration tests on the other supported versions of pyspark
 	for version in $(COMPAT); do ./tests/compat.sh $$version || exit 1; done
@@ -63,7 +73,7 @@ docs: $(READY)  ## draw the protocol's states from its transition table
 	$(BIN)/python docs/draw_protocol.py
 
 lock:  ## resolve requirements.lock again
-	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra postgres --extra demo --group dev \
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra postgres --extra simulator --extra demo --group dev \
 	  --custom-compile-command "make lock" -o requirements.lock pyproject.toml
 
 clean:  ## remove what was built, but not the jars in the cache folder

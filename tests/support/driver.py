@@ -78,7 +78,7 @@ class Pipeline:
 
 
 class Driver:
-    def __init__(self, work, config, failpoints):
+    def __init__(self, work, config, failpoints, program=PIPELINE):
         self.work = work
         self.seen = work / "seen"
         self.seen.mkdir(parents=True)
@@ -99,10 +99,12 @@ class Driver:
             "ONCEFORALL_FAILPOINTS_SEEN": str(self.seen),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            # The JVM that only makes up the command of the other one.
+            "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
         with (work / "log.txt").open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(PIPELINE), str(work / "config.json")],
+                [sys.executable, str(program), str(work / "config.json")],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -1,0 +1,1 @@
+"""The crash campaign on real systems: `make chaos`; see docs/chaos.md."""

@@ -1,0 +1,55 @@
+"""``python -m chaos``: run the crash campaign, or a part of it. Ends with 1 when a violation was found."""
+
+import argparse
+import fnmatch
+import logging
+import os
+import sys
+
+from chaos import matrix
+from chaos.campaign import Campaign
+from chaos.nemeses import SCENARIOS
+from chaos.page import write_page
+from chaos.results import FOLDER, Results
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument(
+        "--minutes", type=float, default=float(os.environ.get("CHAOS_MINUTES", "60")), help="how long (CHAOS_MINUTES, 60)"
+    )
+    parser.add_argument("--lanes", type=int, default=2, help="how many queries at once (2)")
+    parser.add_argument(
+        "--cells",
+        default="*",
+        metavar="PATTERN",
+        help="cells of the matrix, as 'file.* | all | *', several with commas; '' for none",
+    )
+    parser.add_argument("--only", nargs="*", metavar="SCENARIO", help="these scenarios; without a name: none")
+    parser.add_argument("--seed", type=int, help="of the scenarios' choices")
+    parser.add_argument("--seconds", type=float, default=90, help="how long a scenario goes on (90)")
+    parser.add_argument("--folder", default=str(FOLDER), help="where results are kept, and what failed")
+    parser.add_argument("--page", action="store_true", help="write the page of what there is, and end")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)
+    results = Results(arguments.folder)
+    if arguments.page:
+        print(write_page(results))
+        return 0
+    cells = [cell for cell in matrix.all_cells() if any(fnmatch.fnmatch(cell.id, each) for each in arguments.cells.split(","))]
+    scenarios = SCENARIOS if arguments.only is None else {name: SCENARIOS[name] for name in arguments.only}
+    campaign = Campaign(
+        arguments.folder,
+        arguments.minutes,
+        lanes=arguments.lanes,
+        seed=arguments.seed,
+        cells=cells,
+        scenarios=scenarios,
+        scenario_s=arguments.seconds,
+        results=results,
+    )
+    return 0 if campaign.run() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

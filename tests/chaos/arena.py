@@ -1,0 +1,192 @@
+"""Where a scenario of random faults happens: its servers, its queries, how long it goes on, and what it came to."""
+
+import contextlib
+import random
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.judging import Verdict, Watch
+from chaos.tally import Tally
+from chaos.worlds import Servers, World
+from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres
+
+DEADLINE_S = 300
+"""How long a state is waited for at most: the machine may be busy with other things."""
+
+ALARMING = (
+    "ProtocolViolationError",
+    "CheckpointMismatchError",
+    "NondeterministicReplayError",
+    "DivergenceError",
+    "CorruptEntryError",
+    "ForeignEntryError",
+    "NewerEntryError",
+    "OptionError",
+    "SchemaError",
+    "UnsupportedQueryError",
+    "TypeError",
+    "AttributeError",
+    "KeyError",
+    "IndexError",
+    "NameError",
+)
+"""Errors that no fault of the campaign excuses, unless a scenario says so: bugs, or a log or a checkpoint that was damaged."""
+
+_TEXT_LIMIT = 2000
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Faults of one kind, at random moments, on a query that must be right in any case.
+
+    Attributes:
+        name: for ``--only``.
+        faults: what is done, as the results page names it.
+        run: does it until the arena's deadline, heals, and judges.
+        weight: how often it comes, beside the others.
+    """
+
+    name: str
+    faults: tuple[str, ...]
+    run: Callable
+    weight: int = 1
+
+
+class Arena:
+    """What a scenario gets; a context manager, which closes all that was started in it.
+
+    Args:
+        folder: a folder of this run's own.
+        seed: chooses all that is chosen; when things happen depends on the machine too.
+        seconds: for how long faults happen. Starting, healing and judging come on top.
+        say: takes lines on what is being done.
+
+    Attributes:
+        worlds: the queries of the scenario, each with its tally of kills.
+        recoveries: seconds from the first of some kills to the completion of the next batch.
+    """
+
+    def __init__(self, folder, seed, seconds, say=print):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.rng = random.Random(seed)
+        self.tally = Tally()
+        self.worlds = []
+        self.recoveries = []
+        self.allowed = set()
+        self._verdicts = []
+        self._violations = []
+        self._say = say
+        self._seconds = seconds
+        self._cleanup = contextlib.ExitStack()
+        self.begin()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._cleanup.close()
+
+    def begin(self):
+        """The time of the faults starts now, when the servers are up."""
+        self.deadline = time.monotonic() + self._seconds
+
+    @property
+    def goes_on(self):
+        """Whether there is time for another fault."""
+        return time.monotonic() < self.deadline
+
+    def enter(self, context):
+        """Enter a context manager that is left when the scenario is over."""
+        return self._cleanup.enter_context(context)
+
+    def at_the_end(self, function, *arguments):
+        self._cleanup.callback(function, *arguments)
+
+    def servers(self, *, kafka=None, postgres=None, config=None, settings=None):
+        """Start servers of the scenario's own; those given are taken as they are."""
+        kafka = kafka or self.enter(EmbeddedKafka(config=config))
+        settings = {"max_prepared_transactions": 60, **(settings or {})}
+        return Servers(kafka, postgres or self.enter(EmbeddedPostgres(settings=settings)))
+
+    def world(self, kind, servers, **config):
+        """Make a query; its drivers are killed when the scenario is over."""
+        world = World(self.folder / f"world{len(self.worlds)}", kind, servers, **config)
+        self.worlds.append(world)
+        self.at_the_end(world.close)
+        self.begin()
+        return world
+
+    def watch(self, world):
+        """Make the judge of a world."""
+        watch = Watch(world)
+        self.at_the_end(watch.close)
+        return watch
+
+    def struck(self, fault):
+        """Count a fault."""
+        self.tally.faults[fault] += 1
+        self.say(fault)
+
+    def say(self, text):
+        self._say(f"{self.folder.name}: {text}")
+
+    def allow(self, *errors):
+        """Errors of ``ALARMING`` that this scenario's faults do excuse."""
+        self.allowed.update(errors)
+
+    def violation(self, text):
+        """Something is wrong that isn't a matter of rows."""
+        self.say(f"VIOLATION: {text}")
+        self._violations.append(text)
+
+    def judge(self, world, watch, **config):
+        """Run a driver without faults for some batches, and judge what all drivers of a world have left together."""
+        world.heal(deadline_s=DEADLINE_S, **{"restarts": 0, "armed": "", **config})
+        verdict = watch.quiet()
+        self._verdicts.append(verdict)
+        for error in self._alarms(world):
+            self.violation(error)
+        if not verdict.records:
+            self.violation("nothing was judged, so nothing was proved")
+
+    def faults(self):
+        """How often each fault happened, by its name."""
+        return dict(self.tally.faults)
+
+    def verdict(self):
+        """What all judgements of the scenario came to."""
+        assert self._verdicts, "the scenario judged nothing, so it proved nothing"
+        total = Verdict(
+            violations=[violation for verdict in self._verdicts for violation in verdict.violations] + self._violations
+        )
+        for name in ("records", "lost", "duplicated", "torn", "leftovers", "looks"):
+            setattr(total, name, sum(getattr(verdict, name) for verdict in self._verdicts))
+        return total
+
+    def _alarms(self, world):
+        """What drivers stopped with although nothing that happened excuses it."""
+        names = [name for name in ALARMING if name not in self.allowed]
+        for driver in world.drivers:
+            for error in driver.errors():
+                bad = [name for name in names if re.search(rf"\b{name}\b", error)]
+                if bad:
+                    yield f"{driver.work}: a run ended with {bad[0]}: {error[-_TEXT_LIMIT:]}"
+
+
+@contextlib.contextmanager
+def small_disk(folder, megabytes):
+    """A file system of its own for a folder; raises ``OSError`` where the machine doesn't allow it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    done = subprocess.run(options, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"no small file system can be mounted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)

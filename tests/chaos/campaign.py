@@ -1,0 +1,144 @@
+"""Runs the campaign: the matrix first, then scenarios for the rest of the time, in lanes beside one another."""
+
+import itertools
+import queue
+import random
+import shutil
+import threading
+import time
+import traceback
+from contextlib import ExitStack
+from pathlib import Path
+
+from chaos import matrix
+from chaos.judging import Watch
+from chaos.page import write_page
+from chaos.results import Results
+from chaos.worlds import Servers
+from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres
+from support import class_archive
+
+LAST_START_S = 75
+"""Nothing is begun so shortly before the end."""
+
+
+class Campaign:
+    """Lanes take units of the matrix, then scenarios, until all is done or the time is over."""
+
+    def __init__(
+        self, folder, minutes, *, lanes=2, seed=None, cells=None, scenarios=None, scenario_s=90, rounds=None, results=None
+    ):
+        self.work = Path(folder) / "work"
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        self.results = results or Results(folder)
+        self.until = time.monotonic() + 60 * minutes
+        self.minutes = minutes
+        self.seed = random.randrange(2**32) if seed is None else seed
+        self.lanes = lanes
+        self.scenario_s = scenario_s
+        wanted = [cell for cell in (matrix.all_cells() if cells is None else cells) if not self.results.is_covered(cell.id)]
+        self.units = queue.SimpleQueue()
+        for unit in matrix.units(wanted):
+            self.units.put(unit)
+        self.scenarios = scenarios or {}
+        self._turns = itertools.islice(self._endless_scenarios(), None if rounds is None else rounds * len(self.scenarios))
+        self._turn_lock = threading.Lock()
+        self._say_lock = threading.Lock()
+
+    def run(self):
+        """Run to the end; return whether no violation was found."""
+        self.results.begin_run(self.minutes)
+        archive = self.work / "archive"
+        archive.mkdir()
+        class_archive.make(archive)
+        self.say(
+            f"{self.units.qsize()} units of the matrix to do, scenarios: {', '.join(self.scenarios) or 'none'}; seed {self.seed}"
+        )
+        threads = [threading.Thread(target=self._lane, args=(number,), name=f"lane {number}") for number in range(self.lanes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.results.save()
+        write_page(self.results)
+        data = self.results.data
+        self.say(f"{data['kills']} kills, {data['records']} records, {data['violations']} violations; {self.results.file}")
+        return data["violations"] == 0
+
+    def say(self, text):
+        with self._say_lock:
+            left = max(0, self.until - time.monotonic())
+            data = self.results.data
+            print(f"[{left / 60:5.1f} min left, {data['kills']} kills, {data['violations']} violations] {text}", flush=True)
+
+    def _lane(self, lane):
+        self._matrix_lane(lane)
+        while self.scenarios and time.monotonic() < self.until - LAST_START_S:
+            with self._turn_lock:
+                number, name = next(self._turns, (0, None))
+            if name is None:
+                return
+            self._scenario(name, f"{number:04d}-{name}", self.seed + number)
+
+    def _matrix_lane(self, lane):
+        if self.units.empty():
+            return
+        with ExitStack() as stack:
+            kafka = stack.enter_context(EmbeddedKafka())
+            postgres = stack.enter_context(EmbeddedPostgres(settings={"max_prepared_transactions": 40}))
+            servers = Servers(kafka, postgres)
+            while time.monotonic() < self.until - LAST_START_S:
+                try:
+                    unit = self.units.get_nowait()
+                except queue.Empty:
+                    return
+                self._unit(unit, servers)
+
+    def _unit(self, unit, servers):
+        began = time.monotonic()
+        try:
+            results, verdict, world = matrix.run(unit, self.work, servers, Watch, self.say)
+        except Exception:
+            self.results.fail(unit.id, traceback.format_exc()[-1500:])
+            self.say(f"{unit.id}: NO JUDGEMENT: {traceback.format_exc()}")
+            return
+        self.results.add_unit(unit, results, verdict, world)
+        self._tell(unit.id, unit.id, verdict, began)
+
+    def _endless_scenarios(self):
+        number, tried = 0, set()
+        rng = random.Random(self.seed)
+        while True:
+            names = [name for name in self.scenarios for _ in range(self.scenarios[name].weight)]
+            rng.shuffle(names)
+            # What has not run yet comes first.
+            names.sort(key=lambda name: name in tried or self.results.data["scenarios"].get(name, {}).get("runs", 0) > 0)
+            for name in names:
+                number += 1
+                tried.add(name)
+                yield number, name
+
+    def _scenario(self, name, label, seed):
+        from chaos.arena import Arena
+
+        began = time.monotonic()
+        seconds = min(self.scenario_s, self.until - began)
+        arena = Arena(self.work / label, seed, seconds, self.say)
+        self.say(f"{label} (seed {seed}) begins")
+        try:
+            with arena:
+                self.scenarios[name].run(arena)
+            verdict = arena.verdict()
+        except Exception:
+            self.results.fail(f"{label}, seed {seed}", traceback.format_exc()[-1500:])
+            self.say(f"{label}: NO JUDGEMENT: {traceback.format_exc()}")
+            return
+        self.results.add_scenario(name, arena.faults(), verdict, arena.worlds, arena.recoveries)
+        self._tell(f"{label} (seed {seed})", label, verdict, began)
+
+    def _tell(self, what, folder, verdict, began):
+        found = "; ".join(verdict.violations) or "no violation"
+        self.say(f"{what}: {verdict.records} records, {found} ({time.monotonic() - began:.0f} s)")
+        if not verdict.violations:
+            shutil.rmtree(self.work / folder, ignore_errors=True)

@@ -1,0 +1,148 @@
+"""Judges a world: while its drivers live and die, and when all is quiet. The definition is ``onceforall.testing.checker``'s."""
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+
+from chaos.workload import EMPTY_BATCHES
+from chaos.worlds import KEYS, PARTITIONS
+from onceforall.errors import CheckpointMismatchError, SinkUnavailableError
+from onceforall.testing import observers
+from onceforall.testing.checker import (
+    RunningCheck,
+    TableTruth,
+    UniformTruth,
+    check_log,
+    check_quiet,
+    check_state,
+    last_counts,
+    running_counts,
+)
+
+SETTLE_S = {"kafka": 60.0}
+QUIET_S = 60
+
+
+@dataclass
+class Verdict:
+    """What a judgement came to; rows are of all sinks together, ``records`` are input rows that Spark committed."""
+
+    records: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    torn: int = 0
+    leftovers: int = 0
+    looks: int = 0
+    violations: list = field(default_factory=list)
+
+
+class Watch:
+    """Reads the sinks of a world again and again; ``quiet`` is the last judgement."""
+
+    def __init__(self, world):
+        self._world = world
+        self._truth = self._truth_of(1)
+        whole = [] if world.config.get("postgres", {}).get("mode") == "prepared" else ["postgres"]
+        self._check = RunningCheck(self._truth, whole=["files", *whole], settle_s=SETTLE_S)
+        self._log = observers.CommitLogObserver(world.checkpoint)
+        self._observers = {sink: self._observer(sink) for sink in world.sinks}
+
+    def _truth_of(self, batches):
+        world = self._world
+        if world.config.get("complete"):
+            return self._last_counts_of(batches)
+        if world.counts:
+            return running_counts(world.rows_per_batch, max(batches, 1), KEYS)
+        # Where a query removes duplicates, it shuffles: only batches have an order.
+        return UniformTruth(world.rows_per_batch, keys=KEYS, tasks=None if world.stateful else PARTITIONS)
+
+    def _last_counts_of(self, batches):
+        """In the output mode complete the table holds what the last batch came to; the first batches are empty."""
+        left_out = EMPTY_BATCHES * self._world.rows_per_batch
+        ids = []
+        for bucket in range(KEYS):
+            counted = range(left_out + bucket, batches * self._world.rows_per_batch, KEYS)
+            ids += [f"{bucket}:{len(counted)}:{counted[-1]}"] if counted else []
+        return TableTruth(ids, [batches - 1] * len(ids), keys=[text[0] for text in ids])
+
+    def _observer(self, sink):
+        world = self._world
+        how = {"ids": "texts", "keys": "texts"} if world.counts else {}
+        if sink == "kafka":
+            return observers.KafkaObserver(world.servers.direct, world.topic, query_id=self._log.query_id, **how)
+        if sink == "files":
+            return observers.FileObserver(world.config["files"], **how)
+        return observers.PostgresObserver(world.database, "out", query_id=self._log.query_id, **how)
+
+    def look(self):
+        """Read the sinks, then the log; a sink that can't be read now is left out."""
+        if self._world.counts:
+            # Its truth is known for as many batches as there are at the end.
+            return
+        views = {}
+        for sink, observer in self._observers.items():
+            with contextlib.suppress(SinkUnavailableError):
+                views[sink] = observer.rows()
+        # A log that is being moved can't be read for a moment.
+        with contextlib.suppress(CheckpointMismatchError):
+            self._check.observe(views, self._decided(), at_s=time.monotonic())
+
+    def _decided(self):
+        found = self._log.decided()
+        return range(max(len(found), self._log.spark_committed() + 1)) if self._world.detached else found
+
+    def quiet(self):
+        """Judge when no driver runs: wait, for a bounded time, until nothing is under way, then compare everything."""
+        left = observers.settled(self._observers, QUIET_S)
+        self.look()
+        log, spark = self._log.view(), self._log.spark_committed()
+        batches = spark + 1
+        views = {sink: self._read_anew(sink) for sink in self._observers}
+        report = check_quiet(self._truth_of(batches), views, self._decided(), left).with_(self._log_of(log, spark))
+        violations = [*report.violations]
+        torn = report.total.torn
+        if self._world.counts:
+            if not self._world.config.get("complete"):
+                violations += self._state(batches, views)
+        else:
+            running = self._check.report()
+            violations += running.violations
+            torn += running.total.torn
+        if not violations and not report.ok:
+            violations.append("nothing was read")
+        total = report.total
+        return Verdict(
+            records=batches * self._world.rows_per_batch,
+            lost=total.lost,
+            duplicated=total.duplicated,
+            torn=torn,
+            leftovers=total.leftovers,
+            looks=self._check.looks,
+            violations=[str(each) for each in violations],
+        )
+
+    def _read_anew(self, sink):
+        """What a reader finds that begins now."""
+        with contextlib.closing(self._observer(sink)) as observer:
+            return observer.rows()
+
+    def _log_of(self, log, spark):
+        attempts = {"files": self._observers["files"].attempts()} if "files" in self._observers else None
+        return check_log(log, spark_committed=spark, attempts=attempts)
+
+    def _state(self, batches, views):
+        """Compare the state store with the running counts that the sinks show last, and with what the input implies."""
+        state = {key: tuple(value) for key, value in self._world.state().items()}
+        expected = last_counts(self._world.rows_per_batch, batches, KEYS)
+        found = []
+        for rows in views.values():
+            shown = {}
+            for text in rows.ids.tolist():
+                bucket, n, last = text.split(":")
+                shown[bucket] = max(shown.get(bucket, (0, 0)), (int(n), int(last)))
+            found += check_state(state, expected, shown)
+        return found
+
+    def close(self):
+        for observer in self._observers.values():
+            observer.close()

@@ -1,0 +1,62 @@
+"""The scenarios of random faults, by name. What is expected in each is its function's docstring."""
+
+from chaos import nemeses_disks as disks
+from chaos import nemeses_servers as servers
+from chaos import nemeses_storm as storms
+from chaos import nemeses_tasks as tasks
+from chaos import nemeses_times as times
+from chaos.arena import Scenario
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in [
+        Scenario(
+            "storm",
+            (
+                "SIGKILL: driver, Python worker, broker, PostgreSQL backend and postmaster",
+                "SIGSTOP and SIGCONT behind a successor: driver, Python worker",
+                "two drivers",
+                "broker restart with open transactions",
+            ),
+            storms.storm,
+            weight=4,
+        ),
+        Scenario("tasks-and-backends", ("SIGKILL: Python worker, PostgreSQL backend",), storms.tasks_and_backends, weight=2),
+        Scenario(
+            "two-drivers", ("two drivers on one checkpoint", "SIGSTOP and SIGCONT behind a successor"), storms.two_drivers
+        ),
+        Scenario(
+            "cluster",
+            (
+                "SIGKILL, SIGSTOP and restart of one of three brokers",
+                "leaders and coordinators moved",
+                "SIGKILL: driver with a broker",
+            ),
+            servers.cluster,
+        ),
+        Scenario(
+            "proxy",
+            ("connections reset", "requests delayed", "answers swallowed", "held EndTxn released after a reconnect"),
+            servers.proxy,
+        ),
+        Scenario("acl", ("right to the topic or to the transactional ids revoked and given back",), servers.acl),
+        Scenario("prepared-slots", ("PostgreSQL's prepared slots used up",), servers.slots),
+        Scenario(
+            "frozen",
+            ("SIGSTOP of the driver past every timeout, SIGCONT into a successor", "the same without a successor"),
+            times.frozen,
+        ),
+        Scenario(
+            "lost",
+            ("transactions timed out between decision and commit", "SIGKILL: driver in the redo"),
+            times.lost,
+        ),
+        Scenario("disk-full", ("disk full: checkpoint, files",), disks.disk_full),
+        Scenario("short-write", ("write cut off: checkpoint, files",), disks.short_write),
+        Scenario("read-only", ("file system read-only: checkpoint, files",), disks.read_only),
+        Scenario("torn-log", ("log entries truncated, and with a bit flipped",), disks.torn_log),
+        Scenario("executors", ("SIGKILL: executor JVM, Python worker, driver",), tasks.executors),
+        Scenario("speculation", ("speculative attempts: the frozen one loses, and wakes",), tasks.speculation),
+        Scenario("failed-tasks", ("task attempts that fail or are killed, and are tried again",), tasks.failed_tasks),
+    ]
+}

@@ -1,0 +1,209 @@
+"""Faults of disks: full, read-only, short writes, and entries of the commit log that were damaged."""
+
+import contextlib
+import errno
+import json
+import os
+import subprocess
+
+from chaos.arena import DEADLINE_S, small_disk
+from chaos.nemeses_siege import Siege, Story
+from support.waiting import until
+
+DISK_MB = 192
+PAGE = 4096
+FULL_AT = (
+    "store.create.written",
+    "store.create.linked",
+    "file.pre_commit.file_written",
+    "file.write.opened",
+    "file.create.written",
+    "file.folder.made",
+)
+
+
+def disk_full(arena):
+    """The disk of the checkpoint, or of the output's files, is full at random moments, and has room again.
+
+    Runs end with ``CommitLogError`` or ``OutcomeUnknownError``, with a failed task, or with what Spark says of its own logs; behind a decision
+    the file sink waits. When there is room, all goes on, and nothing that was written in part is read.
+    """
+    _with_disk(arena, "disk full", Full, "ENOSPC")
+
+
+def short_write(arena):
+    """The disk has room for some pages only, so that a write is cut off in the middle of a record or an entry."""
+    _with_disk(arena, "short write", Short, "ENOSPC")
+
+
+def read_only(arena):
+    """The folder of the checkpoint, or of the output's files, can only be read for a while. As with a full disk."""
+    _with_disk(arena, "folder read-only", ReadOnly, "EROFS")
+
+
+def _with_disk(arena, fault, trouble_of, error):
+    rng = arena.rng
+    world = arena.world(rng.choice(["all", "files"]), arena.servers(), rows_per_batch=rng.choice([2000, 10_000]))
+    disks = {"checkpoint": world.checkpoint, "files": world.folder / "files"}
+    siege = Siege(arena, world, arena.watch(world))
+    try:
+        for folder in disks.values():
+            arena.enter(small_disk(folder, DISK_MB))
+    except OSError as refused:
+        arena.say(f"{refused}: failpoints are used instead")
+        _by_failpoints(siege, fault, error)
+    else:
+        siege.begin()
+        while arena.goes_on:
+            siege.a_moment()
+            where = rng.choice(list(disks))
+            with trouble_of(disks[where], rng):
+                siege.struck(f"{fault} ({where})")
+                _until_it_shows(siege)
+            siege.progress()
+            _make_room(siege, disks)
+    siege.judge()
+
+
+def _until_it_shows(siege):
+    """Wait until a run has failed, or a commit is tried again; or until enough time has passed that it might not show at all."""
+    driver = siege.driver
+    errors, length = len(driver.errors()), len(driver.log())
+
+    def shows():
+        return driver.process.poll() is not None or len(driver.errors()) > errors or "is tried again" in driver.log()[length:]
+
+    with contextlib.suppress(AssertionError):
+        until(shows, 15, "the trouble shows")
+    if siege.arena.rng.random() < 0.3:
+        siege.kill_driver()
+
+
+def _make_room(siege, disks):
+    """A disk that the query's own data fill up in the end is made larger."""
+    for folder in disks.values():
+        room = os.statvfs(folder)
+        if room.f_bavail < room.f_blocks // 2:
+            size = 2 * room.f_blocks * room.f_frsize
+            subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
+
+
+class Full:
+    """No room is left, until the end of the ``with`` block."""
+
+    def __init__(self, folder, rng):
+        self._ballast = folder / ".ballast"
+        self._rng = rng
+
+    def pages_left(self):
+        return 0
+
+    def __enter__(self):
+        chunk = bytes(1 << 20)
+        with contextlib.suppress(OSError), self._ballast.open("wb", buffering=0) as file:
+            while True:
+                # The last write is a short one.
+                file.write(chunk)
+        with contextlib.suppress(OSError):
+            os.truncate(self._ballast, max(0, self._ballast.stat().st_size - PAGE * self.pages_left()))
+
+    def __exit__(self, *_):
+        self._ballast.unlink(missing_ok=True)
+
+
+class Short(Full):
+    """Only some pages of room are left."""
+
+    def pages_left(self):
+        return self._rng.choice([1, 1, 2, 3, 5, 8, 30, 100])
+
+
+class ReadOnly:
+    """Nothing can be written."""
+
+    def __init__(self, folder, rng):
+        self._folder = folder
+
+    def __enter__(self):
+        # It is refused while a file is open for writing, which is most of the time for a moment only.
+        until(lambda: self._remount("ro"), DEADLINE_S, f"a moment at which nothing writes to {self._folder}")
+
+    def __exit__(self, *_):
+        assert self._remount("rw")
+
+    def _remount(self, how):
+        done = subprocess.run(["mount", "-o", f"remount,{how}", str(self._folder)], capture_output=True, check=False)
+        return done.returncode == 0
+
+
+def _by_failpoints(siege, fault, error):
+    """Where nothing can be mounted: the same errors, at the steps that write."""
+    assert hasattr(errno, error)
+    rng = siege.arena.rng
+    siege.begin()
+    while siege.arena.goes_on:
+        siege.end_driver()
+        point = rng.choice(FULL_AT)
+        siege.driver = siege.world.start(**siege.config, armed=f"{point}=error:{error}@{rng.randint(1, 4)}")
+        driver = siege.driver
+        with contextlib.suppress(AssertionError):
+            until(lambda d=driver, p=point: d.acted(p) or d.process.poll() is not None, 60, f"{point} is reached")
+        if driver.acted(point):
+            siege.struck(f"{fault} (failpoint {point})")
+        siege.progress()
+
+
+def torn_log(arena):
+    """Entries of the commit log are truncated, or a bit of them is flipped, while no driver runs.
+
+    A start that reads a damaged entry is refused with a ``CommitLogError`` that names the file, and changes nothing in any sink. With the
+    original bytes back, the query goes on. A start may also not read the entry at all, when it doesn't need it.
+    """
+    arena.allow("CorruptEntryError", "ForeignEntryError", "NewerEntryError")
+    rng = arena.rng
+    world = arena.world(rng.choice(["all", "kafka", "files"]), arena.servers(), rows_per_batch=2000)
+    siege = Siege(arena, world, arena.watch(world))
+    siege.begin(2)
+    while arena.goes_on:
+        siege.a_moment()
+        siege.kill_driver()
+        file, is_newest = _entry(world, rng)
+        original = file.read_bytes()
+        batches = world.spark_batches()
+        file.write_bytes(_damaged(original, rng))
+        siege.struck("log entry damaged")
+        driver = world.start(restarts=0, until_batch=batches)
+        until(lambda d=driver: d.process.poll() is not None, DEADLINE_S, Story(driver.tail))
+        driver.kill()
+        errors = driver.errors()
+        if any(str(file) in error or f"{file.parent.name}/{file.name}" in error for error in errors):
+            siege.struck("start refused, naming the damaged entry")
+            if world.spark_batches() != batches:
+                arena.violation(f"batches were completed on a damaged log: {file}")
+        elif errors or is_newest:
+            arena.violation(f"{file} (newest: {is_newest}) is damaged; the start should name it, or not need it: {errors}")
+        # A start that had no need of it may have cleaned it away.
+        if file.exists():
+            file.write_bytes(original)
+        siege.progress()
+    siege.judge()
+
+
+def _entry(world, rng):
+    """Any entry, most often the newest of all: whether it is that is the second result."""
+    files = sorted((world.checkpoint / "onceforall" / "chains").glob("*/[0-9]*.json"))
+    newest = files[-1]
+    chosen = newest if rng.random() < 0.6 else rng.choice(files)
+    return chosen, chosen == newest
+
+
+def _damaged(original, rng):
+    if rng.random() < 0.4:
+        return original[: rng.choice([0, 1, len(original) // 2, len(original) - 1])]
+    damaged = bytearray(original)
+    damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+    # A flip of the last newline, or in white space, may leave an entry that says the same.
+    with contextlib.suppress(ValueError):
+        if json.loads(damaged) == json.loads(original):
+            return original[:-10]
+    return bytes(damaged)

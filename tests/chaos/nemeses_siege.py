@@ -1,0 +1,270 @@
+"""A query under siege: one driver that is started again whenever it ends, and the strikes that any scenario may use."""
+
+import contextlib
+import os
+import signal
+import time
+
+import psutil
+import psycopg
+
+from chaos.arena import DEADLINE_S
+from support.reading import held_back
+from support.waiting import until
+
+RESTARTS = 100_000
+STATEFUL = {"stateful": True, "sinks": ["kafka", "postgres"], "postgres": {"key": ["value"]}}
+"""A query that counts gives updates, which files can't take, and a table only with a key."""
+
+_HOPELESS = ("OptionError", "SchemaError", "UnsupportedQueryError", "MissingExtraError")
+_START_DEADLINE_S = 600
+_LOOK_INTERVAL_S = 12.0
+_MOMENT_S = 1.5
+
+
+class Siege:
+    """Keeps a driver of a world running, waits for its progress, and strikes it.
+
+    ``driver`` is the one that should be running; a scenario may replace it. ``config`` is for each driver that is started.
+    """
+
+    def __init__(self, arena, world, watch, **config):
+        self.arena = arena
+        self.world = world
+        self.watch = watch
+        self.config = {"restarts": RESTARTS, **config}
+        self.driver = None
+        self._killed_at = None
+        self._looked_at = time.monotonic()
+        self._orphans = []
+        arena.at_the_end(self._end_orphans)
+
+    # --- progress --------------------------------------------------------------------------------------------------------------
+
+    def begin(self, batches=1):
+        """Start, and let the time of the faults begin when it writes."""
+        self.progress(batches, _START_DEADLINE_S)
+        self.arena.begin()
+
+    def keep_running(self):
+        """Start a driver when none runs."""
+        if self.driver is None or self.driver.process.poll() is not None:
+            self.driver = self.world.start(**self.config)
+
+    def progress(self, batches=1, deadline_s=DEADLINE_S):
+        """Wait until Spark has committed so many more batches, over however many drivers that takes; then have a look."""
+        goal = self.world.spark_batches() + batches
+
+        def there():
+            self.keep_running()
+            error = "".join(self.driver.errors()[-1:])
+            assert not any(name in error for name in _HOPELESS), error
+            return self.world.spark_batches() >= goal
+
+        until(there, deadline_s, Story(lambda: f"{batches} more batches\n{self.driver.errors()[-1:]}\n{self.driver.tail()}"))
+        self._measure()
+        self.look()
+
+    def look(self):
+        """Let the running check look at the sinks, now and then."""
+        if time.monotonic() - self._looked_at >= _LOOK_INTERVAL_S:
+            self.watch.look()
+            self._looked_at = time.monotonic()
+
+    def a_moment(self):
+        """Go on to some point of a batch: which one is left to chance, as nothing is waited for."""
+        time.sleep(self.arena.rng.random() * _MOMENT_S)
+
+    def struck(self, fault, kills="", number=1):
+        """Count a fault; from the first since the last progress on, the recovery is measured."""
+        self.arena.struck(fault)
+        if kills:
+            self.world.tally.kills[kills] += number
+            self._killed_at = self._killed_at or time.time()
+
+    def _measure(self):
+        if self._killed_at is not None:
+            seconds = self.world.completed_after(self._killed_at)
+            self.arena.recoveries.append(time.time() - self._killed_at if seconds is None else seconds)
+            self._killed_at = None
+
+    def end_driver(self):
+        """Kill the driver, for another one with other settings."""
+        if self.driver is not None and self.driver.process.poll() is None:
+            self.kill_driver()
+
+    def end(self):
+        """End the driver, in an orderly way or not, and whatever else still runs."""
+        self._end_orphans()
+        if self.driver is not None and self.driver.process.poll() is None and self.arena.rng.random() < 0.5:
+            with contextlib.suppress(AssertionError):
+                self.world.stop(self.driver)
+        for driver in self.world.drivers:
+            if driver.process.poll() is None:
+                self.world.kill(driver)
+
+    def judge(self, **config):
+        self.end()
+        self.arena.judge(self.world, self.watch, **config)
+
+    # --- strikes ---------------------------------------------------------------------------------------------------------------
+
+    def kill_driver(self):
+        """SIGKILL to the driver and all below it."""
+        self.struck("driver killed", "driver")
+        self.driver.kill()
+
+    def kill_driver_alone(self):
+        """SIGKILL to the Python driver: its JVM and its tasks go on until they notice."""
+        self.struck("Python driver killed, its JVM and tasks not", "driver")
+        self.driver.process.kill()
+        self.driver.process.wait()
+
+    def kill_jvm(self):
+        """SIGKILL to the driver's JVM: the Python driver goes on without it."""
+        jvm = self.driver._jvm()
+        if jvm is not None:
+            self.struck("driver's JVM killed", "driver")
+            os.kill(jvm, signal.SIGKILL)
+            self.driver.process.wait(DEADLINE_S)
+
+    def kill_workers(self, most=8):
+        """SIGKILL to some of the driver's Python workers."""
+        workers = self.workers()
+        number = 0
+        for worker in self.arena.rng.sample(workers, min(len(workers), self.arena.rng.randint(1, most))):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
+                number += 1
+        if number:
+            self.struck("Python workers killed", "worker", number)
+
+    def workers(self):
+        """The driver's Python workers that live now; none before there are any."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if self.driver._jvm() is not None:
+                return self.driver.workers()
+        return []
+
+    def kill_backends(self, all_of_them=False):
+        """SIGKILL to a PostgreSQL backend that serves the query: the server then restarts all its backends by itself."""
+        pids = self._backends()
+        if pids:
+            for pid in pids if all_of_them else [self.arena.rng.choice(pids)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    self.struck("PostgreSQL backend killed", "backend")
+
+    def _backends(self):
+        with (
+            contextlib.suppress(psycopg.OperationalError),
+            psycopg.connect(self.world.database, autocommit=True) as connection,
+        ):
+            rows = connection.execute(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            return [pid for (pid,) in rows.fetchall()]
+        return []
+
+    def kill_postmaster(self):
+        """SIGKILL to PostgreSQL as a whole; it comes back after a moment."""
+        server = self.world.servers.postgres
+        server.kill()
+        self.struck("PostgreSQL postmaster killed", "postmaster")
+        self.a_moment()
+        server.restart()
+
+    def kill_broker(self):
+        """SIGKILL to the broker; it comes back after a moment."""
+        broker = self.world.servers.kafka
+        broker.kill()
+        self.struck("broker killed", "broker")
+        self.a_moment()
+        broker.restart()
+
+    def restart_broker(self):
+        """An orderly restart of the broker while transactions are open."""
+        broker, servers = self.world.servers.kafka, self.world.servers
+        with contextlib.suppress(AssertionError):
+            until(lambda: held_back(servers.direct, self.world.topic) > 0, 20, "an open transaction")
+            self.struck("broker restarted with open transactions")
+        broker.restart()
+
+    def freeze_driver(self):
+        """SIGSTOP to the driver, a successor that makes progress, SIGCONT; one of the two is killed in the end."""
+        zombie = self.driver
+        zombie.signal(signal.SIGSTOP)
+        self.struck("driver frozen")
+        self.driver = None
+        self.progress()
+        zombie.signal(signal.SIGCONT)
+        self.struck("driver woken behind its successor")
+        known = len(zombie.errors())
+        self.until_ended(zombie, known)
+        self._keep_one_of(zombie)
+
+    def second_driver(self):
+        """Another driver on the same checkpoint, at once; one of the two is killed in the end."""
+        first = self.driver
+        known = len(first.errors())
+        self.driver = self.world.start(**self.config)
+        self.struck("second driver on one checkpoint")
+        self.until_ended(first, known)
+        self._keep_one_of(first)
+
+    def until_ended(self, driver, known):
+        """Wait until a driver's run has ended: it was told that it isn't the one any more. The current driver may end meanwhile."""
+        story = Story(lambda: f"the end of a replaced driver's run\n{driver.tail()}\nits successor:\n{self.driver.tail()}")
+
+        def told():
+            self.keep_running()
+            return len(driver.errors()) > known or driver.process.poll() is not None
+
+        until(told, DEADLINE_S, story)
+
+    def _keep_one_of(self, other):
+        """Both drivers start again and again now, and take the query from each other, until one is killed."""
+        self.a_moment()
+        if self.arena.rng.random() < 0.5:
+            self.driver, other = other, self.driver
+        if other.process.poll() is None:
+            self.struck("one of two drivers killed", "driver")
+            other.kill()
+
+    def freeze_workers(self):
+        """SIGSTOP to the workers, SIGKILL to their driver; they wake while its successor runs, as those on another machine do."""
+        workers = self.workers()
+        if not workers:
+            return
+        for worker in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.suspend()
+                self._orphans.append(worker)
+        self.struck("Python workers frozen, their driver killed", "driver")
+        jvm = self.driver._jvm()
+        with contextlib.suppress(ProcessLookupError):
+            self.driver.process.kill()
+            if jvm is not None:
+                os.kill(jvm, signal.SIGKILL)
+        self.driver.process.wait()
+        self.progress()
+        for worker in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.resume()
+        self.struck("Python workers woken behind their driver's successor")
+
+    def _end_orphans(self):
+        for worker in self._orphans:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
+        self._orphans.clear()
+
+
+class Story:
+    """A text that is made when it is wanted."""
+
+    def __init__(self, tell):
+        self._tell = tell
+
+    def __str__(self):
+        return str(self._tell())

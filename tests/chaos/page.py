@@ -1,0 +1,109 @@
+"""The page of the campaign's results: totals, scenarios, and the matrix. Every figure comes from ``results.json``."""
+
+import statistics
+
+from chaos import matrix
+from chaos.results import NUMBERS
+from chaos.worlds import KINDS
+from onceforall.testing.failpoint_names import CATALOGUE, NEEDS
+
+HEAD = """# Results of the crash campaign
+
+Written by `make chaos`; nothing here is typed by hand. [chaos.md](chaos.md) says what is done, what is checked, and how to run it;
+[fault-model.md](fault-model.md) what we survive and what we don't.
+"""
+
+
+def write_page(results):
+    """Write ``results.md`` beside the results, and return its path."""
+    page = results.folder / "results.md"
+    page.write_text("\n".join([HEAD, *_totals(results.data), *_scenarios(results.data), *_matrix(results.data)]) + "\n")
+    return page
+
+
+def _totals(data):
+    cells = list(matrix.all_cells())
+    covered = sum(data["cells"].get(cell.id, {}).get("reached", False) for cell in cells)
+    minutes = sum(run["minutes"] for run in data["runs"])
+    commits = list(dict.fromkeys(run["commit"] for run in data["runs"] if run["commit"]))
+    kills = ", ".join(
+        f"{count:,} {kind}" for kind, count in sorted(data["kills_by_process"].items(), key=lambda each: -each[1])
+    )
+    yield "## Totals"
+    yield ""
+    yield "| | |"
+    yield "|---|---|"
+    yield f"| SIGKILLs | **{data['kills']:,}** ({kills}) |"
+    yield f"| records (input rows whose effect was looked for in each sink) | **{data['records']:,}** |"
+    yield f"| violations | **{data['violations']}** |"
+    yield f"| cells of the matrix that were reached | {covered:,} of {len(cells):,} |"
+    yield f"| time | {minutes:,.0f} minutes in {len(data['runs'])} runs, the last on {data['runs'][-1]['at'] if data['runs'] else '-'} |"
+    yield f"| production code | digest {data['source']}, commits {', '.join(commits)} (`+`: other files were changed, too) |"
+    yield ""
+    if data["found"]:
+        yield "## Violations"
+        yield ""
+        for found in data["found"]:
+            yield f"- {found['in']}: {'; '.join(found['what'])}"
+        yield ""
+
+
+def _scenarios(data):
+    yield "## Random faults"
+    yield ""
+    yield "| scenario | runs | faults | kills | records | lost | duplicated | torn | leftovers | recovery, median s | recovery, longest s |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    for name, entry in sorted(data["scenarios"].items()):
+        kills = ", ".join(f"{count} {kind}" for kind, count in sorted(entry["kills"].items()))
+        numbers = " | ".join(f"{entry[number]:,}" for number in NUMBERS)
+        recovery = entry["recovery_s"]
+        times = f"{statistics.median(recovery):.1f} | {max(recovery):.1f}" if recovery else "- | -"
+        yield f"| {name} | {entry['runs']} | {entry['faults']:,} | {kills} | {entry['records']:,} | {numbers} | {times} |"
+    yield ""
+    yield "| scenario | faults |"
+    yield "|---|---|"
+    for name, entry in sorted(data["scenarios"].items()):
+        faults = ", ".join(f"{fault}: {count}" for fault, count in sorted(entry["by_fault"].items()))
+        yield f"| {name} | {faults} |"
+    yield ""
+
+
+def _matrix(data):
+    yield "## The matrix"
+    yield ""
+    yield (
+        "A process is killed with SIGKILL at each failpoint, for each kind of sink, in a run that goes well (first) and in one that recovers. "
+        "A cell shows the rows that were judged behind it, and the seconds from the kill to the completion of the next batch where no "
+        "other kill came between; **bold** is a violation (lost/duplicated/torn/leftovers), `·` a combination that can't happen, and `?` "
+        "one that was not reached."
+    )
+    yield ""
+    yield (
+        "| failpoint | process | needs | "
+        + " | ".join(f"{kind}, {when}" for kind in KINDS for when in ("first", "recovery"))
+        + " |"
+    )
+    yield "|---|---|---|" + "---|" * (2 * len(KINDS))
+    possible = {cell.id for cell in matrix.all_cells()}
+    for name, failpoint in CATALOGUE.items():
+        needs = " / ".join(dict.fromkeys(filter(None, (failpoint.needs, failpoint.recovery_needs))))
+        cells = [_cell(data, matrix.Cell(name, kind, when).id, possible) for kind in KINDS for when in ("first", "recovery")]
+        yield f"| `{name}` | {failpoint.where} | {needs} | " + " | ".join(cells) + " |"
+    yield ""
+    yield "What a failpoint needs to be reached:"
+    yield ""
+    for word, meaning in NEEDS.items():
+        if word:
+            yield f"- {word}: {meaning}"
+
+
+def _cell(data, cell_id, possible):
+    if cell_id not in possible:
+        return "·"
+    entry = data["cells"].get(cell_id, {})
+    if not entry.get("reached"):
+        return "?"
+    if any(entry[number] for number in NUMBERS):
+        return "**" + "/".join(str(entry[number]) for number in NUMBERS) + "**"
+    recovery = f" {min(entry['recovery_s']):.1f} s" if entry["recovery_s"] else ""
+    return f"{entry['records']:,}{recovery}"

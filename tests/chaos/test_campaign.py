@@ -1,0 +1,74 @@
+"""A part of the crash campaign that takes a few minutes, and that the campaign itself can fail."""
+
+import json
+
+import pytest
+
+from chaos import matrix
+from chaos.campaign import Campaign
+from chaos.nemeses import SCENARIOS
+from chaos.page import write_page
+from chaos.recipes_more import RECIPES
+from chaos.results import Results
+from onceforall.testing.failpoint_names import CATALOGUE
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
+
+CELLS = [
+    matrix.Cell("append_commit.before", "all", "first"),
+    matrix.Cell("kafka.end_txn.after", "all", "first"),
+    matrix.Cell("postgres.confirm.merged", "all", "first"),
+    matrix.Cell("file.commit.renamed", "all", "recovery"),
+    matrix.Cell("postgres.commit.merged_again", "all", "recovery"),
+    matrix.Cell("postgres.commit_prepared.after", "postgres-prepared", "first"),
+    matrix.Cell("task.pre_commit.one", "all", "first"),
+    matrix.Cell("kafka.flush.after", "all", "first"),
+    matrix.Cell("file.pre_commit.file_synced", "all", "first"),
+    matrix.Cell("postgres.task.staged", "all", "first"),
+]
+
+
+@pytest.mark.timeout(600)
+def test_the_short_part_of_the_campaign_finds_no_violation(tmp_path):
+    campaign = Campaign(
+        tmp_path, minutes=9, lanes=1, seed=7, cells=CELLS, scenarios={"storm": SCENARIOS["storm"]}, scenario_s=40, rounds=1
+    )
+    assert campaign.run(), campaign.results.data["found"]
+    data = json.loads((tmp_path / "results.json").read_text())
+    assert {name: cell["reached"] for name, cell in data["cells"].items()} == {cell.id: True for cell in CELLS}
+    assert data["kills"] >= len(CELLS) + 2
+    assert data["records"] > 100_000
+    assert data["scenarios"]["storm"]["runs"] == 1
+    assert "| violations | **0** |" in (tmp_path / "results.md").read_text()
+
+
+def test_every_cell_of_the_matrix_has_a_recipe():
+    cells = list(matrix.all_cells())
+    assert len(cells) > 1000
+    assert {cell.name for cell in cells} >= {name for name, failpoint in CATALOGUE.items() if reached_by_the_kinds(failpoint)}
+    units = list(matrix.units(cells))
+    assert sorted(cell for unit in units for cell in unit.cells) == sorted(cells)
+    assert all((unit.when, unit.needs) in RECIPES for unit in units)
+
+
+def reached_by_the_kinds(failpoint):
+    return any(matrix.reaches(failpoint, kind) for kind in matrix.KINDS)
+
+
+class TestResults:
+    def test_results_of_other_code_are_moved_aside(self, tmp_path):
+        first = Results(tmp_path)
+        first.begin_run(1)
+        first.source = first.data["source"] = "another"
+        first.save()
+        second = Results(tmp_path)
+        assert second.data["kills"] == 0
+        assert (tmp_path / "results-another.json").exists()
+
+    def test_a_unit_without_a_judgement_is_a_violation(self, tmp_path):
+        results = Results(tmp_path)
+        results.begin_run(1)
+        results.fail("a unit", "no driver could be killed")
+        again = Results(tmp_path)
+        assert again.data["violations"] == 1
+        assert "no driver could be killed" in write_page(again).read_text()

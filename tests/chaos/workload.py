@@ -1,0 +1,233 @@
+"""A driver process of the campaign: rows 0, 1, 2, … from a source that replays exactly, to one or several sinks, exactly once.
+
+``python workload.py CONFIG.json``, with the keys of ``DEFAULTS``. A query that fails is started again in the same process, as a supervisor
+would, at most ``restarts`` times; the process ends behind batch ``until_batch``, or when ``stop_file`` appears. It leaves ``pids.json``,
+``errors.json`` (why its runs ended) and ``status.json`` in its work folder.
+
+Each key is written by one task in ascending order, so that order within a key can be checked; a stateful query writes the
+running count of each key.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+EMPTY_BATCHES = 4
+
+DEFAULTS = {
+    "bootstrap": "",
+    "topic": "",
+    "sinks": ["kafka"],
+    "files": "",
+    "database": "",
+    "postgres": {},
+    "work": "",
+    "checkpoint": "",
+    "until_batch": 10_000,
+    "rows_per_batch": 2000,
+    "keys": 4,
+    "partitions": 2,
+    "master": "local[2]",
+    "stateful": False,
+    "diverging": False,
+    "complete": False,
+    "options": {},
+    "sink_options": {},
+    "spark": {},
+    "java_options": "",
+    "stop_file": "",
+    "restarts": 0,
+    "armed": "",
+    "trigger": "100 milliseconds",
+    "sink_arguments": {},
+    "files_arguments": {},
+    "environment": {},
+}
+
+
+def main():
+    config = {**DEFAULTS, **json.loads(Path(sys.argv[1]).read_text())}
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    work = Path(config["work"])
+    os.environ.update(config["environment"])
+    spark = session(config)
+    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    leave(work / "pids.json", {"python": os.getpid(), "jvm": jvm})
+    errors = []
+    finished = False
+    while not finished and len(errors) <= config["restarts"] and lives(jvm):
+        error = run(spark, config)
+        finished = error is None
+        if not finished:
+            errors.append(error)
+            leave(work / "errors.json", errors)
+            logging.getLogger("workload").error("the query ended: %s", error)
+            # As a supervisor: not at once, while a server is away.
+            time.sleep(0.2)
+    if counts(config):
+        leave(work / "state.json", state_of(spark, config))
+    leave(work / "status.json", {"error": None if finished else errors[-1], "errors": errors})
+    if lives(jvm):
+        spark.stop()
+
+
+def lives(pid):
+    """Whether a process lives; this process can go on without its JVM, but its query can't."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def session(config):
+    from pyspark.sql import SparkSession
+
+    builder = (
+        SparkSession.builder.master(config["master"])
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.default.parallelism", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.streaming.minBatchesToRetain", "1000000")
+        .config("spark.sql.adaptive.enabled", "false")
+        # Short-lived JVMs on few cores: most of their time went into optimizing code that then ran a few times.
+        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {config['java_options']}")
+    )
+    for key, value in config["spark"].items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def run(spark, config):
+    """Run the query until its end is wanted (None) or it fails (the reason)."""
+    try:
+        query = start(spark, config)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    try:
+        watch(query, config)
+        query.awaitTermination(60)
+        return None if query.exception() is None else str(query.exception())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def watch(query, config):
+    """Return when the query has ended or was stopped because its end is wanted; arm failpoints behind its first batch."""
+    while query.isActive:
+        progress = query.lastProgress
+        if progress is not None and progress["numInputRows"] > 0 and config["armed"]:
+            arm(config)
+        if (progress is not None and progress["batchId"] >= config["until_batch"]) or stop_is_wanted(config):
+            query.stop()
+            return
+        time.sleep(0.03)
+
+
+def state_of(spark, config):
+    """What the state store holds: (count, last) by key."""
+    from onceforall.testing.observers import read_state
+
+    return {key: list(value) for key, value in read_state(spark, config["checkpoint"]).items()}
+
+
+def stop_is_wanted(config):
+    return config["stop_file"] and Path(config["stop_file"]).exists()
+
+
+def arm(config):
+    from onceforall.testing import failpoints
+
+    failpoints.arm(config["armed"])
+    config["armed"] = ""
+
+
+def start(spark, config):
+    import onceforall as ofa
+
+    rows = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", config["rows_per_batch"])
+        .option("numPartitions", config["partitions"])
+        .option("startTimestamp", 1_700_000_000_000)
+        .option("advanceMillisPerBatch", 1000)
+        .load()
+    )
+    out, mode = (counted if counts(config) else passed)(rows, config)
+    writer = ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
+    for kind in config["sinks"]:
+        writer.to(sink(kind, config), name=kind)
+    return writer.options(**config["options"]).trigger(processingTime=config["trigger"]).start()
+
+
+def counts(config):
+    """Whether a query that keeps state counts; a folder of files takes the output mode append only, so there it removes duplicates."""
+    return config["stateful"] and "files" not in config["sinks"]
+
+
+def passed(rows, config):
+    from pyspark.sql import functions as F
+
+    # Partition p of the source gives p, p + partitions, p + 2 partitions, …: with keys a multiple of partitions, a key has one task.
+    assert config["keys"] % config["partitions"] == 0
+    key = (F.col("value") % config["keys"]).cast("string")
+    if config["stateful"]:
+        rows = rows.withWatermark("timestamp", "1 hour").dropDuplicatesWithinWatermark(["value"])
+    columns = [key.alias("key"), F.col("value").cast("string").alias("value")]
+    return rows.select(*columns, *(different(config) if config["diverging"] else [])), "append"
+
+
+def counted(rows, config):
+    from pyspark.sql import functions as F
+
+    if config["complete"]:
+        # The first batches come to nothing.
+        rows = rows.where(F.col("value") >= EMPTY_BATCHES * config["rows_per_batch"])
+    key = (F.col("value") % config["keys"]).cast("string")
+    counts = rows.groupBy(key.alias("key")).agg(F.count("*").alias("n"), F.max("value").alias("last"))
+    columns = [F.col("key"), F.concat_ws(":", F.col("key"), F.col("n"), F.col("last")).alias("value")]
+    return counts.select(*columns, *(different(config) if config["diverging"] else [])), "complete" if config[
+        "complete"
+    ] else "update"
+
+
+def different(config):
+    """A column with other values in each replay, which is part of a row and of its digest."""
+    from pyspark.sql import functions as F
+
+    other = F.rand().cast("string")
+    if config["sinks"] == ["kafka"]:
+        return [F.array(F.struct(F.lit("other").alias("key"), other.cast("binary").alias("value"))).alias("headers")]
+    return [other.alias("other")]
+
+
+def sink(kind, config):
+    import onceforall as ofa
+
+    if kind == "kafka":
+        options = {"bootstrap.servers": config["bootstrap"], "transaction.timeout.ms": 600_000, **config["sink_options"]}
+        return ofa.KafkaSink(options, topic=config["topic"], **config["sink_arguments"])
+    if kind == "files":
+        return ofa.FileSink(config["files"], format="json", partition_by=["key"], **config["files_arguments"])
+    # Every running count stays in the table: the key is all of it.
+    key = {"key": ["value"]} if counts(config) and not config["complete"] else {}
+    return ofa.PostgresSink(config["database"], table="out", **{**key, **config["postgres"]})
+
+
+def leave(path, value):
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(value))
+    new.rename(path)
+
+
+if __name__ == "__main__":
+    main()
