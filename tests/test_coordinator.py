@@ -211,6 +211,17 @@ def test_handles_in_doubt_are_fenced_after_done_and_do_not_come_back():
     assert writer.decision.reusable == {"a": ()}
 
 
+def test_a_handle_whose_commit_had_to_be_repeated_is_fenced_and_does_not_come_back():
+    """Whatever the sink says the second time: a request of the first one may still be on its way."""
+    query = Query(sinks={"a": FakeSink(AWAY)})
+    query.batch(0)
+    writer = FakeWriter(a=("t1",))
+    query.batch(1, writer)
+    assert query.sinks["a"].of("commit")[:2] == [(0, ["t0"]), (0, ["t0"])]
+    assert query.sinks["a"].of("retire") == [(["t0"],)]
+    assert writer.decision.reusable == {"a": ()}
+
+
 def test_a_lost_task_attempt_makes_the_run_sweep_its_own_generation_before_done():
     query = Query()
     query.batch(0, FakeWriter(a=("t0",), attempts_lost=True))
@@ -484,9 +495,11 @@ def test_a_done_in_the_background_that_meets_a_seal_makes_the_next_batch_raise()
 
     query = Query(sinks={"a": ReplacesAtCommit()})
     query.batch(0)
+    writer = FakeWriter(a=("t1",))
     for _ in range(2):
         with pytest.raises(FencedError):
-            query.batch(1)
+            query.batch(1, writer)
+    assert writer.decision is None, "a batch is written only behind the DONE of the one before"
     assert query.sinks["a"].of("commit") == [(0, ["t0"])]
     assert query.entries(0) == ["CLAIM", "COMMIT", "SEAL"]
 

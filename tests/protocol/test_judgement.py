@@ -45,8 +45,10 @@ def test_other_offsets_than_the_decided_ones_are_refused(stateful):
     refused(answer, CheckpointMismatchError, "Batch 7", "other", offsets(7)[0], "checkpoint")
 
 
-def test_a_batch_below_the_last_decided_one_is_refused():
-    refused(judge(request(3), history(7), 2), CheckpointMismatchError, "batch 3", "batch 7", "checkpoint")
+@pytest.mark.parametrize("batch", [3, 6])
+def test_a_batch_below_the_last_decided_one_is_refused(batch):
+    answer = judge(request(batch), history(7), 2)
+    refused(answer, CheckpointMismatchError, f"batch {batch}", "batch 7 is already decided", "checkpoint")
 
 
 def test_a_gap_behind_the_last_decided_batch_is_refused():

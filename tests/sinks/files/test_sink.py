@@ -154,6 +154,18 @@ def test_a_sweep_takes_what_killed_drivers_left_beside_manifests_and_nothing_els
     assert not old.exists()
 
 
+def test_no_attempt_begins_in_the_folder_of_another_nor_deletes_it(tmp_path):
+    sink = checked(tmp_path)
+    one = attempt()
+    transaction = sink.begin_transaction(one)
+    sink.invoke(transaction, numbers(2))
+    committable = sink.pre_commit(transaction)
+    with pytest.raises(AttemptFailedError, match="File exists"):
+        sink.begin_transaction(one)
+    assert len(sink.commit(permit(), sink.confirm([committable])).completed) == 1
+    assert seen(tmp_path) == [0, 1]
+
+
 def test_a_late_task_whose_folder_was_swept_fails(tmp_path):
     sink = checked(tmp_path)
     transaction = sink.begin_transaction(attempt())

@@ -55,9 +55,9 @@ def test_an_idle_connection_that_the_broker_ended_is_replaced_without_a_request_
 def test_a_frozen_broker_makes_the_sink_unavailable_and_the_transaction_retired(own_query, own_broker, sees):
     q = own_query("frozen")
     one, two = q.sink.confirm([q.prepare(["one"], slot=0), q.prepare(["two"], slot=1)])
-    client = hurry(q)
     assert q.commit(two).completed == (two,)
     assert q.commit(one).completed == (one,)
+    client = hurry(q)
     own_broker.freeze()
     try:
         with pytest.raises(SinkUnavailableError, match=own_broker.bootstrap_servers):

@@ -1,0 +1,92 @@
+"""What a run of the mutants came to: ``build/mutants/results.json`` for programs, ``results.md`` for people."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mutants.catalogue import ROOT, Mutant
+from mutants.running import CAUGHT, Verdict
+
+
+def key_of(mutant: Mutant, package: Path) -> str:
+    """Return what tells whether an earlier verdict on a mutant still holds: a hash of it, of the package and of the files of its checks."""
+    digest = hashlib.sha256(json.dumps(asdict(mutant), sort_keys=True).encode())
+    files = sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    named = sorted(
+        {ROOT / word.split("::")[0] for check in mutant.checks for word in check.split() if word.startswith("tests/")}
+    )
+    for path in [*files, *(path for path in named if path.is_file())]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def earlier(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the verdicts of an earlier run by key; only those on caught mutants are worth keeping."""
+    path = folder / "results.json"
+    if not path.exists():
+        return {}
+    rows = json.loads(path.read_text(encoding="utf-8"))["mutants"]
+    return {row["key"]: row for row in rows if row["status"] == CAUGHT}
+
+
+def row_of(mutant: Mutant, verdict: Verdict, key: str) -> dict[str, Any]:
+    """Return one mutant's part of the results."""
+    return {
+        "id": mutant.id,
+        "class": mutant.required,
+        "file": mutant.file,
+        "why": mutant.why,
+        "status": verdict.status,
+        "caught_by": verdict.caught_by,
+        "words": verdict.words,
+        "seconds": round(verdict.seconds, 1),
+        "importers": list(verdict.importers),
+        "key": key,
+    }
+
+
+def totals(rows: Iterable[Mapping[str, Any]], planted: int) -> dict[str, int]:
+    """Return how many were planted, and how many came to each status."""
+    counts = {"planted": planted, "caught": 0, "survived": 0, "broken": 0}
+    for row in rows:
+        counts[row["status"]] += 1
+    counts["not run"] = planted - sum(counts[status] for status in ("caught", "survived", "broken"))
+    return counts
+
+
+def write(folder: Path, rows: list[dict[str, Any]], planted: int) -> None:
+    """Write both files; the JSON is whole at any time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    counts = totals(rows, planted)
+    rows = sorted(rows, key=lambda row: (row["file"], row["id"]))
+    temporary = folder / "results.json.tmp"
+    temporary.write_text(json.dumps({"totals": counts, "mutants": rows}, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(folder / "results.json")
+    (folder / "results.md").write_text(_page(rows, counts), encoding="utf-8")
+
+
+def _page(rows: list[dict[str, Any]], counts: Mapping[str, int]) -> str:
+    lines = [
+        "# Mutants",
+        "",
+        "Bugs that were planted in the code, one at a time, and the check that noticed each. Written by `make mutants`.",
+        "",
+        ", ".join(f"{count} {what}" for what, count in counts.items()) + ".",
+        "",
+        "| bug | in | what it would do to a user | noticed by | s |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        noticed = f"`{_short(row['caught_by'])}`" if row["status"] == CAUGHT else f"**{row['status']}**: {row['words']}"
+        cells = [row["id"], f"`{row['file']}`", row["why"], noticed, f"{row['seconds']:.0f}"]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _short(node: str) -> str:
+    return node.removeprefix("tests/")

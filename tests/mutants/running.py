@@ -1,0 +1,241 @@
+"""Runs checks on a copy of the package, with or without a bug in it.
+
+The copy lies in a temporary folder that stands first in ``PYTHONPATH``, so that it is imported instead of the installed package, by pytest
+and by every process that its tests start: drivers, Spark's Python workers, the actors of the conformance suite. A ``sitecustomize`` beside it
+writes down from where each of those processes imports the package; a check in which another copy was imported proves nothing, and is
+reported as broken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mutants.catalogue import ROOT, SOURCE, Mutant
+
+CAUGHT, SURVIVED, BROKEN = "caught", "survived", "broken"
+
+_NO_VERDICT = {"ImportError", "SyntaxError", "NameError", "FixtureLookupError", "collection"}
+"""A check that fails by one of these says that the mutant is no program, or the check none; not that the bug was noticed."""
+
+_TIMED_OUT = "Failed: Timeout"
+"""A check that hangs is none: on a busy machine it would notice anything."""
+
+_NO_VERDICT_IN_THE_COPY = {"AttributeError", "TypeError"}
+"""Likewise, where it is the mutant that raised it and not the test that got a strange answer."""
+
+_GRACE_S = 60
+_BASELINE_LIMIT_S = 1800
+_WATCH = '''\
+"""Writes down from where a process imports the package."""
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+
+class _Watch:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "onceforall":
+            found = PathFinder.find_spec(name)
+            words = [word for word in sys.orig_argv[1:] if not word.startswith("-")]
+            program = "-c" if "-c" in sys.orig_argv[:4] else Path(words[0]).name if words else "-"
+            with Path(__file__).with_name("imports.log").open("a") as log:
+                log.write(f"{found and found.origin}\\t{program}\\n")
+
+
+sys.meta_path.insert(0, _Watch)
+'''
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a mutant, or a run of checks, came to.
+
+    Attributes:
+        status: ``caught``, ``survived`` or ``broken``.
+        caught_by: the node id of the test that failed.
+        words: by what it failed, or what is broken.
+        seconds: how long it took.
+        importers: which programs imported the copy.
+    """
+
+    status: str
+    caught_by: str | None
+    words: str
+    seconds: float
+    importers: tuple[str, ...] = ()
+
+
+class Workshop:
+    """A folder with a copy of the package as it was when the run began, from which mutated copies are made."""
+
+    def __init__(self, folder: Path, source: Path = SOURCE, environment: Mapping[str, str] | None = None) -> None:
+        """Copy the package; what is edited meanwhile changes nothing.
+
+        Args:
+            folder: an empty one.
+            source: the package's folder.
+            environment: variables for pytest, and so for all that it starts; those of ``servers.started``.
+        """
+        self._folder = folder
+        self._environment = dict(environment or {})
+        self.package = folder / "original" / "onceforall"
+        # With what was compiled there before: a copy keeps the times by which that is known to be current.
+        shutil.copytree(source, self.package, ignore=shutil.ignore_patterns("*.pyc.*"))
+        (self.package.parent / "sitecustomize.py").write_text(_WATCH, encoding="utf-8")
+
+    def mutated(self, mutant: Mutant) -> Path:
+        """Return the folder of a copy with the bug in it.
+
+        Raises:
+            ValueError: it can't be planted.
+        """
+        text = mutant.applied(self.package)
+        copy = self._folder / mutant.id
+        shutil.copytree(self.package.parent, copy)
+        changed = copy / "onceforall" / mutant.file
+        changed.write_text(text, encoding="utf-8")
+        for compiled in (changed.parent / "__pycache__").glob(f"{changed.stem}.*.pyc"):
+            compiled.unlink()
+        return copy
+
+    def judge(self, mutant: Mutant) -> Verdict:
+        """Plant a bug and try its checks until one fails."""
+        started = time.monotonic()
+        try:
+            copy = self.mutated(mutant)
+        except ValueError as error:
+            return Verdict(BROKEN, None, str(error), 0.0)
+        verdict = Verdict(BROKEN, None, "it has no checks", 0.0)
+        try:
+            for check in mutant.checks:
+                verdict = self._run(copy, check, mutant.timeout_s)
+                if verdict.status != SURVIVED:
+                    break
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+        return Verdict(verdict.status, verdict.caught_by, verdict.words, time.monotonic() - started, verdict.importers)
+
+    def failing_without_a_bug(self, nodes: Sequence[str], timeout_s: int) -> dict[str, str]:
+        """Run tests on the unchanged copy, and return those that fail there, or did not run, with the reason.
+
+        Args:
+            nodes: node ids.
+            timeout_s: of one test.
+        """
+        copy = Path(tempfile.mkdtemp(prefix="unchanged-", dir=self._folder))
+        shutil.copytree(self.package.parent, copy, dirs_exist_ok=True)
+        reported = _pytest(copy, list(nodes), self._environment, timeout_s, _BASELINE_LIMIT_S, stop=False)
+        shutil.rmtree(copy, ignore_errors=True)
+        wrong = {each["node"]: f"{each['kinds'][0]}: {each['text']}" for each in reported.entries if each["failed"]}
+        passed = {each["node"] for each in reported.entries if not each["failed"]}
+        return {**{node: reported.trouble or "it did not run" for node in nodes if node not in passed}, **wrong}
+
+    def _run(self, copy: Path, check: str, timeout_s: int) -> Verdict:
+        started = time.monotonic()
+        arguments = shlex.split(check)
+        reported = _pytest(copy, arguments, self._environment, timeout_s, 3 * timeout_s, stop=True)
+        status, node, words = _verdict(reported, arguments)
+        return Verdict(status, node, words, time.monotonic() - started, reported.importers)
+
+
+@dataclass(frozen=True)
+class _Reported:
+    code: int | None
+    entries: tuple[dict[str, Any], ...]
+    importers: tuple[str, ...]
+    trouble: str | None
+
+
+def _pytest(
+    copy: Path, arguments: list[str], variables: Mapping[str, str], timeout_s: int, limit_s: int, *, stop: bool
+) -> _Reported:
+    report, output = copy / "report.jsonl", copy / "output.txt"
+    for stale in (report, copy / "imports.log"):
+        stale.unlink(missing_ok=True)
+    environment = {
+        **os.environ,
+        **variables,
+        "PYTHONPATH": os.pathsep.join([str(copy), str(ROOT / "tests")]),
+        "MUTANT_REPORT": str(report),
+        # Of a mutant's failing example nobody else is to hear.
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "hypothesis"),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
+    command += [
+        "-p",
+        "mutants.recording",
+        "-p",
+        "mutants.servers",
+        "-p",
+        "no:cacheprovider",
+        f"--timeout={timeout_s}",
+        "--hypothesis-seed=0",
+    ]
+    command += [*(["-x"] if stop else []), *arguments]
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True)
+        code: int | None = None
+        try:
+            code = process.wait(limit_s + _GRACE_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            _end(process)
+    entries = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+    origins, importers = _imports(copy)
+    trouble = None
+    if code is None:
+        trouble = f"pytest hung for {limit_s + _GRACE_S} s"
+    elif code not in {0, 1}:
+        trouble = f"pytest ended with {code}: {_last_line(output)}"
+    elif origins != {str(copy / "onceforall" / "__init__.py")}:
+        trouble = f"the package was imported from {sorted(origins)}"
+    return _Reported(code, tuple(entries), importers, trouble)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _imports(copy: Path) -> tuple[set[str], tuple[str, ...]]:
+    log = copy / "imports.log"
+    pairs = [line.partition("\t") for line in log.read_text().splitlines()] if log.exists() else []
+    return {origin for origin, _, _ in pairs}, tuple(sorted({program for _, _, program in pairs}))
+
+
+def _last_line(output: Path) -> str:
+    lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else "no output"
+
+
+def _verdict(reported: _Reported, arguments: list[str]) -> tuple[str, str | None, str]:
+    failed = [entry for entry in reported.entries if entry["failed"]]
+    # A copy whose check could not be collected has no first failure of a test, so trouble comes first.
+    if reported.trouble is not None:
+        return BROKEN, None, reported.trouble
+    if not reported.entries:
+        return BROKEN, None, f"no test was run by {shlex.join(arguments)}"
+    if not failed:
+        return SURVIVED, None, f"{len(reported.entries)} tests passed"
+    first = failed[0]
+    words = f"{first['kinds'][0]}: {first['text']}"
+    is_copys = "/onceforall/" in first["where"] and not first["where"].startswith(str(ROOT))
+    unfit = (_NO_VERDICT | _NO_VERDICT_IN_THE_COPY if is_copys else _NO_VERDICT).intersection(first["kinds"])
+    return (BROKEN if unfit or words.startswith(_TIMED_OUT) else CAUGHT), first["node"], words
