@@ -1,5 +1,6 @@
 """Runs the campaign: the matrix first, then scenarios for the rest of the time, in lanes beside one another."""
 
+import contextlib
 import itertools
 import queue
 import random
@@ -45,6 +46,8 @@ class Campaign:
         self._turns = itertools.islice(self._endless_scenarios(), None if rounds is None else rounds * len(self.scenarios))
         self._turn_lock = threading.Lock()
         self._say_lock = threading.Lock()
+        self._server_lock = threading.Lock()
+        self._lanes_with_servers = 0
 
     def run(self):
         """Run to the end; return whether no violation was found."""
@@ -84,16 +87,32 @@ class Campaign:
     def _matrix_lane(self, lane):
         if self.units.empty():
             return
-        with ExitStack() as stack:
-            kafka = stack.enter_context(EmbeddedKafka())
-            postgres = stack.enter_context(EmbeddedPostgres(settings={"max_prepared_transactions": 40}))
-            servers = Servers(kafka, postgres)
+        with self._servers() as servers:
             while time.monotonic() < self.until - LAST_START_S:
                 try:
                     unit = self.units.get_nowait()
                 except queue.Empty:
                     return
                 self._unit(unit, servers)
+
+    @contextlib.contextmanager
+    def _servers(self):
+        """The servers of the matrix, which nothing is done to: one of each for all lanes."""
+        with self._server_lock:
+            if self._lanes_with_servers == 0:
+                with ExitStack() as stack:
+                    kafka = stack.enter_context(EmbeddedKafka())
+                    postgres = stack.enter_context(EmbeddedPostgres(settings={"max_prepared_transactions": 60}))
+                    self._shared = Servers(kafka, postgres)
+                    self._stop_servers = stack.pop_all()
+            self._lanes_with_servers += 1
+        try:
+            yield self._shared
+        finally:
+            with self._server_lock:
+                self._lanes_with_servers -= 1
+                if self._lanes_with_servers == 0:
+                    self._stop_servers.close()
 
     def _unit(self, unit, servers):
         began = time.monotonic()

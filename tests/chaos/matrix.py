@@ -12,7 +12,7 @@ from chaos.recipes_more import RECIPES
 from chaos.worlds import KINDS, World
 from onceforall.testing.failpoint_names import CATALOGUE
 
-LONGEST_CHAIN = 16
+LONGEST_CHAIN = 24
 ROWS_PER_BATCH = 4000
 ONCE_PER_CHECKPOINT = ("bind.", "store.folder.", "file.folder.")
 KINDS_OF_ALL = ("kafka", "files", "postgres-staged")

@@ -100,6 +100,8 @@ def session(config):
         # Short-lived JVMs on few cores: most of their time went into optimizing code that then ran a few times.
         .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {config['java_options']}")
     )
+    if config["master"].startswith("local["):
+        builder = builder.config("spark.python.daemon.module", "chaos.daemon")
     for key, value in config["spark"].items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -122,15 +124,29 @@ def run(spark, config):
 
 
 def watch(query, config):
-    """Return when the query has ended or was stopped because its end is wanted; arm failpoints behind its first batch."""
-    while query.isActive:
-        progress = query.lastProgress
-        if progress is not None and progress["numInputRows"] > 0 and config["armed"]:
+    """Return when the query has ended or was stopped because its end is wanted; arm failpoints behind its first batch.
+
+    Spark's commit log tells how far it is: asking the query itself so often would take more time than its batches.
+    """
+    commits = Path(config["checkpoint"]) / "commits"
+    begun = newest(commits)
+    looks = 0
+    while looks % 8 or query.isActive:
+        looks += 1
+        if config["armed"] and (commits / str(begun + 1)).exists():
             arm(config)
-        if (progress is not None and progress["batchId"] >= config["until_batch"]) or stop_is_wanted(config):
+        if newest(commits) >= config["until_batch"] or stop_is_wanted(config):
             query.stop()
             return
         time.sleep(0.03)
+
+
+def newest(commits):
+    """The last batch in Spark's commit log; -1 when there is none."""
+    try:
+        return max((int(file.name) for file in commits.iterdir() if file.name.isdecimal()), default=-1)
+    except FileNotFoundError:
+        return -1
 
 
 def state_of(spark, config):

@@ -15,6 +15,7 @@ from support import class_archive
 from support.reading import released, values
 from support.waiting import until
 
+TESTS = Path(__file__).parents[1]
 PIPELINE = Path(__file__).parent / "pipeline.py"
 ROWS_PER_BATCH = 20
 UNTIL_BATCH = 6
@@ -98,6 +99,8 @@ class Driver:
             "ONCEFORALL_FAILPOINTS": failpoints,
             "ONCEFORALL_FAILPOINTS_SEEN": str(self.seen),
             "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])),
+            "CHAOS_SINKS": ",".join(config.get("sinks", [])),
             "SPARK_LOCAL_IP": "127.0.0.1",
             # The JVM that only makes up the command of the other one.
             "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
