@@ -7,13 +7,15 @@ its own. Behind the chain a driver without faults runs, and the sinks are judged
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from chaos.machine import Machine
 from chaos.recipes import AT_THE_START
 from chaos.recipes_more import RECIPES
 from chaos.worlds import KINDS, World
 from onceforall.testing.failpoint_names import CATALOGUE
 
 LONGEST_CHAIN = 24
-ROWS_PER_BATCH = 4000
+ROWS_PER_BATCH = 8000
+LOOK_EVERY = 2
 ONCE_PER_CHECKPOINT = ("bind.", "store.folder.", "file.folder.")
 KINDS_OF_ALL = ("kafka", "files", "postgres-staged")
 
@@ -127,6 +129,8 @@ class CellResult:
 def run(unit, folder, servers, watch_of, say):
     """Run a unit; return (results of its cells, the watch's verdict, the world)."""
     world = World(folder / unit.id, unit.kind, servers, **{"rows_per_batch": ROWS_PER_BATCH, **unit.parts[0].recipe.config})
+    if unit.kind != "all":
+        world.machine = Machine(world.folder / "machine", world.sinks)
     watch = watch_of(world)
     results = []
     try:
@@ -134,8 +138,9 @@ def run(unit, folder, servers, watch_of, say):
             these = [CellResult(cell) for cell in part.cells]
             results += these
             kill_in = part.recipe.workers if part.where == "worker" else part.recipe.driver
-            for result in kill_in(world, part.when, these):
-                watch.look()
+            for number, result in enumerate(kill_in(world, part.when, these)):
+                if number % LOOK_EVERY == 0:
+                    watch.look()
                 say(
                     f"{unit.id}: {result.cell.name}, {part.when}: {'killed' if result.reached else 'NOT REACHED: ' + result.note}"
                 )

@@ -66,7 +66,7 @@ class Recipe:
             killed = (result, ended) if result.reached else None
             if result.reached:
                 result.kills = 1
-                world.tally.kills["driver"] += 1
+                world.tally.kills[world.driver_kind] += 1
                 world.tally.faults[f"driver killed at a failpoint ({when})"] += 1
             yield result
         if killed is not None:
@@ -110,7 +110,7 @@ class Recipe:
         life = self._live(world, armed=f"{self.left_at}=kill")
         life.wait_for_end(LIFE_S)
         assert life.acted(self.left_at), f"no driver could be killed at {self.left_at}: {life.tail()}"
-        world.tally.kills["driver"] += 1
+        world.tally.kills[world.driver_kind] += 1
         world.tally.faults[f"driver killed {'behind' if self.left_at == DECIDED else 'before'} a decision"] += 1
 
     # --- workers -----------------------------------------------------------------------------------------------------------------

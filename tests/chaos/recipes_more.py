@@ -51,7 +51,7 @@ class Merging(Recipe):
         life = self._live(world, armed="file.merge.before=kill")
         life.wait_for_end(3 * LIFE_S)
         assert life.acted("file.merge.before"), life.tail()
-        world.tally.kills["driver"] += 1
+        world.tally.kills[world.driver_kind] += 1
 
 
 class SparkLog(Recipe):
@@ -70,7 +70,7 @@ class Temporary(Recipe):
         life = self._live(world, armed="file.create.synced=kill")
         life.wait_for_end(LIFE_S)
         assert life.acted("file.create.synced"), life.tail()
-        world.tally.kills["driver"] += 1
+        world.tally.kills[world.driver_kind] += 1
 
     def _armed(self, world, name):
         """Nothing is in doubt any more, and the file is there nevertheless: as if its writer had been frozen until then."""
@@ -110,7 +110,7 @@ class Cleaning(Recipe):
         life = self._live(world, armed=f"{DECIDED}=kill@5")
         life.wait_for_end(LIFE_S)
         assert life.acted(DECIDED), life.tail()
-        world.tally.kills["driver"] += 1
+        world.tally.kills[world.driver_kind] += 1
 
 
 class Older(Recipe):
@@ -146,7 +146,7 @@ class Detach(Recipe):
             result.note = "" if result.reached else f"onceforall detach ended with {status}"
             if result.reached:
                 result.kills = 1
-                world.tally.kills["driver"] += 1
+                world.tally.kills["onceforall detach"] += 1
                 world.tally.faults["onceforall detach killed at a failpoint"] += 1
             assert self._detach(world, "") == 0, f"the second onceforall detach failed: {self._output(world)}"
             yield result

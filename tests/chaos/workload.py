@@ -17,6 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from chaos.machine import end_what_was_left
+
 EMPTY_BATCHES = 4
 
 DEFAULTS = {
@@ -58,7 +60,7 @@ def main():
     os.environ.update(config["environment"])
     spark = session(config)
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
-    leave(work / "pids.json", {"python": os.getpid(), "jvm": jvm})
+    leave(work / "pids.json", {"python": os.getpid(), "jvm": None if is_on_a_machine() else jvm})
     errors = []
     finished = False
     while not finished and len(errors) <= config["restarts"] and lives(jvm):
@@ -85,9 +87,16 @@ def lives(pid):
         return False
 
 
+def is_on_a_machine():
+    """Whether the JVM is another one's, and outlives this process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def session(config):
     from pyspark.sql import SparkSession
 
+    if is_on_a_machine():
+        end_what_was_left()
     builder = (
         SparkSession.builder.master(config["master"])
         .config("spark.ui.enabled", "false")

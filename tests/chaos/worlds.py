@@ -65,6 +65,8 @@ class World:
         self.servers = servers
         self.rows_per_batch = rows_per_batch
         self.tally = Tally()
+        self.machine = None
+        """A JVM for all drivers; None: each has its own, which dies with it."""
         self.detached = False
         """Whether the commit log begins anew on the way: what was decided before is what Spark has finished."""
         self.checkpoint = self.folder / "checkpoint"
@@ -105,7 +107,11 @@ class World:
         (self.folder / "stop").unlink(missing_ok=True)
         # A failpoint by decorator is there only in a process that was started with some failpoint.
         driver = Chased(
-            self.folder / f"driver{next(self._numbers)}", {**self.config, **config}, failpoints or "test.none=raise", WORKLOAD
+            self.folder / f"driver{next(self._numbers)}",
+            {**self.config, **config},
+            failpoints or "test.none=raise",
+            WORKLOAD,
+            self.machine.environment if self.machine else (),
         )
         self.drivers.append(driver)
         return driver
@@ -136,9 +142,16 @@ class World:
         """What the state store held at the end of the last driver that came to its end; see ``workload.state_of``."""
         return json.loads((self.drivers[-1].work / "state.json").read_text())
 
+    @property
+    def driver_kind(self):
+        """What is killed with a driver, for the tally."""
+        return "driver's Python process" if self.machine else "driver"
+
     def close(self):
         for driver in self.drivers:
             driver.kill()
+        if self.machine:
+            self.machine.close()
 
     # --- what the query's own files say ------------------------------------------------------------------------------------------
 

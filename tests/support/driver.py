@@ -79,7 +79,7 @@ class Pipeline:
 
 
 class Driver:
-    def __init__(self, work, config, failpoints, program=PIPELINE):
+    def __init__(self, work, config, failpoints, program=PIPELINE, environment=()):
         self.work = work
         self.seen = work / "seen"
         self.seen.mkdir(parents=True)
@@ -96,6 +96,7 @@ class Driver:
         (work / "config.json").write_text(json.dumps(config))
         environment = {
             **os.environ,
+            **dict(environment),
             "ONCEFORALL_FAILPOINTS": failpoints,
             "ONCEFORALL_FAILPOINTS_SEEN": str(self.seen),
             "PYSPARK_PYTHON": sys.executable,
@@ -179,6 +180,8 @@ class Driver:
         try:
             pid = json.loads((self.work / "pids.json").read_text())["jvm"]
         except FileNotFoundError:
+            return None
+        if pid is None:
             return None
         try:
             process = psutil.Process(pid)
