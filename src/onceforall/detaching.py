@@ -142,7 +142,7 @@ def detach(
     folder = _rename(home, run.generation, report)
     failpoints.hit("detach.renamed")
     if folder is not None:
-        _check_newest(log, run.generation, lambda: folder.rename(home))
+        _check_newest(log, run.generation, lambda: _rename_back(folder, home))
         _set_aside_elsewhere(folder, bound.id, bound.location, report)
     return Detachment(tuple(report.steps), run.completed, passed, folder)
 
@@ -335,6 +335,9 @@ def _counted(aborted: Mapping[str, int]) -> str:
 def _pass_decided(path: Path, decided: Decided | None, report: _Report) -> int | None:
     """Write the last decided batch into Spark's commit log where that lacks it; return the batch if it did (or would)."""
     batch = spark_commits.lacking(path, decided)
+    if decided is not None and not report.dry_run:
+        # Without our log, Spark's entry is all that says that the batch is complete, and Spark syncs nothing.
+        spark_commits.make_durable(path, decided.commit.batch)
     if batch is None:
         return None
     if not report.dry_run:
@@ -365,6 +368,11 @@ def _check_newest(log: CommitLog, generation: int, undo: Callable[[], object] = 
     )
 
 
+def _rename_back(folder: Path, home: Path) -> None:
+    folder.rename(home)
+    _sync_renamed(home.parent)
+
+
 # --- setting the log aside -------------------------------------------------------------------------------------------------
 
 
@@ -382,8 +390,6 @@ def _rename(home: Path, generation: int, report: _Report) -> Path | None:
             continue
         try:
             home.rename(target)
-            failpoints.hit("detach.rename.before_sync")
-            spark_commits.sync_folder(home.parent)
         except FileNotFoundError:
             _sync_renamed(home.parent)
             report.say("Another detachment has renamed the folder of the commit log meanwhile.")
@@ -393,6 +399,8 @@ def _rename(home: Path, generation: int, report: _Report) -> Path | None:
                 f"The folder {home} can't be renamed: {error.strerror}. Until it is, this is a checkpoint of onceforall. Mend that, and "
                 "detach again."
             ) from error
+        failpoints.hit("detach.rename.before_sync")
+        _sync_renamed(home.parent)
         report.say(
             f"The commit log lies in {target} now, and the checkpoint is a plain Spark query's. What is in the folder may be deleted; the "
             "folder itself, be it empty, keeps a later return to onceforall from using names again that are taken."

@@ -5,6 +5,7 @@ Only a detachment does that: otherwise Spark's own files are left to Spark (modu
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -116,6 +117,28 @@ def _watermark_ms(checkpoint: Path, batch: int) -> int:
         return int(json.loads(metadata).get("batchWatermarkMs", 0))
     except (OSError, ValueError, IndexError, AttributeError):
         return 0
+
+
+def make_durable(checkpoint: Path, batch: int) -> None:
+    """Sync what Spark has written of a batch, its entries in ``offsets`` and ``commits`` where they are there: Spark itself does not.
+
+    Raises:
+        CommitLogError: the file system refused.
+    """
+    try:
+        for folder in (checkpoint / "offsets", checkpoint / "commits"):
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(folder / str(batch), os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            with contextlib.suppress(FileNotFoundError):
+                sync_folder(folder)
+    except OSError as error:
+        raise CommitLogError(
+            f"Spark's files of batch {batch} in {checkpoint} can't be synced: {error.strerror}. Mend that, and detach again; nothing is lost."
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -236,8 +236,8 @@ class _Writer:
             attempt = replace(self._attempt, secrets=received(self._spec.name, self._spec.pad))
             failpoints.hit("task.begin.before")
             self._transaction = self._spec.sink.begin_transaction(attempt)
-            failpoints.hit("task.begin.after")
             self._open = True
+            failpoints.hit("task.begin.after")
         self._spec.sink.invoke(self._transaction, rows)
         failpoints.hit("task.invoke.after")
         if self._keeper is not None:

@@ -72,9 +72,9 @@ def reaches(failpoint, kind):
 
 
 def happens(failpoint, kind, when):
-    """Whether it can be reached then; only PostgreSQL's mode ``staged`` takes the output mode complete."""
-    if when == "first" and failpoint.needs == "empty":
-        return failpoint.first and kind == "postgres-staged"
+    """Whether it can be reached then; a folder of files doesn't take the output mode complete, so all sinks together don't either."""
+    if when == "first" and failpoint.needs == "empty" and kind == "all":
+        return False
     return failpoint.first if when == "first" else failpoint.recovery
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from onceforall.commit_log import CommitLog, LocalStore
 from onceforall.detaching import detach
-from onceforall.protocol.entries import Claim
+from onceforall.errors import FencedError
+from onceforall.protocol.entries import Claim, Commit, Done
 from onceforall.sinks.files import FileSink
 from support.syncing import Recorder
 
@@ -56,3 +57,46 @@ def test_one_that_is_overtaken_by_another_syncs_what_that_one_renamed(checkpoint
     monkeypatch.setattr(Path, "rename", overtaken)
     assert detach(checkpoint, sinks(checkpoint)).log is None
     recorder.synced(checkpoint)
+
+
+def test_what_spark_has_written_of_the_last_batch_is_synced_before_the_log_goes(checkpoint, monkeypatch):
+    """Spark syncs nothing: its entry is all that is left of the decision when the log is gone."""
+    decide(checkpoint)
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder / "0").write_text("v1\n{}")
+    recorder = Recorder(monkeypatch)
+    assert detach(checkpoint, sinks(checkpoint)).log.is_dir()
+    renamed = recorder.synced(checkpoint)
+    for folder in ("offsets", "commits"):
+        assert recorder.synced(checkpoint / folder / "0") < renamed
+        assert recorder.synced(checkpoint / folder) < renamed
+
+
+def test_a_folder_that_is_renamed_back_is_synced(checkpoint, monkeypatch):
+    """A run has started meanwhile, and decides in it."""
+    rename, home = Path.rename, checkpoint / "onceforall"
+
+    def started_meanwhile(self, target):
+        renamed = rename(self, target)
+        if self == home:
+            log = CommitLog(LocalStore(target))
+            log.claim(Claim(json.loads((checkpoint / "metadata").read_text())["id"], "another run", str(checkpoint)))
+            recorder.calls.clear()
+        return renamed
+
+    recorder = Recorder(monkeypatch)
+    monkeypatch.setattr(Path, "rename", started_meanwhile)
+    with pytest.raises(FencedError):
+        detach(checkpoint, sinks(checkpoint))
+    assert home.is_dir()
+    # Once for the rename, and once for its undoing.
+    assert recorder.calls.count(("sync", checkpoint)) == 2
+
+
+def decide(checkpoint):
+    log = CommitLog(LocalStore(checkpoint / "onceforall"))
+    query_id = json.loads((checkpoint / "metadata").read_text())["id"]
+    generation = log.claim(Claim(query_id, "run 2", str(checkpoint))).generation
+    log.seal_below(generation)
+    log.append(generation, Commit(0, ("{}",), {}, {}))
+    log.append(generation, Done(0))

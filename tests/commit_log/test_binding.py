@@ -23,6 +23,7 @@ from onceforall.errors import (
     UnsupportedQueryError,
 )
 from onceforall.protocol.entries import Claim
+from support.syncing import Recorder
 
 
 class Checkpoint:
@@ -255,6 +256,20 @@ def test_the_pointer_is_durable_before_it_is_built_upon(checkpoint, elsewhere, m
     assert failures
     monkeypatch.setattr(os, "fsync", fsync)
     assert checkpoint.bind(elsewhere).location == elsewhere.as_uri()
+
+
+def test_what_another_start_has_bound_is_durable_before_it_is_followed(checkpoint, elsewhere, monkeypatch):
+    """That one may have been killed before it could sync it, and without the pointer a next start would begin a new log."""
+    checkpoint.bind(elsewhere)
+    recorder = Recorder(monkeypatch)
+    checkpoint.bind()
+    for synced in (
+        checkpoint.home / "pointer" / "00000000.json",
+        checkpoint.home / "pointer",
+        elsewhere / "binding.json",
+        elsewhere,
+    ):
+        recorder.synced(synced)
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,7 @@ def bind(
     """
     bound = find(home, wanted, adopt=adopt, open_store=open_store)
     if bound is not None:
+        _make_durable(home, bound, open_store)
         return bound
     log_id = uuid.uuid4().hex
     if wanted is not None:
@@ -202,6 +203,18 @@ def bind(
         return bound
     failpoints.hit("bind.pointed")
     return BoundLog(home if wanted is None else open_store(wanted), wanted, log_id, first_generation)
+
+
+def _make_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Store]) -> None:
+    """Make what binds checkpoint and log durable: the start that created it may have been killed before it could sync it."""
+    if bound.location is None:
+        return
+    number = leading(lambda each: home.read(_pointer_key(each)) is not None) - 1
+    for store, key in ((home, _pointer_key(number)), (open_store(bound.location), _BINDING)):
+        content = store.read(key)
+        if content is not None:
+            # A create that finds something makes that durable before it answers.
+            store.create(key, content)
 
 
 def _prepare(  # noqa: PLR0917

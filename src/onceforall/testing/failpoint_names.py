@@ -132,7 +132,7 @@ _points("driver", (), None, "divergence", "report", _BOTH_SIDES)
 _points("driver", (), "", "lost", "write.function", _BOTH_SIDES)
 _points("driver", (), "", "lost", "write.job", _BOTH_SIDES)
 _points("driver", (), "", "lost", "write.confirm", _BOTH_SIDES)
-_points("driver", POSTGRES, "empty", None, "write.empty", _BOTH_SIDES)
+_points("driver", STAGED, "empty", None, "write.empty", _BOTH_SIDES)
 _points(
     "worker",
     (),

@@ -19,6 +19,10 @@ test can wait for it, and the failpoint acts only once over all processes (with 
 ``ONCEFORALL_FAILPOINTS_RECORD`` names a folder, an empty file ``<name>@driver`` or ``<name>@worker`` appears there for every
 failpoint that is passed, whether it acts or not: it shows which of them a program reaches.
 
+Some failpoints lie where every error is caught, so that ``raise`` and ``error`` show in the log only: below ``sweeper``, ``log.clean``,
+``log.mark``, ``store.delete``, ``kafka.own_abort`` and every ``discard``; and ``store.create`` below ``CommitLog``, where an error is a lost answer, and
+the create is repeated. ``<sink>.begin`` and ``kafka.producer`` are meant for ``kill``: a transaction whose beginning raises is nobody's.
+
 Production code calls ``hit``, which is one comparison when everything is off. ``around`` marks a whole function, and leaves it
 as it is when everything is off at the time of its definition.
 """
@@ -70,7 +74,10 @@ class _Failpoints:
     def __init__(self, specification: str, seen: str | None, record: str | None = None) -> None:
         self._seen = Path(seen) if seen else None
         self._record = Path(record) if record else None
-        self._plans = dict(_parsed(entry) for entry in filter(None, (part.strip() for part in specification.split(";"))))
+        plans = [_parsed(entry) for entry in filter(None, (part.strip() for part in specification.split(";")))]
+        self._plans = dict(plans)
+        if len(self._plans) < len(plans):
+            raise ValueError(f"{VARIABLE}: a failpoint is there twice in {specification!r}; each can have one action.")
         self._hits: dict[str, int] = {}
         self._recorded: set[str] = set()
         self._lock = threading.Lock()
@@ -113,7 +120,7 @@ def _parsed(entry: str) -> tuple[str, _Plan]:
         number = int(argument)
     elif action == "error":
         number = getattr(errno, argument, None) if argument.startswith("E") else None
-    first = hit.removesuffix("+") or "1"
+    first = hit.removesuffix("+") or ("1" if hit or "@" not in rest else "")
     if number is None or not first.isdecimal() or int(first) < 1:
         raise ValueError(
             f"{VARIABLE}: {entry!r} is not name=action[@hit] with one of the actions {', '.join(sorted(_PLAIN_ACTIONS))}, delay:<ms> and "
@@ -152,7 +159,7 @@ def process_kind() -> str:
     """Return ``worker`` in a process that runs Spark's Python tasks, and ``driver`` in any other."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     name = getattr(spec, "name", "")
-    return "worker" if name in {"pyspark.daemon", "pyspark.worker"} else "driver"
+    return "worker" if name in {"pyspark.daemon", "pyspark.worker"} or "pyspark.daemon" in sys.modules else "driver"
 
 
 _failpoints: _Failpoints | None = None

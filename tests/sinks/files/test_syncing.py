@@ -5,6 +5,7 @@ import os
 import pytest
 
 from onceforall.sinks.files.folders import create, make_folder
+from onceforall.sinks.files.start_checks import check_folder
 from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
 from support.syncing import Recorder
 
@@ -110,3 +111,12 @@ def test_who_finds_a_name_taken_syncs_its_folder_too(tmp_path, recorder):
 def test_every_new_folder_is_synced_in_the_one_above(tmp_path, recorder):
     make_folder(tmp_path / "a" / "b")
     assert [path for what, path in recorder.calls if what == "sync"] == [tmp_path, tmp_path / "a"]
+
+
+def test_a_start_syncs_every_folder_above_the_sinks_whoever_made_it(tmp_path, recorder):
+    """An earlier start may have been killed between making one and syncing it."""
+    root = tmp_path / "a" / "b" / "sink"
+    root.mkdir(parents=True)
+    check_folder(root)
+    for folder in (root, root.parent, root.parent.parent, tmp_path):
+        recorder.synced(folder)

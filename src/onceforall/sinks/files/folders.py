@@ -88,7 +88,7 @@ def sync_folders(folders: Iterable[Path]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each name durable, whoever made it."""
+    """Make a folder and those above it that are missing, each new name durable; what was there is the caller's to sync."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)

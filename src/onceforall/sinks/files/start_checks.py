@@ -49,17 +49,21 @@ def check_folder(root: Path) -> None:
     _check_foreign(root)
     try:
         make_folder_id(root)
-        _sync_found(root)
     except OSError as error:
         raise SinkCheckError(f"The folder {root} can't be given an id: {explained(error)}.") from error
+    try:
+        _sync_found(root)
+    except OSError as error:
+        raise SinkCheckError(f"The folder {root} can't be synced: {explained(error)}.") from error
 
 
 def _sync_found(root: Path) -> None:
     """Make durable what an earlier start made here: it may have been killed before it could sync it."""
     sync_folders([root, root / HOME])
-    # Above the sink's folder that is not ours to insist on.
-    with contextlib.suppress(OSError):
-        sync_folders([root.parent])
+    for above in root.parents:
+        # What we may not open, no start of ours can have made.
+        with contextlib.suppress(PermissionError):
+            sync_folders([above])
 
 
 def _check_links(root: Path) -> None:
