@@ -32,7 +32,7 @@ def main():
     parser.add_argument("--page", action="store_true", help="write the page of what there is, and end")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
-    results = Results(arguments.folder)
+    results = Results(arguments.folder, only_read=arguments.page)
     if arguments.page:
         print(write_page(results))
         return 0

@@ -2,13 +2,14 @@
 
 import contextlib
 import random
-import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from chaos.alarms import alarms
 from chaos.judging import Verdict, Watch
 from chaos.tally import Tally
 from chaos.worlds import Servers, World
@@ -17,26 +18,8 @@ from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres
 DEADLINE_S = 300
 """How long a state is waited for at most: the machine may be busy with other things."""
 
-ALARMING = (
-    "ProtocolViolationError",
-    "CheckpointMismatchError",
-    "NondeterministicReplayError",
-    "DivergenceError",
-    "CorruptEntryError",
-    "ForeignEntryError",
-    "NewerEntryError",
-    "OptionError",
-    "SchemaError",
-    "UnsupportedQueryError",
-    "TypeError",
-    "AttributeError",
-    "KeyError",
-    "IndexError",
-    "NameError",
-)
-"""Errors that no fault of the campaign excuses, unless a scenario says so: bugs, or a log or a checkpoint that was damaged."""
-
-_TEXT_LIMIT = 2000
+UNNOTICED = " (not noticed)"
+"""How a fault's name ends when nothing showed of it: alone, such faults prove nothing."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +63,7 @@ class Arena:
         self.allowed = set()
         self._verdicts = []
         self._violations = []
+        self._failed = False
         self._say = say
         self._seconds = seconds
         self._cleanup = contextlib.ExitStack()
@@ -88,7 +72,8 @@ class Arena:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        self._failed = kind is not None
         self._cleanup.close()
 
     def begin(self):
@@ -97,8 +82,11 @@ class Arena:
 
     @property
     def goes_on(self):
-        """Whether there is time for another fault."""
-        return time.monotonic() < self.deadline
+        """Whether there is time for another fault; until one has happened, there is more of it."""
+        return time.monotonic() < self.deadline + (0 if self._was_struck() else DEADLINE_S)
+
+    def _was_struck(self):
+        return any(not fault.endswith(UNNOTICED) for fault in self.tally.faults)
 
     def enter(self, context):
         """Enter a context manager that is left when the scenario is over."""
@@ -136,7 +124,7 @@ class Arena:
         self._say(f"{self.folder.name}: {text}")
 
     def allow(self, *errors):
-        """Errors of ``ALARMING`` that this scenario's faults do excuse."""
+        """Errors of ``alarms.ALARMING`` that this scenario's faults do excuse."""
         self.allowed.update(errors)
 
     def violation(self, text):
@@ -149,7 +137,7 @@ class Arena:
         world.heal(deadline_s=DEADLINE_S, **{"restarts": 0, "armed": "", **config})
         verdict = watch.quiet()
         self._verdicts.append(verdict)
-        for error in self._alarms(world):
+        for error in alarms(world, self.allowed):
             self.violation(error)
         if not verdict.records:
             self.violation("nothing was judged, so nothing was proved")
@@ -161,25 +149,34 @@ class Arena:
     def verdict(self):
         """What all judgements of the scenario came to."""
         assert self._verdicts, "the scenario judged nothing, so it proved nothing"
-        total = Verdict(
-            violations=[violation for verdict in self._verdicts for violation in verdict.violations] + self._violations
-        )
+        if not self._was_struck():
+            self.violation("no fault happened, so nothing was proved")
+        total = Verdict(violations=self._found())
         for name in ("records", "lost", "duplicated", "torn", "leftovers", "looks"):
             setattr(total, name, sum(getattr(verdict, name) for verdict in self._verdicts))
         return total
 
-    def _alarms(self, world):
-        """What drivers stopped with although nothing that happened excuses it."""
-        names = [name for name in ALARMING if name not in self.allowed]
-        for driver in world.drivers:
-            for error in driver.errors():
-                bad = [name for name in names if re.search(rf"\b{name}\b", error)]
-                if bad:
-                    yield f"{driver.work}: a run ended with {bad[0]}: {error[-_TEXT_LIMIT:]}"
+    def _found(self):
+        return [violation for verdict in self._verdicts for violation in verdict.violations] + self._violations
+
+    def small_disk(self, folder, megabytes):
+        """Mount a file system of its own for a folder, until the end; what is on it is kept below ``kept`` if there was anything wrong.
+
+        Raises:
+            OSError: the machine doesn't allow it.
+        """
+        self.enter(_small_disk(folder, megabytes))
+        self.at_the_end(self._keep, folder)
+
+    def _keep(self, folder):
+        if self._failed or self._found():
+            # What can't be copied, as a file that vanishes meanwhile, is left out.
+            with contextlib.suppress(OSError):
+                shutil.copytree(folder, self.folder / "kept" / folder.name, symlinks=True, dirs_exist_ok=True)
 
 
 @contextlib.contextmanager
-def small_disk(folder, megabytes):
+def _small_disk(folder, megabytes):
     """A file system of its own for a folder; raises ``OSError`` where the machine doesn't allow it."""
     folder.mkdir(parents=True, exist_ok=True)
     options = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]

@@ -1,6 +1,7 @@
 """Runs the campaign: the matrix first, then scenarios for the rest of the time, in lanes beside one another."""
 
 import contextlib
+import fcntl
 import itertools
 import queue
 import random
@@ -29,8 +30,18 @@ class Campaign:
     def __init__(
         self, folder, minutes, *, lanes=2, seed=None, cells=None, scenarios=None, scenario_s=90, rounds=None, results=None
     ):
-        self.work = Path(folder) / "work"
-        shutil.rmtree(self.work, ignore_errors=True)
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / "lock").open("w")
+        # Two campaigns in one folder would take each other's worlds away.
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.work = folder / "work"
+        if self.work.exists():
+            shutil.rmtree(self.work / "archive", ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self.work.rmdir()
+        if self.work.exists():
+            self.work.rename(folder / f"work-{int(time.time())}")
         self.work.mkdir(parents=True)
         self.results = results or Results(folder)
         self.until = time.monotonic() + 60 * minutes
@@ -47,10 +58,12 @@ class Campaign:
         self._turn_lock = threading.Lock()
         self._say_lock = threading.Lock()
         self._server_lock = threading.Lock()
+        self._done = 0
         self._lanes_with_servers = 0
 
     def run(self):
         """Run to the end; return whether no violation was found."""
+        had_to_do = bool(self.scenarios) or not self.units.empty()
         self.results.begin_run(self.minutes)
         archive = self.work / "archive"
         archive.mkdir()
@@ -66,8 +79,13 @@ class Campaign:
         self.results.save()
         write_page(self.results)
         data = self.results.data
+        missed = [name for name, cell in data["cells"].items() if cell["runs"] and not cell["reached"]]
         self.say(f"{data['kills']} kills, {data['records']} records, {data['violations']} violations; {self.results.file}")
-        return data["violations"] == 0
+        if missed:
+            self.say(f"{len(missed)} cells were not reached: {'; '.join(missed)}")
+        if had_to_do and not self._done:
+            self.say("nothing was done: the time is too short")
+        return data["violations"] == 0 and not missed and (self._done > 0 or not had_to_do)
 
     def say(self, text):
         with self._say_lock:
@@ -76,6 +94,13 @@ class Campaign:
             print(f"[{left / 60:5.1f} min left, {data['kills']} kills, {data['violations']} violations] {text}", flush=True)
 
     def _lane(self, lane):
+        try:
+            self._work(lane)
+        except BaseException:
+            self.results.fail(f"lane {lane}", traceback.format_exc()[-1500:])
+            raise
+
+    def _work(self, lane):
         self._matrix_lane(lane)
         while self.scenarios and time.monotonic() < self.until - LAST_START_S:
             with self._turn_lock:
@@ -157,6 +182,7 @@ class Campaign:
         self._tell(f"{label} (seed {seed})", label, verdict, began)
 
     def _tell(self, what, folder, verdict, began):
+        self._done += 1
         found = "; ".join(verdict.violations) or "no violation"
         self.say(f"{what}: {verdict.records} records, {found} ({time.monotonic() - began:.0f} s)")
         if not verdict.violations:

@@ -5,8 +5,10 @@ its own. Behind the chain a driver without faults runs, and the sinks are judged
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from chaos.alarms import alarms
 from chaos.machine import Machine
 from chaos.recipes import AT_THE_START
 from chaos.recipes_more import RECIPES
@@ -15,7 +17,7 @@ from onceforall.testing.failpoint_names import CATALOGUE
 
 LONGEST_CHAIN = 24
 ROWS_PER_BATCH = 8000
-LOOK_EVERY = 2
+ALLOWED = ("FailpointError",)
 ONCE_PER_CHECKPOINT = ("bind.", "store.folder.", "file.folder.")
 KINDS_OF_ALL = ("kafka", "files", "postgres-staged")
 
@@ -129,24 +131,24 @@ class CellResult:
 def run(unit, folder, servers, watch_of, say):
     """Run a unit; return (results of its cells, the watch's verdict, the world)."""
     world = World(folder / unit.id, unit.kind, servers, **{"rows_per_batch": ROWS_PER_BATCH, **unit.parts[0].recipe.config})
-    if unit.kind != "all":
-        world.machine = Machine(world.folder / "machine", world.sinks)
-    watch = watch_of(world)
     results = []
-    try:
+    with ExitStack() as stack:
+        stack.callback(world.close)
+        if unit.kind != "all":
+            world.machine = Machine(world.folder / "machine", world.sinks)
+        watch = watch_of(world)
+        stack.callback(watch.close)
+        world.look = watch.look
         for part in unit.parts:
             these = [CellResult(cell) for cell in part.cells]
             results += these
             kill_in = part.recipe.workers if part.where == "worker" else part.recipe.driver
-            for number, result in enumerate(kill_in(world, part.when, these)):
-                if number % LOOK_EVERY == 0:
-                    watch.look()
+            for result in kill_in(world, part.when, these):
+                watch.look()
                 say(
                     f"{unit.id}: {result.cell.name}, {part.when}: {'killed' if result.reached else 'NOT REACHED: ' + result.note}"
                 )
         world.heal()
         verdict = watch.quiet()
-    finally:
-        watch.close()
-        world.close()
+        verdict.violations += alarms(world, ALLOWED)
     return results, verdict, world

@@ -6,20 +6,14 @@ import json
 import os
 import subprocess
 
-from chaos.arena import DEADLINE_S, small_disk
+from chaos.arena import DEADLINE_S, UNNOTICED
 from chaos.nemeses_siege import Siege, Story
 from support.waiting import until
 
 DISK_MB = 192
 PAGE = 4096
-FULL_AT = (
-    "store.create.written",
-    "store.create.linked",
-    "file.pre_commit.file_written",
-    "file.write.opened",
-    "file.create.written",
-    "file.folder.made",
-)
+FULL_IN_DRIVER = ("store.create.written", "store.create.linked", "file.create.written")
+FULL_IN_WORKER = ("file.pre_commit.file_written", "file.write.opened")
 
 
 def disk_full(arena):
@@ -48,38 +42,44 @@ def _with_disk(arena, fault, trouble_of, error):
     siege = Siege(arena, world, arena.watch(world))
     try:
         for folder in disks.values():
-            arena.enter(small_disk(folder, DISK_MB))
+            arena.small_disk(folder, DISK_MB)
     except OSError as refused:
         arena.say(f"{refused}: failpoints are used instead")
-        _by_failpoints(siege, fault, error)
+        _by_failpoints(siege, error)
     else:
+        # Before the disks go, what uses them goes, and before that they are copied if need be.
+        arena.at_the_end(world.close)
         siege.begin()
         while arena.goes_on:
             siege.a_moment()
+            siege.keep_running()
             where = rng.choice(list(disks))
+            shows = _signs_of(siege.driver)
             with trouble_of(disks[where], rng):
-                siege.struck(f"{fault} ({where})")
-                _until_it_shows(siege)
+                siege.struck(f"{fault} ({where})" + ("" if _show_in_time(shows) else UNNOTICED))
+                if rng.random() < 0.3:
+                    siege.kill_driver()
             siege.progress()
-            _make_room(siege, disks)
+            _make_room(disks)
     siege.judge()
 
 
-def _until_it_shows(siege):
-    """Wait until a run has failed, or a commit is tried again; or until enough time has passed that it might not show at all."""
-    driver = siege.driver
+def _signs_of(driver):
+    """Whether a run of a driver fails, or a commit is tried again, from now on; a function that tells."""
     errors, length = len(driver.errors()), len(driver.log())
+    return lambda: (
+        driver.process.poll() is not None or len(driver.errors()) > errors or "is tried again" in driver.log()[length:]
+    )
 
-    def shows():
-        return driver.process.poll() is not None or len(driver.errors()) > errors or "is tried again" in driver.log()[length:]
 
+def _show_in_time(shows):
+    """Wait until a trouble shows, or until enough time has passed that it might not show at all; whether it did."""
     with contextlib.suppress(AssertionError):
-        until(shows, 15, "the trouble shows")
-    if siege.arena.rng.random() < 0.3:
-        siege.kill_driver()
+        return until(shows, 15, "the trouble shows")
+    return False
 
 
-def _make_room(siege, disks):
+def _make_room(disks):
     """A disk that the query's own data fill up in the end is made larger."""
     for folder in disks.values():
         room = os.statvfs(folder)
@@ -136,20 +136,25 @@ class ReadOnly:
         return done.returncode == 0
 
 
-def _by_failpoints(siege, fault, error):
-    """Where nothing can be mounted: the same errors, at the steps that write."""
+def _by_failpoints(siege, error):
+    """Where nothing can be mounted: errors at the steps that write. None of them writes a part, as a full disk would have it."""
     assert hasattr(errno, error)
     rng = siege.arena.rng
     siege.begin()
     while siege.arena.goes_on:
         siege.end_driver()
-        point = rng.choice(FULL_AT)
-        siege.driver = siege.world.start(**siege.config, armed=f"{point}=error:{error}@{rng.randint(1, 4)}")
-        driver = siege.driver
+        point = rng.choice(FULL_IN_DRIVER + FULL_IN_WORKER)
+        action = f"{point}=error:{error}@{rng.randint(1, 4)}"
+        # What is armed later is so in the driver only.
+        if point in FULL_IN_WORKER:
+            driver = siege.world.start(action, **siege.config)
+        else:
+            driver = siege.world.start(**siege.config, armed=action)
+        siege.driver = driver
         with contextlib.suppress(AssertionError):
             until(lambda d=driver, p=point: d.acted(p) or d.process.poll() is not None, 60, f"{point} is reached")
         if driver.acted(point):
-            siege.struck(f"{fault} (failpoint {point})")
+            siege.struck(f"{error} by failpoint {point}")
         siege.progress()
 
 
@@ -157,7 +162,7 @@ def torn_log(arena):
     """Entries of the commit log are truncated, or a bit of them is flipped, while no driver runs.
 
     A start that reads a damaged entry is refused with a ``CommitLogError`` that names the file, and changes nothing in any sink. With the
-    original bytes back, the query goes on. A start may also not read the entry at all, when it doesn't need it.
+    original bytes back, the query goes on. Each entry of the newest generation is read; one of an older generation only when it is needed.
     """
     arena.allow("CorruptEntryError", "ForeignEntryError", "NewerEntryError")
     rng = arena.rng
@@ -167,7 +172,7 @@ def torn_log(arena):
     while arena.goes_on:
         siege.a_moment()
         siege.kill_driver()
-        file, is_newest = _entry(world, rng)
+        file, must_be_read = _entry(world, rng)
         original = file.read_bytes()
         batches = world.spark_batches()
         file.write_bytes(_damaged(original, rng))
@@ -180,8 +185,9 @@ def torn_log(arena):
             siege.struck("start refused, naming the damaged entry")
             if world.spark_batches() != batches:
                 arena.violation(f"batches were completed on a damaged log: {file}")
-        elif errors or is_newest:
-            arena.violation(f"{file} (newest: {is_newest}) is damaged; the start should name it, or not need it: {errors}")
+        elif errors or must_be_read:
+            needed = "of the newest generation" if must_be_read else "of an older generation"
+            arena.violation(f"{file} ({needed}) is damaged; the start should name it, or not need it: {errors}")
         # A start that had no need of it may have cleaned it away.
         if file.exists():
             file.write_bytes(original)
@@ -190,11 +196,12 @@ def torn_log(arena):
 
 
 def _entry(world, rng):
-    """Any entry, most often the newest of all: whether it is that is the second result."""
+    """Any entry, most often the newest of all or another of its generation; the second result is whether it is of that generation."""
     files = sorted((world.checkpoint / "onceforall" / "chains").glob("*/[0-9]*.json"))
     newest = files[-1]
-    chosen = newest if rng.random() < 0.6 else rng.choice(files)
-    return chosen, chosen == newest
+    latest = [file for file in files if file.parent == newest.parent]
+    chosen = rng.choice(rng.choice([[newest], latest, files]))
+    return chosen, chosen in latest
 
 
 def _damaged(original, rng):

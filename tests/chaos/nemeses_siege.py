@@ -3,10 +3,12 @@
 import contextlib
 import os
 import signal
+import subprocess
 import time
 
 import psutil
 import psycopg
+from confluent_kafka import KafkaException
 
 from chaos.arena import DEADLINE_S
 from support.reading import held_back
@@ -20,6 +22,8 @@ _HOPELESS = ("OptionError", "SchemaError", "UnsupportedQueryError", "MissingExtr
 _START_DEADLINE_S = 600
 _LOOK_INTERVAL_S = 12.0
 _MOMENT_S = 1.5
+_JVM_MISSED_S = 60
+"""So long after its JVM's end a Python driver may take to end, too."""
 
 
 class Siege:
@@ -36,20 +40,23 @@ class Siege:
         self.driver = None
         self._killed_at = None
         self._looked_at = time.monotonic()
-        self._orphans = []
-        arena.at_the_end(self._end_orphans)
 
     # --- progress --------------------------------------------------------------------------------------------------------------
 
     def begin(self, batches=1):
         """Start, and let the time of the faults begin when it writes."""
         self.progress(batches, _START_DEADLINE_S)
+        self.watch.look()
         self.arena.begin()
 
     def keep_running(self):
         """Start a driver when none runs."""
-        if self.driver is None or self.driver.process.poll() is not None:
+        if not self.lives():
             self.driver = self.world.start(**self.config)
+
+    def lives(self):
+        """Whether the driver's Python process does."""
+        return self.driver is not None and self.driver.process.poll() is None
 
     def progress(self, batches=1, deadline_s=DEADLINE_S):
         """Wait until Spark has committed so many more batches, over however many drivers that takes; then have a look."""
@@ -76,32 +83,36 @@ class Siege:
         time.sleep(self.arena.rng.random() * _MOMENT_S)
 
     def struck(self, fault, kills="", number=1):
-        """Count a fault; from the first since the last progress on, the recovery is measured."""
+        """Count a fault; the recovery is measured from a kill on, if no other comes before the next batch is complete."""
         self.arena.struck(fault)
         if kills:
+            self._measure()
             self.world.tally.kills[kills] += number
-            self._killed_at = self._killed_at or time.time()
+            self._killed_at = time.time()
 
     def _measure(self):
+        """Take down the recovery from the last kill, if a batch was completed since."""
         if self._killed_at is not None:
             seconds = self.world.completed_after(self._killed_at)
-            self.arena.recoveries.append(time.time() - self._killed_at if seconds is None else seconds)
-            self._killed_at = None
+            if seconds is not None:
+                self.arena.recoveries.append(seconds)
+                self._killed_at = None
 
     def end_driver(self):
         """Kill the driver, for another one with other settings."""
-        if self.driver is not None and self.driver.process.poll() is None:
-            self.kill_driver()
+        self.kill_driver()
 
     def end(self):
         """End the driver, in an orderly way or not, and whatever else still runs."""
-        self._end_orphans()
-        if self.driver is not None and self.driver.process.poll() is None and self.arena.rng.random() < 0.5:
+        if self.lives() and self.arena.rng.random() < 0.5:
             with contextlib.suppress(AssertionError):
                 self.world.stop(self.driver)
         for driver in self.world.drivers:
             if driver.process.poll() is None:
                 self.world.kill(driver)
+            elif driver._jvm() is not None:
+                # What is left of a driver of which only Python was killed.
+                driver.kill()
 
     def judge(self, **config):
         self.end()
@@ -110,23 +121,33 @@ class Siege:
     # --- strikes ---------------------------------------------------------------------------------------------------------------
 
     def kill_driver(self):
-        """SIGKILL to the driver and all below it."""
-        self.struck("driver killed", "driver")
-        self.driver.kill()
+        """SIGKILL to the driver and all below it; nothing when none lives."""
+        if self.lives():
+            self.struck("driver killed", "driver")
+            self.driver.kill()
 
     def kill_driver_alone(self):
         """SIGKILL to the Python driver: its JVM and its tasks go on until they notice."""
-        self.struck("Python driver killed, its JVM and tasks not", "driver")
+        if self.lives():
+            self.struck("Python driver killed, its JVM and tasks not", "driver's Python process")
+            self._kill_python()
+
+    def _kill_python(self):
         self.driver.process.kill()
         self.driver.process.wait()
 
     def kill_jvm(self):
-        """SIGKILL to the driver's JVM: the Python driver goes on without it."""
-        jvm = self.driver._jvm()
-        if jvm is not None:
-            self.struck("driver's JVM killed", "driver")
-            os.kill(jvm, signal.SIGKILL)
-            self.driver.process.wait(DEADLINE_S)
+        """SIGKILL to the driver's JVM: the Python driver goes on without it, until it notices; after a minute it is killed, too."""
+        jvm = self.driver._jvm() if self.lives() else None
+        if jvm is None:
+            return
+        self.struck("driver's JVM killed", "driver's JVM")
+        os.kill(jvm, signal.SIGKILL)
+        try:
+            self.driver.process.wait(_JVM_MISSED_S)
+        except subprocess.TimeoutExpired:
+            self.struck("Python driver killed that went on without its JVM", "driver's Python process")
+            self._kill_python()
 
     def kill_workers(self, most=8):
         """SIGKILL to some of the driver's Python workers."""
@@ -134,15 +155,16 @@ class Siege:
         number = 0
         for worker in self.arena.rng.sample(workers, min(len(workers), self.arena.rng.randint(1, most))):
             with contextlib.suppress(psutil.NoSuchProcess):
-                worker.kill()
-                number += 1
+                if worker.status() != psutil.STATUS_ZOMBIE:
+                    worker.kill()
+                    number += 1
         if number:
             self.struck("Python workers killed", "worker", number)
 
     def workers(self):
         """The driver's Python workers that live now; none before there are any."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            if self.driver._jvm() is not None:
+            if self.driver is not None and self.driver._jvm() is not None:
                 return self.driver.workers()
         return []
 
@@ -151,8 +173,12 @@ class Siege:
         pids = self._backends()
         if pids:
             for pid in pids if all_of_them else [self.arena.rng.choice(pids)]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                # Those that have been killed already are gone, or not yet taken note of.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    backend = psutil.Process(pid)
+                    if backend.status() == psutil.STATUS_ZOMBIE:
+                        continue
+                    backend.kill()
                     self.struck("PostgreSQL backend killed", "backend")
 
     def _backends(self):
@@ -184,27 +210,42 @@ class Siege:
 
     def restart_broker(self):
         """An orderly restart of the broker while transactions are open."""
-        broker, servers = self.world.servers.kafka, self.world.servers
         with contextlib.suppress(AssertionError):
-            until(lambda: held_back(servers.direct, self.world.topic) > 0, 20, "an open transaction")
+            until(self._holds_back, 20, "an open transaction")
             self.struck("broker restarted with open transactions")
-        broker.restart()
+        self.world.servers.kafka.restart()
+
+    def _holds_back(self):
+        # A broker that doesn't answer yet doesn't tell.
+        with contextlib.suppress(KafkaException):
+            return held_back(self.world.servers.direct, self.world.topic) > 0
+        return False
 
     def freeze_driver(self):
         """SIGSTOP to the driver, a successor that makes progress, SIGCONT; one of the two is killed in the end."""
+        if not self.lives():
+            return
         zombie = self.driver
         zombie.signal(signal.SIGSTOP)
         self.struck("driver frozen")
         self.driver = None
         self.progress()
-        zombie.signal(signal.SIGCONT)
-        self.struck("driver woken behind its successor")
         known = len(zombie.errors())
+        self.wake(zombie, "driver woken behind its successor")
         self.until_ended(zombie, known)
         self._keep_one_of(zombie)
 
+    def wake(self, driver, fault):
+        """SIGCONT to a driver; it is a fault if the driver still slept."""
+        slept = is_stopped(driver.process.pid)
+        driver.signal(signal.SIGCONT)
+        if slept:
+            self.struck(fault)
+
     def second_driver(self):
         """Another driver on the same checkpoint, at once; one of the two is killed in the end."""
+        if not self.lives():
+            return
         first = self.driver
         known = len(first.errors())
         self.driver = self.world.start(**self.config)
@@ -232,32 +273,40 @@ class Siege:
             other.kill()
 
     def freeze_workers(self):
-        """SIGSTOP to the workers, SIGKILL to their driver; they wake while its successor runs, as those on another machine do."""
-        workers = self.workers()
-        if not workers:
+        """SIGSTOP to workers and their JVM, SIGKILL to the Python driver; the workers wake while its successor runs, as those elsewhere do.
+
+        The JVM sleeps on: if it ended, its children's process group would have no parent any more, and the kernel would send SIGHUP to what
+        sleeps in such a group, of which the workers would die. (Linux, ``kill_orphaned_pgrp``; POSIX, ``_exit``.)
+        """
+        workers = self.workers() if self.lives() else []
+        jvm = self.driver._jvm() if workers else None
+        if jvm is None:
             return
+        left = self.driver
+        left.signal(signal.SIGSTOP)
         for worker in workers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 worker.suspend()
-                self._orphans.append(worker)
-        self.struck("Python workers frozen, their driver killed", "driver")
-        jvm = self.driver._jvm()
-        with contextlib.suppress(ProcessLookupError):
-            self.driver.process.kill()
-            if jvm is not None:
-                os.kill(jvm, signal.SIGKILL)
-        self.driver.process.wait()
-        self.progress()
-        for worker in workers:
-            with contextlib.suppress(psutil.NoSuchProcess):
+        self.struck("Python workers and their JVM frozen, their Python driver killed", "driver's Python process")
+        self._kill_python()
+        try:
+            self.progress()
+            asleep = [worker for worker in workers if is_stopped(worker.pid)]
+            for worker in asleep:
                 worker.resume()
-        self.struck("Python workers woken behind their driver's successor")
+            if asleep:
+                self.struck("Python workers woken behind their driver's successor")
+                self.progress()
+        finally:
+            left.kill()
 
-    def _end_orphans(self):
-        for worker in self._orphans:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                worker.kill()
-        self._orphans.clear()
+
+def is_stopped(pid):
+    """Whether a process sleeps because of SIGSTOP."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False
 
 
 class Story:

@@ -1,14 +1,13 @@
 """Faults of tasks: executors that are killed, speculative copies, and attempts that fail and are tried again."""
 
 import contextlib
-import signal
 from pathlib import Path
 
 import psutil
 import pyspark
 
 from chaos.arena import DEADLINE_S
-from chaos.nemeses_siege import Siege
+from chaos.nemeses_siege import Siege, Story, is_stopped
 from support.cluster import Cluster
 from support.waiting import until
 
@@ -19,7 +18,10 @@ SPECULATION = {
     "spark.speculation.multiplier": "1.5",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.minTaskRuntime": "500ms",
+    # Spark kills the Python worker of a losing attempt that doesn't end; it is to wake first.
+    "spark.python.task.killTimeout": "60s",
 }
+FREEZE_AT = "task.invoke.after"
 FAIL_AT = (
     "task.begin.after",
     "task.invoke.after",
@@ -68,8 +70,9 @@ def _kill_executors(siege):
     found = _executors(siege.driver)
     for executor in siege.arena.rng.sample(found, min(len(found), siege.arena.rng.choice([1, 1, 2]))):
         with contextlib.suppress(psutil.NoSuchProcess):
-            executor.kill()
-            siege.struck("executor JVM killed", "executor")
+            if executor.status() != psutil.STATUS_ZOMBIE:
+                executor.kill()
+                siege.struck("executor JVM killed", "executor")
 
 
 def _executors(driver):
@@ -88,33 +91,42 @@ def speculation(arena):
 
     No run ends for that. What a losing attempt has prepared is aborted, and never committed.
     """
-    spark = Cluster(arena.folder / "cluster")
-    # A start that fails half-way must leave nothing behind, either.
-    arena.at_the_end(spark.__exit__)
-    spark.__enter__()
+    rng = arena.rng
+    spark = arena.enter(Cluster(arena.folder / "cluster"))
     world = arena.world("all", arena.servers(), rows_per_batch=2000, master=spark.url, spark=SPECULATION)
     siege = Siege(arena, world, arena.watch(world))
     siege.begin(2)
     while arena.goes_on:
-        siege.a_moment()
-        frozen = []
-        workers = spark.python_workers()
-        for worker in arena.rng.sample(workers, min(1, len(workers))):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                worker.suspend()
-                frozen.append(worker)
-        if frozen:
-            siege.struck("task attempt frozen until its copy has won")
-        try:
-            siege.progress()
-        finally:
-            for worker in frozen:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    worker.send_signal(signal.SIGCONT)
-        if frozen:
+        siege.end_driver()
+        # Each of the three sinks is given the task's rows.
+        siege.driver = driver = world.start(f"{FREEZE_AT}=freeze@{rng.randint(1, 6)}", **siege.config)
+        frozen = _until_a_task_hangs(siege, spark)
+        siege.progress()
+        if not frozen or siege.driver is not driver or driver.errors():
+            # The run ended: the batch was not a copy's.
+            continue
+        siege.struck("task attempt frozen until its copy had won")
+        asleep = [worker for worker in frozen if is_stopped(worker.pid)]
+        for worker in asleep:
+            worker.resume()
+        if asleep:
             siege.struck("losing attempt woken")
         siege.progress()
     siege.judge()
+
+
+def _until_a_task_hangs(siege, spark):
+    """Wait until the failpoint has frozen a worker, and return the workers that are; none when the driver's run ends before."""
+    driver = siege.driver
+    story = Story(lambda: f"a task hangs at {FREEZE_AT}\n{driver.errors()[-1:]}\n{driver.tail()}")
+
+    def over():
+        return driver.process.poll() is not None or driver.errors()
+
+    until(lambda: driver.acted(FREEZE_AT) or over(), DEADLINE_S, story)
+    if over():
+        return []
+    return until(lambda: [worker for worker in spark.python_workers() if is_stopped(worker.pid)], 30, story)
 
 
 def failed_tasks(arena):

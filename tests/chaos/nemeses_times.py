@@ -50,14 +50,12 @@ def frozen(arena):
             known = len(sleeper.errors())
             siege.driver = None
             siege.progress()
-            sleeper.signal(signal.SIGCONT)
-            siege.struck("driver woken behind its successor")
+            siege.wake(sleeper, "driver woken behind its successor")
             siege.until_ended(sleeper, known)
             siege.kill_driver()
             siege.driver = sleeper
         else:
-            sleeper.signal(signal.SIGCONT)
-            siege.struck("driver woken without a successor")
+            siege.wake(sleeper, "driver woken without a successor")
         siege.progress()
     siege.judge(sink_options={})
 
@@ -103,10 +101,12 @@ def lost(arena):
         until(lambda: held_back(servers.direct, world.topic) == 0, DEADLINE_S, "the brokers abort what has timed out")
         siege.struck("transactions timed out between decision and commit")
         if rng.random() < 0.5:
-            point = rng.choice(KILL_IN_REDO_AT)
+            point, batch = rng.choice(KILL_IN_REDO_AT), world.newest("COMMIT")
             siege.driver = world.start(f"{point}=kill", **siege.config)
             _until_killed(siege)
-            siege.struck(f"driver killed in the redo at {point}")
+            # With DONE of the batch in the log, the redo was over.
+            done = world.newest("DONE") >= batch
+            siege.struck(f"driver killed behind the redo at {point}" if done else f"driver killed in the redo at {point}")
         siege.progress()
     decided = [body["batch"] for _, body in world.entries("COMMIT")]
     arena.say(f"decisions that are there: {len(decided)}, of batches: {len(set(decided))}")

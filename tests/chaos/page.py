@@ -37,8 +37,8 @@ def _totals(data):
     yield f"| records (input rows whose effect was looked for in each sink) | **{data['records']:,}** |"
     yield f"| violations | **{data['violations']}** |"
     yield f"| cells of the matrix that were reached | {covered:,} of {len(cells):,} |"
-    yield f"| time | {minutes:,.0f} minutes in {len(data['runs'])} runs, the last on {data['runs'][-1]['at'] if data['runs'] else '-'} |"
-    yield f"| production code | digest {data['source']}, commits {', '.join(commits)} (`+`: other files were changed, too) |"
+    yield f"| time | {minutes:,.0f} minutes in {len(data['runs'])} run{'s' * (len(data['runs']) > 1)}, the last on {data['runs'][-1]['at'] if data['runs'] else '-'} |"
+    yield f"| production code | digest {data['source']}, harness {data.get('harness')}, commits {', '.join(commits)} (`+`: other files were changed, too) |"
     yield ""
     if data["found"]:
         yield "## Violations"
@@ -51,8 +51,8 @@ def _totals(data):
 def _scenarios(data):
     yield "## Random faults"
     yield ""
-    yield "| scenario | runs | faults | kills | records | lost | duplicated | torn | leftovers | recovery, median s | recovery, longest s |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "| scenario | runs | faults | kills | records | lost | duplicated | torn | leftovers | violations | recovery, median s | recovery, longest s |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for name, entry in sorted(data["scenarios"].items()):
         kills = ", ".join(f"{count} {kind}" for kind, count in sorted(entry["kills"].items()))
         numbers = " | ".join(f"{entry[number]:,}" for number in NUMBERS)
@@ -74,8 +74,8 @@ def _matrix(data):
     yield (
         "A process is killed with SIGKILL at each failpoint, for each kind of sink, in a run that goes well (first) and in one that recovers. "
         "A cell shows the rows that were judged behind it, and the seconds from the kill to the completion of the next batch where no "
-        "other kill came between; **bold** is a violation (lost/duplicated/torn/leftovers), `·` a combination that can't happen, and `?` "
-        "one that was not reached."
+        "other kill came between; **bold** is a violation (lost/duplicated/torn/leftovers/all violations), `·` a combination that can't happen (or is not in the campaign: PostgreSQL's "
+        "mode `upsert`, which promises no two-phase commit), and `?` one that was not reached."
     )
     yield ""
     yield (

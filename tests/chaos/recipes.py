@@ -13,13 +13,17 @@ from support.waiting import until
 
 TESTS = Path(__file__).parents[1]
 BATCHES_TO_REACH_IT = 8
+ROUNDS_OF_WORKERS = 3
 LIFE_S = 240
 """A bound, not a wait: a driver of a few batches takes 8 s on two quiet cores."""
 
 AT_THE_START = re.compile(
     r"(start|bind|inspect|claim|log\.claim|seal|log\.seal|log\.mark|recover|store\.folder|file\.check|file\.folder|kafka\.check|postgres\.check)\b"
 )
-LEFT_UNDECIDED = re.compile(r"(\.recover\.|\.remove\.|\.retire\.|fence\.|sweep)")
+BEHIND_DONE = re.compile(
+    r"(return_batch|append_done\.after|log\.append\.after|store\.create|retire|\w+\.retire|kept\.forget)\b"
+)
+"""Failpoints of a batch that are passed when its DONE is there already."""
 
 DECIDED = "append_commit.after"
 UNDECIDED = "append_commit.before"
@@ -57,16 +61,22 @@ class Recipe:
             for attempt in self._attempts(world, when, result.cell.name):
                 life = attempt()
                 ended = life.wait_for_end(LIFE_S)
-                result.reached = life.acted(result.cell.name)
+                # The file says that somebody came there; that it was the driver, its end says.
+                result.reached = (
+                    life.acted(result.cell.name) and life.was_killed and self._fits(world, life, when, result.cell.name)
+                )
+                if life.was_killed:
+                    world.tally.kills[world.driver_kind] += 1
                 if result.reached:
                     break
-                result.note = (life.errors() or ["its query went on"])[-1][-300:]
+                result.note = (life.errors() or ["its query went on" if life.acted(result.cell.name) else "nobody came there"])[
+                    -1
+                ][-300:]
             if killed is not None:
                 _measure(world, *killed, before=ended)
             killed = (result, ended) if result.reached else None
             if result.reached:
                 result.kills = 1
-                world.tally.kills[world.driver_kind] += 1
                 world.tally.faults[f"driver killed at a failpoint ({when})"] += 1
             yield result
         if killed is not None:
@@ -85,8 +95,8 @@ class Recipe:
 
     def _from_the_start(self, world, name):
         """In a run that finds nothing in doubt."""
-        if world.is_in_doubt():
-            self.heal(world)
+        if world.drivers and (world.is_in_doubt() or world.drivers[-1].process.poll() != 0):
+            world.heal(1)
         return self._live(world, self._points(name))
 
     def _recovering(self, world, name):
@@ -98,7 +108,16 @@ class Recipe:
         return ";".join(filter(None, (f"{name}=kill", self.beside)))
 
     def _live(self, world, failpoints="", **config):
-        return world.start(failpoints, until_batch=world.spark_batches() + self.batches, **config)
+        life = world.start(failpoints, until_batch=world.spark_batches() + self.batches, **config)
+        life.left = world.newest("COMMIT")
+        return life
+
+    def _fits(self, world, life, when, name):
+        """Whether it was in the recovery that a process came there: before the first batch that the run writes itself is complete."""
+        if when == "first":
+            return True
+        at = (life.seen / name).stat().st_mtime
+        return not any(body["batch"] > life.left and done < at for done, body in world.entries("DONE"))
 
     def leave(self, world):
         """Have a driver killed right before or behind a decision, unless such a batch is there already."""
@@ -107,9 +126,11 @@ class Recipe:
         self._leave_anew(world)
 
     def _leave_anew(self, world):
-        life = self._live(world, armed=f"{self.left_at}=kill")
+        point = f"{self.left_at}=kill"
+        # Behind a batch, or at the first one of all, so that what happens once per folder is left to the recovery.
+        life = self._live(world, armed=point) if world.spark_batches() else self._live(world, point)
         life.wait_for_end(LIFE_S)
-        assert life.acted(self.left_at), f"no driver could be killed at {self.left_at}: {life.tail()}"
+        assert life.died_at(self.left_at), f"no driver could be killed at {self.left_at}: {life.tail()}"
         world.tally.kills[world.driver_kind] += 1
         world.tally.faults[f"driver killed {'behind' if self.left_at == DECIDED else 'before'} a decision"] += 1
 
@@ -118,24 +139,35 @@ class Recipe:
     def workers(self, world, when, results):
         """Kill a Python worker at each result's failpoint, while one driver starts the query again each time."""
         self.prepare(world)
+        for _ in range(ROUNDS_OF_WORKERS):
+            missing = [result for result in results if not result.reached]
+            if not missing:
+                break
+            self._kill_workers(world, when, missing)
+        yield from results
+
+    def _kill_workers(self, world, when, results):
         if when == "recovery":
             self.leave(world)
         names = [result.cell.name for result in results]
         beside = self.beside if self.beside_in_workers is None else self.beside_in_workers
         points = ";".join(filter(None, [*(f"{name}=kill" for name in names), beside]))
         life = world.start(points, restarts=4 * len(names) + 4)
+        life.left = world.newest("COMMIT")
         self._until_all_acted(world, life, names)
         world.stop(life)
+        times = {name: (life.seen / name).stat().st_mtime for name in names if life.acted(name)}
+        world.tally.kills["worker"] += len(times)
         for result in results:
-            result.reached = life.acted(result.cell.name)
+            name = result.cell.name
+            result.reached = name in times and self._fits(world, life, when, name)
+            result.kills = int(name in times)
             if result.reached:
-                result.kills = 1
-                world.tally.kills["worker"] += 1
                 world.tally.faults[f"worker killed at a failpoint ({when})"] += 1
-                result.recovery_s = world.completed_after((life.seen / result.cell.name).stat().st_mtime)
+                following = min((at for at in times.values() if at > times[name]), default=None)
+                _measure(world, result, times[name], following)
             else:
-                result.note = (life.errors() or ["its query went on"])[-1][-300:]
-            yield result
+                result.note = (life.errors() or ["its query went on" if name in times else "nobody came there"])[-1][-300:]
 
     @staticmethod
     def _until_all_acted(world, life, names):
@@ -146,6 +178,7 @@ class Recipe:
             batch = world.newest("DONE")
             if acted != progress["acted"]:
                 progress.update(acted=acted, batch=batch)
+                world.look()
             return acted == len(names) or batch >= progress["batch"] + BATCHES_TO_REACH_IT or life.process.poll() is not None
 
         until(is_over, LIFE_S, f"workers reach {names}\n{life.tail()}")
@@ -171,17 +204,37 @@ class Lost(Recipe):
 
     def leave(self, world):
         super().leave(world)
-        of = ("files",) if self.left_at.startswith("file.") else tuple(world.sinks)
-        while not lose(world, of):
-            # What was decided is complete, or lost already.
+        if world.is_in_doubt() and newest_decision(world) == world.lost:
+            # Lost already, and the drivers that were to write it again were killed.
+            return
+        sinks = ["files"] if self.left_at.startswith("file.") else world.sinks[world.losses % len(world.sinks) :] + world.sinks
+        world.losses += 1
+        for _ in range(3):
+            if lose(world, sinks):
+                world.lost = newest_decision(world)
+                return
+            # What was decided is complete.
             self._leave_anew(world)
+        raise AssertionError(f"nothing that is decided could be lost in {sinks}")
+
+    def _fits(self, world, life, when, name):
+        """Whether it was before the lost batch was complete, but for what comes right behind that."""
+        at = (life.seen / name).stat().st_mtime
+        left = life.left + (1 if BEHIND_DONE.match(name) else 0)
+        return not any(body["batch"] >= left and done < at for done, body in world.entries("DONE"))
 
 
-def lose(world, of):
-    """Destroy one transaction of the batch in doubt in one of these sinks; return whether there was one."""
-    found = [entry for entry in world.entries("COMMIT") if entry[1]["batch"] == world.newest("COMMIT")]
-    for sink in of:
-        committables = found[-1][1]["committables"].get(sink, ())
+def newest_decision(world):
+    """The time and the batch of the decision that counts."""
+    found = [(at, body["batch"]) for at, body in world.entries("COMMIT")]
+    return max(found, key=lambda each: (each[1], each[0]), default=None)
+
+
+def lose(world, sinks):
+    """Destroy one transaction of the batch in doubt in the first of these sinks that has one; return whether there was one."""
+    found = [body for _, body in world.entries("COMMIT") if body["batch"] == world.newest("COMMIT")]
+    for sink in sinks:
+        committables = found[-1]["committables"].get(sink, ())
         if any(LOSE[sink](world, committable) for committable in committables):
             world.tally.faults[f"decided transaction lost ({sink})"] += 1
             return True
@@ -189,9 +242,10 @@ def lose(world, of):
 
 
 def _lose_in_kafka(world, committable):
+    name = committable["name"]
     client = CoordinatorClient(world.servers.direct)
     try:
-        return not client.fence([committable["name"]]).missing
+        return name in client.open_transactions() and client.fence([name]).codes.get(name) == 0
     finally:
         client.close()
 

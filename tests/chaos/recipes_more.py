@@ -50,7 +50,7 @@ class Merging(Recipe):
             return
         life = self._live(world, armed="file.merge.before=kill")
         life.wait_for_end(3 * LIFE_S)
-        assert life.acted("file.merge.before"), life.tail()
+        assert life.died_at("file.merge.before"), life.tail()
         world.tally.kills[world.driver_kind] += 1
 
 
@@ -69,7 +69,7 @@ class Temporary(Recipe):
     def leave(self, world):
         life = self._live(world, armed="file.create.synced=kill")
         life.wait_for_end(LIFE_S)
-        assert life.acted("file.create.synced"), life.tail()
+        assert life.died_at("file.create.synced"), life.tail()
         world.tally.kills[world.driver_kind] += 1
 
     def _armed(self, world, name):
@@ -109,7 +109,7 @@ class Cleaning(Recipe):
     def leave(self, world):
         life = self._live(world, armed=f"{DECIDED}=kill@5")
         life.wait_for_end(LIFE_S)
-        assert life.acted(DECIDED), life.tail()
+        assert life.died_at(DECIDED), life.tail()
         world.tally.kills[world.driver_kind] += 1
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "onceforall"
-NOT_PRODUCTION = {"testing", "demo", "cli", "embedded"}
+NOT_PRODUCTION = {"testing", "demo", "embedded"}
+HARNESS = [ROOT / "tests" / "chaos", ROOT / "tests" / "support", SOURCE / "testing"]
 FOLDER = ROOT / "build" / "chaos"
-NUMBERS = ("lost", "duplicated", "torn", "leftovers")
+NO_JUDGES = ("nemeses", "arena", "recipes_more", "page", "__main__", "test_", "conformance")
+NUMBERS = ("lost", "duplicated", "torn", "leftovers", "violations")
 
 
 def source_of(folder=SOURCE):
@@ -25,13 +27,25 @@ def source_of(folder=SOURCE):
     return digest.hexdigest()[:16]
 
 
+def harness_digest():
+    """A digest of what judges: results of a weaker harness don't count for a stronger one."""
+    digest = hashlib.sha256()
+    for folder in HARNESS:
+        for file in sorted(folder.rglob("*.py")):
+            if not file.name.startswith(NO_JUDGES) and "simulator" not in file.parts:
+                digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
 def commit_of():
     """The commit that is checked out, with ``+`` when files differ from it; empty outside a clone."""
     try:
         commit = subprocess.run(
             ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
         )
-        changed = subprocess.run(["git", "status", "--porcelain", "src"], cwd=ROOT, capture_output=True, text=True, check=True)
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "src", "tests"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return ""
     return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")
@@ -40,14 +54,17 @@ def commit_of():
 class Results:
     """Cells of the matrix and scenarios with their numbers, totals, and the runs that it took."""
 
-    def __init__(self, folder=FOLDER):
+    def __init__(self, folder=FOLDER, *, only_read=False):
+        self._only_read = only_read
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file = self.folder / "results.json"
         self._lock = threading.Lock()
         self.source = source_of()
+        self.harness = harness_digest()
         self.data = self._earlier() or {
             "source": self.source,
+            "harness": self.harness,
             "cells": {},
             "scenarios": {},
             "runs": [],
@@ -63,10 +80,13 @@ class Results:
         if not self.file.exists():
             return None
         data = json.loads(self.file.read_text())
-        if data["source"] == self.source:
+        if (data["source"], data.get("harness")) == (self.source, self.harness):
             return data
-        self.file.rename(self.folder / f"results-{data['source']}.json")
-        return None
+        if not self._only_read:
+            self.file.rename(
+                self.folder / f"results-{data['source']}-{data.get('harness')}-{int(self.file.stat().st_mtime)}.json"
+            )
+        return data if self._only_read else None
 
     def begin_run(self, minutes):
         self.data["runs"].append(
@@ -138,4 +158,5 @@ def _add(entry, verdict, faults):
     entry["faults"] += faults
     entry["records"] += verdict.records
     for number in NUMBERS:
-        entry[number] += getattr(verdict, number)
+        found = getattr(verdict, number)
+        entry[number] += found if isinstance(found, int) else len(found)

@@ -67,6 +67,10 @@ class World:
         self.tally = Tally()
         self.machine = None
         """A JVM for all drivers; None: each has its own, which dies with it."""
+        self.look = lambda: None
+        """Looks at the sinks; whoever watches this world sets it."""
+        self.lost, self.losses = None, 0
+        """What was lost last (``recipes.newest_decision``), and how often something was."""
         self.detached = False
         """Whether the commit log begins anew on the way: what was decided before is what Spark has finished."""
         self.checkpoint = self.folder / "checkpoint"
@@ -195,6 +199,10 @@ class Chased(Driver):
     def acted(self, name):
         """Whether a failpoint has acted."""
         return (self.seen / name).exists()
+
+    def died_at(self, name):
+        """Whether this driver was killed where a failpoint acted; call it when the driver has ended by itself."""
+        return self.acted(name) and self.was_killed
 
     def wait_for_end(self, deadline_s):
         """Wait until the Python driver has ended, then kill what is left of it at once: its JVM dies with it, as on a lost machine."""

@@ -1,5 +1,6 @@
 """A standalone Spark cluster of two workers on two loopback addresses: speculation never copies a task to the same host."""
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -23,6 +24,14 @@ class Cluster:
         self._processes = []
 
     def __enter__(self):
+        try:
+            self._start_all()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start_all(self):
         self._start("master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", self.port)
         until(lambda: "New state: ALIVE" in self._log("master"), 60, "the master is up")
         for host in HOSTS:
@@ -30,20 +39,25 @@ class Cluster:
             self._start(host, "org.apache.spark.deploy.worker.Worker", "--host", host, "-c", 1, "-m", "800m", *work, self.url)
         for host in HOSTS:
             until(lambda host=host: "Successfully registered" in self._log(host), 60, f"the worker on {host} is up")
-        return self
 
     def __exit__(self, *_):
-        for process in reversed(self._processes):
-            for child in psutil.Process(process.pid).children(recursive=True):
-                child.kill()
-            process.kill()
+        while self._processes:
+            process = self._processes.pop()
+            for each in [*_below(process), process]:
+                # It may have ended by itself meanwhile.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
             process.wait()
 
     def python_workers(self):
-        """Return the Python workers of all executors (not their daemons)."""
-        below = [child for process in self._processes for child in psutil.Process(process.pid).children(recursive=True)]
-        daemons = {child.pid for child in below if "python" in child.name()}
-        return [child for child in below if child.ppid() in daemons]
+        """Return the Python workers of all executors (not their daemons) that live now."""
+        parents = {}
+        for child in (child for process in self._processes for child in _below(process)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "python" in child.name() and child.status() != psutil.STATUS_ZOMBIE:
+                    parents[child] = child.ppid()
+        daemons = {child.pid for child in parents}
+        return [child for child, parent in parents.items() if parent in daemons]
 
     def _start(self, name, main_class, *arguments):
         home = Path(pyspark.__file__).parent
@@ -68,3 +82,9 @@ class Cluster:
 
     def _log(self, name):
         return (self.folder / f"{name}.log").read_text(errors="replace")
+
+
+def _below(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(process.pid).children(recursive=True)
+    return []
