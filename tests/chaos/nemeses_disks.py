@@ -162,7 +162,8 @@ def torn_log(arena):
     """Entries of the commit log are truncated, or a bit of them is flipped, while no driver runs.
 
     A start that reads a damaged entry is refused with a ``CommitLogError`` that names the file, and changes nothing in any sink. With the
-    original bytes back, the query goes on. Each entry of the newest generation is read; one of an older generation only when it is needed.
+    original bytes back, the query goes on. Of the newest generation, a start reads the claim, and all from its last decision on; what lies before
+    that decision, and older generations, only when they are needed.
     """
     arena.allow("CorruptEntryError", "ForeignEntryError", "NewerEntryError")
     rng = arena.rng
@@ -186,8 +187,8 @@ def torn_log(arena):
             if world.spark_batches() != batches:
                 arena.violation(f"batches were completed on a damaged log: {file}")
         elif errors or must_be_read:
-            needed = "of the newest generation" if must_be_read else "of an older generation"
-            arena.violation(f"{file} ({needed}) is damaged; the start should name it, or not need it: {errors}")
+            needed = "which each start reads" if must_be_read else "which a start may need or not"
+            arena.violation(f"{file} ({needed}) is damaged, and the start was not refused with its name: {errors}")
         # A start that had no need of it may have cleaned it away.
         if file.exists():
             file.write_bytes(original)
@@ -196,12 +197,14 @@ def torn_log(arena):
 
 
 def _entry(world, rng):
-    """Any entry, most often the newest of all or another of its generation; the second result is whether it is of that generation."""
+    """Any entry, most often the newest of all or another of its generation; the second result is whether each start reads it."""
     files = sorted((world.checkpoint / "onceforall" / "chains").glob("*/[0-9]*.json"))
     newest = files[-1]
     latest = [file for file in files if file.parent == newest.parent]
+    decisions = [at for at, file in enumerate(latest) if json.loads(file.read_text())["kind"] == "COMMIT"]
+    read = [latest[0], *latest[max(decisions, default=0) :]]
     chosen = rng.choice(rng.choice([[newest], latest, files]))
-    return chosen, chosen in latest
+    return chosen, chosen in read
 
 
 def _damaged(original, rng):

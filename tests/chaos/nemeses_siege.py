@@ -170,7 +170,10 @@ class Siege:
 
     def kill_backends(self, all_of_them=False):
         """SIGKILL to a PostgreSQL backend that serves the query: the server then restarts all its backends by itself."""
-        pids = self._backends()
+        pids = []
+        with contextlib.suppress(AssertionError):
+            # Of a short batch, connections are there for a part of the time only.
+            pids = until(self._backends, 3, "a backend that serves the query")
         if pids:
             for pid in pids if all_of_them else [self.arena.rng.choice(pids)]:
                 # Those that have been killed already are gone, or not yet taken note of.

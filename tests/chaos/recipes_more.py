@@ -176,6 +176,8 @@ class Detach(Recipe):
 
 FAILS = "write.confirm.before=raise"
 TASK_FAILS = "task.pre_commit.before=raise"
+TASKS_FAIL = f"{TASK_FAILS}@+"
+"""Each task: where workers are killed one after the other, each needs a task that fails."""
 IS_ASKED_AGAIN = ";".join(
     f"{name}=raise"
     for name in ("kafka.end_txn.before", "file.commit.before", "postgres.commit.before", "postgres.commit_prepared.before")
@@ -187,11 +189,11 @@ RETRIED = {"master": "local[2,3]"}
 RECIPES = {
     ("first", ""): Recipe(),
     ("first", "failed"): Recipe(beside=FAILS),
-    ("first", "task_failed"): Recipe(beside=TASK_FAILS),
+    ("first", "task_failed"): Recipe(beside=TASK_FAILS, beside_in_workers=TASKS_FAIL),
     ("first", "retired"): Recipe(beside=IS_ASKED_AGAIN),
     ("first", "retried"): Recipe(config=RETRIED, beside=TASK_FAILS),
     ("first", "keep"): Recipe(config=DURABLE),
-    ("first", "keep_failed"): Recipe(config=DURABLE, beside=TASK_FAILS),
+    ("first", "keep_failed"): Recipe(config=DURABLE, beside=TASK_FAILS, beside_in_workers=TASKS_FAIL),
     ("first", "store_failure"): Recipe(beside="store.create.synced=error:EIO"),
     ("recovery", ""): Recipe(),
     ("recovery", "decided"): Recipe(),
@@ -201,7 +203,7 @@ RECIPES = {
     ("recovery", "durable"): Lost(config=DURABLE, longest_chain=6),
     ("first", "abandoned"): Recipe(beside="task.pre_commit.after=raise"),
     ("recovery", "completed"): Recipe(left_at="append_done.before"),
-    ("recovery", "lost_failed"): Lost(beside=FAILS, beside_in_workers=TASK_FAILS, longest_chain=6),
+    ("recovery", "lost_failed"): Lost(beside=FAILS, beside_in_workers=TASKS_FAIL, longest_chain=6),
     ("first", "empty"): Recipe(config={"stateful": True, "complete": True}, batches=8),
     ("first", "elsewhere"): Recipe(config=ELSEWHERE, longest_chain=1, alone=True),
     ("first", "race"): Race(alone=True, longest_chain=1),

@@ -161,7 +161,9 @@ class Driver:
     def kill(self):
         """SIGKILL the driver, its JVM, and every process below them."""
         below = []
-        for pid in {self.process.pid, self._jvm() or self.process.pid}:
+        # The number of a process that has ended may be another one's by now.
+        python = None if self.process.poll() is not None else self.process.pid
+        for pid in filter(None, {python, self._jvm()}):
             with contextlib.suppress(psutil.NoSuchProcess):
                 below += [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
         for process in below:
@@ -179,13 +181,16 @@ class Driver:
     def _jvm(self):
         try:
             pid = json.loads((self.work / "pids.json").read_text())["jvm"]
+            known_since = (self.work / "pids.json").stat().st_mtime
         except FileNotFoundError:
             return None
         if pid is None:
             return None
         try:
             process = psutil.Process(pid)
-            return pid if "java" in process.name() and process.status() != psutil.STATUS_ZOMBIE else None
+            # One that is younger has only got the number of ours.
+            is_ours = "java" in process.name() and process.create_time() < known_since
+            return pid if is_ours and process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.NoSuchProcess:
             return None
 
