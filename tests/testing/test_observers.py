@@ -322,7 +322,10 @@ def test_committed_files_are_read_and_what_lies_beside_them_is_left_over(tmp_pat
     folder.sink.recover(Sweep(QUERY, "files", 1))
     assert settled({"out": observer}) == {"out": []}
     (some, *_) = Path(tmp_path / "out" / "key=3").iterdir()
-    for stray in ("key=3/part-x.json", "_onceforall/manifests/.x.tmp"):
+    (tmp_path / "out" / "_spark_metadata").mkdir()
+    (tmp_path / "out" / "_spark_metadata" / "0").write_text("v1")
+    assert observer.leftovers() == []
+    for stray in ("key=3/part-x.json", "_onceforall/manifests/.x.tmp", "_spark_metadata/.1.tmp"):
         (tmp_path / "out" / stray).write_text("{}")
         assert observer.leftovers() == [f"file {stray}"]
         (tmp_path / "out" / stray).unlink()

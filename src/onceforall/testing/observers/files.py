@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from onceforall.errors import SinkUnavailableError
 from onceforall.protocol.names import sink_code
-from onceforall.sinks.files.layout import HOME, STAGING, local_folder
+from onceforall.sinks.files.layout import HOME, SPARK_METADATA, STAGING, local_folder
 from onceforall.sinks.files.reading import CommittedBatch, CommittedFiles, read_files
 from onceforall.testing.checker import NO_ROWS, Rows
 from onceforall.testing.checker.rows import Array
@@ -135,5 +135,7 @@ def _column(table: pa.Table, name: str, how: Ids) -> Array:
 
 
 def _is_kept(parts: tuple[str, ...]) -> bool:
-    """Tell whether a file is one of those that the sink keeps in its own folder."""
-    return parts[0] == HOME and not (len(parts) > 1 and parts[1] == "staging") and not parts[-1].endswith(".tmp")
+    """Tell whether a file is one of those that the sink keeps in its own folder, or one of Spark's own log, which it may continue."""
+    if parts[-1].endswith(".tmp"):
+        return False
+    return parts[0] == SPARK_METADATA or (parts[0] == HOME and parts[1:2] != ("staging",))
