@@ -62,7 +62,11 @@ class Campaign:
         self._lanes_with_servers = 0
 
     def run(self):
-        """Run to the end; return whether no violation was found."""
+        """Run to the end, once; return whether no violation was found, and every cell that was tried was reached."""
+        with self._lock:
+            return self._run()
+
+    def _run(self):
         had_to_do = bool(self.scenarios) or not self.units.empty()
         self.results.begin_run(self.minutes)
         archive = self.work / "archive"

@@ -87,7 +87,8 @@ class Recipe:
         if when == "first":
             ways = [lambda: self._armed(world, name), lambda: self._from_the_start(world, name)]
             return reversed(ways) if AT_THE_START.match(name) else ways
-        return [lambda: self._recovering(world, name)]
+        # What the driver before was killed in may have gone too far for this one.
+        return [lambda: self._recovering(world, name), lambda: self._recovering(world, name, anew=True)]
 
     def _armed(self, world, name):
         """In a batch, behind another one of the same run."""
@@ -99,8 +100,10 @@ class Recipe:
             world.heal(1)
         return self._live(world, self._points(name))
 
-    def _recovering(self, world, name):
+    def _recovering(self, world, name, *, anew=False):
         """In a run that finds what ``leave`` left."""
+        if anew:
+            self._leave_anew(world)
         self.leave(world)
         return self._live(world, self._points(name))
 

@@ -31,13 +31,13 @@ CELLS = [
 @pytest.mark.timeout(600)
 def test_the_short_part_of_the_campaign_finds_no_violation(tmp_path):
     campaign = Campaign(
-        tmp_path, minutes=9, lanes=1, seed=7, cells=CELLS, scenarios={"storm": SCENARIOS["storm"]}, scenario_s=40, rounds=1
+        tmp_path, minutes=9, lanes=1, seed=7, cells=CELLS, scenarios={"storm": SCENARIOS["storm"]}, scenario_s=30, rounds=1
     )
     assert campaign.run(), campaign.results.data["found"]
     data = json.loads((tmp_path / "results.json").read_text())
     assert {name: cell["reached"] for name, cell in data["cells"].items()} == {cell.id: True for cell in CELLS}
     assert data["kills"] >= len(CELLS) + 2
-    assert data["records"] > 100_000
+    assert data["records"] > 50_000
     assert data["scenarios"]["storm"]["runs"] == 1
     assert "| violations | **0** |" in (tmp_path / "results.md").read_text()
 
@@ -63,7 +63,7 @@ class TestResults:
         first.save()
         second = Results(tmp_path)
         assert second.data["kills"] == 0
-        assert (tmp_path / "results-another.json").exists()
+        assert list(tmp_path.glob("results-another-*.json"))
 
     def test_a_unit_without_a_judgement_is_a_violation(self, tmp_path):
         results = Results(tmp_path)

@@ -86,6 +86,7 @@ def assert_right_everywhere(pipeline):
 
 
 class TestAllTogether:
+    @pytest.mark.long  # tests/chaos/test_campaign.py does the same in make test, and looks harder
     def test_they_agree_through_kills_in_a_batch_and_in_recovery(self, pipeline_to):
         pipeline = pipeline_to(*ALL)
         run_through(
@@ -151,7 +152,7 @@ class TestAllTogether:
     ("kind", "settings", "points"),
     [
         ("files", {}, chain(["append_commit.before"], ["file.manifest.after"])),
-        ("postgres", {}, chain(["append_commit.before"], ["postgres.commit.after"])),
+        pytest.param("postgres", {}, chain(["append_commit.before"], ["postgres.commit.after"]), marks=pytest.mark.long),
         ("postgres", {"mode": "prepared"}, chain(["append_commit.before"], ["postgres.commit_prepared.after"])),
         pytest.param(
             *("postgres", {"mode": "prepared", "key": ["value"]}, chain(["append_commit.before", "commit.after"], [])),
