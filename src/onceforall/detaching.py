@@ -27,11 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from onceforall import checkpoint as spark_checkpoint
-from onceforall import spark_commits
+from onceforall import setting_aside, spark_commits
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, Prepared, World
 from onceforall.errors import (
-    CommitLogError,
     ConfigurationError,
     FencedError,
     InDoubtError,
@@ -126,7 +125,7 @@ def detach(
     bound = binding.find(LocalStore(home), wanted, adopt=adopt_checkpoint and not dry_run)
     if bound is None:
         report.say("No run of onceforall ever began here.")
-        return Detachment(tuple(report.steps), log=_rename(home, 0, report))
+        return Detachment(tuple(report.steps), log=_set_aside(home, 0, report))
     log = CommitLog(bound.store, first_generation=bound.first_generation)
     checked = _checked(sinks, log, query_id)
     if dry_run:
@@ -139,11 +138,11 @@ def detach(
     failpoints.hit("detach.passed")
     _tell_planned(path, report)
     _check_newest(log, run.generation)
-    folder = _rename(home, run.generation, report)
+    folder = _set_aside(home, run.generation, report)
     failpoints.hit("detach.renamed")
     if folder is not None:
-        _check_newest(log, run.generation, lambda: _rename_back(folder, home))
-        _set_aside_elsewhere(folder, bound.id, bound.location, report)
+        _check_newest(log, run.generation, lambda: setting_aside.rename_back(folder, home))
+        setting_aside.set_aside_elsewhere(folder, bound.id, bound.location, report.say)
     return Detachment(tuple(report.steps), run.completed, passed, folder)
 
 
@@ -368,54 +367,14 @@ def _check_newest(log: CommitLog, generation: int, undo: Callable[[], object] = 
     )
 
 
-def _rename_back(folder: Path, home: Path) -> None:
-    folder.rename(home)
-    _sync_renamed(home.parent)
-
-
 # --- setting the log aside -------------------------------------------------------------------------------------------------
 
 
-def _rename(home: Path, generation: int, report: _Report) -> Path | None:
-    """Rename the log's folder, atomically and durably; None: another detachment did it."""
+def _set_aside(home: Path, generation: int, report: _Report) -> Path | None:
     if report.dry_run:
         report.say(f"The folder {home} would be renamed.")
         return None
-    attempt = 1
-    while True:
-        name = f"{spark_checkpoint.DETACHED_PREFIX}{generation}" + (f".{attempt}" if attempt > 1 else "")
-        target = home.with_name(name)
-        attempt += 1
-        if target.exists():
-            continue
-        try:
-            home.rename(target)
-        except FileNotFoundError:
-            _sync_renamed(home.parent)
-            report.say("Another detachment has renamed the folder of the commit log meanwhile.")
-            return None
-        except OSError as error:
-            raise CommitLogError(
-                f"The folder {home} can't be renamed: {error.strerror}. Until it is, this is a checkpoint of onceforall. Mend that, and "
-                "detach again."
-            ) from error
-        failpoints.hit("detach.rename.before_sync")
-        _sync_renamed(home.parent)
-        report.say(
-            f"The commit log lies in {target} now, and the checkpoint is a plain Spark query's. What is in the folder may be deleted; the "
-            "folder itself, be it empty, keeps a later return to onceforall from using names again that are taken."
-        )
-        return target
-
-
-def _sync_renamed(checkpoint: Path) -> None:
-    """Make another detachment's rename durable: it may have been killed before it could, and ours reports success."""
-    try:
-        spark_commits.sync_folder(checkpoint)
-    except OSError as error:
-        raise CommitLogError(
-            f"The folder {checkpoint} can't be synced: {error.strerror}. Mend that, and detach again."
-        ) from error
+    return setting_aside.rename(home, generation, report.say)
 
 
 def _detached_before(path: Path, report: _Report) -> Detachment:
@@ -426,28 +385,9 @@ def _detached_before(path: Path, report: _Report) -> Detachment:
             f"The checkpoint {path} has no commit log of onceforall (no folder '{spark_checkpoint.LOG_FOLDER}'): it is a plain query's already."
         )
     if not report.dry_run:
-        _sync_renamed(path)
+        setting_aside.sync_renamed(path)
     report.say(f"The checkpoint was detached before; its commit log lies in {folders[-1]}.")
     pointer = binding.pointer_of(LocalStore(folders[-1]))
     if pointer is not None and not report.dry_run:
-        _set_aside_elsewhere(folders[-1], *pointer, report)
+        setting_aside.set_aside_elsewhere(folders[-1], *pointer, report.say)
     return Detachment(tuple(report.steps))
-
-
-def _set_aside_elsewhere(folder: Path, log_id: str, location: str | None, report: _Report) -> None:
-    """Rename a log that lies elsewhere, so that its place is free for a new one. The checkpoint is a plain one already."""
-    if location is None or binding.bound_id(location) != log_id:
-        return
-    elsewhere = binding.log_path(location)
-    target = elsewhere.with_name(elsewhere.name + folder.name.removeprefix(spark_checkpoint.LOG_FOLDER))
-    try:
-        failpoints.hit("detach.elsewhere.before")
-        elsewhere.rename(target)
-        failpoints.hit("detach.elsewhere.renamed")
-        spark_commits.sync_folder(target.parent)
-    except OSError as error:
-        report.say(
-            f"Its entries stay in {elsewhere}, which can't be renamed ({error.strerror}): move them away before a new log is to lie there."
-        )
-        return
-    report.say(f"Its entries lie in {target}. That folder may be deleted.")

@@ -277,7 +277,7 @@ def test_a_checkpoint_on_which_nothing_was_ever_begun_is_only_renamed(crashed, c
     assert (query.path / "onceforall-detached-0").is_dir()
 
 
-@pytest.mark.parametrize("moment", ["_tell_planned", "_rename"])
+@pytest.mark.parametrize("moment", ["_tell_planned", "_set_aside"])
 def test_a_run_that_starts_meanwhile_is_noticed_and_the_log_stays_in_force(crashed, monkeypatch, moment):
     query = crashed()
     query.decide(query.prepare("a"))
