@@ -197,6 +197,7 @@ class Chains:
         return [*below, (end.index, end.seal)]
 
     def _envelope(self, content: bytes, where: str, generation: int, index: int | None) -> Envelope:
+        """Decode an entry. The simulator overrides this, and this alone, to decode the same content once."""
         return decode(content, where=where, generation=generation, index=index)
 
     def _forward(self, generation: int, index: int) -> list[tuple[int, Entry]]:

@@ -14,7 +14,8 @@ from onceforall.commit_log.store import Store
 from onceforall.errors import SinkUnavailableError
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Committable
-from onceforall.sink import Capabilities, CommitReport, LostTransaction, Sweep, TaskAttempt, TwoPhaseCommitSink
+from onceforall.sink import CommitReport, LostTransaction, Sweep
+from onceforall.testing.simulator.drivers_half import DriversHalf
 from onceforall.testing.simulator.exhaustive_world import NO_ANSWER, Entries, Violation, key_from_name, name_of
 
 Request = tuple[Any, ...]
@@ -97,32 +98,13 @@ def _place(key: str) -> tuple[int, int]:
     return int(key[7:15]), int(key[16:24])
 
 
-class ReplayedSink(TwoPhaseCommitSink):
+class ReplayedSink(DriversHalf):
     """The driver's side of one participant; the same rules as the random simulator's sink."""
-
-    kind = "simulated"
 
     def __init__(self, replay: Replay, participant: int) -> None:
         self._replay, self._participant = replay, participant
         self.doubtful: set[int] = set()
         self.burnt: set[int] = set()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Two-phase; the clock of the systems is the search's."""
-        return Capabilities(two_phase=True)
-
-    def begin_transaction(self, attempt: TaskAttempt) -> Any:
-        """Tasks are the world's."""
-        raise NotImplementedError
-
-    def invoke(self, transaction: Any, rows: Any) -> None:
-        """As above."""
-        raise NotImplementedError
-
-    def pre_commit(self, transaction: Any) -> Committable | None:
-        """As above."""
-        raise NotImplementedError
 
     def commit(self, permit: do.CommitPermit, committables: Sequence[Committable]) -> CommitReport:
         """EndTxn for each; where that is refused, the system's records tell what became of the transaction."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.machine import CommitPermit
 from onceforall.protocol.names import sink_code
-from onceforall.sink import Capabilities, CommitReport, LostTransaction, Sweep, TwoPhaseCommitSink
+from onceforall.sink import CommitReport, LostTransaction, Sweep
+from onceforall.testing.simulator.drivers_half import DriversHalf
 from onceforall.testing.simulator.strands import point
 from onceforall.testing.simulator.violation import Violation
 
@@ -152,31 +153,12 @@ class Task:
         self.system.failed(self._transaction)
 
 
-class SimulatedSink(TwoPhaseCommitSink):
+class SimulatedSink(DriversHalf):
     """The driver's side of a sink, of one driver: what all kinds share. Tasks are simulated by ``Task`` instead."""
-
-    kind = "simulated"
 
     def __init__(self, system: System) -> None:
         self.system = system
         self.burnt: set[str] = set()
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Two-phase."""
-        return Capabilities(two_phase=True)
-
-    def begin_transaction(self, attempt: object) -> NoReturn:
-        """Not here."""
-        raise NotImplementedError
-
-    def invoke(self, transaction: object, rows: object) -> None:
-        """Not here."""
-        raise NotImplementedError
-
-    def pre_commit(self, transaction: object) -> NoReturn:
-        """Not here."""
-        raise NotImplementedError
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
         """Check the permit, then commit as the kind does."""
