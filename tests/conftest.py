@@ -9,7 +9,9 @@ import uuid
 import pytest
 
 from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres
+from onceforall.testing import failpoints
 from support.databases import drop_database, make_database
+from support.disks import small_disk
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +49,20 @@ def database(postgres):
     finally:
         left = drop_database(postgres, name)
     assert not left, f"left behind: {left}"
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A small file system of the test's own: it can be full, and read-only."""
+    with small_disk(tmp_path / "disk") as made:
+        yield made
+
+
+@pytest.fixture
+def armed(monkeypatch):
+    """Switch failpoints on in this process until the test ends: ``armed("name=action")``."""
+    monkeypatch.setattr(failpoints, "_failpoints", failpoints._failpoints)
+    return failpoints.arm
 
 
 @pytest.fixture(scope="session")

@@ -6,26 +6,9 @@ import pytest
 from onceforall.errors import AttemptFailedError
 from onceforall.kept import KeptFile, forget, read_kept
 from onceforall.sink import TaskAttempt
-from onceforall.testing import failpoints
-from support.disks import small_disk
 
 ATTEMPT = TaskAttempt("query", "out", 1, 7, 0, 2, 5)
 NAME = "1.7/0-2-5.arrow"
-
-
-@pytest.fixture
-def disk(tmp_path):
-    with small_disk(tmp_path / "disk") as made:
-        yield made
-
-
-@pytest.fixture
-def armed(monkeypatch):
-    def arm(specification):
-        monkeypatch.setattr(failpoints, "_failpoints", failpoints._Failpoints(specification, None))
-
-    yield arm
-    monkeypatch.setattr(failpoints, "_failpoints", None)
 
 
 def rows(count=10):

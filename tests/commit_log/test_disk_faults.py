@@ -9,25 +9,8 @@ from commit_log.building import CLAIM, commit, open_log, run_batches, start
 from onceforall.commit_log.local import LocalStore
 from onceforall.errors import CommitLogError, OutcomeUnknownError
 from onceforall.protocol.entries import Done
-from onceforall.testing import failpoints
-from support.disks import small_disk
 
 STEPS = ["before", "written", "synced", "linked", "folder_synced", "after"]
-
-
-@pytest.fixture
-def disk(tmp_path):
-    with small_disk(tmp_path / "disk") as made:
-        yield made
-
-
-@pytest.fixture
-def armed(monkeypatch):
-    def arm(specification):
-        monkeypatch.setattr(failpoints, "_failpoints", failpoints._Failpoints(specification, None))
-
-    yield arm
-    monkeypatch.setattr(failpoints, "_failpoints", None)
 
 
 def temporary_files(root):

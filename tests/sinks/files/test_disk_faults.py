@@ -10,9 +10,7 @@ from onceforall import read_files
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.protocol.names import parse_name
 from onceforall.sink import Sweep
-from onceforall.testing import failpoints
 from sinks.files.building import QUERY, attempt, checked, commit, left_in_staging, numbers, permit, prepared
-from support.disks import small_disk
 from support.syncing import Recorder
 
 IN_A_TASK = [
@@ -37,21 +35,6 @@ IN_A_COMMIT = [
     "file.commit.before_clearing",
     "file.commit.cleared",
 ]
-
-
-@pytest.fixture
-def disk(tmp_path):
-    with small_disk(tmp_path / "disk") as made:
-        yield made
-
-
-@pytest.fixture
-def armed(monkeypatch):
-    def arm(specification):
-        monkeypatch.setattr(failpoints, "_failpoints", failpoints._Failpoints(specification, None))
-
-    yield arm
-    monkeypatch.setattr(failpoints, "_failpoints", None)
 
 
 def shown(folder):
