@@ -7,7 +7,7 @@ import os
 import sys
 
 from chaos import matrix
-from chaos.campaign import Campaign
+from chaos.campaign import AlreadyRunningError, Campaign
 from chaos.nemeses import SCENARIOS
 from chaos.page import write_page
 from chaos.results import FOLDER, Results
@@ -32,22 +32,24 @@ def main():
     parser.add_argument("--page", action="store_true", help="write the page of what there is, and end")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
-    results = Results(arguments.folder, only_read=arguments.page)
     if arguments.page:
-        print(write_page(results))
+        print(write_page(Results(arguments.folder, only_read=True)))
         return 0
     cells = [cell for cell in matrix.all_cells() if any(fnmatch.fnmatch(cell.id, each) for each in arguments.cells.split(","))]
     scenarios = SCENARIOS if arguments.only is None else {name: SCENARIOS[name] for name in arguments.only}
-    campaign = Campaign(
-        arguments.folder,
-        arguments.minutes,
-        lanes=arguments.lanes,
-        seed=arguments.seed,
-        cells=cells,
-        scenarios=scenarios,
-        scenario_s=arguments.seconds,
-        results=results,
-    )
+    try:
+        campaign = Campaign(
+            arguments.folder,
+            arguments.minutes,
+            lanes=arguments.lanes,
+            seed=arguments.seed,
+            cells=cells,
+            scenarios=scenarios,
+            scenario_s=arguments.seconds,
+        )
+    except AlreadyRunningError as error:
+        print(f"make chaos: {error}", file=sys.stderr)
+        return 2
     return 0 if campaign.run() else 1
 
 

@@ -24,6 +24,10 @@ LAST_START_S = 75
 """Nothing is begun so shortly before the end."""
 
 
+class AlreadyRunningError(Exception):
+    """Another campaign works in this folder."""
+
+
 class Campaign:
     """Lanes take units of the matrix, then scenarios, until all is done or the time is over."""
 
@@ -33,8 +37,14 @@ class Campaign:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / "lock").open("w")
-        # Two campaigns in one folder would take each other's worlds away.
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Two campaigns in one folder would take each other's worlds and results away.
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise AlreadyRunningError(
+                f"Another campaign runs in {folder} and holds {folder / 'lock'}: wait for it, or give this one a --folder of its own."
+            ) from None
         self.work = folder / "work"
         if self.work.exists():
             shutil.rmtree(self.work / "archive", ignore_errors=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "onceforall"
-NOT_PRODUCTION = {"testing", "demo", "embedded"}
+NOT_PRODUCTION = {"testing", "demo", "embedded", "operators", "cli"}
+"""No part of these runs in a query of the campaign but `onceforall detach`, whose command line only names the sinks."""
 HARNESS = [ROOT / "tests" / "chaos", ROOT / "tests" / "support", SOURCE / "testing"]
 FOLDER = ROOT / "build" / "chaos"
 NO_JUDGES = ("nemeses", "arena", "recipes_more", "page", "__main__", "test_", "conformance")
@@ -18,7 +19,7 @@ NUMBERS = ("lost", "duplicated", "torn", "leftovers", "violations")
 
 
 def source_of(folder=SOURCE):
-    """A digest of the production code, without tests, demo and embedded servers."""
+    """A digest of the code that a query of the campaign runs in production."""
     digest = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
         part = file.relative_to(folder)
