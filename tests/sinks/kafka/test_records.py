@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import time
 
 import confluent_kafka as ck
@@ -7,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SchemaError
-from onceforall.sinks.kafka.writer import _bytes
+from onceforall.sinks.kafka.records import Bytes
 
 pytestmark = pytest.mark.kafka
 
@@ -183,20 +184,24 @@ def test_several_arrow_batches_and_slices_are_written_in_order(query, topic, unt
     assert [(m.key(), m.value()) for m in messages] == [(None if i % 3 else b"%d" % i, b"%04d" % i) for i in range(3000)]
 
 
+def seen_at(found):
+    return [ctypes.string_at(int(at), int(size)) if at else None for at, size in zip(found.addresses, found.sizes, strict=True)]
+
+
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
-def test_columns_become_bytes_whatever_their_arrow_type(kind):
+def test_columns_are_pointed_into_whatever_their_arrow_type(kind):
     values = [b"a", None, b"", "ü".encode(), b"last"]
     array = pa.array(values, pa.binary()).cast(kind)
-    assert _bytes(array) == values
-    assert _bytes(array[1:4]) == values[1:4]
-    assert _bytes(array[:0]) == []
-    assert _bytes(pa.array([None, None], kind)) == [None, None]
-    assert _bytes(pa.array(["", ""], pa.string()).cast(kind)) == [b"", b""]
+    assert seen_at(Bytes.of(array)) == values
+    assert seen_at(Bytes.of(array[1:4])) == values[1:4]
+    assert seen_at(Bytes.of(array[:0])) == []
+    assert seen_at(Bytes.of(pa.array([None, None], kind))) == [None, None]
+    assert seen_at(Bytes.of(pa.array(["", ""], pa.string()).cast(kind))) == [b"", b""]
 
 
 def test_a_column_of_another_type_is_refused():
     with pytest.raises(SchemaError, match="int64"):
-        _bytes(pa.array([1]))
+        Bytes.of(pa.array([1]))
 
 
 def test_a_topic_that_is_deleted_in_mid_transaction_fails_the_attempt(query, topic, broker, batch_of):

@@ -306,7 +306,7 @@ def test_a_fresh_producer_never_takes_an_id_that_is_reusable(query, topic):
 def test_a_doubtful_producer_says_so_and_is_not_used_again(query, topic):
     q = query(topic())
     transaction = q.sink.begin_transaction(q.attempt())
-    transaction.producer.watch.log(20, "", "REQTMOUT", "x", "Timed out EndTxnRequest in flight")
+    transaction.producer.watch.on_log(6, "REQTMOUT", "Timed out EndTxnRequest in flight")
     transaction.records = 1
     committable = q.sink.pre_commit(transaction)
     assert committable["doubtful"] is True
@@ -326,16 +326,16 @@ def test_a_committable_that_is_doubtful_is_reported_as_retired_and_can_be_fenced
 @pytest.mark.parametrize(
     ("line", "doubtful"),
     [
-        (("FAIL", "p", "b:9092/1: Disconnected: connection closed by peer (after 70ms in state UP)"), True),
-        (("FAIL", "p", "b:9092/1: 1 request(s) timed out: disconnect (after 60ms in state UP)"), True),
-        (("REQTMOUT", "p", "Timed out 1 in-flight, 0 retry-queued"), True),
-        (("FAIL", "p", "b:9092/bootstrap: Connect to b:9092 failed: Connection refused (after 0ms in state CONNECT)"), False),
-        (("GETPID", "p", "Failed to acquire transactional PID: Coordinator load in progress: retrying"), False),
+        (("FAIL", "b:9092/1: Disconnected: connection closed by peer (after 70ms in state UP)"), True),
+        (("FAIL", "b:9092/1: 1 request(s) timed out: disconnect (after 60ms in state UP)"), True),
+        (("REQTMOUT", "Timed out 1 in-flight, 0 retry-queued"), True),
+        (("FAIL", "b:9092/bootstrap: Connect to b:9092 failed: Connection refused (after 0ms in state CONNECT)"), False),
+        (("GETPID", "Failed to acquire transactional PID: Coordinator load in progress: retrying"), False),
     ],
 )
 def test_only_what_may_leave_a_request_unanswered_makes_a_producer_doubtful(line, doubtful):
     watch = live_module.Watch()
-    watch.log(20, "%s [%s] %s", *line)
+    watch.on_log(6, *line)
     assert (watch.doubt is not None) is doubtful
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from onceforall.errors import AttemptFailedError
+from onceforall.sinks.kafka.client import Client
 from onceforall.sinks.kafka.options import check_accepted, confluent_kafka
 from onceforall.sinks.kafka.rights import Rights
 from onceforall.sinks.kafka.security import TOKEN_OPTION, TokenSource
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("onceforall.sinks.kafka")
 
+_SYSLOG_DEBUG = 7
 _LOCAL_COMMIT_DEADLINE_S = 10.0
 _IDENTITY_DEADLINE_S = 30.0
 _MAX_FAILURES = 1000
@@ -73,14 +75,14 @@ class Watch:
     statistics: str = ""
     check_delivery: bool = True
 
-    def log(self, level: int, _format: str, *arguments: Any) -> None:
-        """Take a line of librdkafka's log (this object stands where a ``logging.Logger`` would)."""
-        facility, text = str(arguments[0]), str(arguments[-1])
-        _log.log(min(level, logging.INFO), "%s: %s", facility, text)
+    def on_log(self, level: int, facility: str, text: str) -> None:
+        """Take a line of librdkafka's log."""
+        is_debug = level >= _SYSLOG_DEBUG
+        _log.log(logging.DEBUG if is_debug else logging.INFO, "%s: %s", facility, text)
         if facility == "TXNERR":
             self.transaction_error = text
         # What is only shown with the option ``debug`` harms nothing: an idle connection, a bootstrap address that is done with.
-        if level <= logging.DEBUG:
+        if is_debug:
             return
         if facility == "REQTMOUT" or (facility == "FAIL" and _is_harmful(text)):
             self.doubt = self.doubt or text
@@ -97,15 +99,13 @@ class Watch:
         """Keep the newest statistics; they are parsed only when they are asked for."""
         self.statistics = text
 
-    def on_delivery(self, error: Any, message: Any) -> None:
-        """Take the delivery report of a record that failed (successes are not reported)."""
-        if error is None:
-            return
+    def on_failure(self, error: Any, topic: str, partition: int, size_bytes: int) -> bool:
+        """Take the failure of a record; return whether to hear of further ones."""
         if not self.check_delivery:
-            _log.error("A record to %s [%s] was not delivered: %s", message.topic(), message.partition(), error)
-            return
-        if len(self.failures) < _MAX_FAILURES:
-            self.failures.append(DeliveryFailure(error, str(message.topic()), int(message.partition() or 0), len(message)))
+            _log.error("A record to %s [%s] was not delivered: %s", topic, partition, error)
+            return True
+        self.failures.append(DeliveryFailure(error, topic, partition, size_bytes))
+        return len(self.failures) < _MAX_FAILURES
 
     def identity(self) -> tuple[int, int] | None:
         """Return producer id and epoch as of the newest statistics; None before there are any."""
@@ -126,13 +126,6 @@ class LiveProducer:
     def __init__(self, configuration: Mapping[str, Any], name: str | None, *, check_delivery: bool = True) -> None:
         self.name = name
         self.watch = Watch(check_delivery=check_delivery)
-        callbacks: dict[str, Any] = {
-            "error_cb": self.watch.on_error,
-            "on_delivery": self.watch.on_delivery,
-            "logger": self.watch,
-        }
-        if name is not None:
-            callbacks["stats_cb"] = self.watch.on_statistics
         ck = confluent_kafka()
         self.rights = Rights.of(configuration)
         self.configured_s = time.monotonic()
@@ -140,7 +133,7 @@ class LiveProducer:
         if isinstance(token_source, TokenSource):
             token_source.fetch(configuration.get("sasl.oauthbearer.config"))
         try:
-            self.client: Any = ck.Producer({**configuration, **callbacks})
+            self.client = Client(configuration, self.watch)
         except ck.KafkaException as error:
             check_accepted(configuration)
             raise AttemptFailedError(f"A Kafka producer could not be made: {error.args[0].str()}") from error
@@ -170,19 +163,17 @@ class LiveProducer:
         return int(self._call(self.client.flush, timeout_s))
 
     def _call(self, function: Any, timeout_s: float) -> Any:
-        # confluent-kafka raises a fatal error from whatever call serves the callbacks, sometimes wrapped in a SystemError.
         try:
             answer = function(timeout_s)
-        except (confluent_kafka().KafkaException, SystemError) as error:
+        except confluent_kafka().KafkaException as error:
             self._fail(error)
         self._check_access()
         return answer
 
     def _fail(self, error: BaseException) -> NoReturn:
-        reason = error.__cause__ if isinstance(error, SystemError) and error.__cause__ else error
-        self.watch.doubt = self.watch.doubt or str(reason)
+        self.watch.doubt = self.watch.doubt or str(error)
         raise AttemptFailedError(
-            f"The Kafka producer of {self.name} has failed: {reason}{self._missing_right(reason)}"
+            f"The Kafka producer of {self.name} has failed: {error}{self._missing_right(error)}"
         ) from error
 
     def _check_access(self) -> None:
@@ -293,7 +284,7 @@ class LiveProducer:
                 if not self._is_beyond_doubt():
                     return False
                 self.client.begin_transaction()
-        except (ck.KafkaException, SystemError, AttemptFailedError) as error:
+        except (ck.KafkaException, AttemptFailedError) as error:
             _log.info("The producer of %s is not used again: %s", self.name, error)
             return False
         self.is_begun = True

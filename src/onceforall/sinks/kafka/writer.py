@@ -1,29 +1,27 @@
 """One task's transaction: rows from Arrow to librdkafka, and every reason to refuse exhausted before the driver hears of it.
 
-``produce`` is called per row: ``produce_batch`` of confluent-kafka ignores partitions and headers, and drops rows when its queue is
-full. The loop over the rows runs in C (``map`` into an empty deque); Python only makes the lists.
+A whole slice of an Arrow batch goes to librdkafka in one call, without a Python object per row. Only records with headers or a timestamp,
+for which librdkafka has no such call, take one call each.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from itertools import pairwise
-from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
-from onceforall.errors import AttemptFailedError, RefusedRecordError, SchemaError
+from onceforall.errors import AttemptFailedError, RefusedRecordError
 from onceforall.sinks.kafka.options import confluent_kafka
+from onceforall.sinks.kafka.records import Bytes, Headers, arguments, messages, partitions_of
 from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from onceforall.sinks.kafka.live import DeliveryFailure, LiveProducer
 
-_ROWS_PER_POLL = 5_000
+_ROWS_PER_POLL = 10_000
 _TOPIC_DEADLINE_S = 5.0
 _METADATA_TIMEOUT_S = 15.0
 _FLUSH_SLICE_S = 0.5
@@ -70,54 +68,93 @@ class KafkaTransaction:
             RefusedRecordError: a record can't be written at all: no or an unknown topic or partition, or too large.
             AttemptFailedError: the brokers did not take an earlier record, or nothing for too long.
         """
-        count = rows.num_rows
-        if not count:
+        if not rows.num_rows:
             return
-        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        topics = self._topics(columns, count)
-        # In the order of produce(topic, value, key, partition, callback, on_delivery, timestamp, headers).
-        arguments: list[Sequence[Any]] = [topics, _bytes(columns["value"])]
-        keys = _bytes(columns["key"]) if "key" in columns else [None] * count
-        partitions = self._partitions(columns, topics)
-        timestamps, headers = _timestamps(columns), _headers(columns)
-        if timestamps is not None or headers is not None:
-            none = [None] * count
-            arguments += [keys, partitions or [-1] * count, none, none, timestamps or [0] * count, headers or none]
-        elif partitions is not None:
-            arguments += [keys, partitions]
-        else:
-            arguments += [keys]
-        for start in range(0, count, _ROWS_PER_POLL):
+        for start in range(0, rows.num_rows, _ROWS_PER_POLL):
             failpoints.hit("kafka.produce.before")
-            self._produce([column[start : start + _ROWS_PER_POLL] for column in arguments])
+            self._write(rows.slice(start, _ROWS_PER_POLL))
             self.producer.poll(0)
             self._raise_failures()
             failpoints.hit("kafka.produce.after")
-        self.records += count
+        self.records += rows.num_rows
 
-    def _produce(self, arguments: list[Sequence[Any]]) -> None:
+    def _write(self, rows: pa.RecordBatch) -> None:
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        topics = self._topics(columns)
+        self._check_partitions(columns)
+        value = Bytes.of(columns["value"])
+        key = Bytes.of(columns["key"]) if "key" in columns else None
+        partitions = partitions_of(columns["partition"]) if "partition" in columns else None
+        if "timestamp" in columns or "headers" in columns:
+            self._send_each(columns, topics, value, key, partitions)
+            return
+        made = messages(value, key, partitions)
+        for topic, chosen in topics:
+            # Records of one partition keep their order; between topics there is none.
+            self._send(topic, made if chosen is None else made[chosen], with_partition=partitions is not None)
+
+    def _send(self, topic: str, records: npt.NDArray[np.void], *, with_partition: bool) -> None:
         ck = confluent_kafka()
-        produce = self.producer.client.produce
-        rows = [iter(column) for column in arguments]
-        count, progress_s = len(arguments[0]), time.monotonic()
-        while True:
-            try:
-                deque(map(produce, *rows), maxlen=0)
-            except BufferError:  # noqa: PERF203 - once per full queue
-                # The row on which it failed is consumed: go back to it, once there is room.
-                position = count - length_hint(rows[-1]) - 1
-                arguments, count, progress_s = self._go_back(arguments, position, progress_s)
-                rows = [iter(column) for column in arguments]
-            except ck.KafkaException as error:
-                position = count - length_hint(rows[-1]) - 1
-                raise self._refusal(error.args[0], [column[position] for column in arguments]) from error
-            else:
+        queue_full = ck.KafkaError._QUEUE_FULL  # noqa: SLF001
+        progress_s = time.monotonic()
+        while len(records):
+            if self.producer.client.produce(topic, records, with_partition=with_partition) == len(records):
                 return
+            errors = records["err"]
+            refused = ((errors != 0) & (errors != queue_full)).nonzero()[0]
+            if len(refused):
+                row = records[refused[0]]
+                code = int(row["err"])
+                partition = int(row["partition"]) if with_partition else None
+                raise self._refusal(ck.KafkaError(code), topic, int(row["len"] + row["key_len"]), partition)
+            position = int((errors != 0).argmax())
+            progress_s = self._wait_for_room(position, progress_s)
+            records = records[position:]
 
-    def _go_back(
-        self, arguments: list[Sequence[Any]], position: int, progress_s: float
-    ) -> tuple[list[Sequence[Any]], int, float]:
-        if position:
+    def _send_each(
+        self,
+        columns: dict[str, Any],
+        topics: list[tuple[str, npt.NDArray[np.int64] | None]],
+        value: Bytes,
+        key: Bytes | None,
+        partitions: npt.NDArray[np.int32] | None,
+    ) -> None:
+        import numpy as np
+
+        handles = np.zeros(len(value.sizes), np.uint64)
+        names = np.zeros(len(value.sizes), np.int64)
+        for number, (topic, chosen) in enumerate(topics):
+            handles[slice(None) if chosen is None else chosen] = self.producer.client.topic(topic)
+            names[slice(None) if chosen is None else chosen] = number
+        timestamps = _timestamps(columns["timestamp"]) if "timestamp" in columns else None
+        headers = Headers(columns["headers"]) if "headers" in columns else None
+        left = arguments(
+            {
+                "topic": handles,
+                "value": value,
+                "key": key,
+                "partition": partitions,
+                "timestamp": timestamps,
+                "headers": headers,
+            }
+        )
+        ck = confluent_kafka()
+        done, progress_s = 0, time.monotonic()
+        while True:
+            position, error = self.producer.client.produce_each(left.addresses, left.counts)
+            if error is None:
+                return
+            done += position
+            if error.code() != ck.KafkaError._QUEUE_FULL:  # noqa: SLF001
+                size = int(value.sizes[done] + (key.sizes[done] if key is not None else 0))
+                partition = int(partitions[done]) if partitions is not None else None
+                raise self._refusal(error, topics[int(names[done])][0], size, partition)
+            progress_s = self._wait_for_room(position, progress_s)
+            left = left.behind(position)
+
+    def _wait_for_room(self, taken: int, progress_s: float) -> float:
+        """Let librdkafka send some of what its queue is full of; return when it last took a record."""
+        if taken:
             progress_s = time.monotonic()
         elif time.monotonic() - progress_s > self._patience_s:
             raise AttemptFailedError(
@@ -126,18 +163,16 @@ class KafkaTransaction:
             )
         self.producer.poll(0.02)
         self._raise_failures()
-        rest = [column[position:] for column in arguments]
-        return rest, len(rest[0]), progress_s
+        return progress_s
 
-    def _refusal(self, error: Any, row: list[Any]) -> AttemptFailedError:
+    def _refusal(self, error: Any, topic: str, size_bytes: int, partition: int | None) -> AttemptFailedError:
         ck = confluent_kafka()
-        topic, value, key = row[0], row[1], row[2]
         code = error.code()
         if code == ck.KafkaError.MSG_SIZE_TOO_LARGE:
-            return self._too_large(topic, len(value or b"") + len(key or b""))
+            return self._too_large(topic, size_bytes)
         if code == ck.KafkaError._UNKNOWN_PARTITION:  # noqa: SLF001
             return RefusedRecordError(
-                f"Topic {topic!r} has no partition {row[3] if len(row) > 3 else '?'}. Correct the column 'partition'."
+                f"Topic {topic!r} has no partition {'?' if partition is None else partition}. Correct the column 'partition'."
             )
         if code in {ck.KafkaError._UNKNOWN_TOPIC, ck.KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
             return _unknown_topic(topic)
@@ -181,25 +216,32 @@ class KafkaTransaction:
             f"{worst.error.str()} ({worst.error.name()}){remedy}"
         )
 
-    def _topics(self, columns: dict[str, Any], count: int) -> Sequence[Any]:
+    def _topics(self, columns: dict[str, Any]) -> list[tuple[str, npt.NDArray[np.int64] | None]]:
+        """Return the topics, each with the numbers of its rows (None: all)."""
         if self._topic is not None:
             self._partition_count(self._topic)
-            return [self._topic] * count
+            return [(self._topic, None)]
         column = columns["topic"]
         if column.null_count:
             raise RefusedRecordError(
                 "A row has no topic (the column 'topic' is null). Give each row one, or give the sink topic=."
             )
-        for topic in column.unique().to_pylist():
-            self._partition_count(topic)
-        topics: list[str] = column.to_pylist()
-        return topics
+        encoded = column.dictionary_encode()
+        names: list[str] = encoded.dictionary.to_pylist()
+        for name in names:
+            self._partition_count(name)
+        if len(names) == 1:
+            return [(names[0], None)]
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        return [(name, (codes == code).nonzero()[0]) for code, name in enumerate(names)]
 
-    def _partitions(self, columns: dict[str, Any], topics: Sequence[Any]) -> Sequence[int] | None:
+    def _check_partitions(self, columns: dict[str, Any]) -> None:
+        """Refuse a partition that its topic doesn't have: librdkafka would wait for it."""
         if "partition" not in columns:
-            return None
-        partitions = [-1 if partition is None else partition for partition in columns["partition"].to_pylist()]
-        for topic, partition in {*zip(topics, columns["partition"].to_pylist(), strict=True)}:
+            return
+        partitions = columns["partition"].to_pylist() if self._topic is None else columns["partition"].unique().to_pylist()
+        topics = columns["topic"].to_pylist() if self._topic is None else [self._topic] * len(partitions)
+        for topic, partition in {*zip(topics, partitions, strict=True)}:
             if partition is None or 0 <= partition < self._partition_count(topic):
                 continue
             # Partitions may have been added since they were counted.
@@ -210,7 +252,6 @@ class KafkaTransaction:
                     f"A row names partition {partition} of topic {topic!r}, which has the partitions 0 to {found - 1}. Correct the column "
                     "'partition', or add partitions to the topic."
                 )
-        return partitions
 
     def _partition_count(self, topic: str) -> int:
         """Return how many partitions a topic has; asked once per producer, so that an unknown topic is named before it is used."""
@@ -221,19 +262,21 @@ class KafkaTransaction:
         deadline_s = time.monotonic() + _TOPIC_DEADLINE_S
         while True:
             try:
-                found = self.producer.client.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
-            except ck.KafkaException as error:
+                count, error = self.producer.client.partition_count(topic, _METADATA_TIMEOUT_S)
+            except ck.KafkaException as failure:
                 # It may say why: wrong credentials, for example.
                 self.producer.poll(0)
-                raise AttemptFailedError(f"The brokers gave no metadata of topic {topic!r}: {error.args[0].str()}") from error
-            if found.error is None and found.partitions:
-                self.producer.partition_counts[topic] = len(found.partitions)
-                return len(found.partitions)
-            code = found.error.code() if found.error is not None else None
+                raise AttemptFailedError(
+                    f"The brokers gave no metadata of topic {topic!r}: {failure.args[0].str()}"
+                ) from failure
+            if error is None and count:
+                self.producer.partition_counts[topic] = count
+                return count
+            code = error.code() if error is not None else None
             if code in {ck.KafkaError.TOPIC_AUTHORIZATION_FAILED, ck.KafkaError.TOPIC_EXCEPTION}:
                 missing = code == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
                 remedy = self.producer.rights.topic(topic) if missing else "Correct its name."
-                raise RefusedRecordError(f"Topic {topic!r} can't be written: {found.error.str()}. {remedy}")
+                raise RefusedRecordError(f"Topic {topic!r} can't be written: {error.str()}. {remedy}")
             # A topic that was made a moment ago is not known to every broker yet.
             if time.monotonic() > deadline_s:
                 raise _unknown_topic(topic)
@@ -265,48 +308,16 @@ def _unknown_topic(topic: str) -> RefusedRecordError:
     )
 
 
-def _bytes(column: pa.Array) -> list[bytes | None]:
-    import pyarrow as pa
+def _timestamps(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Return milliseconds, 0 where a row has none, which librdkafka takes as "now"."""
+    import numpy as np
 
-    if pa.types.is_string(column.type):
-        column = column.cast(pa.binary())
-    elif pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
-    elif not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-        raise SchemaError(
-            f"A column of type {column.type} reached the Kafka sink, which writes binary. Write what columns() returned."
+    filled = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    refused = filled[(filled <= 0) & column.is_valid().to_numpy(zero_copy_only=False)]
+    if len(refused):
+        raise RefusedRecordError(
+            f"A row's timestamp is {refused[0]} ms after 1970-01-01; Kafka has none before, and librdkafka takes 0 as 'now'. Correct it, or make it "
+            "null for the time of sending."
         )
-    values: list[bytes | None] = column.to_pylist()
-    return values
-
-
-def _timestamps(columns: dict[str, Any]) -> Sequence[int] | None:
-    if "timestamp" not in columns:
-        return None
-    timestamps = columns["timestamp"].to_pylist()
-    for timestamp in timestamps:
-        # librdkafka takes 0 to mean "now".
-        if timestamp is not None and timestamp <= 0:
-            raise RefusedRecordError(
-                f"A row's timestamp is {timestamp} ms after 1970-01-01; Kafka has none before, and librdkafka takes 0 as 'now'. Correct it, or make it "
-                "null for the time of sending."
-            )
-    return [timestamp or 0 for timestamp in timestamps]
-
-
-def _headers(columns: dict[str, Any]) -> Sequence[list[tuple[str, bytes | None]] | None] | None:
-    if "headers" not in columns:
-        return None
-    column = columns["headers"]
-    # Building the pairs from the two flat columns is several times as fast as to_pylist of the nested one.
-    keys, values = column.values.field(0).to_pylist(), column.values.field(1).to_pylist()
-    if column.values.null_count:
-        keys = [key if valid else None for key, valid in zip(keys, column.values.is_valid().to_pylist(), strict=True)]
-    pairs = list(zip(keys, values, strict=True))
-    spans = list(pairwise(column.offsets.to_pylist()))
-    rows = [
-        pairs[start:end] if valid else None for (start, end), valid in zip(spans, column.is_valid().to_pylist(), strict=True)
-    ]
-    if None in keys and any(key is None for row in rows if row for key, _ in row):
-        raise RefusedRecordError("A row has a header that is null or has no key. Kafka's headers need one: filter the array.")
-    return rows
+    found: npt.NDArray[np.int64] = filled
+    return found
