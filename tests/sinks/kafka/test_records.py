@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import time
 
 import confluent_kafka as ck
@@ -182,6 +183,76 @@ def test_several_arrow_batches_and_slices_are_written_in_order(query, topic, unt
     q.commit(committable)
     messages = until(lambda: committed(name))
     assert [(m.key(), m.value()) for m in messages] == [(None if i % 3 else b"%d" % i, b"%04d" % i) for i in range(3000)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_rows_arrive_as_they_were_in_order_within_their_partition(query, topic, until, committed, seed):
+    rng = random.Random(seed)
+    names = [topic(partitions=3), topic(partitions=2)]
+    count, each = rng.randrange(1, 400), seed % 2 == 0
+
+    def maybe(make, share=0.2):
+        return [None if rng.random() < share else make() for _ in range(count)]
+
+    def blob(most):
+        return rng.randbytes(rng.randrange(most))
+
+    rows = {
+        "value": maybe(lambda: blob(300)),
+        "key": maybe(lambda: blob(9)),
+        "topic": [rng.choice(names) for _ in range(count)],
+        "partition": maybe(lambda: rng.randrange(2), 0.5),
+    }
+    types = {"value": pa.large_binary() if seed % 3 else pa.binary(), "key": pa.binary(), "partition": pa.int32()}
+    if each:
+        header = [
+            {"key": rng.choice(["a", "ü", ""]), "value": None if rng.random() < 0.3 else blob(5)} for _ in range(3 * count)
+        ]
+        rows |= {
+            "headers": maybe(lambda: [header.pop() for _ in range(rng.randrange(4))]),
+            "timestamp": maybe(lambda: rng.randrange(1, 2**40)),
+        }
+        types |= {"headers": HEADERS, "timestamp": pa.int64()}
+    batch = pa.RecordBatch.from_pydict({name: pa.array(column, types.get(name)) for name, column in rows.items()})
+    q = query(None, options={"queue.buffering.max.messages": rng.choice([50, 100_000])})
+    transaction = q.sink.begin_transaction(q.attempt())
+    for start in range(0, count, 90):
+        q.sink.invoke(transaction, batch.slice(start, 90))
+    q.commit(q.sink.pre_commit(transaction))
+    asked = list(zip(*(rows.get(name, [None] * count) for name in FIELDS), strict=True))
+    found = []
+    for name in names:
+        wanted = sum(topic == name for topic in rows["topic"])
+        found += until(lambda name=name, wanted=wanted: len(m := committed(name)) == wanted and (m or [None]), 30)
+    found = [message for message in found if message is not None]
+    assert len(found) == count > 0
+    for topic_name in names:
+        for partition in range(3):
+            got = [m for m in found if (m.topic(), m.partition()) == (topic_name, partition)]
+            got.sort(key=lambda m: m.offset())
+            here = iter(asked)
+            for message in got:
+                # The rows that went here, in their order, with others between them that went elsewhere.
+                assert any(_is(message, row) for row in here), (message.value(), message.key())
+
+
+FIELDS = ("value", "key", "topic", "partition", "headers", "timestamp")
+
+
+def _is(message, row):
+    value, key, topic, partition, headers, timestamp = row
+    pairs = None if not headers else [(header["key"], header["value"]) for header in headers]
+    return (
+        (message.value(), message.key(), message.topic(), message.headers()) == (value, key, topic, pairs)
+        and partition in {None, message.partition()}
+        and timestamp in {None, message.timestamp()[1]}
+    )
+
+
+def test_a_header_whose_key_librdkafka_would_cut_is_refused(write, topic):
+    headers = pa.array([[{"key": "a\0b", "value": b"1"}]], HEADERS)
+    with pytest.raises(RefusedRecordError, match="zero character"):
+        write(topic(), ["x"], headers=headers)
 
 
 def seen_at(found):

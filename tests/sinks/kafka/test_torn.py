@@ -498,7 +498,7 @@ def test_a_connection_that_ends_in_its_set_up_makes_doubt_for_it_hides_the_end_o
 )
 def test_a_bootstrap_server_that_is_down_behind_a_load_balancer_makes_no_doubt(line, doubtful):
     watch = Watch()
-    watch.log(20, "%s [%s] %s", "FAIL", "p", f"[thrd:x]: {line}")
+    watch.on_log(6, "FAIL", f"[thrd:x]: {line}")
     assert (watch.doubt is not None) is doubtful
 
 

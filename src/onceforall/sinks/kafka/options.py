@@ -208,6 +208,8 @@ def producer_configuration(
         # Where Java's producer and Spark's own sink put a key, it stays.
         "partitioner": "murmur2_random",
         "queue.buffering.max.messages": 500_000,
+        # Of each task: librdkafka's own limit, of 1 GiB, is more than an executor has to spare.
+        "queue.buffering.max.kbytes": 131_072,
         "delivery.report.only.error": True,
         "log.connection.close": True,
         "socket.max.fails": 1,

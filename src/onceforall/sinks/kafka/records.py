@@ -124,7 +124,13 @@ class Headers:
             )
         # C strings: each name once, with its end.
         encoded = keys.fill_null("").dictionary_encode()
-        self._names = [ctypes.create_string_buffer(name.encode()) for name in encoded.dictionary.to_pylist()]
+        names = encoded.dictionary.to_pylist()
+        cut = next((name for name in names if "\0" in name), None)
+        if cut is not None:
+            raise RefusedRecordError(
+                f"A row has a header with the key {cut!r}; librdkafka's end at a zero character. Take that out."
+            )
+        self._names = [ctypes.create_string_buffer(name.encode()) for name in names]
         addresses = np.array([ctypes.addressof(name) for name in self._names] or [0], np.uint64)
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         self.names = addresses[codes] if len(entries) else np.zeros(0, np.uint64)
