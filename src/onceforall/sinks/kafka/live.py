@@ -1,8 +1,8 @@
-"""One librdkafka producer, and what its callbacks tell about it.
+"""One librdkafka producer, and what its events tell about it.
 
 librdkafka says in its log, before the call that was hit returns, when a request may have gone unanswered: a request that times out is
 logged as REQTMOUT, a connection that ends as FAIL. (It logs an idle connection's end, which harms nothing, at a level that isn't
-shown. The error callback is called for neither.) The log lines come through ``poll``, in order. A connection that librdkafka closes by
+shown. It tells neither as an error.) The log lines come through ``poll``, in order. A connection that librdkafka closes by
 itself, because a coordinator has moved, is only counted in its statistics, which are read too; a broker that still gets a request
 from it refuses that with NOT_COORDINATOR.
 """
@@ -31,7 +31,7 @@ _SYSLOG_DEBUG = 7
 _LOCAL_COMMIT_DEADLINE_S = 10.0
 _IDENTITY_DEADLINE_S = 30.0
 _MAX_FAILURES = 1000
-# How long ``init_transactions`` waits at a time before the callbacks are heard, one of which may say that it waits in vain.
+# How long ``init_transactions`` waits at a time before the events are heard, one of which may say that it waits in vain.
 _INIT_SLICE_S = 2.0
 _RENEW_AFTER_S = 30.0
 
@@ -66,7 +66,7 @@ _MENDED_BY = {
 
 @dataclass
 class Watch:
-    """What librdkafka's callbacks said about one producer. Knows nothing of the producer, so that no cycle keeps that alive."""
+    """What librdkafka's events said about one producer. Knows nothing of the producer, so that no cycle keeps that alive."""
 
     doubt: str | None = None
     refusal: str | None = None
@@ -147,7 +147,7 @@ class LiveProducer:
         self.partition_counts: dict[str, int] = {}
 
     def poll(self, timeout_s: float = 0) -> None:
-        """Serve the callbacks, for at most ``timeout_s``.
+        """Hear the events, waiting for at most ``timeout_s``.
 
         Raises:
             AttemptFailedError: the client has failed for good, for example because it was fenced.
