@@ -1,0 +1,148 @@
+"""What is checked before a query with an operator starts."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from onceforall.errors import MissingExtraError, OptionError, SchemaError, UnsupportedQueryError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_WATERMARK = "spark.watermarkDelayMs"  # the metadata by which Spark itself knows a column with a watermark
+
+
+def check_frame(frame: DataFrame, operator: str) -> None:
+    """Check that Spark can run ``transformWithState`` on this frame.
+
+    Raises:
+        MissingExtraError: protobuf is not installed, through which PySpark speaks with the state store.
+        UnsupportedQueryError: the frame is not streaming, or the session's state store is not RocksDB.
+        SchemaError: two columns have the same name.
+    """
+    check_protobuf()
+    if not frame.isStreaming:
+        raise UnsupportedQueryError(f"{operator} takes a streaming DataFrame (spark.readStream); this one is not streaming.")
+    provider = frame.sparkSession.conf.get(_PROVIDER)
+    if provider != _ROCKSDB:
+        raise UnsupportedQueryError(
+            f"{operator} needs the RocksDB state store: Spark's transformWithState runs on no other, and this session has {provider}. "
+            f'Set spark.conf.set("{_PROVIDER}", "{_ROCKSDB}").'
+        )
+    names = [name.lower() for name in frame.columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SchemaError(f"{operator}: two columns are named {twice[0]!r}; rename one of them before.")
+
+
+def check_protobuf() -> None:
+    """Check that PySpark's messages to the state store can be built.
+
+    Raises:
+        MissingExtraError: protobuf is not installed.
+        UnsupportedQueryError: it is too old for this PySpark.
+    """
+    try:
+        importlib.import_module("google.protobuf")
+    except ImportError as error:
+        raise MissingExtraError("protobuf", "operators") from error
+    try:
+        importlib.import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
+    except ImportError:
+        return  # another PySpark has it elsewhere, and will say itself what it lacks
+    except Exception as error:
+        raise UnsupportedQueryError(
+            f"The installed protobuf does not fit this PySpark: {error} Install: pip install 'onceforall[operators]'"
+        ) from error
+
+
+def columns_named(frame: DataFrame, names: str | Iterable[str], what: str) -> list[str]:
+    """Return names as a list, and check that the frame has them.
+
+    Raises:
+        SchemaError: a column is missing, or named twice.
+    """
+    listed = [names] if isinstance(names, str) else list(names)
+    for name in listed:
+        if name not in frame.columns:
+            raise SchemaError(f"{what}: there is no column {name!r}; there are: {', '.join(frame.columns)}.")
+        if listed.count(name) > 1:
+            raise SchemaError(f"{what}: {name!r} is named twice.")
+    return listed
+
+
+def check_time(frame: DataFrame, time: str) -> None:
+    """Check that a column can be the events' time.
+
+    Raises:
+        SchemaError: it is missing, or no TIMESTAMP.
+        UnsupportedQueryError: it has no watermark.
+    """
+    from pyspark.sql.types import TimestampType
+
+    columns_named(frame, time, "time")
+    field = frame.schema[time]
+    if not isinstance(field.dataType, TimestampType):
+        raise SchemaError(
+            f"time: the column {time!r} is {field.dataType.simpleString()}, not timestamp. Cast it before withWatermark: "
+            f".withColumn({time!r}, F.col({time!r}).cast('timestamp'))."
+        )
+    if _WATERMARK not in field.metadata:
+        raise UnsupportedQueryError(
+            f"time: the column {time!r} has no watermark, and without one no window would ever know that it is complete. Call "
+            f".withWatermark({time!r}, '10 minutes') before, with as long as events may come behind others; or leave time= out, for "
+            "windows of processing time."
+        )
+
+
+def check_key(frame: DataFrame, key: Sequence[str]) -> None:
+    """Check that these columns can be a key.
+
+    Raises:
+        SchemaError: there is none, or one has a type that two equal values may be written differently in.
+    """
+    from pyspark.sql import types as T  # noqa: N812
+
+    if not key:
+        raise SchemaError(
+            "key: name at least one column; for one window over everything, add a column that is the same in every row."
+        )
+    allowed = (
+        T.StringType | T.ByteType | T.ShortType | T.IntegerType | T.LongType | T.BooleanType | T.DateType | T.DecimalType | T.BinaryType
+        | T.TimestampType
+    )  # fmt: skip
+    for name in key:
+        field = frame.schema[name]
+        if not isinstance(field.dataType, allowed) or _is_collated(field.dataType):
+            raise SchemaError(
+                f"key: the column {name!r} is {field.dataType.simpleString()}; keys are strings (without a collation), whole numbers, "
+                "decimals, booleans, dates, timestamps or binaries. Cast it before."
+            )
+
+
+def check_outputs(names: Sequence[str]) -> None:
+    """Check that no two columns of the output have the same name.
+
+    Raises:
+        OptionError: two have.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if not name or name.lower() in seen:
+            raise OptionError(
+                f"The output would have two columns {name!r}: call the aggregate otherwise, or rename the key column before."
+                if name
+                else "An aggregate needs a name: it is its column in the output."
+            )
+        seen.add(name.lower())
+
+
+def _is_collated(kind: DataType) -> bool:
+    from pyspark.sql.types import StringType
+
+    return isinstance(kind, StringType) and kind != StringType()

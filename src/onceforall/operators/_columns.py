@@ -1,0 +1,141 @@
+"""Columns on their way into an operator and out of it: JSON, made and read by Spark's own expressions in the JVM.
+
+What a worker gets is texts, so that nothing depends on how a version of PySpark brings a type into Python and back into a state store.
+Times have microseconds and are in UTC, whatever the session's time zone is, which may differ after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onceforall.errors import SchemaError
+from onceforall.operators._events import Value
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType, StructType
+
+_OPTIONS: Mapping[str, str] = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "dateFormat": "yyyy-MM-dd",
+}
+
+
+@dataclass(frozen=True)
+class Travel:
+    """How values of a type go into an operator (``encode``) and come out of it (``decode``, from a column of the type ``wire``)."""
+
+    value: Value
+    wire: DataType
+    encode: Callable[[Column], Column]
+    decode: Callable[[Column], Column]
+
+
+def quoted(name: str) -> str:
+    """Return a column's name such that dots and backquotes in it stand for themselves."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def to_json(column: Column) -> Column:
+    """Return the JSON text of a struct; nulls in it are left out."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.to_json(column, {**_OPTIONS, "ignoreNullFields": "true"})
+
+
+def from_json(column: Column, schema: StructType) -> Column:
+    """Return the struct of a JSON text. A text that can't be read fails the query: it would be a loss otherwise."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.from_json(column, schema, {**_OPTIONS, "mode": "FAILFAST"})
+
+
+def sortable(kind: DataType, widened: DataType | None = None) -> Travel | None:
+    """Return how a type travels whose values a worker can compare and add, or None.
+
+    Args:
+        kind: the type of the column.
+        widened: the type that comes out, where that is another one: that of a sum.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import types as T  # noqa: N812
+
+    out = kind if widened is None else widened
+    integers = T.ByteType | T.ShortType | T.IntegerType | T.LongType
+    scale = kind.scale if isinstance(kind, T.DecimalType) else 0
+    text = T.StringType()  # equal to those types only that have no collation
+    ways = [
+        (isinstance(kind, integers), Travel(Value("int"), T.LongType(), lambda c: c.cast("bigint"), lambda c: c.cast(out))),
+        (
+            isinstance(kind, T.DecimalType),
+            Travel(Value("decimal", scale), text, lambda c: c.cast("string"), lambda c: c.cast(out)),
+        ),
+        (
+            isinstance(kind, T.FloatType | T.DoubleType),
+            Travel(Value("double"), T.DoubleType(), lambda c: c.cast("double"), lambda c: c.cast(out)),
+        ),
+        (
+            isinstance(kind, T.DateType),
+            Travel(Value("int"), T.LongType(), F.unix_date, lambda c: F.date_from_unix_date(c.cast("int"))),
+        ),
+        (isinstance(kind, T.TimestampType), Travel(Value("int"), T.LongType(), F.unix_micros, F.timestamp_micros)),
+        (isinstance(kind, T.BooleanType), Travel(Value("bool"), T.BooleanType(), _as_it_is, _as_it_is)),
+        (isinstance(kind, T.BinaryType), Travel(Value("str"), text, F.hex, F.unhex)),
+        (kind == text, Travel(Value("str"), text, _as_it_is, _as_it_is)),
+    ]
+    return next((travel for fits, travel in ways if fits), None)
+
+
+def carried(kind: DataType, what: str) -> Travel:
+    """Return how a value of any type travels that is only handed on.
+
+    Raises:
+        SchemaError: JSON can't bring this type back as it was.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import types as T  # noqa: N812
+
+    known = sortable(kind)
+    if known is not None:
+        return known
+    check_carried(kind, what)
+    schema = T.StructType([T.StructField("x", kind)])
+    return Travel(
+        Value("json"), T.StringType(), lambda c: to_json(F.struct(c.alias("x"))), lambda c: from_json(c, schema).getField("x")
+    )
+
+
+def check_carried(kind: DataType, what: str) -> None:
+    """Refuse what JSON can't bring back as it was.
+
+    Raises:
+        SchemaError: the type, or one in it, is a variant, an interval, a map with other keys than strings, or unknown.
+    """
+    from pyspark.sql import types as T  # noqa: N812
+
+    plain = (
+        T.ByteType | T.ShortType | T.IntegerType | T.LongType | T.FloatType | T.DoubleType | T.DecimalType | T.StringType | T.BinaryType
+        | T.BooleanType | T.DateType | T.TimestampType | T.TimestampNTZType
+    )  # fmt: skip
+    if isinstance(kind, plain):
+        return
+    if isinstance(kind, T.ArrayType):
+        check_carried(kind.elementType, what)
+    elif isinstance(kind, T.StructType):
+        for field in kind.fields:
+            check_carried(field.dataType, f"{what}.{field.name}")
+    elif isinstance(kind, T.MapType) and isinstance(kind.keyType, T.StringType):
+        check_carried(kind.valueType, what)
+    else:
+        raise SchemaError(
+            f"{what} has the type {kind.simpleString()}, which an operator's state can't bring back as it was. Cast it, or leave it out "
+            "with select(), before the operator."
+        )
+
+
+def _as_it_is(column: Column) -> Column:
+    return column

@@ -1,0 +1,308 @@
+"""What enrichment is made of, without Spark: the cache, versions by time, the arguments; and lookups and pins on a real PostgreSQL."""
+
+import pickle
+import random
+import threading
+import uuid
+from datetime import date
+from decimal import Decimal
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from onceforall.errors import OptionError, RefusedRecordError, SchemaError, SinkCheckError, SinkUnavailableError
+from onceforall.operators import _pins as pins
+from onceforall.operators.enrichment import Enricher, TimedCache, version_at
+from onceforall.operators.lookups import Lookup, PostgresLookup, Version
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Store(Lookup):
+    """A lookup in a dict, that counts what it is asked."""
+
+    name = "store"
+
+    def __init__(self, values):
+        self.columns = {"name": "string", "price": "decimal(10,2)"}
+        self.values, self.asked = values, []
+
+    def fetch(self, keys):
+        self.asked.append(list(keys))
+        return {key: [Version(self.values[key])] for key in keys if key in self.values}
+
+
+def enricher(lookup, **changes):
+    settings = {
+        "token": uuid.uuid4().hex, "pad": None, "lookup": lookup, "by": ("k",), "types": (pa.string(), pa.decimal128(10, 2)), "missing": "null", "defaults": (None, None), "status": None,
+        "as_of": None, "pin_schema": None, "cache_keys": 100, "cache_for_s": 60.0,
+    }  # fmt: skip
+    return Enricher(**{**settings, **changes})
+
+
+def batch(*keys):
+    return pa.RecordBatch.from_pydict({"k": pa.array(keys, pa.string()), "n": pa.array(range(len(keys)), pa.int64())})
+
+
+STORE = {("a",): ("A", "1.50"), ("b",): ("B", None)}
+
+
+class TestTheCache:
+    def test_it_forgets_what_is_old_and_what_was_not_used_for_longest(self):
+        clock = Clock()
+        cache = TimedCache(2, 10, clock)
+        cache.put(("a",), [Version(("1",))], 0)
+        cache.put(("b",), (), 0)
+        assert cache.get(("a",)) == [Version(("1",))]
+        assert cache.get(("b",)) == ()
+        cache.get(("a",))
+        cache.put(("c",), (), 5)
+        assert (cache.get(("b",)), len(cache)) == (None, 2)
+        clock.now = 10
+        assert cache.get(("a",)) is None
+        assert cache.get(("c",)) == ()
+        assert len(cache) == 1
+
+    def test_one_of_no_size_or_no_time_holds_nothing(self):
+        for cache in (TimedCache(0, 10, Clock()), TimedCache(10, 0, Clock())):
+            cache.put(("a",), (), 0)
+            assert cache.get(("a",)) is None
+
+
+class TestRows:
+    def test_distinct_keys_are_asked_for_once_and_remembered_also_the_missing_ones(self):
+        store = Store(STORE)
+        made = enricher(store, status="s")
+        (rows,) = made([batch("a", "b", "a", None, "c")])
+        assert rows.to_pydict()["name"] == ["A", "B", "A", None, None]
+        assert rows.to_pydict()["price"] == [Decimal("1.50"), None, Decimal("1.50"), None, None]
+        assert rows.to_pydict()["s"] == ["found", "found", "found", "missing", "missing"]
+        list(made([batch("c", "a"), batch("d")]))
+        assert store.asked == [[("a",), ("b",), ("c",)], [("d",)]]
+
+    def test_the_answer_for_a_missing_key_is_the_one_that_was_asked_for(self):
+        (rows,) = enricher(Store(STORE), defaults=("none", Decimal("0.00")))([batch("x", "b")])
+        assert rows.to_pydict() == {"k": ["x", "b"], "n": [0, 1], "name": ["none", "B"], "price": [Decimal("0.00"), None]}
+        (rows,) = enricher(Store(STORE), missing="drop")([batch("x", "b", None)])
+        assert rows.to_pydict()["n"] == [1]
+        with pytest.raises(RefusedRecordError, match=r"store has no row for \{'k': 'x'\}"):
+            list(enricher(Store(STORE), missing="fail")([batch("a", "x")]))
+
+    def test_a_value_that_does_not_fit_its_type_is_named(self):
+        with pytest.raises(RefusedRecordError, match="store, column 'price'"):
+            list(enricher(Store({("a",): ("A", "1.505")}))([batch("a")]))
+
+    def test_of_versions_the_one_that_held_at_the_time_is_taken(self):
+        draw = random.Random(3)
+        for _ in range(2000):
+            starts = draw.sample(range(20), draw.randrange(5))
+            versions = [Version((str(start),), start, draw.choice([None, start + draw.randrange(1, 9)])) for start in starts]
+            if draw.random() < 0.3:
+                versions.append(Version(("first",), None, draw.choice([None, 4])))
+            at, held = draw.randrange(-2, 30), None
+            for version in sorted(versions, key=lambda v: -1 if v.from_us is None else v.from_us):
+                if version.from_us is None or version.from_us <= at:
+                    held = version.values if version.to_us is None or at < version.to_us else None
+            assert version_at(draw.sample(versions, len(versions)), at) == held
+        assert version_at([Version(("x",))], None) is None
+
+
+@pytest.fixture
+def make(database):
+    made = []
+
+    def lookup(table="t", key="k", columns=None, **changes):
+        settings = {"retry_for_s": 5, **changes}
+        made.append(PostgresLookup(lambda: database, table, key=key, columns=columns or {"v": "string"}, **settings))
+        return made[-1]
+
+    yield lookup
+    for each in made:
+        each.close()
+
+
+def execute(url, *statements):
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.mark.postgres
+class TestPostgres:
+    def test_values_of_all_types_come_back_as_they_are(self, database, make):
+        execute(
+            database,
+            """CREATE TABLE "T 1" (k uuid, "K;2 %s" int, s text, b bool, i bigint, f float8, d numeric(38,18), day date, at timestamptz, x bytea)""",
+            """INSERT INTO "T 1" VALUES ('00000000-0000-0000-0000-00000000000A', 1, 'é"\\', true, -9223372036854775808, 0.1, 1e-18, '2026-11-21',
+               '2026-11-21 23:10:00.000001+01', '\\x00ff'), ('00000000-0000-0000-0000-00000000000b', 1, null, null, null, null, null, null, null, null)""",
+        )
+        types = {
+            "s": "string", "b": "boolean", "i": "bigint", "f": "double", "d": "decimal(38,18)", "day": "date", "at": "timestamp", "x": "binary",
+        }  # fmt: skip
+        lookup = make('"T 1"', ["k", "K;2 %s"], types)
+        lookup.check(2)
+        a, b, c = ((f"00000000-0000-0000-0000-00000000000{end}", 1) for end in "aBc")
+        arrow = (
+            pa.string(),
+            pa.bool_(),
+            pa.int64(),
+            pa.float64(),
+            pa.decimal128(38, 18),
+            pa.date32(),
+            pa.timestamp("us", "UTC"),
+            pa.binary(),
+        )
+        made = enricher(lookup, by=("k", "n"), types=arrow, defaults=(None,) * 8, status="found")
+        rows = pa.RecordBatch.from_pydict({"k": [key[0] for key in (a, b, c)], "n": pa.array([1, 1, 1], pa.int32())})
+        (found,) = made([rows])
+        first, second, third = found.to_pylist()
+        assert first["at"].isoformat() == "2026-11-21T22:10:00.000001+00:00"
+        assert [first[name] for name in ("s", "b", "i", "f", "d", "day", "x")] == [
+            'é"\\', True, -(2**63), 0.1, Decimal("1e-18"), date(2026, 11, 21), b"\x00\xff",
+        ]  # fmt: skip
+        assert [row["found"] for row in (first, second, third)] == ["found", "found", "missing"]
+        assert {second[name] for name in types} == {third[name] for name in types} == {None}
+
+    def test_history_has_its_times_and_infinity_is_none(self, database, make):
+        execute(
+            database,
+            "CREATE TABLE t (k text, v text, since timestamptz, until timestamptz)",
+            "INSERT INTO t VALUES ('a', '1', '-infinity', '1970-01-01 00:00:01+00'), ('a', '2', '1970-01-01 00:00:01+00', 'infinity'), ('a', '3', 'infinity', null)",
+        )
+        lookup = make(valid_from="since", valid_to="until")
+        versions = lookup.fetch([("a",)])[("a",)]
+        held = [version_at(versions, at) for at in (-5, 0, 999_999, 1_000_000, 10**15)]
+        assert held == [("1",), ("1",), ("1",), ("2",), ("2",)]
+
+    def test_more_keys_than_one_query_takes_and_two_rows_of_one_key(self, database, make):
+        execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t SELECT n, n::text FROM generate_series(0, 24) n")
+        lookup = make(keys_per_query=7)
+        found = lookup.fetch([(n,) for n in range(30)])
+        assert found == {(n,): [Version((str(n),))] for n in range(25)}
+        execute(database, "INSERT INTO t VALUES (3, 'other')")
+        with pytest.raises(RefusedRecordError, match=r"several rows for the key \(3,\)"):
+            lookup.fetch([(2,), (3,)])
+
+    def test_a_key_that_the_column_cannot_hold_is_missing_and_a_value_that_cannot_be_read_is_an_error(self, database, make):
+        execute(
+            database,
+            "CREATE TABLE t (k uuid, n int2, v text)",
+            "INSERT INTO t SELECT gen_random_uuid(), n, n FROM generate_series(0, 9) n",
+        )
+        with psycopg.connect(database) as connection:
+            rows = [(str(k), n) for k, n in connection.execute("SELECT k, n FROM t ORDER BY n")]
+        lookup = make("t", ["k", "n"])
+        bad = [("no uuid", 1), (rows[0][0], 100_000), ("", 0)]
+        asked = random.Random(1).sample([*rows, *bad], 13)
+        assert lookup.fetch(asked) == {row: [Version((str(row[1]),))] for row in rows}
+        assert lookup.fetch(bad) == {}
+        (found,) = enricher(lookup, by=("k", "n"), types=(pa.string(),), defaults=(None,), status="s")(
+            [pa.RecordBatch.from_pydict({"k": pa.array(["a\0b", rows[3][0]]), "n": pa.array([1, 3])})]
+        )
+        assert found.to_pydict()["v"] == [None, "3"]
+        with pytest.raises(RefusedRecordError, match="boolean"):
+            make("t", ["k", "n"], {"v": "boolean"}).fetch([rows[2]])
+
+    def test_what_is_not_there_is_refused_at_start_with_its_name(self, database, make):
+        execute(database, "CREATE TABLE t (k int, v text)")
+        for lookup, words in [(make("nothing"), "nothing"), (make(columns={"w": "string"}), "w"), (make(key="x"), "x")]:
+            with pytest.raises(SinkCheckError, match=words):
+                lookup.check(1)
+        with pytest.raises(OptionError, match="asks by 2 columns"):
+            make().check(2)
+
+    def test_a_slow_server_is_told_by_the_timeout_and_a_lost_connection_is_made_anew(self, database, make):
+        execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")
+        execute(database, "CREATE VIEW slow AS SELECT k, v || pg_sleep(20)::text AS v FROM t")
+        with pytest.raises(SinkUnavailableError, match="timeout_s=0.2"):
+            make("slow", timeout_s=0.2, retry_for_s=0.5).fetch([(1,)])
+        lookup = make()
+        assert lookup.fetch([(1,)])
+        execute(
+            database,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ofa-lookup' AND datname = current_database()",
+        )
+        assert lookup.fetch([(1,)]) == {(1,): [Version(("x",))]}
+
+    def test_of_many_tasks_that_pin_a_key_the_first_decides_for_all(self, database, make):
+        with psycopg.connect(database, autocommit=True) as connection:
+            pins.create(connection, "my 5 % pins")
+            pins.create(connection, "my 5 % pins")
+        keys, answers, barrier = [(f"k{n}", n) for n in range(50)], {}, threading.Barrier(4)
+
+        def task(number):
+            lookup = make("t", ["k", "n"])
+            mine = {key: (str(number), None) for key in keys if key[1] % 5}
+            barrier.wait(20)
+            answers[number] = pins.Pins(lookup, "my 5 % pins", "q", 7).settle(
+                random.Random(number).sample(keys, 50), lambda _: mine
+            )
+
+        threads = [threading.Thread(target=task, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert answers[0] == answers[1] == answers[2] == answers[3]
+        assert {key for key, value in answers[0].items() if value is None} == {key for key in keys if key[1] % 5 == 0}
+        nobody_asks = pins.Pins(make("t", ["k", "n"]), "my 5 % pins", "q", 7).settle(keys, None)
+        assert nobody_asks == answers[0]
+        pins.Pins(make("t", ["k", "n"]), "my 5 % pins", "q", 20).clean()
+        assert pins.Pins(make("t", ["k", "n"]), "my 5 % pins", "q", 7).settle(keys[:1], lambda _: {keys[0]: ("new",)}) == {
+            keys[0]: ("new",)
+        }
+
+    def test_what_another_task_pinned_while_one_was_looking_up_is_what_both_use(self, database, make):
+        with psycopg.connect(database, autocommit=True) as connection:
+            pins.create(connection, "pinned")
+        mine, others = (pins.Pins(make("t", ["k"]), "pinned", "q", 1) for _ in range(2))
+        key = ("k",)
+
+        def look_up_slowly(_):
+            assert others.settle([key], lambda _: {key: ("first",)}) == {key: ("first",)}
+            return {key: ("second",)}
+
+        assert mine.settle([key], look_up_slowly) == {key: ("first",)}
+        assert others.settle([key], None) == {key: ("first",)}
+
+    def test_no_secret_is_in_a_pickle_or_a_text(self, postgres, database):
+        execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")
+        password = psycopg.conninfo.conninfo_to_dict(database)["password"]
+        lookup = PostgresLookup(database, "t", key="k", columns={"v": "string"}, retry_for_s=1)
+        lookup.receive(lookup.secrets())
+        assert lookup.fetch([(1,)])
+        shipped = pickle.dumps(enricher(lookup))
+        assert password.encode() not in shipped
+        assert password not in repr(enricher(lookup))
+        arrived = pickle.loads(shipped).lookup
+        with pytest.raises(SinkCheckError, match="'password' for PostgreSQL did not reach this process"):
+            arrived.fetch([(1,)])
+        arrived.receive(lookup.secrets())
+        assert arrived.fetch([(1,)])
+        arrived.close()
+        lookup.close()
+
+    def test_types_that_are_not_given_are_those_of_the_table(self, database, make):
+        execute(database, "CREATE TABLE t (k int, a varchar(3), b numeric(12,2), c timestamptz, d jsonb, e int2, f numeric)")
+        lookup = make(columns=["a", "b", "c", "d", "e"])
+        lookup.check(1)
+        assert lookup.columns == {"a": "string", "b": "decimal(12,2)", "c": "timestamp", "d": "string", "e": "smallint"}
+        with pytest.raises(SchemaError, match="'f'.*numeric.*Say it"):
+            make(columns=["f"]).check(1)
+
+
+def test_types_and_arguments_that_make_no_sense_are_refused():
+    for changes, error, words in [
+        ({"columns": {"v": "array<int>"}}, SchemaError, "'v' has the type 'array<int>'"),
+        ({"valid_to": "u"}, OptionError, "needs valid_from"),
+        ({"timeout_s": 0}, OptionError, "timeout_s"),
+        ({"key": ()}, OptionError, "key="),
+    ]:
+        with pytest.raises(error, match=words):
+            PostgresLookup("host=h", "t", **{"key": "k", "columns": {"v": "string"}, **changes})

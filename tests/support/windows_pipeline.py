@@ -1,0 +1,129 @@
+"""A driver process of its own: sessions of event time, with early results and late rows, to two Kafka topics, exactly once.
+
+``python windows_pipeline.py CONFIG.json``, with keys as in ``pipeline.py``. The rows are 0, 1, 2, …; ``event_of`` says what becomes of them.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+START_MS = 1_700_000_000_000
+DELAY = "5 seconds"
+GAP_MS, DURATION_MS, EVENTS, EARLY = 750, 1_200, 6, 2
+
+
+def event_of(row, rows_per_batch):
+    """Return (user, time in milliseconds, value) of a row: up to five seconds out of order, some twenty seconds late."""
+    at = START_MS + row // rows_per_batch * 1000 - row * 7919 % 5000 - (20_000 if row % 37 == 0 else 0)
+    return row % 7, at, row
+
+
+def main():
+    config = json.loads(Path(sys.argv[1]).read_text())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    import onceforall as ofa
+    from onceforall import operators as ops
+
+    work = Path(config["work"])
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config(
+            "spark.sql.streaming.stateStore.providerClass",
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        )
+        .config("spark.sql.streaming.minBatchesToRetain", "100")
+        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {config['java_options']}")
+    )
+    for key, value in config["spark"].items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    _write(work / "pids.json", {"python": os.getpid(), "jvm": jvm})
+
+    per_batch = config["rows_per_batch"]
+    rows = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", per_batch)
+        .option("numPartitions", 4)
+        .option("startTimestamp", START_MS)
+        .option("advanceMillisPerBatch", 1000)
+        .load()
+    )
+    behind = F.expr("value * 7919 % 5000 + if(value % 37 = 0, 20000, 0)")
+    events = rows.select(
+        (F.col("value") % 7).cast("int").alias("user"),
+        F.timestamp_millis(F.unix_millis("timestamp") - behind).alias("at"),
+        "value",
+    ).withWatermark("at", DELAY)
+    sessions = ops.session_window(
+        events,
+        key="user",
+        time="at",
+        gap=f"{GAP_MS} milliseconds",
+        max_events=EVENTS,
+        max_duration=f"{DURATION_MS} milliseconds",
+        order_by="value",
+        trigger=ops.Trigger(count=EARLY),
+        aggregates={"total": ops.Sum("value"), "rows": ops.Rows("value")},
+    )
+    kafka = {"bootstrap.servers": config["bootstrap"], "transaction.timeout.ms": 600_000}
+    query = (
+        ofa.write_stream(sessions)
+        .to(ofa.KafkaSink(kafka, topic=config["topic"]), name="out", transform=lambda batch: _said(ops.results(batch)))
+        .to(ofa.KafkaSink(kafka, topic=config["late_topic"]), name="late", transform=lambda batch: _late(ops.late_rows(batch)))
+        .option("checkpointLocation", config["checkpoint"])
+        .option("onceforall.onDivergence", "fail")
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    status = {"error": None}
+    try:
+        while query.isActive:
+            progress = query.lastProgress
+            if progress is not None and progress["batchId"] >= config["until_batch"]:
+                query.stop()
+                break
+            time.sleep(0.02)
+        query.awaitTermination(60)
+        if query.exception() is not None:
+            status["error"] = str(query.exception())
+    except Exception as error:
+        status["error"] = f"{type(error).__name__}: {error}"
+    _write(work / "status.json", status)
+    spark.stop()
+
+
+def _said(batch):
+    from pyspark.sql import functions as F
+
+    times = [F.unix_micros(name).alias(name) for name in ("window_start", "window_end")]
+    fields = ["user", "kind", "window_index", "revision", "events", "closed_by", "total", F.col("rows.value").alias("rows")]
+    return batch.select(F.col("user").cast("string").alias("key"), F.to_json(F.struct(*fields, *times)).alias("value"))
+
+
+def _late(batch):
+    from pyspark.sql import functions as F
+
+    return batch.select(F.col("user").cast("string").alias("key"), F.col("value").cast("string").alias("value"))
+
+
+def _write(path, value):
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(value))
+    new.rename(path)
+
+
+if __name__ == "__main__":
+    main()
