@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +28,53 @@ def add_commands(groups: Any) -> None:
         "--keep", action="store_true", help="keep checkpoints, files and the servers' data, and print where they are"
     )
     demo.set_defaults(run=_run)
+    _add_ads(demo.add_subparsers(title="other demos", metavar="ads"))
+
+
+def _add_ads(groups: Any) -> None:
+    ads = groups.add_parser(
+        "ads",
+        help="a chain of four jobs over ad events, killed again and again, and its ledger beside the truth",
+        description="Publishes ad events whose truth is known, and runs the jobs of examples/ad_events over them: cleanse and deduplicate, "
+        "aggregate, attribute, load; each a Spark driver of its own, chained by Kafka topics. Kills jobs, workers, the broker and PostgreSQL "
+        "with SIGKILL, and compares all three destinations with the truth; then the same with Spark's own writers. Ends with 0 when the "
+        "ledgers of onceforall are equal after at least ten kills, else with 1. Needs Java 17 and the extras 'demo' and 'operators'.",
+    )
+    ads.add_argument("--seed", type=int, help="of the events and the kills (default: a new one, which is printed)")
+    ads.add_argument(
+        "--events", type=int, default=2_000_000, metavar="N", help="how many events, at least 100000 (default: 2000000)"
+    )
+    ads.add_argument("--minutes", type=float, default=30.0, metavar="M", help="give up after M minutes (default: 30)")
+    ads.add_argument("--only", choices=("onceforall", "spark"), help="only the pipeline with these writers (default: both)")
+    ads.add_argument(
+        "--out", type=Path, default=Path("build/demo-ads"), help="folder of report and logs (default: build/demo-ads)"
+    )
+    ads.add_argument(
+        "--keep", action="store_true", help="keep checkpoints, files and the servers' data, and print where they are"
+    )
+    ads.set_defaults(run=_run_ads)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from onceforall.demo.main import Options, run_demo
 
-    # An orderly end of the children in both cases.
+    with _orderly_end():
+        return run_demo(Options(arguments.kills, arguments.seed, arguments.events, arguments.out, arguments.keep))
+
+
+def _run_ads(arguments: argparse.Namespace) -> int:
+    from onceforall.demo.ads.main import AdsOptions, run_ads_demo
+
+    given = (arguments.seed, arguments.events, arguments.minutes, arguments.out, arguments.keep, arguments.only)
+    with _orderly_end():
+        return run_ads_demo(AdsOptions(*given))
+
+
+@contextlib.contextmanager
+def _orderly_end() -> Iterator[None]:
+    """Let SIGTERM end the children in an orderly way, as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return run_demo(Options(arguments.kills, arguments.seed, arguments.events, arguments.out, arguments.keep))
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
