@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types unit integration coverage acceptance chaos simulator mutants compat docs lock clean
+.PHONY: help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator mutants compat docs lock clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -55,6 +55,12 @@ coverage: $(READY)  ## names what is untested (TESTS=tests/protocol for a part)
 acceptance: $(READY)  ## two figures that a reader of the output feels, in build/bench/acceptance.json
 	$(BIN)/python benchmarks/acceptance.py
 
+bench: $(READY)  ## everything side by side, for BENCH_MINUTES (240); goes on where it ended; writes build/bench/performance.md
+	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-long: $(READY)  ## a query at steady load for BENCH_LONG_MINUTES (60): nothing may grow
+	$(BIN)/python -m benchmarks.long_run --minutes $(or $(BENCH_LONG_MINUTES),60)
+
 chaos: $(READY)  ## the crash campaign: kills, freezes and broken networks, for CHAOS_MINUTES (60); goes on where it ended
 	PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
 
@@ -73,7 +79,7 @@ docs: $(READY)  ## draw the protocol's states from its transition table
 	$(BIN)/python docs/draw_protocol.py
 
 lock:  ## resolve requirements.lock again
-	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra postgres --extra simulator --extra demo --group dev \
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra postgres --extra operators --extra simulator --extra demo --group dev \
 	  --custom-compile-command "make lock" -o requirements.lock pyproject.toml
 
 clean:  ## remove what was built, but not the jars in the cache folder

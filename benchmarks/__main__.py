@@ -1,0 +1,121 @@
+"""``python -m benchmarks`` (``make bench``): all measurements in turn, as many rounds as the time allows; goes on where it ended.
+
+What has the fewest rounds comes first, so that every measurement has one before any has two. A round is begun only when it is likely to end in time, and is kept as a whole
+or not at all. Ends with 1 when a contender failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import (
+    charts,
+    commit_cost,
+    curves,
+    databases,
+    files,
+    latency,
+    recovery,
+    rounds,
+    spark_settings,
+    three_sinks,
+    throughput,
+)
+from benchmarks.page import write_page
+from benchmarks.results import Results
+from benchmarks.settings import FOLDER
+
+MEASUREMENTS = {
+    each.MEASUREMENT.name: each.MEASUREMENT
+    # Latency at a share of the maximum needs the throughput.
+    for each in (throughput, latency, recovery, commit_cost, databases, files, three_sinks, spark_settings, curves)
+}
+
+
+@dataclass(frozen=True)
+class Due:
+    """A round that is to be taken."""
+
+    measurement: rounds.Measurement
+    plan: rounds.Plan
+    turn: int
+
+
+def due(results: Results, names: list[str], *, quick: bool) -> list[Due]:
+    """Return the rounds that are missing, the lowest numbers first, and what the targets need before the rest."""
+    found = [
+        Due(MEASUREMENTS[name], plan, turn)
+        for name in names
+        for plan in MEASUREMENTS[name].plans(quick)
+        for turn in range(plan.repeats)
+        if not results.has(name, plan.parameters(), turn)
+    ]
+    return sorted(found, key=lambda each: each.turn + each.plan.lag)
+
+
+def run(results: Results, wanted: list[Due], minutes: float) -> bool:
+    """Take rounds until the time is over; return whether no contender failed."""
+    until_s = time.monotonic() + 60 * minutes
+    took: dict[str, float] = {}
+    good = True
+    for each in wanted:
+        key = f"{each.measurement.name} {each.plan.parameters()}"
+        expected_s = took.get(key, 60 * each.plan.minutes)
+        if time.monotonic() + expected_s > until_s:
+            rounds.say(f"{each.measurement.name}, round {each.turn + 1}: left out, it takes {expected_s / 60:.0f} minutes")
+            continue
+        began_s = time.monotonic()
+        try:
+            samples = rounds.run_round(each.measurement, each.plan, each.turn, results)
+        except Exception as error:  # noqa: BLE001  a server that doesn't start must not end the night's run
+            rounds.say(f"{each.measurement.name}, round {each.turn + 1}: {type(error).__name__}: {error}")
+            good = False
+            continue
+        took[key] = time.monotonic() - began_s
+        good = good and not any("error" in sample for sample in samples.values())
+    return good
+
+
+def main() -> int:
+    """Run what the command line says."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    minutes = float(os.environ.get("BENCH_MINUTES", "240"))
+    parser.add_argument("--minutes", type=float, default=minutes, help=f"how long ({minutes:g}; BENCH_MINUTES)")
+    parser.add_argument("--only", nargs="+", choices=sorted(MEASUREMENTS), metavar="NAME", help=", ".join(MEASUREMENTS))
+    parser.add_argument(
+        "--quick", action="store_true", help="small and once, to see that everything works; the figures mean nothing"
+    )
+    parser.add_argument("--list", action="store_true", help="say which rounds are missing, and end")
+    parser.add_argument("--page", action="store_true", help="write the page of what there is, and end")
+    parser.add_argument("--publish", action="store_true", help="write it into docs/, too")
+    parser.add_argument("--folder", type=Path, help="where results are kept")
+    arguments = parser.parse_args()
+    folder = arguments.folder or (FOLDER / "quick" if arguments.quick else FOLDER)
+    results = Results(folder, only_read=arguments.page or arguments.list)
+    if arguments.page:
+        print(write_page(results, publish=arguments.publish))
+        return 0
+    wanted = due(results, arguments.only or list(MEASUREMENTS), quick=arguments.quick)
+    expected = sum(each.plan.minutes for each in wanted)
+    rounds.say(f"{len(wanted)} rounds are missing, about {expected:.0f} minutes; {arguments.minutes:g} are given")
+    if arguments.list:
+        for each in wanted:
+            print(
+                f"{each.measurement.name}, round {each.turn + 1}, about {each.plan.minutes:g} minutes: {each.plan.parameters()}"
+            )
+        return 0
+    charts.check()
+    results.begin_run(arguments.minutes)
+    good = run(results, wanted, arguments.minutes)
+    results.save()
+    rounds.say(f"{results.file}, {write_page(results, publish=arguments.publish)}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

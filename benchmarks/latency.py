@@ -1,0 +1,100 @@
+"""Latency from the time at which a record was meant to be sent to its arrival at a reader at ``read_committed``.
+
+An open-loop generator (it sends when it is time, whether the pipeline keeps up or not) at 2,000 records/s, and at 25, 50 and 75 % of each contender's own maximum,
+which is the median of its measured throughputs with the same payload. ``trigger_s`` is Spark's trigger interval and Flink's checkpoint interval; 0 is
+Spark's default trigger, one batch after the other.
+
+A sample: ``p50_ms``, ``p99_ms``, ``max_ms``, ``rate``, and what shows whether they mean anything: see `traffic.steady`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks import rounds
+from benchmarks.children import MeasurementError
+from benchmarks.contenders import Pipe
+from benchmarks.kafka import Broker
+from benchmarks.results import Results, Sample
+from benchmarks.settings import Load
+from benchmarks.traffic import FEW_PER_S, Traffic, steady
+
+_BY_TRIGGER = {0.0: ("ours", "ours-at-least-once", "spark"), 1.0: ("ours", "spark", "flink")}
+
+
+def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
+    """Return the plans: both triggers, at 2,000 records/s and at shares of the maximum."""
+    load = Load(payload=100).for_latency()
+    if quick:
+        more: dict[str, Any] = {"rate": 500, "share": 0, "seconds": 5, "warm_up_s": 3}
+        contenders = _BY_TRIGGER.items()
+        return [rounds.Plan(names, load, {**more, "trigger_s": trigger_s}, repeats=1) for trigger_s, names in contenders]
+    found = []
+    for trigger_s, names in _BY_TRIGGER.items():
+        more = {"seconds": 40, "warm_up_s": 15, "trigger_s": trigger_s}
+        found.append(rounds.Plan(names, load, {**more, "rate": 2000, "share": 0}, minutes=4))
+        found += [
+            rounds.Plan(names, load, {**more, "rate": 0, "share": share}, repeats=2, minutes=4, lag=1)
+            for share in (0.25, 0.5, 0.75)
+        ]
+    return found
+
+
+def run(turn: rounds.Round) -> dict[str, Sample]:
+    """Run one round."""
+    with Broker() as broker:
+
+        def measure(contender: str, work: Path) -> Sample:
+            rate = turn["rate"] or turn["share"] * maximum(turn.results, contender, turn.load.payload)
+            return one(broker, turn.load, contender, work, rate, turn["trigger_s"], turn["warm_up_s"], turn["seconds"])
+
+        return turn.each(measure)
+
+
+def one(  # noqa: PLR0917
+    broker: Broker,
+    load: Load,
+    contender: str,
+    work: Path,
+    rate: float,
+    trigger_s: float,
+    warm_up_s: float,
+    seconds: float,
+) -> Sample:
+    """Measure one contender at one rate.
+
+    Raises:
+        MeasurementError: it failed.
+    """
+    with Traffic(broker, load.partitions, load.payload, work, few=rate <= FEW_PER_S) as traffic:
+        pipe = Pipe(contender, load, broker.servers, traffic.source, traffic.target, trigger_s=trigger_s, limited=False)
+        with pipe.start(work / "job", work / "checkpoint") as job:
+            traffic.wait_for_first(job)
+            return steady(job, traffic, rate, warm_up_s=warm_up_s, seconds=seconds)
+
+
+def maximum(results: Results, contender: str, payload: int) -> float:
+    """Return a contender's throughput as measured so far, in records per second.
+
+    Raises:
+        MeasurementError: it was not measured with this payload.
+    """
+    found = [
+        sample["records_per_s"]
+        for unit in results.units("throughput")
+        if (unit["parameters"]["payload"], unit["parameters"]["compression"], unit["parameters"]["tuned"])
+        == (payload, "none", True)
+        for name, sample in unit["samples"].items()
+        if name == contender and "error" not in sample
+    ]
+    if not found:
+        raise MeasurementError(f"There is no throughput of {contender!r} with {payload} bytes yet. Measure that first.")
+    return float(statistics.median(found))
+
+
+MEASUREMENT = rounds.Measurement("latency", plans, run)
+
+if __name__ == "__main__":
+    rounds.main(MEASUREMENT)

@@ -1,0 +1,292 @@
+"""The page of the results: a template's prose, with tables and pictures from ``results.json`` in the place of its marks ``{{name}}``.
+
+``python -m benchmarks --page`` writes ``build/bench/performance.md`` and its pictures; with ``--publish`` also ``docs/performance.md`` and ``docs/images/performance/``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import charts, figures, targets
+from benchmarks.contenders import DESCRIPTIONS
+from benchmarks.grouping import Unit, by_round, matching, names_of, plans_of, spread_of
+from benchmarks.results import Results
+from benchmarks.settings import ROOT, Load
+
+TEMPLATE = Path(__file__).with_name("performance.template.md")
+_MARK = re.compile(r"\{\{([a-z-]+)(?: ([^}]*))?\}\}")
+_NOTHING = "*Not measured yet.*"
+
+
+def write_page(results: Results, *, publish: bool = False) -> Path:
+    """Write the page and its pictures beside the results, and on request into the documentation; return the page's path.
+
+    Raises:
+        ValueError: there are no results at all.
+    """
+    if not results.data["units"]:
+        raise ValueError(f"{results.file} holds no results. Run `make bench` first.")
+    pictures = charts.draw_all(results, results.folder / "pictures")
+    page = results.folder / "performance.md"
+    page.write_text(text_of(results, {name: f"pictures/{file.name}" for name, file in pictures.items()}), encoding="utf-8")
+    if not publish:
+        return page
+    images = ROOT / "docs" / "images" / "performance"
+    shutil.rmtree(images, ignore_errors=True)
+    images.mkdir(parents=True)
+    for file in pictures.values():
+        shutil.copy(file, images / file.name)
+    page = ROOT / "docs" / "performance.md"
+    links = {name: f"images/performance/{file.name}" for name, file in pictures.items()}
+    page.write_text(text_of(results, links), encoding="utf-8")
+    return page
+
+
+def text_of(results: Results, pictures: Mapping[str, str]) -> str:
+    """Return the page's text, given the pictures' paths by name.
+
+    Raises:
+        ValueError: the template has a mark that nothing fills.
+    """
+
+    def filled(mark: re.Match[str]) -> str:
+        name, argument = mark.group(1), mark.group(2) or ""
+        if name == "picture":
+            return f"![{argument}]({pictures[argument]})" if argument in pictures else ""
+        if name not in _PARTS:
+            raise ValueError(f"{TEMPLATE.name} has {mark.group(0)}, and there is no such part: {', '.join(sorted(_PARTS))}.")
+        return "\n".join(_PARTS[name](results)) or _NOTHING
+
+    text = _MARK.sub(filled, TEMPLATE.read_text(encoding="utf-8"))
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table; nothing without rows. Numbers stand on the right."""
+    lines = [[str(cell) for cell in row] for row in rows]
+    if not lines:
+        return
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "|".join("---" if number == 0 else "---:" for number in range(len(head))) + "|"
+    for line in lines:
+        yield "| " + " | ".join(line) + " |"
+
+
+def number(value: float | None) -> str:
+    """Return a number with three significant digits or so, as people write it."""
+    if value is None:
+        return "-"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def middle(found: figures.Spread | None) -> str:
+    """Return a median with its range over the rounds."""
+    if found is None:
+        return "-"
+    return (
+        number(found.median) if found.count == 1 else f"{number(found.median)} ({number(found.least)} to {number(found.most)})"
+    )
+
+
+def _machine(results: Results) -> Iterator[str]:
+    machine, runs = results.data["machine"], results.data["runs"]
+    minutes = sum(run["minutes"] for run in runs)
+    packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items() if version)
+    commits = dict.fromkeys(unit["commit"] for unit in results.data["units"].values() if unit["commit"])
+    yield "| | |"
+    yield "|---|---|"
+    yield f"| machine | {machine['cores']} cores ({machine['cpu'] or 'unknown model'}), {machine['memory_gb']} GB, {machine['system']} |"
+    yield f"| software | Python {machine['python']}, {packages} |"
+    yield f"| code | digest {results.data['source']}, commits {', '.join(commits)} (`+`: files were changed since) |"
+    yield f"| time | {minutes:,.0f} minutes in {len(runs)} run{'s' * (len(runs) > 1)}, the last on {runs[-1]['at'] if runs else '-'} |"
+
+
+def _targets(results: Results) -> Iterator[str]:
+    everything = list(results.data["units"].values())
+    rows: list[Sequence[object]] = []
+    for each in targets.TARGETS:
+        found = targets.outcome(each, everything)
+        limit = f"{'≤' if each.at_most else '≥'} {each.limit:g}"
+        if found.spread is None:
+            rows.append((each.text, limit, "-", "-", "-", "not measured"))
+            continue
+        values = found.spread
+        interval = f"{number(values.low)} to {number(values.high)}" if values.count > 1 else "-"
+        rows.append(
+            (each.text, limit, f"**{number(values.median)}**", interval, values.count, "met" if found.met else "**missed**")
+        )
+    yield from table(("figure", "target", "median", "95 % interval", "rounds", ""), rows)
+
+
+def _throughput(results: Results) -> Iterator[str]:
+    for (payload, compression, tuned), units in plans_of(
+        results.units("throughput"), ("payload", "compression", "tuned")
+    ).items():
+        load = units[0]["parameters"]
+        yield f"**{payload} bytes, compression {compression}, consumers {'tuned' if tuned else 'with their defaults'}** "
+        yield f"({load['records']:,} records, {load['batch']:,} per Spark batch, {load['partitions']} partitions)"
+        yield ""
+        yield from table(
+            ("", "records/s", "ours / this", "CPU s per million", "of it broker", "peak MB (job)", "rounds"),
+            _throughput_rows(units),
+        )
+        yield ""
+
+
+def _throughput_rows(units: Sequence[Unit]) -> Iterator[Sequence[object]]:
+    for name in names_of(units):
+        spreads = {
+            path: spread_of(units, name, path)
+            for path in ("records_per_s", "cpu_s_per_million.total", "cpu_s_per_million.broker", "peak_mb.job")
+        }
+        if spreads["records_per_s"] is None:
+            yield (DESCRIPTIONS.get(name, name), "failed", "-", "-", "-", "-", 0)
+            continue
+        ratios = figures.ratios(by_round(units, "ours", "records_per_s"), by_round(units, name, "records_per_s"))
+        ratio = middle(figures.spread(ratios)) if ratios and name != "ours" else ""
+        cpu, broker, memory = (spreads[path] for path in ("cpu_s_per_million.total", "cpu_s_per_million.broker", "peak_mb.job"))
+        count = spreads["records_per_s"].count
+        yield (
+            DESCRIPTIONS.get(name, name),
+            middle(spreads["records_per_s"]),
+            ratio,
+            middle(cpu),
+            middle(broker),
+            middle(memory),
+            count,
+        )
+
+
+def _latency(results: Results) -> Iterator[str]:
+    plans = plans_of(results.units("latency"), ("trigger_s", "share", "rate"))
+    rows = []
+    for (trigger_s, share, rate), units in sorted(plans.items()):
+        for name in names_of(units):
+            found = {path: spread_of(units, name, path) for path in ("p50_ms", "p99_ms", "max_ms", "rate")}
+            load = f"{share:.0%} of its maximum" if share else f"{rate:,}/s"
+            kept = [
+                unit["samples"][name].get("kept_up", False)
+                for unit in units
+                if "error" not in unit["samples"].get(name, {"error": ""})
+            ]
+            rows.append(
+                (
+                    DESCRIPTIONS.get(name, name),
+                    f"{trigger_s:g} s" if trigger_s else "default",
+                    load,
+                    number(found["rate"].median) if found["rate"] else "-",
+                    *(middle(found[path]) for path in ("p50_ms", "p99_ms", "max_ms")),
+                    "" if all(kept) and kept else "did not keep up",
+                )
+            )
+    yield from table(("", "trigger", "load", "records/s", "p50, ms", "p99, ms", "max, ms", ""), rows)
+
+
+def _plain(measurement: str, head: Mapping[str, str]) -> Callable[[Results], Iterator[str]]:
+    """Return tables of a measurement, one for each plan: a row for each contender, a column for each figure."""
+
+    def lines(results: Results) -> Iterator[str]:
+        found = results.units(measurement)
+        names = sorted({name for unit in found for name in unit["parameters"]})
+        for units in plans_of([{**unit, "parameters": _all(unit, names)} for unit in found], names).values():
+            differing = [name for name in names if len({str(unit["parameters"].get(name)) for unit in found}) > 1]
+            if differing:
+                yield ", ".join(f"`{name}={units[0]['parameters'][name]}`" for name in differing) + ":"
+                yield ""
+            rows = [
+                (DESCRIPTIONS.get(name, f"`{name}`"), *(middle(spread_of(units, name, path)) for path in head))
+                for name in names_of(units)
+            ]
+            yield from table(("", *head.values()), rows)
+            yield ""
+
+    return lines
+
+
+def _all(unit: Unit, names: Sequence[str]) -> dict[str, object]:
+    return {name: unit["parameters"].get(name) for name in names}
+
+
+def _curve(curve: str) -> Callable[[Results], Iterator[str]]:
+    head = {
+        "p50_ms": "p50, ms",
+        "p99_ms": "p99, ms",
+        "records_per_s": "records/s",
+        "checkpoint_ms": "checkpoint, ms",
+        "recovery_s": "recovery, s",
+    }
+
+    def lines(results: Results) -> Iterator[str]:
+        units = matching(results.units("curves"), {"curve": curve})
+        rows = [(f"`{name}`", *(middle(spread_of(units, name, path)) for path in head)) for name in names_of(units)]
+        yield from table(("", *head.values()), rows)
+
+    return lines
+
+
+def _long_run(results: Results) -> Iterator[str]:
+    units = [unit for unit in results.units("long_run") if "verdicts" in unit["samples"].get("ours", {})]
+    if not units:
+        return
+    unit = units[-1]
+    verdicts = unit["samples"]["ours"]["verdicts"]
+    yield f"{unit['parameters']['minutes']:g} minutes at {unit['parameters']['rate']:,.0f} records/s:"
+    yield ""
+    rows = [
+        (
+            f"`{name}`",
+            number(each["first"]),
+            number(each["last"]),
+            number(each["growth"]),
+            number(each["allowed"]),
+            "flat" if each["flat"] else "**grows**",
+        )
+        for name, each in verdicts.items()
+    ]
+    yield from table(("", "first fifth", "last fifth", "growth", "allowed", ""), rows)
+
+
+def _settings(results: Results) -> Iterator[str]:
+    plain = Load()
+    given = ", ".join(f"`{name}={value}`" for name, value in plain.producer().items())
+    consumer = ", ".join(f"`{name}={value}`" for name, value in plain.consumer().items())
+    yield f"Producers: {given}; for latency `linger.ms={plain.for_latency().linger_ms}`. Consumers, tuned: {consumer}."
+    if not results.data["units"]:
+        yield _NOTHING
+
+
+_ROWS = {"rows_per_s": "rows/s", "batch_s": "a batch, s", "cpu_s_per_million.total": "CPU s per million"}
+_PARTS: Mapping[str, Callable[[Results], Iterable[str]]] = {
+    "machine": _machine,
+    "settings": _settings,
+    "targets": _targets,
+    "throughput": _throughput,
+    "latency": _latency,
+    "recovery": _plain(
+        "recovery", {"seconds": "to the first record, s", "seconds_to_new_input": "to the first one sent after the kill, s"}
+    ),
+    "commit-cost": _plain(
+        "commit_cost",
+        {
+            "p50_ms": "p50, ms",
+            "p99_ms": "p99, ms",
+            "parts.decision": "decision, ms",
+            "parts.commit:kafka": "Kafka, ms",
+            "parts.commit:file": "files, ms",
+            "parts.commit:postgres": "PostgreSQL, ms",
+            "batch_ms": "whole batch, ms",
+        },
+    ),
+    "databases": _plain("databases", _ROWS),
+    "files": _plain("files", _ROWS),
+    "three-sinks": _plain("three_sinks", _ROWS),
+    "spark-settings": _plain("spark_settings", {"records_per_s": "records/s", "cpu_s_per_million.total": "CPU s per million"}),
+    "triggers": _curve("trigger"),
+    "state-stores": _curve("state"),
+    "long-run": _long_run,
+}

@@ -1,0 +1,161 @@
+"""What measurements make of what they have seen: latencies, recoveries, costs of commits, long runs, profiles."""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from benchmarks.children import MeasurementError
+from benchmarks.generator import Schedule
+
+from benchmarks import commit_cost, curves, kafka, long_run, profile_path, recovery, step_times, traffic
+
+S = 10**9
+MS = 10**6
+
+
+class TestLatencies:
+    def test_they_count_from_the_intended_time_of_what_was_meant_for_the_window(self):
+        intended = np.arange(100, dtype=np.int64) * S
+        arrived = intended + np.where(intended < 50 * S, 5000 * MS, 20 * MS)
+        found = traffic.latencies(np.stack([intended, arrived]), 50 * S, 90 * S)
+        assert found == {"records": 40, "p50_ms": 20.0, "p99_ms": 20.0, "max_ms": 20.0}
+
+    def test_a_window_in_which_nothing_arrived_is_no_figure(self):
+        with pytest.raises(MeasurementError):
+            traffic.latencies(np.empty((2, 0), dtype=np.int64), 0, S)
+
+
+class TestSchedule:
+    def test_every_record_is_due_once_whatever_holds_the_generator_up(self):
+        schedule = Schedule(1000, 0)
+        moments = [*range(0, 20 * MS, 2 * MS), 500 * MS, 502 * MS]
+        found = list(itertools.chain.from_iterable(schedule.due(moment, 10_000) for moment in moments))
+        assert found == [number * MS for number in range(503)]
+
+    def test_what_is_late_keeps_its_intended_time(self):
+        schedule = Schedule(1000, 0)
+        assert schedule.due(10 * MS, 5) == [0, MS, 2 * MS, 3 * MS, 4 * MS]
+        assert schedule.due(11 * MS, 5) == [5 * MS, 6 * MS, 7 * MS, 8 * MS, 9 * MS]
+
+
+class TestRecovery:
+    def test_what_was_on_its_way_at_the_kill_does_not_count(self):
+        intended = np.array([0, 1, 2, 13]) * S
+        arrived = np.array([S, 10 * S + 100 * MS, 14 * S, 15 * S])
+        found = recovery.gaps(np.stack([intended, arrived]), [(10 * S, 10 * S + 50 * MS)])
+        assert found["seconds"] == 4.0
+
+    def test_the_first_record_that_was_sent_after_the_kill_is_told_apart(self):
+        arrivals = np.array([[9 * S, 11 * S], [14 * S, 16 * S]])
+        found = recovery.gaps(arrivals, [(10 * S, 10 * S)])
+        assert (found["seconds"], found["seconds_to_new_input"]) == (4.0, 6.0)
+
+    def test_a_query_that_does_not_come_back_is_no_figure(self):
+        with pytest.raises(MeasurementError):
+            recovery.gaps(np.array([[0], [S]]), [(10 * S, 10 * S)])
+
+
+def batch(start, *, write=0.1, confirm=0.01, decide=0.002, commit=0.004):
+    prepared, decided = start + write, start + write + decide
+    return [
+        {"step": "confirm:kafka", "start_s": prepared - confirm, "end_s": prepared},
+        {"step": "RunWrites", "start_s": start, "end_s": prepared},
+        {"step": "AppendCommit", "start_s": prepared, "end_s": decided},
+        {"step": "commit:kafka", "start_s": decided, "end_s": decided + commit},
+        {"step": "CommitSinks", "start_s": decided, "end_s": decided + commit},
+        {"step": "ReturnBatch", "start_s": decided + commit, "end_s": decided + commit},
+        {"step": "AppendDone", "start_s": decided + commit, "end_s": decided + commit + 0.5},
+    ]
+
+
+class TestCostOfCommit:
+    def test_it_goes_from_the_last_pre_commit_to_the_last_commit(self):
+        lines = [line for n in range(10) for line in batch(float(n), commit=0.1 if n < 4 else 0.004)]
+        costs = step_times.costs_ms(lines, skip=4)
+        assert costs["commit"] == pytest.approx([6.0] * 6)
+        assert costs["decision"] == pytest.approx([2.0] * 6)
+        assert costs["commit:kafka"] == pytest.approx([4.0] * 6)
+        assert costs["confirm:kafka"] == pytest.approx([10.0] * 6)
+
+    def test_an_attempt_that_was_aborted_is_no_commit(self):
+        aborted = [{"step": "RunWrites", "start_s": 0.0, "end_s": 1.0}, {"step": "AbortAttempt", "start_s": 1.0, "end_s": 2.0}]
+        assert step_times.costs_ms([*aborted, *batch(10.0)], skip=0)["commit"] == pytest.approx([6.0])
+
+    def test_a_commit_that_recovery_repeats_is_none_of_a_batch(self):
+        again = [{"step": "CommitSinks", "start_s": 20.0, "end_s": 21.0}]
+        assert step_times.costs_ms([*batch(10.0), *again], skip=0)["commit"] == pytest.approx([6.0])
+
+    def test_a_sample_of_no_batch_is_refused(self):
+        with pytest.raises(MeasurementError):
+            commit_cost.sample_of(batch(0.0), [], skip=5)
+
+    def test_checkpoint_time_is_the_logs_the_state_and_the_commit(self):
+        progress = [{"durationMs": {"walCommit": 30, "commitOffsets": 20}, "stateOperators": []}] * 10
+        assert curves.checkpoint_times_ms(progress, batch(0.0))[0] == pytest.approx(56)
+
+
+class TestLongRun:
+    def points(self, **growth):
+        return [
+            {
+                "s": 10.0 * n,
+                "at_ns": 1e10 * n,
+                **{name: 100.0 + growth.get(name, 0.0) * n for name in long_run.ALLOWED},
+            }
+            for n in range(100)
+        ]
+
+    def test_nothing_that_is_judged_grows_in_a_flat_run(self):
+        assert long_run.sample_of(self.points())["flat"] is True
+
+    @pytest.mark.parametrize("name", long_run.ALLOWED)
+    def test_each_of_them_can_fail_it(self, name):
+        found = long_run.sample_of(self.points(**{name: 100_000.0}))
+        assert found["flat"] is False
+        assert [each for each, verdict in found["verdicts"].items() if not verdict["flat"]] == [name]
+
+    def test_latencies_are_those_of_the_time_before_a_point(self):
+        intended = np.arange(0, 20 * S, S // 10)
+        arrived = intended + np.where(intended < 10 * S, 5 * MS, 70 * MS)
+        points = [{"s": 10.0, "at_ns": 10e9}, {"s": 20.0, "at_ns": 20e9}]
+        found = long_run.with_latencies(points, np.stack([intended, arrived]), 10.0)
+        assert [point["p50_ms"] for point in found] == [5.0, 70.0]
+
+
+def test_own_samples_are_of_the_innermost_function():
+    text = "main;read;invoke (writer.py:1) 30\nmain;read 12\nmain;write;invoke (writer.py:1) 8\n\n"
+    assert dict(profile_path.own_samples(text)) == {"invoke (writer.py:1)": 38, "read": 12}
+
+
+def test_every_record_is_produced_once_though_the_queue_is_full_again_and_again():
+    class Queue:
+        def __init__(self):
+            self.room, self.taken = 3, []
+
+        def produce(self, topic, value):
+            if not self.room:
+                raise BufferError
+            self.room -= 1
+            self.taken.append((topic, value))
+
+        def poll(self, _seconds):
+            self.room = 3
+
+    queue = Queue()
+    values = [b"%d" % number for number in range(10)]
+    kafka.produce_all(queue, "t", values)
+    assert queue.taken == [("t", value) for value in values]
+
+
+def test_measurements_are_listed_until_they_are_there(tmp_path):
+    from benchmarks.__main__ import MEASUREMENTS, due
+    from benchmarks.results import Results
+
+    results = Results(tmp_path, source="a")
+    wanted = due(results, list(MEASUREMENTS), quick=False)
+    places = [each.turn + each.plan.lag for each in wanted]
+    assert places == sorted(places)
+    first = wanted[0]
+    results.add(first.measurement.name, first.plan.parameters(), 0, ["ours"], {"ours": {"records_per_s": 1}}, time.monotonic())
+    assert len(due(results, list(MEASUREMENTS), quick=False)) == len(wanted) - 1
