@@ -9,7 +9,7 @@ if [ ! -e "$venv/.ready" ]; then
   "${PYTHON:-python3}" -m venv "$venv"
   .venv/bin/python -m pip freeze --exclude-editable | grep -iv '^pyspark==' > "$venv/constraints.txt"
   "$venv/bin/python" -m pip install --quiet --constraint "$venv/constraints.txt" "pyspark==$version" \
-    pytest pytest-timeout pytest-cov hypothesis hatchling editables --editable '.[kafka,demo]'
+    pytest pytest-timeout pytest-cov hypothesis hatchling editables --editable '.[kafka,demo,operators]'
   touch "$venv/.ready"
 fi
 if [ $# -eq 0 ]; then
