@@ -189,7 +189,7 @@ class PipelineRun:
             now = time.monotonic()
             if now > self._deadline:
                 slowest = next(iter(self._jobs), JOBS[-1])
-                raise OnceForAllError(self._explain(slowest, "was not done in time; give more --minutes. It"))
+                raise OnceForAllError(self._explain(slowest, "was not done when the time was over (--minutes)"))
             if now >= end:
                 return
             time.sleep(min(_TICK_S, end - now))
