@@ -15,7 +15,7 @@ from onceforall.sink import TwoPhaseCommitSink
 from onceforall.writing import BatchFunction, BatchTransaction
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -103,7 +103,7 @@ def exactly_once(
     for name in sinks:
         _check_name(name)
     location = os.fspath(checkpoint)
-    _use_this_python()
+    _use_this_python(_session())
 
     def decorate(function: BatchFunction) -> ExactlyOnceFunction:
         scheme = _scheme_of_paths()
@@ -240,7 +240,7 @@ class StreamWriter:
                 sink.close()
         spark_checkpoint.check_take_over(checkpoint, settings.takeover)
         bind_log(checkpoint, settings, default_scheme(spark))
-        _use_this_python()
+        _use_this_python(self._frame.sparkSession)
         function = ExactlyOnceFunction(self._write, location, self._sinks, settings)
         writer = self._frame.writeStream
         for apply in self._apply:
@@ -280,13 +280,22 @@ def _check_name(name: str) -> None:
 
 def _scheme_of_paths() -> str:
     """Return the scheme of ``fs.defaultFS`` where a session says it already."""
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.getActiveSession()
+    session = _session()
     return "file" if session is None else default_scheme(session)
 
 
-def _use_this_python() -> None:
+def _session() -> SparkSession | None:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def _use_this_python(spark: SparkSession | None) -> None:
     """Let local Python workers be started with the interpreter that has this library, unless the user chose one."""
-    if "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+    if "PYSPARK_PYTHON" in os.environ:
+        return
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    context = None if spark is None else spark.sparkContext
+    # A context that is there has read the variable already. On a cluster this path may not exist.
+    if context is not None and context.pythonExec == "python3" and str(context.master).startswith("local"):
+        context.pythonExec = sys.executable
