@@ -48,7 +48,7 @@ def make(folder):
             subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, timeout=200)
         # The JVM writes it behind the end of its driver.
         jvm = json.loads((folder / "pids.json").read_text())["jvm"]
-        until(lambda: not _is_java(jvm), 100, "the archive of classes")
+        until(lambda: not _is_java(jvm), 280, "the archive of classes")
         if new.exists():
             new.rename(_file())
 
