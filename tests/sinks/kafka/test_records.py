@@ -146,7 +146,7 @@ def test_a_record_above_the_clients_limit_is_named_with_size_and_limit(write, to
 
 def test_a_record_above_the_topics_limit_is_named_with_size_and_limit(query, topic, batch_of):
     name = topic(config={"max.message.bytes": "20000"})
-    q = query(name)
+    q = query(name, options={"message.timeout.ms": 3000})
     q.check()
     transaction = q.sink.begin_transaction(q.attempt())
     with pytest.raises(RefusedRecordError, match=r"50000 bytes .*max\.message\.bytes of the topic is 20000"):
