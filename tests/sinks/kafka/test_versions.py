@@ -7,8 +7,8 @@ import os
 import pytest
 
 from onceforall.embedded import EmbeddedKafka
-from onceforall.errors import SinkCheckError
-from onceforall.sinks.kafka import broker_client
+from onceforall.errors import OptionError, SinkCheckError
+from onceforall.sinks.kafka import broker_client, librdkafka
 from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
 
 from .conftest import Query, read, wait_until
@@ -106,3 +106,17 @@ def test_the_bar_lies_where_the_oldest_release_does(versioned):
     assert newest >= broker_client._FETCH_OF_OLDEST_RELEASE
     if "3.9" in versioned._version:
         assert newest == broker_client._FETCH_OF_OLDEST_RELEASE
+
+
+@pytest.mark.parametrize(("hidden", "version", "reason"), [(True, 2, "hides librdkafka's C interface"), (False, 3, "Install a confluent-kafka 2")])
+def test_a_client_library_that_the_sink_cannot_write_through_is_refused_at_the_check(query, topic, monkeypatch, hidden, version, reason):
+    q = query(topic())
+    if hidden:
+        monkeypatch.setitem(librdkafka._FUNCTIONS, "no_such_function", (None, ()))
+    monkeypatch.setattr(librdkafka, "_MAJOR_VERSION", version)
+    librdkafka.load.cache_clear()
+    try:
+        with pytest.raises(OptionError, match=reason):
+            q.check()
+    finally:
+        librdkafka.load.cache_clear()

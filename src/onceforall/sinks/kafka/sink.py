@@ -29,6 +29,7 @@ from onceforall.sink import (
     TaskAttempt,
     TwoPhaseCommitSink,
 )
+from onceforall.sinks.kafka import librdkafka
 from onceforall.sinks.kafka.broker_client import AccessRefusedError
 from onceforall.sinks.kafka.columns import kafka_columns
 from onceforall.sinks.kafka.coordinator_client import CoordinatorClient, is_fenced, lost_reason
@@ -282,6 +283,8 @@ class KafkaSink(TwoPhaseCommitSink):
             raise SinkCheckError(str(error)) from error
 
     def _check(self) -> None:
+        # Here, and not first in a task: there it would fail a batch.
+        librdkafka.load()
         check_accepted(self._configuration(None))
         warn_of_weakness(self._options)
         client = self._connected()
