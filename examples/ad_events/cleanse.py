@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import onceforall as ofa
-from onceforall.operators import deduplicate, record_id
+from onceforall.operators import deduplicate, with_record_id
 from onceforall.stream import StreamWriter
 
 # All texts: what has the wrong type is not to look like what is missing.
@@ -42,7 +42,7 @@ def judge(records: DataFrame) -> DataFrame:
     has_name = f.col("reason").isNull() | (f.col("reason") == "late")
     place = f.concat_ws(" ", f.lit("place"), "topic", *(f.col(name).cast("string") for name in ("partition", "offset")))
     named = judged.withColumn("name", f.when(has_name, f.concat(f.lit("event "), "event_id")).otherwise(place))
-    return named.withColumn("record_id", record_id("name", namespace=EVENT_IDS))
+    return with_record_id(named, "record_id", "name", namespace=EVENT_IDS)
 
 
 def reason_to_put_aside() -> Column:

@@ -112,8 +112,22 @@ class TestInSpark:
         for zone, ansi in [("UTC", "true"), ("America/St_Johns", "false"), ("Asia/Kathmandu", "true")]:
             settings(spark__sql__session__timeZone=zone, spark__sql__ansi__enabled=ansi)
             frame = spark.createDataFrame([(n, *row) for n, row in enumerate(data)], f"n int, {SCHEMA}")
-            made = frame.select("n", record_id(*frame.columns[1:], namespace="orders").alias("id")).orderBy("n").collect()
-            assert [row["id"] for row in made] == expected, zone
+            made = frame.withColumn("id", record_id(*frame.columns[1:], namespace="orders"))
+            typed = with_record_id(made, "by_type", *frame.columns[1:], namespace="orders").orderBy("n").collect()
+            assert [row["id"] for row in typed] == expected, zone
+            assert [row["by_type"] for row in typed] == expected, zone
+
+    def test_a_frame_keeps_its_columns_and_one_may_be_replaced_by_its_id(self, spark):
+        frame = spark.createDataFrame([("a", 1)], "key string, Record_Id_Digest int")
+        made = with_record_id(frame, "key", "key", F.col("Record_Id_Digest") + 1, namespace="n")
+        assert made.columns == ["key", "Record_Id_Digest"]
+        assert tuple(made.first()) == (str(record_uuid(["a", 2], namespace="n")), 1)
+
+    def test_a_plan_by_type_names_the_digest_once_and_has_no_branches(self, spark):
+        frame = with_record_id(spark.createDataFrame([], "a string, b bigint"), "id", "a", "b", namespace="n")
+        plan = frame._jdf.queryExecution().optimizedPlan().toString()
+        assert plan.count("sha1(") == 1
+        assert "raise_error" not in plan
 
     def test_the_id_is_a_uuid_of_version_5_and_the_width_of_an_integer_does_not_matter(self, spark):
         widths = [record_id(F.col("id").cast(kind), namespace="n") for kind in ("tinyint", "smallint", "int", "bigint")]

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, TypeAlias
@@ -91,27 +91,16 @@ def record_id(*columns: str | Column, namespace: Namespace) -> Column:
 
     A column of a type that is refused fails the first row, for an expression doesn't know its frame; ``with_record_id`` refuses it before.
     """
-    from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
-
     if not columns:
         raise OptionError("record_id got no column. Name the columns that identify a record.")
-    name = F.concat(*(_encoded(F.col(column) if isinstance(column, str) else column) for column in columns))
-    space = F.lit(bytearray(_namespace(namespace).bytes))
-    digest = F.sha1(F.concat(space, name.cast("binary")))
-    # RFC 9562: the version in the first digit of the third group, the variant (10 in binary) in the top bits of the fourth.
-    variant = F.translate(F.substring(digest, 17, 1), "0123456789abcdef", "89ab" * 4)
-    return F.concat_ws(
-        "-",
-        F.substring(digest, 1, 8),
-        F.substring(digest, 9, 4),
-        F.concat(F.lit("5"), F.substring(digest, 14, 3)),
-        F.concat(variant, F.substring(digest, 18, 3)),
-        F.substring(digest, 21, 12),
-    )
+    return _formatted(_digest((_encoded(_column(column)) for column in columns), namespace))
 
 
 def with_record_id(frame: DataFrame, name: str, *columns: str | Column, namespace: Namespace) -> DataFrame:
     """Return the frame with a column `name` of ``record_id``, having checked the columns' types.
+
+    The same id as that of ``record_id``, for less: the frame says of which type each column is, so that the plan has no branch per type, and names
+    the digest once.
 
     Args:
         frame: batch or streaming.
@@ -123,12 +112,50 @@ def with_record_id(frame: DataFrame, name: str, *columns: str | Column, namespac
         SchemaError: a column has a type that has no canonical form; the message says which and why.
         OptionError: as ``record_id``.
     """
-    made = record_id(*columns, namespace=namespace)
-    for field in frame.select(*columns).schema.fields:
-        reason = refusal(field.dataType.simpleString())
-        if reason is not None:
-            raise SchemaError(f"record_id can't take column {field.name!r} of type {field.dataType.simpleString()}: {reason}.")
-    return frame.withColumn(name, made)
+    if not columns:
+        raise OptionError("with_record_id got no column. Name the columns that identify a record.")
+    texts = []
+    for column, field in zip(columns, frame.select(*columns).schema.fields, strict=True):
+        type_name = field.dataType.simpleString()
+        letter = _letter_of(type_name)
+        if letter is None:
+            raise SchemaError(f"record_id can't take column {field.name!r} of type {type_name}: {refusal(type_name)}.")
+        texts.append(_encoded_as(letter, _column(column)))
+    # A column of its own: inlined, it would be planned as often as it is named. It is dropped behind, so its name must only be free.
+    digest = "record_id_digest"
+    taken = {other.lower() for other in (*frame.columns, name)}
+    while digest in taken:
+        digest += "_"
+    return frame.withColumn(digest, _digest(texts, namespace)).withColumn(name, _formatted(_column(digest))).drop(digest)
+
+
+def _column(column: str | Column) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
+
+    return F.col(column) if isinstance(column, str) else column
+
+
+def _digest(texts: Iterable[Column], namespace: Namespace) -> Column:
+    """Return SHA-1 of namespace and name, in hexadecimal digits."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.sha1(F.concat(F.lit(bytearray(_namespace(namespace).bytes)), F.concat(*texts).cast("binary")))
+
+
+def _formatted(digest: Column) -> Column:
+    """Return the UUID of a digest."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    # RFC 9562: the version in the first digit of the third group, the variant (10 in binary) in the top bits of the fourth.
+    variant = F.translate(F.substring(digest, 17, 1), "0123456789abcdef", "89ab" * 4)
+    return F.concat_ws(
+        "-",
+        F.substring(digest, 1, 8),
+        F.substring(digest, 9, 4),
+        F.concat(F.lit("5"), F.substring(digest, 14, 3)),
+        F.concat(variant, F.substring(digest, 18, 3)),
+        F.substring(digest, 21, 12),
+    )
 
 
 def record_name(values: Sequence[object]) -> str:
@@ -155,17 +182,16 @@ def refusal(type_name: str) -> str | None:
     Args:
         type_name: as ``simpleString`` has it.
     """
-    for pattern, _ in _LETTERS:
-        if type_name == pattern or (pattern.endswith("%") and type_name.startswith(pattern[:-1])):
-            return None
+    if _letter_of(type_name) is not None:
+        return None
     return _REASONS.get(type_name.partition("<")[0], _OTHER_REASON)
 
 
-def encoded_text(*columns: Column) -> Column:
-    """Return the *name* of a row of columns (STRING), which no other row of these columns has; the module says how."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    return F.concat(*(_encoded(column) for column in columns))
+def _letter_of(type_name: str) -> str | None:
+    for pattern, letter in _LETTERS:
+        if type_name == pattern or (pattern.endswith("%") and type_name.startswith(pattern[:-1])):
+            return letter
+    return None
 
 
 def _encoded(column: Column) -> Column:
@@ -176,10 +202,6 @@ def _encoded(column: Column) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
     kind = F.typeof(column)
-    cast = column.cast("string")
-    # Decimals by CAST differ with spark.sql.ansi.enabled, timestamps with the session's time zone; JSON has one form. It is {"v":…}.
-    json = F.to_json(F.struct(column.alias("v")), _JSON)
-    by_json = F.trim(F.substring(json, F.lit(6), F.length(json) - 6), F.lit('"'))
     refused = F.raise_error(
         F.concat(
             F.lit("record_id can't take a column of type "),
@@ -192,8 +214,31 @@ def _encoded(column: Column) -> Column:
     text, letter = refused, F.lit("?")
     for pattern, sign in _LETTERS:
         fits = kind.like(pattern) if pattern.endswith("%") else kind == pattern
-        text = F.when(fits, cast if sign in _BY_CAST else by_json).otherwise(text)
+        text = F.when(fits, _text(sign, column)).otherwise(text)
         letter = F.when(fits, F.lit(sign)).otherwise(letter)
+    return _with_length(letter, text, column)
+
+
+def _encoded_as(letter: str, column: Column) -> Column:
+    """Return what ``_encoded`` does, for a column of which the type is known."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return _with_length(F.lit(letter), _text(letter, column), column)
+
+
+def _text(letter: str, column: Column) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if letter in _BY_CAST:
+        return column.cast("string")
+    # Decimals by CAST differ with spark.sql.ansi.enabled, timestamps with the session's time zone; JSON has one form. It is {"v":…}.
+    json = F.to_json(F.struct(column.alias("v")), _JSON)
+    return F.trim(F.substring(json, F.lit(6), F.length(json) - 6), F.lit('"'))
+
+
+def _with_length(letter: Column, text: Column, column: Column) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
     whole = F.concat(letter, F.octet_length(text).cast("string"), F.lit(":"), text)
     return F.when(column.isNull(), F.lit("-")).otherwise(whole)
 

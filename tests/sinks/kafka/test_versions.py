@@ -108,8 +108,12 @@ def test_the_bar_lies_where_the_oldest_release_does(versioned):
         assert newest == broker_client._FETCH_OF_OLDEST_RELEASE
 
 
-@pytest.mark.parametrize(("hidden", "version", "reason"), [(True, 2, "hides librdkafka's C interface"), (False, 3, "Install a confluent-kafka 2")])
-def test_a_client_library_that_the_sink_cannot_write_through_is_refused_at_the_check(query, topic, monkeypatch, hidden, version, reason):
+@pytest.mark.parametrize(
+    ("hidden", "version", "reason"), [(True, 2, "hides librdkafka's C interface"), (False, 3, "Install a confluent-kafka 2")]
+)
+def test_a_client_library_that_the_sink_cannot_write_through_is_refused_at_the_check(
+    query, topic, monkeypatch, hidden, version, reason
+):
     q = query(topic())
     if hidden:
         monkeypatch.setitem(librdkafka._FUNCTIONS, "no_such_function", (None, ()))
