@@ -24,6 +24,7 @@ from onceforall import kept
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQueryError
+from onceforall.projections import Projections
 from onceforall.protocol.eligibility import why_not
 from onceforall.protocol.machine import RunConfig
 from onceforall.protocol.sweeping import Sweep
@@ -195,6 +196,7 @@ class _QueryRun:
         self._query_id = query_id
         self._checkpoint = checkpoint
         self._sinks = sinks
+        self._projections = Projections(sinks)
         self._sweeps: Mapping[str, Sweep] = {}
         self._sweeps_changed = threading.Event()
         self._closed = threading.Event()
@@ -281,7 +283,9 @@ class _QueryRun:
         # Before its first batch has run, a query's state folder does not tell whether it will keep state.
         consume_all = stateful or batch_id == 0
         keep_in = str(self._rows_folder) if self._keep else None
-        writer = SparkBatchWriter(batch, batch_id, function, self._sinks, self._query_id, consume_all, keep_in)
+        writer = SparkBatchWriter(
+            batch, batch_id, function, self._sinks, self._query_id, consume_all, self._projections, keep_in
+        )
         self._coordinator.run_batch(batch_id, spark_checkpoint.offsets_of(self._checkpoint, batch_id), stateful, writer)
 
     def _forget_rows(self, batch: int) -> None:

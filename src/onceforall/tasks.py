@@ -24,10 +24,16 @@ from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 logger = logging.getLogger("onceforall")
 
-RESULT_SCHEMA = "result string"
+
+def result_schema() -> StructType:
+    """Return the type of what a task gives back: a JSON text per write."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([StructField("result", StringType())])
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from onceforall import spark_errors
 from onceforall.coordinator import Prepared
 from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError
-from onceforall.hashing import row_hash
+from onceforall.projections import Projections
 from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.redo import task_of
 from onceforall.secrets import Handover
 from onceforall.sink import TaskAttempt, TwoPhaseCommitSink
-from onceforall.tasks import RESULT_SCHEMA, KeptRows, WriteKeptTask, WriteSpec, WriteTask
+from onceforall.tasks import KeptRows, WriteKeptTask, WriteSpec, WriteTask, result_schema
 from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ class BatchTransaction:
     ``write`` only registers; the jobs run when the function returns.
     """
 
-    def __init__(self, sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
+    def __init__(self, sinks: Mapping[str, TwoPhaseCommitSink], projections: Projections) -> None:
         self._sinks = sinks
+        self._projections = projections
         self._open = True
         self.writes: list[tuple[str, DataFrame]] = []
         self.failure: OnceForAllError | None = None
@@ -68,7 +69,7 @@ class BatchTransaction:
                 raise OptionError(
                     f"There is no sink named {name!r} in this query; its sinks are: {', '.join(sorted(self._sinks))}."
                 )
-            self._sinks[name].columns(frame.schema)
+            self._projections.taken(name, frame.schema)
         except OnceForAllError as error:
             self.failure = self.failure or error
             raise
@@ -102,6 +103,7 @@ class SparkBatchWriter:
         sinks: the query's sinks by name.
         query_id: Spark's query id.
         consume_all: whether every partition must be consumed, so that the state stores commit.
+        projections: the sinks' columns, kept over batches.
         keep_in: the folder in which rows are kept until the batch is complete; None: they are not.
         clock: seconds, monotonic.
     """
@@ -112,6 +114,7 @@ class SparkBatchWriter:
     sinks: Mapping[str, TwoPhaseCommitSink]
     query_id: str
     consume_all: bool
+    projections: Projections
     keep_in: str | None = None
     clock: Callable[[], float] = time.monotonic
     _results: list[dict[str, Any]] = field(default_factory=list)
@@ -188,7 +191,7 @@ class SparkBatchWriter:
     def _call_and_write(self, decision: RunWrites | TakeDigests) -> None:
         if self.consume_all:
             self.frame = _without_ordering(self.frame)
-        transaction = BatchTransaction(self.sinks)
+        transaction = BatchTransaction(self.sinks, self.projections)
         failpoints.hit("write.function.before")
         self.function(self.frame, self.batch, transaction)
         failpoints.hit("write.function.after")
@@ -300,22 +303,18 @@ class SparkBatchWriter:
         if entries:
             # One number per partition: each entry is a task of its own.
             numbers = self.frame.sparkSession.range(0, len(entries), 1, len(entries))
-            self._collect(numbers.mapInArrow(task, RESULT_SCHEMA))
+            self._collect(numbers.mapInArrow(task, result_schema()))
         for write in empty:
             self._empty_transaction(task, write)
 
     def _job(self, group: _Group, task: WriteTask) -> None:
         from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 
-        frame, columns = group.frame, []
-        for i, spec in enumerate(task.writes):
-            taken = spec.sink.columns(frame.schema)
-            columns += [F.struct(*taken).alias(f"w{i}"), row_hash(frame, taken).alias(f"h{i}")]
-        rows = frame.select(*columns)
+        rows = group.frame.select(*self.projections.of_writes([spec.name for spec in task.writes], group.frame))
         if group.keys:
             # As the sink writes them: values that differ before a cast may be one key behind it.
             rows = rows.repartition(*(F.col("w0").getField(key) for key in group.keys))
-        self._collect(rows.mapInArrow(task, RESULT_SCHEMA))
+        self._collect(rows.mapInArrow(task, result_schema()))
 
     def _collect(self, frame: DataFrame) -> None:
         with self._secrets.around(frame.sparkSession.sparkContext):
@@ -340,11 +339,12 @@ class SparkBatchWriter:
 
     def _attempts_lost(self) -> bool:
         """Tell whether a task attempt may have left an open transaction: a failed, a speculative or a resubmitted one."""
-        context = self.frame.sparkSession.sparkContext
-        if str(context.getConf().get("spark.speculation", "false")).lower() == "true":
+        # Not of the context's configuration: getConf() copies it, a call into the JVM per setting.
+        if str(self.frame.sparkSession.conf.get("spark.speculation", "false")).lower() == "true":
             return True
         if any(result["attempt"] > 0 for result in self._results):
             return True
+        context = self.frame.sparkSession.sparkContext
         stages = [context.statusTracker().getStageInfo(stage) for stage in {result["stage"] for result in self._results}]
         return any(stage is None or stage.numFailedTasks > 0 or stage.currentAttemptId > 0 for stage in stages)
 
