@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from onceforall.embedded import kafka_jars
-from onceforall.embedded.jars import PinnedJar, _fetch, _verify, cache_folder
+from onceforall.embedded.jars import PinnedJar, pinned_jar
 
+_FOLDER = "benchmarks"
 _TOOLS = PinnedJar(
     "org.apache.kafka",
     "kafka-tools",
@@ -30,7 +31,7 @@ def producer_benchmark() -> list[Path]:
     Raises:
         EmbeddedServerError: a jar can't be fetched, or differs from its pin.
     """
-    return [*kafka_jars(), _jar(_TOOLS)]
+    return [*kafka_jars(), pinned_jar(_TOOLS, _FOLDER)]
 
 
 def flink_connector() -> Path:
@@ -39,13 +40,4 @@ def flink_connector() -> Path:
     Raises:
         EmbeddedServerError: it can't be fetched, or differs from its pin.
     """
-    return _jar(_FLINK_KAFKA)
-
-
-def _jar(jar: PinnedJar) -> Path:
-    folder = cache_folder() / "jars" / "benchmarks"
-    if not (folder / jar.file_name).is_file():
-        _fetch([jar], folder)
-    # The marker knows one set per folder, and this folder's jars are asked for one by one: each time by its hash.
-    _verify([jar], folder)
-    return folder / jar.file_name
+    return pinned_jar(_FLINK_KAFKA, _FOLDER)

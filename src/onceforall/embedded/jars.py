@@ -152,6 +152,24 @@ def jar_set(name: str) -> list[Path]:
     return [folder / jar.file_name for jar in jars]
 
 
+def pinned_jar(jar: PinnedJar, name: str) -> Path:
+    """Return the verified file of a jar that belongs to no set; it is fetched first if it is missing.
+
+    Args:
+        jar: its pin.
+        name: of its folder in the cache, which no set has.
+
+    Raises:
+        EmbeddedServerError: it is missing and cannot be fetched, or differs from its pin.
+    """
+    folder = jar_folder(name)
+    if not (folder / jar.file_name).is_file():
+        _fetch([jar], folder)
+    # Jars of one folder are asked for one by one, and the marker knows whole sets: it is compared by its hash each time.
+    _verify([jar], folder)
+    return folder / jar.file_name
+
+
 def cache_folder() -> Path:
     """Return the folder in which fetched files are kept; it need not exist."""
     chosen = os.environ.get("ONCEFORALL_CACHE")
