@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chaos.recipes import DECIDED, LIFE_S, UNDECIDED, Lost, Recipe, lose
+from chaos.workload import EMPTY_BATCHES
 from support.waiting import until
 
 TESTS = Path(__file__).parents[1]
@@ -132,6 +133,49 @@ class LostInRun(Recipe):
         return life
 
 
+class LostWhereItFails(Lost):
+    """What is lost is of the sink in which the failpoint lies: only that one writes again, and fails at it."""
+
+    def _recovering(self, world, name, *, anew=False):
+        _turn_to(world, name)
+        return super()._recovering(world, name, anew=anew)
+
+    def _kill_workers(self, world, when, results):
+        of_sinks = {}
+        for result in results:
+            of_sinks.setdefault(_sink_of(world, result.cell.name), []).append(result)
+        for these in of_sinks.values():
+            _turn_to(world, these[0].cell.name)
+            super()._kill_workers(world, when, these)
+
+
+def _sink_of(world, name):
+    """The sink that a failpoint belongs to; None: to none of these."""
+    start = name.partition(".")[0]
+    sink = "files" if start == "file" else start
+    return sink if sink in world.sinks else None
+
+
+def _turn_to(world, name):
+    """See to it that the next loss is of the failpoint's sink."""
+    sink = _sink_of(world, name)
+    if sink is None or len(world.sinks) == 1:
+        return
+    if world.is_in_doubt() and getattr(world, "last_lost", None) != sink:
+        # The other sinks have committed their part of it: nothing of theirs could be lost any more.
+        world.heal(1)
+    world.losses += (world.sinks.index(sink) - world.losses) % len(world.sinks)
+    world.last_lost = sink
+
+
+class Empty(Recipe):
+    """The stream's first batches come to nothing; behind the kills it goes on until there is something to judge."""
+
+    def driver(self, world, when, results):
+        yield from super().driver(world, when, results)
+        world.heal(EMPTY_BATCHES)
+
+
 @dataclass(frozen=True)
 class Detach(Recipe):
     """``onceforall detach``, killed; the next one completes it, and the query is adopted again."""
@@ -203,8 +247,8 @@ RECIPES = {
     ("recovery", "durable"): Lost(config=DURABLE, longest_chain=6),
     ("first", "abandoned"): Recipe(beside="task.pre_commit.after=raise"),
     ("recovery", "completed"): Recipe(left_at="append_done.before"),
-    ("recovery", "lost_failed"): Lost(beside=FAILS, beside_in_workers=TASKS_FAIL, longest_chain=6),
-    ("first", "empty"): Recipe(config={"stateful": True, "complete": True}, batches=8),
+    ("recovery", "lost_failed"): LostWhereItFails(beside=FAILS, beside_in_workers=TASKS_FAIL, longest_chain=6),
+    ("first", "empty"): Empty(config={"stateful": True, "complete": True}, batches=8),
     ("first", "elsewhere"): Recipe(config=ELSEWHERE, longest_chain=1, alone=True),
     ("first", "race"): Race(alone=True, longest_chain=1),
     ("first", "lost"): LostInRun(alone=True, longest_chain=4),
