@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import confluent_kafka as ck
@@ -99,6 +100,45 @@ def test_a_topic_is_read_on_from_look_to_look(out, observer):
     assert sorted(rows.ids.tolist()) == list(range(40))
     assert len(set(zip(rows.lanes.tolist(), rows.positions.tolist(), strict=True))) == 40
     assert len(observer.rows()) == 40
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a consumer hands out: a record, or that a partition's end was there."""
+
+    at: int
+    is_end: bool = False
+
+    def error(self):
+        return ck.KafkaError(ck.KafkaError._PARTITION_EOF) if self.is_end else None
+
+    def partition(self):
+        return 0
+
+    def offset(self):
+        return self.at
+
+    def key(self):
+        return b"0"
+
+    def value(self):
+        return str(self.at).encode()
+
+
+@pytest.mark.parametrize(
+    ("given", "behind"),
+    [
+        # Of a batch that was committed between the end's notice and the same call's return.
+        ([Given(0), Given(1, is_end=True), Given(1), Given(2)], 3),
+        # The end lies behind a transaction's marker, which is no record.
+        ([Given(0), Given(1), Given(3, is_end=True)], 3),
+        ([Given(3, is_end=True), Given(3), Given(5, is_end=True)], 5),
+    ],
+)
+def test_what_comes_behind_an_end_in_one_call_is_not_read_twice(given, behind):
+    observer = KafkaObserver("127.0.0.1:9", "nothing")
+    observer._take(given, {0})
+    assert observer._next == {0: behind}
 
 
 def test_an_open_transaction_is_hidden_from_readers_and_reported(out, observer):

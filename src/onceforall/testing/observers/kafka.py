@@ -158,8 +158,9 @@ class KafkaObserver:
             if error is None:
                 continue
             if error.code() == codes._PARTITION_EOF:  # noqa: SLF001  its public name
-                # Behind what is there, and behind the markers that no reader is given.
-                self._next[message.partition()] = message.offset()
+                # Behind the markers that no reader is given, too; but never back: records may have come after this end, in the same call.
+                partition = message.partition()
+                self._next[partition] = max(self._next.get(partition, 0), message.offset())
                 unfinished.discard(message.partition())
             elif error.code() in {codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
                 self._forget()
