@@ -16,5 +16,5 @@ The rules that all of them keep:
 
 The modules: ``settings`` and ``figures`` (pure), ``results`` (the file), ``processes`` and ``children`` (what is measured from /proc, and what is
 started), ``kafka``, ``traffic`` (servers, topics, generator and reader), ``contenders`` (who runs), ``spark_job`` and ``flink_job`` (what they run), one module for
-each measurement, ``page`` and ``charts``.
+each measurement (that of a pipeline's jobs, ``ad_jobs``, has ``ad_stand``, ``ad_replay`` and ``ad_batches`` besides), ``page`` and ``charts``.
 """

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import (
+    ad_jobs,
     charts,
     commit_cost,
     curves,
@@ -33,7 +34,7 @@ from benchmarks.settings import FOLDER
 MEASUREMENTS = {
     each.MEASUREMENT.name: each.MEASUREMENT
     # Latency at a share of the maximum needs the throughput.
-    for each in (throughput, latency, recovery, commit_cost, databases, files, three_sinks, spark_settings, curves)
+    for each in (throughput, latency, recovery, commit_cost, databases, files, three_sinks, spark_settings, curves, ad_jobs)
 }
 
 

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import charts, figures, targets
+from benchmarks import ad_jobs, charts, figures, targets
 from benchmarks.contenders import DESCRIPTIONS
 from benchmarks.grouping import Unit, by_round, matching, names_of, plans_of, spread_of
 from benchmarks.results import Results
@@ -251,6 +251,29 @@ def _long_run(results: Results) -> Iterator[str]:
     yield from table(("", "first fifth", "last fifth", "growth", "allowed", ""), rows)
 
 
+def _ad_jobs(results: Results) -> Iterator[str]:
+    head = {
+        "records_per_s": "records/s",
+        "busy": "busy",
+        "cpu_s_per_million.total": "CPU s per million",
+        "cpu_s_per_million.job": "of it job",
+        "peak_mb.job": "peak MB (job)",
+        "latency.p50_ms": "p50, ms",
+        "latency.p99_ms": "p99, ms",
+        "latency.max_ms": "max, ms",
+    }
+    for (events, batch, rate), units in plans_of(results.units("ad_jobs"), ("events", "batch", "rate")).items():
+        yield f"**{events:,} events, at most {batch:,} records in a batch; latency at {rate:,} records/s:**"
+        yield ""
+        rows = []
+        for name in names_of(units):
+            kept = by_round(units, name, "latency.kept_up").values()
+            note = "failed" if not kept else "" if all(kept) else "did not keep up"
+            rows.append((ad_jobs.text_of(name), *(middle(spread_of(units, name, path)) for path in head), note))
+        yield from table(("", *head.values(), ""), rows)
+        yield ""
+
+
 def _settings(results: Results) -> Iterator[str]:
     plain = Load()
     given = ", ".join(f"`{name}={value}`" for name, value in plain.producer().items())
@@ -289,4 +312,5 @@ _PARTS: Mapping[str, Callable[[Results], Iterable[str]]] = {
     "triggers": _curve("trigger"),
     "state-stores": _curve("state"),
     "long-run": _long_run,
+    "ad-jobs": _ad_jobs,
 }
