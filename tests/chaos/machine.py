@@ -1,8 +1,8 @@
 """A JVM that outlives drivers: a killed driver's successor makes a new Spark context in it, which takes a fraction of a new JVM's time.
 
 The driver's half that onceforall runs in is a Python process. In the matrix most kills are of that half: the JVM lives on like the executors of a
-cluster, its tasks go on until the successor ends the old context, and the successor finds classes loaded and compiled. The column ``all`` and most
-scenarios kill both halves.
+cluster, its tasks go on until the successor ends the old context, and the successor finds classes loaded and compiled. Most of the column ``all`` and
+most scenarios kill both halves.
 """
 
 import os

@@ -65,6 +65,11 @@ class Unit:
         first = self.cells[0]
         return f"{self.kind}-{first.when}-{first.name}"
 
+    @property
+    def loses_or_kills_workers(self):
+        """Whether a part of it takes several drivers per cell, or kills no driver: there the JVM lives on in the column ``all``, too."""
+        return any(part.where == "worker" or part.needs.startswith("lost") for part in self.parts)
+
 
 def reaches(failpoint, kind):
     """Whether a query with sinks of this kind can come to the failpoint."""
@@ -134,7 +139,7 @@ def run(unit, folder, servers, watch_of, say):
     results = []
     with ExitStack() as stack:
         stack.callback(world.close)
-        if unit.kind != "all":
+        if unit.kind != "all" or unit.loses_or_kills_workers:
             world.machine = Machine(world.folder / "machine", world.sinks)
         watch = watch_of(world)
         stack.callback(watch.close)
