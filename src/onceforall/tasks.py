@@ -38,12 +38,18 @@ def result_schema() -> StructType:
 
 @dataclass(frozen=True)
 class WriteSpec:
-    """One write of a group: to which sink, under which name, and its ordinal in the batch; ``pad`` is of ``secrets.Handover``."""
+    """One write of a group: to which sink, under which name, and its ordinal in the batch.
+
+    Attributes:
+        columns: how the sink calls its columns; in the task's rows they come in this order, under other names, and then their hash.
+        pad: of ``secrets.Handover``.
+    """
 
     sink: TwoPhaseCommitSink
     name: str
     write: int
     reusable: tuple[Committable, ...] = ()
+    columns: tuple[str, ...] = ()
     pad: bytes | None = field(default=None, repr=False)
 
 
@@ -85,8 +91,13 @@ class WriteTask:
 
         def add_all() -> None:
             for batch in batches:
-                for i, writer in enumerate(writers):
-                    writer.add(pa.RecordBatch.from_struct_array(batch.column(2 * i)), batch.column(2 * i + 1))
+                start = 0
+                for spec, writer in zip(self.writes, writers, strict=True):
+                    end = start + len(spec.columns)
+                    named = zip(range(start, end), spec.columns, strict=True)
+                    schema = pa.schema([batch.schema.field(at).with_name(name) for at, name in named])
+                    writer.add(pa.RecordBatch.from_arrays(batch.columns[start:end], schema=schema), batch.column(end))
+                    start = end + 1
 
         yield _result(_finished(writers, add_all), context)
         failpoints.hit("task.handed_over")

@@ -235,7 +235,8 @@ class SparkBatchWriter:
 
     def _spec(self, decision: RunWrites | TakeDigests, write: int) -> WriteSpec:
         name = self._names[write]
-        return WriteSpec(self.sinks[name], name, write, self._reusable(decision).get(name, ()), self._secrets.pads.get(name))
+        reusable = self._reusable(decision).get(name, ())
+        return WriteSpec(self.sinks[name], name, write, reusable, pad=self._secrets.pads.get(name))
 
     def _write_empty(self, task: WriteTask) -> None:
         """Open a transaction on the driver for each write without any row whose sink needs one."""
@@ -310,10 +311,13 @@ class SparkBatchWriter:
     def _job(self, group: _Group, task: WriteTask) -> None:
         from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 
-        rows = group.frame.select(*self.projections.of_writes([spec.name for spec in task.writes], group.frame))
+        projection = self.projections.of_writes([spec.name for spec in task.writes], group.frame)
+        rows = group.frame.select(*projection.columns)
         if group.keys:
             # As the sink writes them: values that differ before a cast may be one key behind it.
-            rows = rows.repartition(*(F.col("w0").getField(key) for key in group.keys))
+            rows = rows.repartition(*(F.col(projection.column(0, key)) for key in group.keys))
+        named = (replace(spec, columns=names) for spec, names in zip(task.writes, projection.names, strict=True))
+        task = replace(task, writes=tuple(named))
         self._collect(rows.mapInArrow(task, result_schema()))
 
     def _collect(self, frame: DataFrame) -> None:

@@ -38,18 +38,28 @@ def test_a_sink_is_asked_once_per_schema_and_the_columns_fit_other_frames_of_it(
     columns, sinks = made
     for value in ("x", "y"):
         frame = spark.createDataFrame([(value, 1)], "key string, n int")
-        row = frame.select(*columns.of_writes(["a", "b"], frame)).first()
-        assert (row["w0"]["key"], row["w1"]["key"], row["h0"]) == (value, value, row["h1"])
+        made = columns.of_writes(["a", "b"], frame)
+        assert made.names == (("key",), ("key",))
+        row = frame.select(*made.columns).first()
+        assert row[made.column(0, "key")] == row[made.column(1, "KEY")] == value
+        assert row["h0"] == row["h1"]
     assert [sink.times for sink in sinks.values()] == [1, 1]
 
 
 def test_another_schema_has_columns_of_its_own(spark, made):
     columns, sinks = made
     hashes = {
-        frame.select(*columns.of_writes(["a"], frame)).first()["h0"]
+        frame.select(*columns.of_writes(["a"], frame).columns).first()["h0"]
         for frame in (spark.sql("SELECT 1 AS key"), spark.sql("SELECT 1L AS key"), spark.sql("SELECT map('a', 1) AS key"))
     }
     assert len(hashes) == sinks["a"].times == 3
+
+
+def test_a_sink_that_takes_no_column_is_refused_for_its_rows_would_be_lost(spark, made):
+    columns, sinks = made
+    sinks["a"].columns = lambda schema: []
+    with pytest.raises(SchemaError, match="'a' takes none of the columns id"):
+        columns.of_writes(["a"], spark.range(1))
 
 
 def test_a_refusal_is_not_remembered_as_an_answer(spark, made):
