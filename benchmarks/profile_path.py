@@ -34,7 +34,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks import figures
+from benchmarks import figures, throughput
 from benchmarks.children import Child, MeasurementError
 from benchmarks.contenders import Pipe
 from benchmarks.kafka import Broker
@@ -188,6 +188,7 @@ def main() -> None:
     stages = [name for name in arguments.stages.split(",") if name]
     found: dict[str, Any] = {"load": load.parameters(), "stages": {}}
     with Broker() as broker, tempfile.TemporaryDirectory(dir=_made(FOLDER / "work")) as folder:
+        throughput.warm_up(broker, load, Path(folder) / "warm-up")
         found["writer"] = sink_alone(broker, load)
         for name, value in found["writer"].items():
             print(f"{name:45} {value:8.3f} us", flush=True)
