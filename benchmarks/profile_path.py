@@ -188,11 +188,11 @@ def main() -> None:
     stages = [name for name in arguments.stages.split(",") if name]
     found: dict[str, Any] = {"load": load.parameters(), "stages": {}}
     with Broker() as broker, tempfile.TemporaryDirectory(dir=_made(FOLDER / "work")) as folder:
-        throughput.warm_up(broker, load, Path(folder) / "warm-up")
+        source = broker.filled_topic(load)
+        throughput.warm_up(broker, load, source, Path(folder) / "warm-up")
         found["writer"] = sink_alone(broker, load)
         for name, value in found["writer"].items():
             print(f"{name:45} {value:8.3f} us", flush=True)
-        source = broker.filled_topic(load) if stages else ""
         before: dict[str, Any] | None = None
         for name in stages:
             sample_s = arguments.sample if name == "ours" else 0.0

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import figures, rounds
@@ -26,7 +25,7 @@ _ENOUGH = 0.97
 _SLOWEST_PER_S = 5_000
 _START_DEADLINE_S = 180.0
 _SETTLE_S = 0.3
-_WARM_UP = ("java-producer", "librdkafka-transactional")
+_WARM_UP = ("spark", "librdkafka-transactional")
 
 
 def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
@@ -59,7 +58,7 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
     """Run one round."""
     with Broker() as broker:
         source = broker.filled_topic(turn.load)
-        warm_up(broker, turn.load, turn.work / "warm-up")
+        warm_up(broker, turn.load, source, turn.work / "warm-up")
 
         def measure(contender: str, work: Path) -> Sample:
             target = broker.make_topic(turn.load.partitions)
@@ -71,12 +70,20 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
         return turn.each(measure)
 
 
-def warm_up(broker: Broker, load: Load, work: Path) -> None:
-    """Let a broker that has just started compile what it does for producers: whoever comes first would pay for it."""
+def warm_up(broker: Broker, load: Load, source: str, work: Path) -> None:
+    """Let a broker that has just started compile what it does for consumers and producers: whoever comes first would pay for it.
+
+    Raises:
+        MeasurementError: a contender that is used for it failed.
+    """
     for contender in _WARM_UP:
         target = broker.make_topic(load.partitions)
         try:
-            one(broker, replace(load, records=load.records // 2), contender, "", target, work / contender)
+            with (
+                VisibleCounts(broker, target, load.partitions) as counts,
+                _start(broker, load, contender, source, target, work / contender, None) as child,
+            ):
+                child.until(lambda: counts.visible >= load.records // 2, _START_DEADLINE_S, "half of the records were visible")
         finally:
             broker.delete(target)
 
