@@ -30,8 +30,8 @@ class Projection:
     """What a task gets for some writes of one frame.
 
     Attributes:
-        columns: for each write its sink's columns, and then their hash (BIGINT). They are not put into a struct per write: to Arrow that costs a third of
-            a microsecond more per row, as much as a tenth of Spark's whole way from Kafka.
+        columns: for each write its sink's columns, and then their hash (BIGINT). They are not put into a struct per write: on
+            the way to Arrow that costs more than the hash.
         names: for each write, how its sink calls its columns. In ``columns`` they have names of their own, for two sinks may use the same.
     """
 
