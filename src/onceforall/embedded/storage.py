@@ -27,19 +27,24 @@ def format_folder(folder: Path, java_command: Sequence[str], options: Sequence[s
         deadline_s: how long it may take.
 
     Raises:
-        EmbeddedServerError: the tool failed; the message holds the end of what it said.
-        subprocess.TimeoutExpired: it took longer.
+        EmbeddedServerError: the tool failed, and the message holds the end of what it said; or it took longer.
     """
     arguments = ["format", *options, "-t", _random_id(), "-c", str(folder / "server.properties")]
-    done = subprocess.run(
-        [*java_command, "kafka.tools.StorageTool", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=deadline_s,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [*java_command, "kafka.tools.StorageTool", *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=deadline_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EmbeddedServerError(
+            f"The data folder {folder} could not be formatted in {deadline_s:.0f} s. Start it when the machine does less, and check that its "
+            "disk answers."
+        ) from error
     if done.returncode != 0:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-_LOG_TAIL_LINES:])
         raise EmbeddedServerError(
