@@ -343,12 +343,12 @@ class SparkBatchWriter:
 
     def _attempts_lost(self) -> bool:
         """Tell whether a task attempt may have left an open transaction: a failed, a speculative or a resubmitted one."""
-        # Not of the context's configuration: getConf() copies it, a call into the JVM per setting.
-        if str(self.frame.sparkSession.conf.get("spark.speculation", "false")).lower() == "true":
+        context: Any = self.frame.sparkSession.sparkContext
+        # What the scheduler goes by, and not the session, which may say something else. PySpark's getConf() makes a call into the JVM per setting.
+        if str(context._jsc.getConf().get("spark.speculation", "false")).lower() == "true":  # noqa: SLF001
             return True
         if any(result["attempt"] > 0 for result in self._results):
             return True
-        context = self.frame.sparkSession.sparkContext
         stages = [context.statusTracker().getStageInfo(stage) for stage in {result["stage"] for result in self._results}]
         return any(stage is None or stage.numFailedTasks > 0 or stage.currentAttemptId > 0 for stage in stages)
 

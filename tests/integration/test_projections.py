@@ -9,6 +9,7 @@ import onceforall as ofa
 from onceforall import projections, runs
 from onceforall.errors import SchemaError
 from onceforall.projections import Projections
+from onceforall.writing import SparkBatchWriter
 
 pytestmark = pytest.mark.spark
 
@@ -110,3 +111,11 @@ def test_a_batch_makes_few_calls_into_the_jvm(source, run, tmp_path, monkeypatch
     run(ofa.write_stream(source.stream()).to(sink).option("checkpointLocation", str(tmp_path / "checkpoint")))
     assert len(taken) == 4
     assert 20 < max(taken[1:]) < 100, taken
+
+
+@pytest.mark.parametrize("said", ["true", "false"])
+def test_whether_tasks_are_speculative_is_asked_of_the_context_and_not_of_the_session(spark, said):
+    session = spark.newSession()
+    session._jsparkSession.sessionState().conf().setConfString("spark.speculation", said)
+    writer = SparkBatchWriter(session.range(1), 0, lambda *_: None, {}, "query", False, Projections({}))
+    assert not writer._attempts_lost()
