@@ -161,7 +161,7 @@ def _turn_to(world, name):
     sink = _sink_of(world, name)
     if sink is None or len(world.sinks) == 1:
         return
-    if world.is_in_doubt() and getattr(world, "last_lost", None) != sink:
+    if world.is_in_doubt() and world.last_lost != sink:
         # The other sinks have committed their part of it: nothing of theirs could be lost any more.
         world.heal(1)
     world.losses += (world.sinks.index(sink) - world.losses) % len(world.sinks)

@@ -69,7 +69,7 @@ class World:
         """A JVM for all drivers; None: each has its own, which dies with it."""
         self.look = lambda: None
         """Looks at the sinks; whoever watches this world sets it."""
-        self.lost, self.losses = None, 0
+        self.lost, self.last_lost, self.losses = None, None, 0
         """What was lost last (``recipes.newest_decision``), and how often something was."""
         self.detached = False
         """Whether the commit log begins anew on the way: what was decided before is what Spark has finished."""
