@@ -29,7 +29,15 @@ from benchmarks.settings import FOLDER, ROOT
 SOURCE = ROOT / "src" / "onceforall"
 HARNESS = ROOT / "benchmarks"
 _NOT_PRODUCTION = {"testing", "demo", "embedded", "cli"}
-_NO_JUDGES = {"page.py", "charts.py", "__main__.py", "acceptance.py", "profile_path.py", "state_backends.py"}
+_NO_JUDGES = {
+    "page.py",
+    "charts.py",
+    "__main__.py",
+    "acceptance.py",
+    "profile_path.py",
+    "state_backends.py",
+    "partition_order.py",
+}
 _PACKAGES = ("pyspark", "confluent-kafka", "kafka-python", "pyarrow", "numpy", "psycopg")
 
 Sample = dict[str, Any]

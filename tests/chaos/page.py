@@ -1,9 +1,10 @@
-"""The page of the campaign's results: totals, scenarios, and the matrix. Every figure comes from ``results.json``."""
+"""The page of the campaign's results: totals, scenarios, and the matrix. Every figure comes from ``results.json``, of the campaign and of the simulator."""
 
+import json
 import statistics
 
 from chaos import matrix
-from chaos.results import NUMBERS
+from chaos.results import NUMBERS, ROOT
 from chaos.worlds import KINDS
 from onceforall.testing.failpoint_names import CATALOGUE, NEEDS
 
@@ -14,10 +15,14 @@ Written by `make chaos`; nothing here is typed by hand. [chaos.md](chaos.md) say
 """
 
 
-def write_page(results):
-    """Write ``results.md`` beside the results, and return its path."""
+SIMULATOR = ROOT / "build" / "simulator"
+
+
+def write_page(results, simulator=SIMULATOR):
+    """Write ``results.md`` beside the results, and return its path; ``simulator`` is the folder of the simulator's results, if it has run."""
     page = results.folder / "results.md"
-    page.write_text("\n".join([HEAD, *_totals(results.data), *_scenarios(results.data), *_matrix(results.data)]) + "\n")
+    parts = [_totals(results.data), _simulator(simulator), _scenarios(results.data), _matrix(results.data)]
+    page.write_text("\n".join([HEAD, *(line for part in parts for line in part)]) + "\n")
     return page
 
 
@@ -45,6 +50,36 @@ def _totals(data):
         yield ""
         for found in data["found"]:
             yield f"- {found['in']}: {'; '.join(found['what'])}"
+        yield ""
+
+
+def _simulator(folder):
+    schedules, worlds = folder / "results.json", folder / "exhaustive.json"
+    if not schedules.exists() and not worlds.exists():
+        return
+    yield "## The simulator"
+    yield ""
+    yield "Written by `make simulator`; [simulator.md](simulator.md) says what it plays and what it checks."
+    yield ""
+    if schedules.exists():
+        data = json.loads(schedules.read_text())
+        yield "| random schedules | |"
+        yield "|---|---|"
+        yield f"| with {data['least_faults']} faults or more | **{data['schedules']:,}** (seeds from {data['first_seed']} on; {data['schedules_with_fewer_faults']:,} more had fewer) |"
+        yield f"| violations | **{data['violations']}** |"
+        yield f"| faults | {data['faults']:,}, {data['most_faults']} at the most in one |"
+        yield f"| operations of drivers | {data['operations']:,} |"
+        yield f"| time | {data['seconds'] / 60:,.0f} minutes, with {data['cpu_seconds'] / 60:,.0f} minutes of CPU; ended {data['finished_at']} |"
+        yield f"| digest of the code | {data['version']} |"
+        yield f"| faults by kind | {', '.join(f'{kind}: {count:,}' for kind, count in data['faults_by_kind'].items())} |"
+        yield ""
+    if worlds.exists():
+        yield "| every schedule of a world | states | transitions | searched to its end | violations | minutes |"
+        yield "|---|---|---|---|---|---|"
+        for world in json.loads(worlds.read_text()):
+            size = ", ".join(f"{name}: {value}" for name, value in world["options"].items() if value not in (0, False, None))
+            ended = "yes" if world["exhausted"] else "no"
+            yield f"| {size} | {world['states']:,} | {world['transitions']:,} | {ended} | {world['violations']} | {world['seconds'] / 60:.1f} |"
         yield ""
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from onceforall.sinks.kafka import librdkafka as lib
 from onceforall.sinks.kafka.options import confluent_kafka
+from onceforall.sinks.kafka.partitioning import Partitions
 from onceforall.sinks.kafka.security import TOKEN_OPTION
 
 if TYPE_CHECKING:
@@ -186,11 +187,11 @@ class Client:
             handle = self._topics[name] = self._lib.topic_new(self._handle, name.encode(), None)
         return handle
 
-    def partition_count(self, name: str, timeout_s: float) -> tuple[int, Any]:
-        """Ask a broker how many partitions a topic has.
+    def partitions(self, name: str, timeout_s: float) -> tuple[Partitions, Any]:
+        """Ask a broker for a topic's partitions.
 
         Returns:
-            The number, and a ``confluent_kafka.KafkaError`` or None.
+            What it told, and a ``confluent_kafka.KafkaError`` or None.
 
         Raises:
             confluent_kafka.KafkaException: no answer.
@@ -204,11 +205,13 @@ class Client:
             for topic in found.contents.topics[: found.contents.topic_cnt]:
                 if topic.topic == name.encode():
                     error = ck.KafkaError(topic.err, _text(self._lib.err2str(topic.err))) if topic.err else None
-                    return topic.partition_cnt, error
+                    told = topic.partitions[: topic.partition_cnt]
+                    led = tuple(sorted(each.id for each in told if each.leader >= 0))
+                    return Partitions(topic.partition_cnt, led, time.monotonic()), error
         finally:
             self._lib.metadata_destroy(found)
         code = ck.KafkaError.UNKNOWN_TOPIC_OR_PART
-        return 0, ck.KafkaError(code, _text(self._lib.err2str(code)))
+        return Partitions(0, (), time.monotonic()), ck.KafkaError(code, _text(self._lib.err2str(code)))
 
     def produce(self, topic: str, messages: npt.NDArray[np.void], *, with_partition: bool) -> int:
         """Give records to librdkafka, which copies them; see ``rd_kafka_produce_batch``.

@@ -25,6 +25,8 @@ from onceforall.sinks.kafka.security import TOKEN_OPTION, TokenSource
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from onceforall.sinks.kafka.partitioning import Partitions
+
 _log = logging.getLogger("onceforall.sinks.kafka")
 
 _SYSLOG_DEBUG = 7
@@ -144,7 +146,8 @@ class LiveProducer:
         self.in_use = True
         self.burnt: tuple[str, ...] = ()
         self.idle_since_s = time.monotonic()
-        self.partition_counts: dict[str, int] = {}
+        self.topics: dict[str, Partitions] = {}
+        """Those that it has written to."""
 
     def poll(self, timeout_s: float = 0) -> None:
         """Hear the events, waiting for at most ``timeout_s``.

@@ -42,24 +42,40 @@ class Bytes:
             SchemaError: it is of another type.
         """
         import numpy as np
-        import pyarrow as pa
 
-        wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
-        if not (wide or pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
-            raise SchemaError(
-                f"A column of type {column.type} reached the Kafka sink, which writes binary. Write what columns() returned."
-            )
-        count = len(column)
-        _, where, data = column.buffers()
-        kind = np.int64 if wide else np.int32
-        offsets = np.frombuffer(where, kind, count + 1, column.offset * np.dtype(kind).itemsize) if count else np.zeros(1, kind)
+        first, lengths, data = bytes_of(column)
         base = data.address if data is not None and data.size else ctypes.addressof(_EMPTY)
-        addresses = offsets[:-1].astype(np.uint64) + np.uint64(base)
-        sizes = np.diff(offsets).astype(np.uint64)
+        addresses = first.astype(np.uint64) + np.uint64(base)
+        sizes = lengths.astype(np.uint64)
         if column.null_count:
             valid = column.is_valid().to_numpy(zero_copy_only=False)
             addresses, sizes = np.where(valid, addresses, np.uint64(0)), np.where(valid, sizes, np.uint64(0))
         return cls(addresses, sizes)
+
+    def take(self, order: npt.NDArray[np.intp]) -> Bytes:
+        """Return them in another order."""
+        return Bytes(self.addresses[order], self.sizes[order])
+
+
+def bytes_of(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], pa.Buffer | None]:
+    """Return where each byte string of a column begins in its buffer, how long it is, and the buffer; of a null nothing is promised.
+
+    Raises:
+        SchemaError: the column has neither strings nor binaries.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+    if not (wide or pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+        raise SchemaError(
+            f"A column of type {column.type} reached the Kafka sink, which writes binary. Write what columns() returned."
+        )
+    count = len(column)
+    _, where, data = column.buffers()
+    kind = np.int64 if wide else np.int32
+    offsets = np.frombuffer(where, kind, count + 1, column.offset * np.dtype(kind).itemsize) if count else np.zeros(1, kind)
+    return offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64), data
 
 
 def message_dtype() -> Any:
@@ -69,16 +85,14 @@ def message_dtype() -> Any:
     return np.dtype(lib.Message)
 
 
-def messages(value: Bytes, key: Bytes | None, partitions: npt.NDArray[np.int32] | None) -> npt.NDArray[np.void]:
-    """Return records for ``Client.produce``."""
+def messages(value: Bytes, key: Bytes | None) -> npt.NDArray[np.void]:
+    """Return records for ``Client.produce``, still without a partition."""
     import numpy as np
 
     made = np.zeros(len(value.sizes), message_dtype())
     made["payload"], made["len"] = value.addresses, value.sizes
     if key is not None:
         made["key"], made["key_len"] = key.addresses, key.sizes
-    if partitions is not None:
-        made["partition"] = partitions
     return made
 
 
@@ -136,6 +150,10 @@ class Headers:
         self.names = addresses[codes] if len(entries) else np.zeros(0, np.uint64)
         self.values = Bytes.of(entries.field(1))
         assert len(self.counts) == count
+
+    def reorder(self, order: npt.NDArray[np.intp]) -> None:
+        """Put the rows in another order."""
+        self.first, self.counts = self.first[order], self.counts[order]
 
 
 @dataclass(frozen=True)

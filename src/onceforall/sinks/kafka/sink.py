@@ -43,6 +43,7 @@ from onceforall.sinks.kafka.options import (
     transaction_timeout_ms,
 )
 from onceforall.sinks.kafka.outcomes import confirmed, ended, unavailable, with_findings
+from onceforall.sinks.kafka.partitioning import PartitionRules
 from onceforall.sinks.kafka.producers import POOL
 from onceforall.sinks.kafka.rights import Rights
 from onceforall.sinks.kafka.secure_connections import Access
@@ -182,6 +183,7 @@ class KafkaSink(TwoPhaseCommitSink):
             message_max_bytes=message_max_bytes(self._options),
             topic_max_bytes=self._topic_max_bytes,
             patience_s=timeout_ms / 1000 + _PATIENCE_RESERVE_S if timeout_ms else float("inf"),
+            partitions=PartitionRules.of(self._options),
         )
 
     def secrets(self) -> Mapping[str, str]:
@@ -242,7 +244,7 @@ class KafkaSink(TwoPhaseCommitSink):
             "records": transaction.records,
         }
         if self._topic is None:
-            committable["topics"] = sorted(producer.partition_counts)
+            committable["topics"] = sorted(producer.topics)
         if producer.watch.doubt is not None:
             committable["doubtful"] = True
         if producer.burnt:

@@ -6,11 +6,14 @@ for which librdkafka has no such call, take one call each.
 
 from __future__ import annotations
 
+import random
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError
 from onceforall.sinks.kafka.options import confluent_kafka
+from onceforall.sinks.kafka.partitioning import UNASSIGNED, key_hashes, order_of
 from onceforall.sinks.kafka.records import Bytes, Headers, arguments, messages, partitions_of
 from onceforall.testing import failpoints
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from onceforall.sinks.kafka.live import DeliveryFailure, LiveProducer
+    from onceforall.sinks.kafka.partitioning import PartitionRules, Partitions
 
 _ROWS_PER_POLL = 10_000
 _TOPIC_DEADLINE_S = 5.0
@@ -41,6 +45,7 @@ class KafkaTransaction:
         message_max_bytes: int,
         topic_max_bytes: int | None,
         patience_s: float,
+        partitions: PartitionRules,
     ) -> None:
         """Take over a producer whose transaction is begun.
 
@@ -51,6 +56,7 @@ class KafkaTransaction:
             message_max_bytes: librdkafka's limit for a record, to be named in messages.
             topic_max_bytes: the topic's, where it is known.
             patience_s: after how long without progress the attempt is given up.
+            partitions: what of their choice is made here.
         """
         self.producer = producer
         self.batch = batch
@@ -60,6 +66,9 @@ class KafkaTransaction:
         self._message_max_bytes = message_max_bytes
         self._topic_max_bytes = topic_max_bytes
         self._patience_s = patience_s
+        self._rules = partitions
+        # Where the tasks of a batch, and its batches, begin is left to chance: small ones must not all go to one partition.
+        self._turn = random.randrange(1 << 16)  # noqa: S311  not for secrets
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Send rows that have the columns of ``kafka_columns``.
@@ -88,12 +97,37 @@ class KafkaTransaction:
         if "timestamp" in columns or "headers" in columns:
             self._send_each(columns, topics, value, key, partitions)
             return
-        made = messages(value, key, partitions)
+        made = messages(value, key)
+        hashes = self._hashes(columns)
         for topic, chosen in topics:
             # Records of one partition keep their order; between topics there is none.
-            self._send(topic, made if chosen is None else made[chosen], with_partition=partitions is not None)
+            records = made if chosen is None else made[chosen]
+            placed = self._placed(topic, chosen, partitions, hashes, len(records))
+            if placed is not None:
+                records["partition"] = placed
+                order = order_of(placed)
+                records = records if order is None else records[order]
+            self._send(topic, records, with_partition=placed is not None, is_given=partitions is not None)
 
-    def _send(self, topic: str, records: npt.NDArray[np.void], *, with_partition: bool) -> None:
+    def _hashes(self, columns: dict[str, Any]) -> npt.NDArray[np.int64] | None:
+        return key_hashes(columns["key"]) if self._rules.keyed and "key" in columns else None
+
+    def _placed(
+        self,
+        topic: str,
+        chosen: npt.NDArray[np.int64] | None,
+        given: npt.NDArray[np.int32] | None,
+        hashes: npt.NDArray[np.int64] | None,
+        rows: int,
+    ) -> npt.NDArray[np.int32] | None:
+        """Return the partitions of those rows of a slice that go to a topic; None: librdkafka chooses."""
+        self._turn += 1
+        if chosen is not None:
+            given = None if given is None else given[chosen]
+            hashes = None if hashes is None else hashes[chosen]
+        return self._rules.place(given, hashes, rows, self._partitions(topic), self._turn)
+
+    def _send(self, topic: str, records: npt.NDArray[np.void], *, with_partition: bool, is_given: bool) -> None:
         ck = confluent_kafka()
         queue_full = ck.KafkaError._QUEUE_FULL  # noqa: SLF001
         progress_s = time.monotonic()
@@ -105,7 +139,7 @@ class KafkaTransaction:
             if len(refused):
                 row = records[refused[0]]
                 code = int(row["err"])
-                partition = int(row["partition"]) if with_partition else None
+                partition = int(row["partition"]) if is_given else None
                 raise self._refusal(ck.KafkaError(code), topic, int(row["len"] + row["key_len"]), partition)
             position = int((errors != 0).argmax())
             progress_s = self._wait_for_room(position, progress_s)
@@ -121,22 +155,24 @@ class KafkaTransaction:
     ) -> None:
         import numpy as np
 
-        handles = np.zeros(len(value.sizes), np.uint64)
-        names = np.zeros(len(value.sizes), np.int64)
+        count = len(value.sizes)
+        handles, names, placed = np.zeros(count, np.uint64), np.zeros(count, np.int64), np.full(count, UNASSIGNED, np.int32)
+        hashes = self._hashes(columns)
         for number, (topic, chosen) in enumerate(topics):
-            handles[slice(None) if chosen is None else chosen] = self.producer.client.topic(topic)
-            names[slice(None) if chosen is None else chosen] = number
+            some = np.arange(count) if chosen is None else chosen
+            handles[some], names[some] = self.producer.client.topic(topic), number
+            found = self._placed(topic, chosen, partitions, hashes, len(some))
+            placed[some] = UNASSIGNED if found is None else found
         timestamps = _timestamps(columns["timestamp"]) if "timestamp" in columns else None
         headers = Headers(columns["headers"]) if "headers" in columns else None
+        order = order_of(placed) if len(topics) == 1 else None
+        if order is not None:
+            placed, value, key = placed[order], value.take(order), None if key is None else key.take(order)
+            timestamps = None if timestamps is None else timestamps[order]
+            if headers is not None:
+                headers.reorder(order)
         left = arguments(
-            {
-                "topic": handles,
-                "value": value,
-                "key": key,
-                "partition": partitions,
-                "timestamp": timestamps,
-                "headers": headers,
-            }
+            {"topic": handles, "value": value, "key": key, "partition": placed, "timestamp": timestamps, "headers": headers}
         )
         ck = confluent_kafka()
         done, progress_s = 0, time.monotonic()
@@ -147,7 +183,7 @@ class KafkaTransaction:
             done += position
             if error.code() != ck.KafkaError._QUEUE_FULL:  # noqa: SLF001
                 size = int(value.sizes[done] + (key.sizes[done] if key is not None else 0))
-                partition = int(partitions[done]) if partitions is not None else None
+                partition = int(placed[done]) if partitions is not None else None
                 raise self._refusal(error, topics[int(names[done])][0], size, partition)
             progress_s = self._wait_for_room(position, progress_s)
             left = left.behind(position)
@@ -171,9 +207,11 @@ class KafkaTransaction:
         if code == ck.KafkaError.MSG_SIZE_TOO_LARGE:
             return self._too_large(topic, size_bytes)
         if code == ck.KafkaError._UNKNOWN_PARTITION:  # noqa: SLF001
-            return RefusedRecordError(
-                f"Topic {topic!r} has no partition {'?' if partition is None else partition}. Correct the column 'partition'."
-            )
+            if partition is None:
+                return AttemptFailedError(
+                    f"Topic {topic!r} has fewer partitions than a moment ago. Was it made anew? The attempt is repeated with those of now."
+                )
+            return RefusedRecordError(f"Topic {topic!r} has no partition {partition}. Correct the column 'partition'.")
         if code in {ck.KafkaError._UNKNOWN_TOPIC, ck.KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
             return _unknown_topic(topic)
         return AttemptFailedError(f"A record to topic {topic!r} could not be sent: {error.str()}")
@@ -219,7 +257,7 @@ class KafkaTransaction:
     def _topics(self, columns: dict[str, Any]) -> list[tuple[str, npt.NDArray[np.int64] | None]]:
         """Return the topics, each with the numbers of its rows (None: all)."""
         if self._topic is not None:
-            self._partition_count(self._topic)
+            self._partitions(self._topic)
             return [(self._topic, None)]
         column = columns["topic"]
         if column.null_count:
@@ -229,7 +267,7 @@ class KafkaTransaction:
         encoded = column.dictionary_encode()
         names: list[str] = encoded.dictionary.to_pylist()
         for name in names:
-            self._partition_count(name)
+            self._partitions(name)
         if len(names) == 1:
             return [(names[0], None)]
         codes = encoded.indices.to_numpy(zero_copy_only=False)
@@ -242,36 +280,47 @@ class KafkaTransaction:
         partitions = columns["partition"].to_pylist() if self._topic is None else columns["partition"].unique().to_pylist()
         topics = columns["topic"].to_pylist() if self._topic is None else [self._topic] * len(partitions)
         for topic, partition in {*zip(topics, partitions, strict=True)}:
-            if partition is None or 0 <= partition < self._partition_count(topic):
+            if partition is None or 0 <= partition < self._partitions(topic).count:
                 continue
             # Partitions may have been added since they were counted.
-            self.producer.partition_counts.pop(topic)
-            found = self._partition_count(topic)
+            found = self._ask_partitions(topic).count
             if not 0 <= partition < found:
                 raise RefusedRecordError(
                     f"A row names partition {partition} of topic {topic!r}, which has the partitions 0 to {found - 1}. Correct the column "
                     "'partition', or add partitions to the topic."
                 )
 
-    def _partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has; asked once per producer, so that an unknown topic is named before it is used."""
-        known = self.producer.partition_counts.get(topic)
-        if known is not None:
+    def _partitions(self, topic: str) -> Partitions:
+        """Return a topic's partitions; asked before its first record, so that an unknown topic is named, and anew now and then."""
+        known = self.producer.topics.get(topic)
+        if known is None:
+            return self._ask_partitions(topic)
+        if time.monotonic() - known.asked_s <= self._rules.refresh_s:
             return known
+        try:
+            return self._ask_partitions(topic)
+        except RefusedRecordError:
+            raise
+        except AttemptFailedError:
+            # librdkafka, too, goes on with what it knows when nobody tells it anything newer.
+            kept = self.producer.topics[topic] = replace(known, asked_s=time.monotonic())
+            return kept
+
+    def _ask_partitions(self, topic: str) -> Partitions:
         ck = confluent_kafka()
         deadline_s = time.monotonic() + _TOPIC_DEADLINE_S
         while True:
             try:
-                count, error = self.producer.client.partition_count(topic, _METADATA_TIMEOUT_S)
+                found, error = self.producer.client.partitions(topic, _METADATA_TIMEOUT_S)
             except ck.KafkaException as failure:
                 # It may say why: wrong credentials, for example.
                 self.producer.poll(0)
                 raise AttemptFailedError(
                     f"The brokers gave no metadata of topic {topic!r}: {failure.args[0].str()}"
                 ) from failure
-            if error is None and count:
-                self.producer.partition_counts[topic] = count
-                return count
+            if error is None and found.count:
+                self.producer.topics[topic] = found
+                return found
             code = error.code() if error is not None else None
             if code in {ck.KafkaError.TOPIC_AUTHORIZATION_FAILED, ck.KafkaError.TOPIC_EXCEPTION}:
                 missing = code == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
