@@ -38,7 +38,7 @@ from benchmarks import figures, throughput
 from benchmarks.children import Child, MeasurementError
 from benchmarks.contenders import Pipe
 from benchmarks.kafka import Broker
-from benchmarks.processes import Meter, tree
+from benchmarks.processes import Meter, tree, warm_memory
 from benchmarks.settings import FOLDER, TRANSACTION_TIMEOUT_MS, Load
 
 STAGES = ("noop", "arrow", "null", "ours-at-least-once", "ours", "spark")
@@ -196,6 +196,7 @@ def main() -> None:
         before: dict[str, Any] | None = None
         for name in stages:
             sample_s = arguments.sample if name == "ours" else 0.0
+            warm_memory()
             result = found["stages"][name] = stage(broker, load, name, source, Path(folder) / name, sample_s)
             step = "" if before is None else f"{result['cpu_total_us'] - before['cpu_total_us']:+8.3f}"
             parts = "  ".join(f"{each} {spent:7.3f}" for each, spent in result["cpu_us"].items())

@@ -1,6 +1,7 @@
 """CPU and memory of trees of processes, and child programs of a measurement."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -72,3 +73,10 @@ class TestChild:
             assert child.lines("steps.jsonl") == [{"a": 1}, {"a": 2}]
             assert child.lines("none.jsonl") == []
             os.kill(child.pid, signal.SIGKILL)
+
+
+def test_memory_is_touched_and_given_back():
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_stime
+    assert processes.warm_memory(1.0) > 0
+    # The kernel has cleared so many pages for it.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_stime > before + 0.02

@@ -350,7 +350,7 @@ class EmbeddedKafkaCluster:
             self._end([node])
             return
         # An orderly end of the last node would wait for a majority that is gone: the data are removed anyway.
-        for process in self._processes.values():
+        for process in list(self._processes.values()):
             process.send_signal(signal.SIGKILL)
         self._end(list(self._processes))
         atexit.unregister(self.stop)
