@@ -41,6 +41,11 @@ def test_offsets_of_all_sources_are_read(tmp_path):
     assert progress.taken(checkpoint) == {("views", 0): 5, ("views", 1): 7, ("clicks", 0): 3}
 
 
+def test_a_source_that_has_had_nothing_yet_hides_none_of_the_others(tmp_path):
+    checkpoint = checkpoint_with(tmp_path, "-", json.dumps({"clicks": {"0": 3}}))
+    assert progress.taken(checkpoint) == {("clicks", 0): 3}
+
+
 def test_a_checkpoint_that_is_not_there_or_half_written_says_nothing(tmp_path):
     assert progress.taken(tmp_path / "none") == {}
     assert progress.taken(checkpoint_with(tmp_path, '{"views": {"0"')) == {}

@@ -13,6 +13,9 @@ from onceforall.errors import CheckpointMismatchError, MissingExtraError
 Offsets = dict[tuple[str, int], int]
 """End offsets by topic and partition."""
 
+_NO_OFFSET = "-"
+"""What Spark writes for a source that has had nothing yet (``SERIALIZED_VOID_OFFSET`` of its ``OffsetSeqLog``)."""
+
 
 def taken(checkpoint: Path) -> Offsets:
     """Return the end offsets of the last batch that Spark has completed, over all sources; empty before the first."""
@@ -20,12 +23,11 @@ def taken(checkpoint: Path) -> Offsets:
     if batch < 0:
         return {}
     try:
-        lines = [json.loads(line) for line in spark_checkpoint.offsets_of(checkpoint, batch)]
+        lines = spark_checkpoint.offsets_of(checkpoint, batch)
+        sources: list[dict[str, dict[str, int]]] = [json.loads(line) for line in lines if line != _NO_OFFSET]
     except (CheckpointMismatchError, ValueError):
         # It is being written, or cleaned away.
         return {}
-    # A source that has had nothing yet has no offsets.
-    sources = [line for line in lines if isinstance(line, dict)]
     return {
         (topic, int(partition)): int(offset)
         for source in sources
