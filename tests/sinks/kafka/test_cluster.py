@@ -12,6 +12,7 @@ import uuid
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from onceforall.embedded import EmbeddedKafkaCluster
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
@@ -525,6 +526,30 @@ def test_pre_commit_waits_for_brokers_that_return_within_its_patience(cluster, q
     make_whole(cluster)
     q.commit_at_last(pre_commit.result())
     q.assert_exactly_once()
+
+
+def test_records_without_a_key_pass_by_a_partition_that_has_no_leader(cluster):
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    cluster.create_topic(name, PARTITIONS, replication=1)
+    q = ClusterQuery(cluster, name, options={"message.timeout.ms": 10_000})
+    node = cluster.leader(name, 0)
+    gone = {p for p in range(PARTITIONS) if cluster.leader(name, p) == node}
+    cluster.kill(node)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    wait_until(
+        lambda: (
+            {p for p, found in admin.list_topics(name, timeout=10).topics[name].partitions.items() if found.leader < 0} == gone
+        )
+    )
+    transaction = q.begin()
+    for _ in range(2 * PARTITIONS):
+        q.sink.invoke(transaction, rows(q.values(5)))
+    q.commit_at_last(q.sink.pre_commit(transaction))
+    make_whole(cluster)
+    q.assert_exactly_once()
+    found = {m.partition() for m in read(cluster.bootstrap_servers, name, "read_committed")}
+    assert found == set(range(PARTITIONS)) - gone
+    q.sink.close()
 
 
 # --- rolling restarts --------------------------------------------------------------------------------------------------------

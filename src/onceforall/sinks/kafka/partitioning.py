@@ -1,7 +1,7 @@
 """The partitions of a whole slice of records, chosen at once, so that librdkafka gets the records of one partition in a row.
 
-librdkafka's own partitioner looks at one record after the other, and records that alternate between partitions cost it two to three times the
-CPU of records in a row. So what it would choose is computed here, by numpy, and the records are put in the order of their partitions; within a
+librdkafka's own partitioner looks at one record after the other, and records that alternate between partitions cost it more CPU than records in
+a row. So what it would choose is computed here, by numpy, and the records are put in the order of their partitions; within a
 partition, and so within a key, they keep the order of the rows.
 
 A key goes where the Java producer, and so Spark's own sink, puts it: ``murmur2(key) mod count``, see ``partitionForKey`` of
