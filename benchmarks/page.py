@@ -1,6 +1,7 @@
 """The page of the results: a template's prose, with tables and pictures from ``results.json`` in the place of its marks ``{{name}}``.
 
-``python -m benchmarks --page`` writes ``build/bench/performance.md`` and its pictures; with ``--publish`` also ``docs/performance.md`` and ``docs/images/performance/``.
+``python -m benchmarks --page`` writes ``build/bench/performance.md`` and its pictures; with ``--publish`` also ``docs/performance.md``, its
+pictures in ``docs/images/performance/``, and the results themselves, ``docs/performance.json``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from benchmarks import ad_jobs, charts, figures, targets
 from benchmarks.contenders import DESCRIPTIONS
 from benchmarks.grouping import Unit, by_round, matching, names_of, plans_of, spread_of
-from benchmarks.results import Results
+from benchmarks.results import PUBLISHED, Results
 from benchmarks.settings import ROOT, Load
 
 TEMPLATE = Path(__file__).with_name("performance.template.md")
@@ -42,6 +43,7 @@ def write_page(results: Results, *, publish: bool = False) -> Path:
     page = ROOT / "docs" / "performance.md"
     links = {name: f"images/performance/{file.name}" for name, file in pictures.items()}
     page.write_text(text_of(results, links), encoding="utf-8")
+    shutil.copy(results.file, PUBLISHED)
     return page
 
 

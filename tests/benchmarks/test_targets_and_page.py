@@ -83,6 +83,15 @@ class TestResults:
         assert not self.results(tmp_path, "b").has("throughput", {"payload": 1}, 0)
         assert len(list(tmp_path.glob("results-a-*.json"))) == 1
 
+    def test_another_clone_goes_on_from_what_is_published_of_this_code_and_machine(self, tmp_path):
+        first = self.results(tmp_path / "first")
+        first.add("throughput", {"payload": 1}, 0, ["ours"], {"ours": {"records_per_s": 1}}, 1)
+        assert Results(tmp_path / "second", source="a", published=first.file).has("throughput", {"payload": 1}, 0)
+        assert not Results(tmp_path / "third", source="b", published=first.file).has("throughput", {"payload": 1}, 0)
+        first.data["machine"]["cores"] = 1_000
+        first.save()
+        assert not Results(tmp_path / "fourth", source="a", published=first.file).has("throughput", {"payload": 1}, 0)
+
     def test_a_round_with_a_failure_is_still_missing(self, tmp_path):
         results = self.results(tmp_path)
         results.add("files", {}, 0, ["ours"], {"ours": {"rows_per_s": 1}, "spark": {"error": "x"}}, 1)
