@@ -30,6 +30,10 @@ JAVAS = {
 """Out of Apache Kafka's own test of its hash, ``UtilsTest.testMurmur2``."""
 
 
+def small(rows):
+    return np.full(rows, 100, np.uint64)
+
+
 def librdkafkas(key, count):
     function = ctypes.CDLL(ck.cimpl.__file__).rd_kafka_msg_partitioner_murmur2
     function.restype = ctypes.c_int32
@@ -71,32 +75,39 @@ def test_a_key_that_is_too_long_to_be_worth_it_is_left_to_librdkafka():
     column = pa.array([b"k" * 1024, b"k" * 1025])
     hashes = key_hashes(column)
     assert hashes.tolist() == [key_hashes(column[:1])[0], LONG_KEY]
-    assert OURS.place(None, hashes, 2, THREE, 0).tolist() == [librdkafkas(b"k" * 1024, 3), UNASSIGNED]
+    assert OURS.place(None, hashes, small(2), THREE, 0).tolist() == [librdkafkas(b"k" * 1024, 3), UNASSIGNED]
 
 
 def test_a_row_that_names_its_partition_gets_it_and_the_others_that_of_their_key():
     hashes = key_hashes(pa.array([b"a", b"b", None]))
     given = np.array([2, UNASSIGNED, 1], np.int32)
-    assert OURS.place(given, hashes, 3, THREE, 0).tolist() == [2, librdkafkas(b"b", 3), 1]
+    assert OURS.place(given, hashes, small(3), THREE, 0).tolist() == [2, librdkafkas(b"b", 3), 1]
 
 
 def test_records_without_a_key_go_to_one_partition_with_a_leader_per_slice():
     topic = Partitions(4, (1, 3), 0)
-    placed = [OURS.place(None, None, 5, topic, turn).tolist() for turn in range(4)]
+    placed = [OURS.place(None, None, small(5), topic, turn).tolist() for turn in range(4)]
     assert placed == [[1] * 5, [3] * 5, [1] * 5, [3] * 5]
     nulls = key_hashes(pa.array([None, None], pa.binary()))
-    assert OURS.place(None, nulls, 2, topic, 1).tolist() == [3, 3]
+    assert OURS.place(None, nulls, small(2), topic, 1).tolist() == [3, 3]
+
+
+def test_large_records_without_a_key_go_to_the_next_partition_after_a_mebibyte():
+    sizes = np.full(10, 400_000, np.uint64)
+    assert OURS.place(None, None, sizes, THREE, 2).tolist() == [2, 2, 0, 0, 0, 1, 1, 2, 2, 2]
+    mixed = key_hashes(pa.array([b"a"] + [None] * 9))
+    assert OURS.place(None, mixed, sizes, THREE, 2).tolist() == [librdkafkas(b"a", 3), 2, 0, 0, 0, 1, 1, 2, 2, 2]
 
 
 def test_where_no_partition_has_a_leader_librdkafka_waits_for_one():
-    assert OURS.place(None, None, 2, Partitions(2, (), 0), 0).tolist() == [UNASSIGNED] * 2
+    assert OURS.place(None, None, small(2), Partitions(2, (), 0), 0).tolist() == [UNASSIGNED] * 2
 
 
 def test_another_partitioner_is_left_to_librdkafka():
     rules = PartitionRules.of({"partitioner": "consistent"})
-    assert rules.place(None, None, 3, THREE, 0) is None
+    assert rules.place(None, None, small(3), THREE, 0) is None
     given = np.array([1, UNASSIGNED], np.int32)
-    assert rules.place(given, None, 2, THREE, 0) is given
+    assert rules.place(given, None, small(2), THREE, 0) is given
 
 
 def test_the_options_of_librdkafka_are_followed():

@@ -6,8 +6,8 @@ partition, and so within a key, they keep the order of the rows.
 
 A key goes where the Java producer, and so Spark's own sink, puts it: ``murmur2(key) mod count``, see ``partitionForKey`` of
 ``BuiltInPartitioner`` and ``murmur2`` of ``Utils`` in Apache Kafka (https://github.com/apache/kafka/tree/trunk/clients/src/main/java/org/apache/kafka),
-and ``murmur2_random`` of librdkafka. A record without a key has no place of its own: as with the sticky partitioner of KIP-480, those of a
-slice go to one partition, which has a leader, and those of the next slice to the next.
+and ``murmur2_random`` of librdkafka. A record without a key has no place of its own: as with the sticky partitioner of KIP-480, they go to one
+partition, which has a leader, until it has got a MiB or the slice ends, and then to the next.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _STICKY_OPTION = "sticky.partitioning.linger.ms"
 
 _SEED, _FACTOR = 0x9747B28C, 0x5BD1E995
 _LONGEST_KEY_BYTES = 1024
+_STICKY_BITS = 20
+"""A partition gets 2^20 bytes of records without a key before the next one does: about a batch of librdkafka's."""
 
 NO_KEY, LONG_KEY = -1, -2
 """What stands for the hash of a null, and of a key that is too long to be worth it, whose partition librdkafka computes."""
@@ -81,7 +83,7 @@ class PartitionRules:
         self,
         given: npt.NDArray[np.int32] | None,
         hashes: npt.NDArray[np.int64] | None,
-        rows: int,
+        sizes: npt.NDArray[np.uint64],
         topic: Partitions,
         turn: int,
     ) -> npt.NDArray[np.int32] | None:
@@ -90,9 +92,9 @@ class PartitionRules:
         Args:
             given: what the rows say themselves; ``UNASSIGNED`` where they say nothing. None: nowhere.
             hashes: of their keys (``key_hashes``); None: there are no keys.
-            rows: how many they are.
+            sizes: of their values, in bytes.
             topic: where they go.
-            turn: counts the slices.
+            turn: which of the partitions is next for records without a key.
 
         Returns:
             The partitions, some of them perhaps ``UNASSIGNED``; None when librdkafka is to choose them all.
@@ -101,12 +103,14 @@ class PartitionRules:
 
         if not self.keyed:
             return given
-        keyless = topic.led[turn % len(topic.led)] if self.keyless and topic.led else UNASSIGNED
-        if hashes is None:
-            placed = np.full(rows, keyless, np.int32)
+        if self.keyless and topic.led:
+            led = np.array(topic.led, np.int32)
+            placed = led[((np.cumsum(sizes) >> np.uint64(_STICKY_BITS)).astype(np.int64) + turn) % len(led)]
         else:
-            placed = np.where(hashes >= 0, hashes % topic.count, UNASSIGNED).astype(np.int32)
-            placed[hashes == NO_KEY] = keyless
+            placed = np.full(len(sizes), UNASSIGNED, np.int32)
+        if hashes is not None:
+            keyed = np.where(hashes >= 0, hashes % topic.count, UNASSIGNED).astype(np.int32)
+            placed = np.where(hashes == NO_KEY, placed, keyed)
         return placed if given is None else np.where(given >= 0, given, placed)
 
 

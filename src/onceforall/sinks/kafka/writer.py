@@ -102,7 +102,7 @@ class KafkaTransaction:
         for topic, chosen in topics:
             # Records of one partition keep their order; between topics there is none.
             records = made if chosen is None else made[chosen]
-            placed = self._placed(topic, chosen, partitions, hashes, len(records))
+            placed = self._placed(topic, chosen, partitions, hashes, value.sizes)
             if placed is not None:
                 records["partition"] = placed
                 order = order_of(placed)
@@ -118,14 +118,15 @@ class KafkaTransaction:
         chosen: npt.NDArray[np.int64] | None,
         given: npt.NDArray[np.int32] | None,
         hashes: npt.NDArray[np.int64] | None,
-        rows: int,
+        sizes: npt.NDArray[np.uint64],
     ) -> npt.NDArray[np.int32] | None:
         """Return the partitions of those rows of a slice that go to a topic; None: librdkafka chooses."""
         self._turn += 1
         if chosen is not None:
+            sizes = sizes[chosen]
             given = None if given is None else given[chosen]
             hashes = None if hashes is None else hashes[chosen]
-        return self._rules.place(given, hashes, rows, self._partitions(topic), self._turn)
+        return self._rules.place(given, hashes, sizes, self._partitions(topic), self._turn)
 
     def _send(self, topic: str, records: npt.NDArray[np.void], *, with_partition: bool, is_given: bool) -> None:
         ck = confluent_kafka()
@@ -161,7 +162,7 @@ class KafkaTransaction:
         for number, (topic, chosen) in enumerate(topics):
             some = np.arange(count) if chosen is None else chosen
             handles[some], names[some] = self.producer.client.topic(topic), number
-            found = self._placed(topic, chosen, partitions, hashes, len(some))
+            found = self._placed(topic, chosen, partitions, hashes, value.sizes)
             placed[some] = UNASSIGNED if found is None else found
         timestamps = _timestamps(columns["timestamp"]) if "timestamp" in columns else None
         headers = Headers(columns["headers"]) if "headers" in columns else None
