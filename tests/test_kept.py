@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from onceforall.errors import AttemptFailedError
-from onceforall.kept import KeptFile, forget, read_kept
+from onceforall.kept import KeptFile, forget, forget_attempt, read_kept
 from onceforall.sink import TaskAttempt
 from support.syncing import Recorder
 
@@ -54,3 +54,11 @@ def test_rows_of_a_complete_batch_and_of_lower_ones_are_forgotten_and_no_others(
     assert not (tmp_path / old["file"]).exists()
     assert not (tmp_path / complete["file"]).exists()
     assert numbers(tmp_path, next_one) == list(range(100))
+
+
+def test_rows_of_an_aborted_attempt_are_forgotten_and_no_others(tmp_path):
+    decided, aborted, other = (keep(tmp_path, batch, generation) for batch, generation in ((5, 0), (5, 1), (15, 1)))
+    forget_attempt(tmp_path, 1, 5)
+    assert not (tmp_path / aborted["file"]).exists()
+    assert numbers(tmp_path, decided) == numbers(tmp_path, other) == list(range(100))
+    forget_attempt(tmp_path / "none", 1, 5)

@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -138,11 +138,26 @@ def forget(folder: Path, batch: int) -> None:
         folder: where the query keeps its rows.
         batch: one that is complete on every sink, by a durable DONE.
     """
+    _forget(folder, lambda _, of: of <= batch)
+
+
+def forget_attempt(folder: Path, generation: int, batch: int) -> None:
+    """Delete the rows that a generation has kept of a batch.
+
+    Args:
+        folder: where the query keeps its rows.
+        generation: whose.
+        batch: one that was not decided, in this generation or before: a decision names files.
+    """
+    _forget(folder, lambda by, of: (by, of) == (generation, batch))
+
+
+def _forget(folder: Path, is_over: Callable[[int, int], bool]) -> None:
     if not folder.exists():
         return
     for entry in folder.iterdir():
         match = _BATCH_FOLDER.fullmatch(entry.name)
-        if match is not None and int(match[2]) <= batch:
+        if match is not None and is_over(int(match[1]), int(match[2])):
             failpoints.hit("kept.forget.before")
             shutil.rmtree(entry, ignore_errors=True)
             failpoints.hit("kept.forget.after")

@@ -202,6 +202,7 @@ class _QueryRun:
         self._closed = threading.Event()
         self._log: CommitLog | None = None
         self._rows_folder: Path | None = None
+        self._writer: SparkBatchWriter | None = None
         self._keep = False
         self._coordinator: Coordinator | None = None
 
@@ -283,7 +284,7 @@ class _QueryRun:
         # Before its first batch has run, a query's state folder does not tell whether it will keep state.
         consume_all = stateful or batch_id == 0
         keep_in = str(self._rows_folder) if self._keep else None
-        writer = SparkBatchWriter(
+        writer = self._writer = SparkBatchWriter(
             batch, batch_id, function, self._sinks, self._query_id, consume_all, self._projections, keep_in
         )
         self._coordinator.run_batch(batch_id, spark_checkpoint.offsets_of(self._checkpoint, batch_id), stateful, writer)
@@ -291,6 +292,10 @@ class _QueryRun:
     def _forget_rows(self, batch: int) -> None:
         assert self._rows_folder is not None
         kept.forget(self._rows_folder, batch)
+
+    def _forget_aborted(self) -> None:
+        if self._writer is not None:
+            self._writer.forget_aborted()
 
     def close(self) -> None:
         """Release what an ended run holds."""
@@ -323,6 +328,7 @@ class _QueryRun:
             turn += 1
             last = not self.is_active()
             self._sweep_all(self._last_sweeps() if last else self._sweeps)
+            self._forget_aborted()
             if last and turn > SWEEPS_AFTER_THE_END:
                 return
 
@@ -344,6 +350,7 @@ class _QueryRun:
         sweeps = self._last_sweeps()
         if any(sweep.own for sweep in sweeps.values()):
             self._sweep_all(sweeps)
+        self._forget_aborted()
 
     def _sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:
         # Each on its own: one that is away must not hold back the others.

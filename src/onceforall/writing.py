@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onceforall import spark_errors
+from onceforall import kept, spark_errors
 from onceforall.coordinator import Prepared
 from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError
 from onceforall.projections import Projections
@@ -120,10 +121,14 @@ class SparkBatchWriter:
     _results: list[dict[str, Any]] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     _empty: dict[int, Committable] = field(default_factory=dict)
+    _undecided_by: int | None = None
+    """The generation, while it writes a batch of which nothing is decided."""
+    _aborted: bool = False
 
     def write(self, decision: RunWrites) -> Prepared:
         """Write and pre-commit; see ``coordinator.BatchWriter``."""
         started = self.clock()
+        self._undecided_by = decision.generation if decision.redo is None else None
         with _plain_errors(self.batch):
             self._call_and_write(decision)
         return self._confirmed(started, self._digests())
@@ -174,12 +179,22 @@ class SparkBatchWriter:
         return committables
 
     def wait_for_tasks(self) -> None:
-        """Wait until no task of this run is active; see ``coordinator.BatchWriter``."""
+        """Wait until no task of this run is active, for the attempt is aborted; see ``coordinator.BatchWriter``."""
         context = self.frame.sparkSession.sparkContext
         run_id = context.getLocalProperty("spark.jobGroup.id")
         until = self.clock() + TASKS_END_WITHIN_S
         while self._active_tasks(context, run_id) and self.clock() < until:
             time.sleep(0.05)
+        self._aborted = True
+        self.forget_aborted()
+
+    def forget_aborted(self) -> None:
+        """Delete the rows that the attempt kept, if it was aborted: where the query is stopped for good, no later batch clears up behind it.
+
+        Worth repeating, for the worker of a killed task may write for another moment.
+        """
+        if self._aborted and self.keep_in is not None and self._undecided_by is not None:
+            kept.forget_attempt(Path(self.keep_in), self._undecided_by, self.batch)
 
     @staticmethod
     def _active_tasks(context: SparkContext, run_id: str | None) -> int:
