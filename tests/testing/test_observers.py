@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import confluent_kafka as ck
 import numpy as np
@@ -25,6 +27,7 @@ from onceforall.sinks.files import FileSink
 from onceforall.sinks.kafka.names import TransactionName as KafkaName
 from onceforall.sinks.kafka.names import format_name
 from onceforall.sinks.postgres.names import staging_table, task_connection
+from onceforall.testing import observers
 from onceforall.testing.checker import UNREADABLE, RunningCheck, UniformTruth, check_log, check_quiet, findings
 from onceforall.testing.observers import (
     CommitLogObserver,
@@ -232,6 +235,30 @@ def test_records_that_were_deleted_after_they_were_read_make_the_reads_go_back(b
     found = until(lambda: (rows := observer.rows()) and len(rows) == 5 and rows, 20, "the new records")
     watch.observe({"out": found}, range(1), at_s=1)
     assert findings.WENT_BACK in watch.report().kinds()
+
+
+@pytest.fixture
+def hurrying_clock(monkeypatch):
+    """Each look at the clock finds that a tenth of a second has passed; little is read between two."""
+    ticks = itertools.count()
+    monkeypatch.setattr(observers.kafka, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 10))
+    monkeypatch.setattr(observers.kafka, "_READ_AT_ONCE", 10)
+
+
+def test_a_topic_that_takes_long_is_read_as_long_as_records_come(out, hurrying_clock):
+    out.write(range(2_000))
+    observer = KafkaObserver(out.servers, out.name, deadline_s=5)
+    assert len(observer.rows()) == 2_000
+    observer.close()
+
+
+def test_a_topic_whose_records_do_not_come_is_given_up(out, hurrying_clock, monkeypatch):
+    out.write(range(20))
+    observer = KafkaObserver(out.servers, out.name, deadline_s=5)
+    monkeypatch.setattr(observer, "_take", lambda messages, unfinished: None)
+    with pytest.raises(SinkUnavailableError, match="nothing came for 5 s"):
+        observer.rows()
+    observer.close()
 
 
 def test_a_broker_that_is_away_is_told_from_an_empty_topic():

@@ -35,7 +35,7 @@ class KafkaObserver:
             onceforall in this cluster.
         ids: how values are read.
         keys: how keys are read; None: not at all.
-        deadline_s: how long a look may take, in seconds.
+        deadline_s: after how many seconds without a record a look is given up.
 
     Raises:
         MissingExtraError: confluent-kafka is not installed.
@@ -72,18 +72,22 @@ class KafkaObserver:
         """Return all records that a reader at ``read_committed`` has seen by now.
 
         Raises:
-            SinkUnavailableError: a partition can't be read to its end within the deadline.
+            SinkUnavailableError: a partition can't be read to its end: nothing comes any more.
         """
         end = time.monotonic() + self._deadline_s
         try:
             unfinished = self._assign()
             while unfinished:
-                if time.monotonic() > end:
+                messages = self._consumer.consume(_READ_AT_ONCE, timeout=_READ_FOR_S)
+                now = time.monotonic()
+                if messages:
+                    end = now + self._deadline_s
+                elif now > end:
                     raise SinkUnavailableError(
-                        f"Topic {self._topic}: the partitions {sorted(unfinished)} could not be read to their end in {self._deadline_s:g} s. "
-                        "See that every broker runs."
+                        f"Topic {self._topic}: the partitions {sorted(unfinished)} could not be read to their end; nothing came for "
+                        f"{self._deadline_s:g} s. See that every broker runs."
                     )
-                self._take(self._consumer.consume(_READ_AT_ONCE, timeout=_READ_FOR_S), unfinished)
+                self._take(messages, unfinished)
         except self._kafka.KafkaException as error:
             raise SinkUnavailableError(f"Topic {self._topic} can't be read: {error}. See that the brokers run.") from error
         lanes = [np.full(len(ids), lane, np.int64) for lane, ids, _, _ in self._parts]
