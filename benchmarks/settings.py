@@ -28,6 +28,8 @@ SPARK = {
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # With any lower limit Spark adds up the size of the Arrow vectors after every row.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.numRecentProgressUpdates": "100",
     "spark.sql.streaming.minBatchesToRetain": "100",

@@ -16,12 +16,14 @@ from benchmarks.settings import Load
 
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _SOCKETS = "spark.python.unix.domain.socket.enabled"
+_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 # Spark's own defaults.
-_PLAIN_SPARK = {_ROWS: "10000", _SOCKETS: "false"}
+_PLAIN_SPARK = {_ROWS: "10000", _SOCKETS: "false", _BYTES: "64m"}
 VARIANTS: Mapping[str, Mapping[str, str]] = {
     "tuned": {},
     "consumer-defaults": {},
     "tcp-sockets": {_SOCKETS: "false"},
+    "arrow-64m": {_BYTES: "64m"},
     "arrow-10000": {_ROWS: "10000"},
     "arrow-50000": {_ROWS: "50000"},
     "batches-of-a-quarter": {},
