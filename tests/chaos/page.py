@@ -1,6 +1,7 @@
 """The page of the campaign's results: totals, scenarios, and the matrix. Every figure comes from ``results.json``, of the campaign and of the simulator."""
 
 import json
+import re
 import statistics
 
 from chaos import matrix
@@ -15,6 +16,7 @@ Written by `make chaos`; nothing here is typed by hand. [chaos.md](chaos.md) say
 """
 
 
+_OUTER_FOLDER = re.compile(r"/\S*?/(?=(?:build/chaos|tests|src)/)")
 SIMULATOR = ROOT / "build" / "simulator"
 
 
@@ -49,8 +51,14 @@ def _totals(data):
         yield "## Violations"
         yield ""
         for found in data["found"]:
-            yield f"- {found['in']}: {'; '.join(found['what'])}"
+            yield f"- {found['in']}: {'; '.join(map(_told, found['what']))}"
         yield ""
+
+
+def _told(text):
+    """A finding without the folder in which it was found; of a traceback, its end."""
+    first, *_, last = [line for line in _OUTER_FOLDER.sub("", text).splitlines() if line.strip()] * 2
+    return first if first == last else f"{first.removesuffix('Traceback (most recent call last):')}{last}"
 
 
 def _simulator(folder):
