@@ -2,7 +2,9 @@
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
+from onceforall import tasks
 from onceforall.tasks import WriteSpec, WriteTask
 
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
@@ -18,6 +20,12 @@ class Context:
     def partitionId(self):  # noqa: N802
         return self.partition
 
+    def attemptNumber(self):  # noqa: N802
+        return 0
+
+    def stageId(self):  # noqa: N802
+        return 2
+
 
 class Sink:
     def begin_transaction(self, attempt):
@@ -32,3 +40,18 @@ def test_a_task_that_only_digests_opens_no_transaction(how):
     writer = WriteTask((spec,), "query", 1, 0, 5, **how)._writer(spec, Context())
     writer.add(ROWS, HASHES)
     assert {**writer.finish(), "write": 0} == {"write": 0, "rows": 2, "hash_sum": f"{7:016x}", "committable": None}
+
+
+def test_a_worker_takes_what_it_has_loaded_out_of_the_collectors_sight_once_its_first_result_is_out(monkeypatch):
+    """PySpark collects behind each task, which took longer than a task with few rows."""
+    seen = []
+    monkeypatch.setattr(TaskContext, "get", Context)
+    monkeypatch.setattr(tasks.gc, "get_freeze_count", lambda: seen.count("freeze"))
+    for name in ("collect", "freeze"):
+        monkeypatch.setattr(tasks.gc, name, lambda name=name: seen.append(name))
+    for _ in range(2):
+        results = WriteTask((), "query", 1, 0, 5, digest_only=False)(iter([]))
+        assert next(results).num_rows == 0
+        seen.append("handed over")
+        assert list(results) == []
+    assert seen == ["handed over", "collect", "freeze", "handed over"]

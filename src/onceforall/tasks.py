@@ -1,12 +1,13 @@
 """What runs in Spark's tasks: it feeds Arrow record batches to sinks, pre-commits, and returns committables and digests.
 
-One Spark job writes one group of writes that share the same rows. The job's frame has, for each write *i*, a struct column
-``w<i>`` of the sink's columns and a bigint column ``h<i>`` with the row's ``xxhash64``. A task yields one row per write, its only
+One Spark job writes one group of writes that share the same rows. The job's frame has, for each write *i*, the sink's columns as
+``w<i>_<k>`` and a bigint column ``h<i>`` with the row's ``xxhash64``. A task yields one row per write, its only
 result. A task that fails before it has yielded discards all its transactions; once it has yielded, only the driver may abort.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -101,6 +102,7 @@ class WriteTask:
 
         yield _result(_finished(writers, add_all), context)
         failpoints.hit("task.handed_over")
+        spare_collections()
 
     def _writer(self, spec: WriteSpec, context: Any) -> _Writer:
         attempt = self._attempt(spec, context)
@@ -218,6 +220,18 @@ def _result(results: list[dict[str, Any]], context: Any) -> pa.RecordBatch:
 
     where = {"partition": context.partitionId(), "attempt": context.attemptNumber(), "stage": context.stageId()}
     return pa.RecordBatch.from_pydict({"result": [json.dumps({**where, **result}) for result in results]})
+
+
+def spare_collections() -> None:
+    """Take what this worker process has loaded out of the garbage collector's sight, once.
+
+    PySpark's daemon collects all garbage behind each task (``gc.collect()`` in ``pyspark/daemon.py``), and looks each time at every object of the
+    modules that Arrow, numpy and the clients have brought, which never go: more work than the rest of a task with few rows. See ``gc.freeze``
+    in Python's documentation.
+    """
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 class _Writer:
