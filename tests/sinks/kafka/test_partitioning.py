@@ -131,6 +131,18 @@ def test_records_stay_as_they_are_while_librdkafka_has_to_choose_for_one():
 
 
 @pytest.fixture
+def all_of(until, committed):
+    """Return a topic's messages when there are so many: one partition may show them before another does."""
+
+    def read(name, count):
+        found = until(lambda: len(seen := committed(name)) >= count and seen)
+        assert len(found) == count
+        return found
+
+    return read
+
+
+@pytest.fixture
 def write(query, batch_of):
     """Write columns in one committed transaction; the producer may live on to the next."""
 
@@ -146,7 +158,7 @@ def write(query, batch_of):
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("more", ["", "headers", "timestamp"])
-def test_each_key_keeps_its_order_whatever_else_a_row_has(query, write, topic, until, committed, more):
+def test_each_key_keeps_its_order_whatever_else_a_row_has(query, write, topic, all_of, more):
     rows = 5_000
     keys = [b"k%d" % (i % 97) for i in range(rows)]
     columns = {
@@ -155,8 +167,7 @@ def test_each_key_keeps_its_order_whatever_else_a_row_has(query, write, topic, u
     }
     name = topic(partitions=5)
     write(query(name), [str(i) for i in range(rows)], key=pa.array(keys), **({more: columns[more]} if more else {}))
-    found = until(lambda: committed(name))
-    assert len(found) == rows
+    found = all_of(name, rows)
     by_partition = {}
     for message in found:
         number = int(message.value())
@@ -174,31 +185,30 @@ def test_each_key_keeps_its_order_whatever_else_a_row_has(query, write, topic, u
 
 
 @pytest.mark.kafka
-def test_rows_of_several_topics_go_to_the_partitions_of_each(query, write, topic, until, committed):
+def test_rows_of_several_topics_go_to_the_partitions_of_each(query, write, topic, all_of):
     one, five = topic(), topic(partitions=5)
     keys = [b"k%d" % i for i in range(200)]
     topics = pa.array([(one, five)[i % 2] for i in range(200)])
     write(query(None), [str(i) for i in range(200)], key=pa.array(keys), topic=topics)
-    assert len(until(lambda: committed(one))) == 100
-    found = until(lambda: committed(five))
+    all_of(one, 100)
+    found = all_of(five, 100)
     assert sorted(m.key() for m in found) == sorted(keys[1::2])
     assert all(m.partition() == librdkafkas(m.key(), 5) for m in found)
     assert len({m.partition() for m in found}) == 5
 
 
 @pytest.mark.kafka
-def test_records_without_a_key_reach_all_partitions_in_time(query, write, topic, until, committed):
+def test_records_without_a_key_reach_all_partitions_in_time(query, write, topic, all_of):
     name = topic(partitions=3)
     write(query(name), [str(i) for i in range(30_000)])
-    found = until(lambda: committed(name))
-    assert len(found) == 30_000
+    found = all_of(name, 30_000)
     assert {message.partition() for message in found} == {0, 1, 2}
 
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("refresh_ms", [0, 300_000])
 def test_partitions_that_are_added_are_found_by_a_producer_that_lives_on(
-    query, write, topic, until, committed, broker, refresh_ms
+    query, write, topic, until, all_of, broker, refresh_ms
 ):
     name = topic(partitions=1)
     q = query(name, options={"topic.metadata.refresh.interval.ms": refresh_ms})
@@ -208,7 +218,7 @@ def test_partitions_that_are_added_are_found_by_a_producer_that_lives_on(
     admin.create_partitions([NewPartitions(name, 4)])[name].result(30)
     until(lambda: len(admin.list_topics(name, timeout=10).topics[name].partitions) == 4)
     assert write(q, ["after"] * 100, 2, key=keys) is producer
-    found = [m for m in until(lambda: len(committed(name)) == 200 and committed(name)) if m.value() == b"after"]
+    found = [m for m in all_of(name, 200) if m.value() == b"after"]
     assert {m.partition() for m in found} == ({0, 1, 2, 3} if refresh_ms == 0 else {0})
 
 
