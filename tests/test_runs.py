@@ -1,9 +1,10 @@
-"""Which sweeps a run makes when it ends: those of its own generation only when Spark can't call for another batch."""
+"""What a run does when it ends: sweeps of its own generation only when Spark can't call for another batch, and no error that ends the others."""
 
 from pathlib import Path
 
 import pytest
 
+from onceforall import runs
 from onceforall.protocol.sweeping import Sweep
 from onceforall.runs import _QueryRun
 
@@ -44,3 +45,20 @@ def test_a_run_sweeps_its_own_generation_only_when_no_batch_can_come(alive, left
     run = _QueryRun(Execution(alive), "query", Path("checkpoint"), {})
     run._sweeps, run._coordinator = OLDER, Coordinator(leftovers)
     assert run._last_sweeps() == due
+
+
+def test_kept_rows_that_cannot_be_deleted_do_not_end_the_sweeps(monkeypatch):
+    class Writer:
+        asked = 0
+
+        def forget_aborted(self):
+            self.asked += 1
+            raise PermissionError("rows")
+
+    run = _QueryRun(Execution(False), "query", Path("checkpoint"), {})
+    run._writer, run._sweeps, run._coordinator = Writer(), OLDER, Coordinator({})
+    swept = []
+    monkeypatch.setattr(run, "_sweep_all", swept.append)
+    monkeypatch.setattr(runs, "SWEEP_AGAIN_AFTER_S", (0,))
+    run._sweep_until_the_end()
+    assert len(swept) == run._writer.asked == runs.SWEEPS_AFTER_THE_END + 1

@@ -294,8 +294,11 @@ class _QueryRun:
         kept.forget(self._rows_folder, batch)
 
     def _forget_aborted(self) -> None:
-        if self._writer is not None:
-            self._writer.forget_aborted()
+        try:
+            if self._writer is not None:
+                self._writer.forget_aborted()
+        except Exception as error:  # noqa: BLE001  rows that stay cost space only, and the sweeps must go on
+            logger.warning("forgetting the kept rows of an aborted attempt is tried again later: %s", error)
 
     def close(self) -> None:
         """Release what an ended run holds."""

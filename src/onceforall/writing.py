@@ -180,12 +180,13 @@ class SparkBatchWriter:
 
     def wait_for_tasks(self) -> None:
         """Wait until no task of this run is active, for the attempt is aborted; see ``coordinator.BatchWriter``."""
+        # First, for the JVM may be gone.
+        self._aborted = True
         context = self.frame.sparkSession.sparkContext
         run_id = context.getLocalProperty("spark.jobGroup.id")
         until = self.clock() + TASKS_END_WITHIN_S
         while self._active_tasks(context, run_id) and self.clock() < until:
             time.sleep(0.05)
-        self._aborted = True
         self.forget_aborted()
 
     def forget_aborted(self) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from onceforall.sinks.kafka import librdkafka
 from onceforall.sinks.kafka.records import bytes_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _STICKY_BITS = 20
 NO_KEY, LONG_KEY = -1, -2
 """What stands for the hash of a null, and of a key that is too long to be worth it, whose partition librdkafka computes."""
 
-UNASSIGNED = -1
+UNASSIGNED = librdkafka.PARTITION_UNASSIGNED
 """librdkafka chooses the partition."""
 
 
