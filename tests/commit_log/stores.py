@@ -58,6 +58,41 @@ class FolderedStore(MemoryStore):
         super().delete(key)
 
 
+class PoweredStore(MemoryStore):
+    """A store that can lose its power: what was linked, and not synced since, goes with it; a ``create`` that answered stays."""
+
+    def __init__(self):
+        super().__init__()
+        self.unsynced: list[str] = []
+        self.losses = 0
+
+    def link(self, key, content):
+        """What a create does before its sync: everybody can read the key now."""
+        answer = super().create(key, content)
+        if isinstance(answer, Created):
+            self.unsynced.append(key)
+        return answer
+
+    def sync(self, key):
+        """Sync the key's folder, with all that is in it."""
+        folder = key.rpartition("/")[0]
+        synced = sorted(k for k in self.unsynced if k.rpartition("/")[0] == folder)
+        self.unsynced = [k for k in self.unsynced if k not in synced]
+        return synced
+
+    def create(self, key, content):
+        answer = self.link(key, content)
+        self.sync(key)
+        return answer
+
+    def lose_power(self):
+        for key in self.unsynced:
+            self.contents.pop(key, None)
+            self.ever.pop(key, None)
+        self.unsynced = []
+        self.losses += 1
+
+
 class Wrapped:
     """Passes every operation on; subclasses look at it in ``around``."""
 
@@ -146,6 +181,7 @@ class Actor(Wrapped):
         self._fault: str | None = None
         self._killed = False
         self.facing: str | None = None
+        self._arguments: tuple[object, ...] = ()
         self.late: list[Callable[[], object]] = []
 
     def start(self, function: Callable[[], object]) -> None:
@@ -168,7 +204,10 @@ class Actor(Wrapped):
         self._yours.acquire()
 
     def step(self, fault: str | None = None) -> None:
-        """Let it do the operation it stands in front of. Faults: ``before``, ``after``, ``late`` (it raises, and happens some day)."""
+        """Let it do the operation it stands in front of.
+
+        Faults: ``before``, ``after``, ``late`` (it raises, and happens some day), ``visible`` (a create stands before its sync).
+        """
         self._fault = fault
         self._mine.release()
         self._yours.acquire()
@@ -184,15 +223,33 @@ class Actor(Wrapped):
             self.step()
         return self.outcome
 
-    def around(self, name, perform, *arguments):
-        if not self.running:
-            return perform()
+    def about(self, key: str) -> bool:
+        """Whether the operation it stands in front of is for this key."""
+        return self._arguments[:1] == (key,)
+
+    def _stand(self, name: str) -> str | None:
         self.facing = name
         self._yours.release()
         self._mine.acquire()
         if self._killed:
             raise Killed
         fault, self._fault = self._fault, None
+        return fault
+
+    def around(self, name, perform, *arguments):
+        if not self.running:
+            return perform()
+        self._arguments = arguments
+        fault = self._stand(name)
+        if fault == "visible" and name == "create":
+            answer, losses = self.store.link(*arguments), self.store.losses
+            fault = self._stand("sync")
+            if fault in {"before", "late"} or self.store.losses > losses:
+                raise LostAnswerError(f"{name}: connection reset")
+            self.store.sync(arguments[0])
+            if fault == "after":
+                raise LostAnswerError(f"{name}: connection reset")
+            return answer
         if fault == "before":
             raise LostAnswerError(f"{name}: connection reset")
         if fault == "late":

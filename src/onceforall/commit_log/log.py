@@ -13,8 +13,8 @@ for ``clean`` and what only reads: they may run in another.
 
 **Lost answers.** A create that raised may have happened, or may still happen. It is repeated with the same nonce until the store
 says who won: that answer is durable by the store's guarantee. An entry that was merely *read* may not be durable yet (its writer may
-be between making it visible and syncing it), so before this run builds on another's CLAIM or SEAL, it creates it once more, loses, and
-thereby has it made durable.
+be between making it visible and syncing it), and a loss of power may take it back. So before this run builds on another's entry (claims
+behind a CLAIM, seals behind a COMMIT or a DONE, believes a SEAL), it creates it once more, loses, and thereby has it made durable.
 
 Not guaranteed: anything, if two processes append to one generation, or if the store breaks one of its guarantees.
 """
@@ -82,6 +82,9 @@ class _LeavesTemporaryFiles(Protocol):
     def clean_temporary_files(self) -> int: ...
 
 
+_TAKEN_OVER = "no answer came in time, and a newer run has taken over meanwhile"
+
+
 def _new_nonce() -> str:
     return uuid.uuid4().hex
 
@@ -137,8 +140,7 @@ class CommitLog:
     def newest_claim(self) -> Claim | None:
         """Return entry 0 of the newest chain, or None in an empty log. Another run may claim a newer one at any time."""
         newest = self.newest_generation()
-        envelope = None if newest is None else self._chains.read(newest, 0)
-        return envelope.entry if envelope is not None and isinstance(envelope.entry, Claim) else None
+        return None if newest is None else self._claim_at(newest)
 
     def look(self) -> History:
         """Return what the log decided as far as it can be seen, for people and tools: a live run may decide more meanwhile.
@@ -180,7 +182,7 @@ class CommitLog:
             failpoints.hit("log.claim.after")
             if standing.ours:
                 self._lengths[generation] = 1
-                return Claimed(generation, previous)
+                return Claimed(generation, previous or self._claim_at(generation - 1))
             assert isinstance(standing.envelope.entry, Claim)
             previous = standing.envelope.entry
             generation += 1
@@ -248,14 +250,14 @@ class CommitLog:
             failpoints.hit("log.append.after")
             overtaken = self._chains.marked_end(generation) if standing.retried else None
         except _NoAnswerError as error:
-            if self._stands_seal(generation, index):
-                raise self._fenced(where) from error
-            raise OutcomeUnknownError(_unknown(where, str(error))) from error
+            # A SEAL that can be read there proves nothing: if it went with a loss of power, a create of ours could still arrive.
+            taken_over = self._shows_seal(generation, index)
+            raise OutcomeUnknownError(_unknown(where, _TAKEN_OVER if taken_over else str(error))) from error
         except Exception as error:
             raise OutcomeUnknownError(_unknown(where, str(error))) from error
         if overtaken is not None and overtaken.index > index:
             # While no answer came, the entry was decided, completed and cleaned away; what stands there now means nothing.
-            raise OutcomeUnknownError(_unknown(where, "a newer run has taken over meanwhile"))
+            raise OutcomeUnknownError(_unknown(where, _TAKEN_OVER))
         if isinstance(standing.envelope.entry, Seal):
             self._unanswered.discard(generation)
             raise self._fenced(where)
@@ -315,6 +317,11 @@ class CommitLog:
         """
         return self._chains.remaining(generation)
 
+    def _claim_at(self, generation: int) -> Claim | None:
+        """Return entry 0 of a chain, or None below the first one."""
+        envelope = self._chains.read(generation, 0) if generation >= self._first else None
+        return envelope.entry if envelope is not None and isinstance(envelope.entry, Claim) else None
+
     def _seal_from_frontier(self, generation: int) -> History:
         ends: dict[int, End | None] = {}
 
@@ -337,6 +344,8 @@ class CommitLog:
     def _seal(self, chain: int, history: History) -> History:
         """Seal one chain above sealed ones, and return the history with it."""
         found = self._chains.since_last_commit(chain)
+        while not isinstance(found, End) and not self._survives(chain, found):
+            found = self._chains.since_last_commit(chain)
         if isinstance(found, End):
             return self._history_at(chain, found, history)
         # A COMMIT is never followed by one of a lower batch (``append`` refuses that), so those before the last don't matter.
@@ -362,6 +371,27 @@ class CommitLog:
                     f"{seal_of(folded).body()}. Do not restart the query; keep a copy of the log, and report this as a bug."
                 )
             return folded
+
+    def _survives(self, chain: int, found: Sequence[tuple[int, Entry]]) -> bool:
+        """Make durable what a SEAL will stand behind; False when something else stands there by now, or nothing.
+
+        A SEAL can be under way for long. If the entry before it went with a loss of power meanwhile, and the chain was sealed in its
+        place, this SEAL would arrive behind that one, and name a decision that never was.
+        """
+        index = next(index for index, entry in reversed(found) if not isinstance(entry, Seal))
+        if index == 0:
+            # Whoever claimed the generation above this one has made the CLAIM durable; each entry's writer those before it.
+            return True
+        key = entry_key(chain, index)
+        content = self._store.read(key)
+        if content is None:
+            return False
+        failpoints.hit("log.settle.before")
+        # Byte for byte: where it was lost, it stands again, and its writer, which may still ask, recognises it. (Where a cleaner has
+        # deleted it a moment ago it stands again, too, and means nothing: the chain is marked.)
+        standing, _ = self._ask(key, content)
+        failpoints.hit("log.settle.after")
+        return standing == content
 
     def _make_durable(self, chain: int, end: End) -> None:
         """Make sure that the SEAL which was read survives a loss of power; a cleaner has done so before it left its mark."""
@@ -422,8 +452,8 @@ class CommitLog:
             f"{failure}. Mend its cause, then restart the query: the entry may or may not be there, and the next start finds out."
         ) from failure
 
-    def _stands_seal(self, generation: int, index: int) -> bool:
-        """Return whether a SEAL can be read where a create got no answer: then that create lost, and will never happen."""
+    def _shows_seal(self, generation: int, index: int) -> bool:
+        """Return whether a SEAL can be read where a create got no answer. It may not be durable: this is for people."""
         try:
             end = self._chains.end(generation)
         except Exception:  # noqa: BLE001 - the store is failing; not to know is an answer here

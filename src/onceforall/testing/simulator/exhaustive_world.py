@@ -115,14 +115,17 @@ class Entries:
         self._numbers: dict[bytes, int] = {}
 
     def number(self, content: bytes, generation: int, index: int) -> int:
-        """Return the number of a content that a driver writes with its nonce ``MINE``."""
+        """Return the number of a content that a driver writes: with its nonce ``MINE``, or as it has read it."""
         number = self._numbers.get(content)
         if number is None:
             entry = decode(content, where="entry", generation=generation, index=index).entry
             number = self._numbers[content] = len(self.entries)
             self.entries.append(entry)
             self.mine.append(content)
-            self.anothers.append(encode(entry, nonce=ANOTHERS, generation=generation, index=index, written_at=NOON))
+            anothers = encode(entry, nonce=ANOTHERS, generation=generation, index=index, written_at=NOON)
+            # Whoever seals creates what it read once more, byte for byte.
+            self._numbers[anothers] = number
+            self.anothers.append(anothers)
             self.owners.append(_owners(entry))
         return number
 
