@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onceforall")
 
+_spared: list[bool] = []
+"""Not empty once this process, or the one that it was forked from, has spared the garbage collector."""
+
 
 def result_schema() -> StructType:
     """Return the type of what a task gives back: a JSON text per write."""
@@ -229,9 +232,11 @@ def spare_collections() -> None:
     modules that Arrow, numpy and the clients have brought, which never go: more work than the rest of a task with few rows. See ``gc.freeze``
     in Python's documentation.
     """
-    if not gc.get_freeze_count():
+    # Not asked of gc.get_freeze_count(), which walks through all that is frozen.
+    if not _spared:
         gc.collect()
         gc.freeze()
+        _spared.append(True)
 
 
 class _Writer:
