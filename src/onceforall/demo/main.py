@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import os
 import random
 import secrets
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from onceforall.demo import report as reports
 from onceforall.demo.display import Display
 from onceforall.demo.flights import PARTITIONS, closing_event, event_of, load_flights
+from onceforall.demo.folders import prepare, work_folder
 from onceforall.demo.job import QUERIES
 from onceforall.demo.outcome import Outcome
 from onceforall.demo.outputs import connected
@@ -80,7 +77,7 @@ def run_demo(options: Options) -> int:
         raise OptionError(f"--kills {options.kills} proves too little; at least {reports.MINIMUM_KILLS} are needed.")
     started = time.monotonic()
     out = options.out.absolute()
-    _prepare(out)
+    prepare(out, "report.json", "report.html", *(f"{writer}.log" for writer in WRITERS))
     print("Setting up: the data set, two servers, and (once) the jars of Kafka and of Spark's connectors.", flush=True)
     flights = load_flights(options.events)
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
@@ -119,7 +116,7 @@ class _Stage:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opened:
             self.jars = [*spark_kafka_jars(), *jar_set("postgres-jdbc")]
-            self.work_dir = opened.enter_context(_work_dir(keep=self._keep))
+            self.work_dir = opened.enter_context(work_folder("onceforall-demo-", keep=self._keep))
             self.broker = opened.enter_context(EmbeddedKafka(data_dir=self.work_dir / "kafka"))
             self.postgres = opened.enter_context(
                 EmbeddedPostgres(data_dir=self.work_dir / "postgres", settings={"fsync": "on"})
@@ -163,32 +160,6 @@ def kill_delays(seed: int, kills: int) -> list[float]:
     """Return how long after its first batches each driver is killed, in seconds: uniform, and the same for the same seed."""
     uniform = random.Random(seed)  # noqa: S311  no secret
     return [uniform.uniform(0.0, _LONGEST_DELAY_S) for _ in range(kills)]
-
-
-def _prepare(out: Path) -> None:
-    """Make the folder and remove what an earlier run left there, so that no old report is taken for a new one."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name in ("report.json", "report.html", *(f"{writer}.log" for writer in WRITERS)):
-            (out / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise OptionError(f"The folder {out} can't be written: {error}. Choose another one with --out.") from error
-
-
-@contextlib.contextmanager
-def _work_dir(*, keep: bool) -> Iterator[Path]:
-    # Not below --out: Spark's sockets lie in it, and a socket's path may have 107 characters only.
-    work_dir = Path(tempfile.mkdtemp(prefix="onceforall-demo-"))
-    if os.geteuid() == 0:
-        # Run by root, PostgreSQL has another user, who must get through to its data.
-        work_dir.chmod(0o711)
-    try:
-        yield work_dir
-    finally:
-        if keep:
-            print(f"Checkpoints, files and the servers' data are kept in {work_dir}")
-        else:
-            shutil.rmtree(work_dir, ignore_errors=True)
 
 
 def _write(out: Path, report: dict[str, Any]) -> None:

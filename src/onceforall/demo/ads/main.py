@@ -5,12 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import os
 import secrets
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +22,7 @@ from onceforall.demo.ads.run import PipelineRun, Servers, Story
 from onceforall.demo.ads.show import conclusion, show
 from onceforall.demo.ads.truth import Truth, campaigns, truth_of
 from onceforall.demo.display import Display
+from onceforall.demo.folders import prepare, work_folder
 from onceforall.demo.main import check_extra
 from onceforall.demo.outputs import connected
 from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres, spark_kafka_jars
@@ -82,7 +79,7 @@ def run_ads_demo(options: AdsOptions) -> int:
     started = time.monotonic()
     deadline = started + 60 * options.minutes
     out = options.out.absolute()
-    _prepare(out)
+    prepare(out, "report.json", "*.log")
     seed = secrets.randbelow(_SEEDS) if options.seed is None else options.seed
     print(f"Seed {seed}: {options.events:,} ad events are drawn, and what must come out of them.", flush=True)
     ground = make_ground(seed, options.events)
@@ -147,7 +144,7 @@ class _Stage:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opened:
             self.jars = [*spark_kafka_jars(), *jar_set("postgres-jdbc")]
-            self.work_dir = opened.enter_context(_work_dir(keep=self._keep))
+            self.work_dir = opened.enter_context(work_folder("onceforall-ads-", keep=self._keep))
             self.broker = opened.enter_context(EmbeddedKafka(data_dir=self.work_dir / "kafka"))
             self.postgres = opened.enter_context(
                 EmbeddedPostgres(data_dir=self.work_dir / "postgres", settings={"fsync": "on"})
@@ -227,29 +224,3 @@ def _report(
         "duration_s": round(duration_s, 1),
         "versions": {"onceforall": __version__},
     }
-
-
-def _prepare(out: Path) -> None:
-    """Make the folder and remove what an earlier run left there, so that no old report is taken for a new one."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for path in (out / "report.json", *out.glob("*.log")):
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        raise OptionError(f"The folder {out} can't be written: {error}. Choose another one with --out.") from error
-
-
-@contextlib.contextmanager
-def _work_dir(*, keep: bool) -> Iterator[Path]:
-    # Not below --out: Spark's sockets lie in it, and a socket's path may have 107 characters only.
-    work_dir = Path(tempfile.mkdtemp(prefix="onceforall-ads-"))
-    if os.geteuid() == 0:
-        # Run by root, PostgreSQL has another user, who must get through to its data.
-        work_dir.chmod(0o711)
-    try:
-        yield work_dir
-    finally:
-        if keep:
-            print(f"Checkpoints, files and the servers' data are kept in {work_dir}")
-        else:
-            shutil.rmtree(work_dir, ignore_errors=True)
