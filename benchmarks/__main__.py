@@ -21,6 +21,7 @@ from benchmarks import (
     databases,
     files,
     latency,
+    python_tasks,
     recovery,
     rounds,
     spark_settings,
@@ -34,7 +35,19 @@ from benchmarks.settings import FOLDER
 MEASUREMENTS = {
     each.MEASUREMENT.name: each.MEASUREMENT
     # Latency at a share of the maximum needs the throughput.
-    for each in (throughput, latency, recovery, commit_cost, databases, files, three_sinks, spark_settings, curves, ad_jobs)
+    for each in (
+        throughput,
+        latency,
+        python_tasks,
+        recovery,
+        commit_cost,
+        databases,
+        files,
+        three_sinks,
+        spark_settings,
+        curves,
+        ad_jobs,
+    )
 }
 
 

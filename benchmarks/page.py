@@ -293,6 +293,16 @@ _PARTS: Mapping[str, Callable[[Results], Iterable[str]]] = {
     "targets": _targets,
     "throughput": _throughput,
     "latency": _latency,
+    "python-tasks": _plain(
+        "python_tasks",
+        {
+            "job": "a job, ms",
+            "task": "a task, ms",
+            "to_python": "to the function, ms",
+            "first_rows": "to its first rows, ms",
+            "from_python": "from its result to the end, ms",
+        },
+    ),
     "recovery": _plain(
         "recovery", {"seconds": "to the first record, s", "seconds_to_new_input": "to the first one sent after the kill, s"}
     ),
