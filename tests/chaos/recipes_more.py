@@ -244,6 +244,7 @@ RECIPES = {
     ("recovery", "undecided"): Recipe(left_at=UNDECIDED),
     ("recovery", "lost"): Lost(longest_chain=6),
     ("recovery", "lost_placed"): Lost(left_at="file.commit.renamed", alone=True),
+    ("recovery", "lost_reopened"): Lost(config=RETRIED, beside="task.pre_commit.after=raise@+", alone=True),
     ("recovery", "durable"): Lost(config=DURABLE, longest_chain=6),
     ("first", "abandoned"): Recipe(beside="task.pre_commit.after=raise"),
     ("recovery", "completed"): Recipe(left_at="append_done.before"),

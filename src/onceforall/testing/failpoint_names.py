@@ -41,6 +41,7 @@ NEEDS: Mapping[str, str] = MappingProxyType(
         "reopened": "another attempt of the same task left something prepared",
         "lost": "a decided transaction that its system aborted (a Kafka transaction that timed out)",
         "lost_placed": "lost, behind a commit that had given some of the transaction's files their names (file.commit.renamed=kill)",
+        "lost_reopened": "lost, and another attempt of the task that writes it again left something prepared",
         "lost_failed": "lost, and an attempt to write it again that fails (as failed, or task_failed)",
         "durable": "lost, with onceforall.redo=durable",
         "keep": "onceforall.redo=durable",
@@ -220,7 +221,7 @@ _points("worker", POSTGRES, "", "lost", "postgres.pre_commit", _METHOD)
 _points("worker", POSTGRES, "task_failed", "lost_failed", "postgres.discard", _METHOD)
 _points("worker", STAGED, "", "lost", "postgres.task", "labelled staged")
 _points("worker", PREPARED, "", "lost", "postgres.task", "predecessors_gone applied prepared")
-_points("worker", PREPARED, "reopened", "lost", "postgres.task", "predecessor_rolled_back")
+_points("worker", PREPARED, "reopened", "lost_reopened", "postgres.task", "predecessor_rolled_back")
 _points("worker", UPSERT, "", None, "postgres.upsert", "marked applied before_commit after_commit")
 _points("driver", TWO_PHASE, "", "lost", "postgres.confirm", _METHOD)
 _points("driver", STAGED, "", "decided", "postgres.merge", "marked applied")
