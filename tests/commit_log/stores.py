@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
 
-from onceforall.commit_log import AlreadyExists, Created
+from onceforall.commit_log import AlreadyExists, Created, LocalStore
 
 
 class MemoryStore:
@@ -263,3 +264,13 @@ class Actor(Wrapped):
         if fault == "after":
             raise LostAnswerError(f"{name}: connection reset")
         return answer
+
+
+def race(root, numbers, barrier, answers):
+    """What each of several processes does; here, and not in a test's module, so that a spawned one finds it by its name."""
+    store = LocalStore(root)
+    for number in numbers:
+        barrier.wait()
+        content = f"{os.getpid()}".encode() * 1000
+        answer = store.create(f"chains/00000000/{number:08d}.json", content)
+        answers.put((number, content if isinstance(answer, Created) else None, getattr(answer, "content", content)))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from commit_log.building import commit, run_batches, start
+from commit_log.stores import race
 from onceforall.commit_log import AlreadyExists, Created, LocalStore
 from onceforall.errors import CommitLogError, FencedError, OutcomeUnknownError, ProtocolViolationError
 from onceforall.protocol.entries import Done
@@ -115,15 +116,6 @@ def test_what_another_writer_linked_is_durable_before_it_is_reported(store, root
     path.write_bytes(b"winner")
     assert store.create(KEY, b"loser") == AlreadyExists(b"winner")
     assert calls[-2:] == [("sync", path), ("sync", path.parent)]
-
-
-def race(root, numbers, barrier, answers):
-    store = LocalStore(root)
-    for number in numbers:
-        barrier.wait()
-        content = f"{os.getpid()}".encode() * 1000
-        answer = store.create(f"chains/00000000/{number:08d}.json", content)
-        answers.put((number, content if isinstance(answer, Created) else None, getattr(answer, "content", content)))
 
 
 def test_of_racing_processes_one_creates_each_key_and_all_see_the_same(root):
