@@ -64,7 +64,8 @@ bench-long: $(READY)  ## a query at steady load for BENCH_LONG_MINUTES (60): not
 chaos: $(READY)  ## the crash campaign: kills, freezes and broken networks, for CHAOS_MINUTES (60); goes on where it ended
 	PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
 
-simulator: $(READY)  ## a million simulated schedules with five faults or more, and every schedule of small worlds
+simulator: $(READY)  ## a million simulated schedules with five faults or more, and every schedule of small worlds; goes on from what is published
+	mkdir -p build/simulator && test -e build/simulator/state.json || cp docs/simulator-state.json build/simulator/state.json
 	$(BIN)/python -m onceforall.testing.simulator --schedules 1000000 --workers 2
 	$(BIN)/python -m onceforall.testing.simulator.exhaustive --generations 3 --batches 2 --participants 2 --timeouts 2
 

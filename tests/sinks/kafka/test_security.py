@@ -284,16 +284,24 @@ class Secured:
         return self.acl(ResourceType.TRANSACTIONAL_ID, f"{prefix}:", operation, user, ResourcePatternType.PREFIXED)
 
     def grant(self, *acls):
+        """Grant the rights; they count when this returns."""
         for future in self.admin.create_acls(list(acls)).values():
             future.result(20)
+        until(lambda: all(self._known(acl) for acl in acls), 20, "the broker goes by the new ACLs")
 
     def revoke(self, *acls):
-        filters = [
-            AclBindingFilter(a.restype, a.name, a.resource_pattern_type, a.principal, a.host, a.operation, a.permission_type)
-            for a in acls
-        ]
-        for future in self.admin.delete_acls(filters).values():
+        """Take the rights away; they are gone when this returns."""
+        for future in self.admin.delete_acls([self._filter(acl) for acl in acls]).values():
             assert future.result(20), "there was no such ACL"
+        until(lambda: not any(self._known(acl) for acl in acls), 20, "the broker no longer goes by the ACLs")
+
+    def _known(self, acl):
+        # The controller answers when an ACL is in its log; the broker goes by it when it has read that log, and tells here what it goes by.
+        return self.admin.describe_acls(self._filter(acl)).result(20)
+
+    @staticmethod
+    def _filter(a):
+        return AclBindingFilter(a.restype, a.name, a.resource_pattern_type, a.principal, a.host, a.operation, a.permission_type)
 
 
 @pytest.fixture(scope="module")
