@@ -30,6 +30,30 @@ for _ in range(int(sys.argv[1])):
 whole()
 """
 
+IN_A_THREAD = """
+import os, threading, time
+from onceforall.testing import failpoints
+
+def pass_it():
+    ready.wait()
+    for _ in range(2 * os.cpu_count()):
+        if os.fork() == 0:
+            until = time.monotonic() + 1
+            while time.monotonic() < until:
+                pass
+            os._exit(0)
+    failpoints.hit("test.here")
+    os.write(1, b"went on\\n")
+
+ready = threading.Event()
+thread = threading.Thread(target=pass_it)
+thread.start()
+# All processors are busy soon, and this thread, which would take a signal to the process, is the one that can wait.
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+ready.set()
+thread.join()
+"""
+
 
 def start(specification, hits=1, command=(), **variables):
     environment = {key: value for key, value in os.environ.items() if not key.startswith(failpoints.VARIABLE)}
@@ -77,6 +101,20 @@ class TestActions:
         process.send_signal(signal.SIGCONT)
         code, lines, _ = ended(process)
         assert (code, lines) == (0, ["passed", "inside"])
+
+    def test_freeze_stops_the_thread_that_is_there_before_it_goes_on(self):
+        """A signal to the process may be taken by any of its threads, and those that have not heard go on for a while."""
+        variables = {**os.environ, failpoints.VARIABLE: "test.here=freeze"}
+        command = [sys.executable, "-c", IN_A_THREAD]
+        with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, start_new_session=True) as process:
+            try:
+                until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, 60, "the process is frozen")
+                os.set_blocking(process.stdout.fileno(), False)
+                assert process.stdout.read() is None
+            finally:
+                process.send_signal(signal.SIGCONT)
+            os.set_blocking(process.stdout.fileno(), True)
+            assert process.stdout.read() == b"went on\n"
 
     def test_delay_waits_and_goes_on(self):
         began = time.monotonic()

@@ -152,7 +152,11 @@ def _act(name: str, plan: _Plan) -> None:
         return
     if plan.action == "kill-jvm":
         os.kill(os.getppid(), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGSTOP if plan.action == "freeze" else signal.SIGKILL)
+    if plan.action == "freeze":
+        # To this thread: any of the process could take a signal to the process, and this one would go on until that has a processor.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def process_kind() -> str:
