@@ -216,19 +216,29 @@ class Interleavings(RuleBasedStateMachine):
         data.draw(st.sampled_from(self.live_actors())).kill()
 
     @precondition(lambda self: self.live_actors())
-    @rule(data=st.data(), steps=st.integers(0, 20))
-    def read_what_is_not_durable(self, data, steps):
-        """A create stands before its sync while another run goes on."""
-        actor, other = data.draw(st.sampled_from(self.live_actors())), data.draw(st.sampled_from(self.live_actors()))
-        while actor.running and actor.facing not in {"create", "sync"}:
-            actor.step()
-        if actor.running:
-            actor.step("visible")
+    @rule(data=st.data(), passed=st.tuples(*[st.integers(0, 4)] * 2), steps=st.integers(0, 20), power=st.booleans())
+    def read_what_is_not_durable(self, data, passed, steps, power):
+        """A create stands before its sync; another run goes on, and its own creates are on their way for long; then the power goes."""
+        writer, reader = data.draw(st.sampled_from(self.live_actors())), data.draw(st.sampled_from(self.live_actors()))
+        fault = data.draw(st.sampled_from([None, "late"]))
+        self.pass_creates(reader, passed[0])
+        self.pass_creates(writer, passed[1])
+        if writer.running:
+            writer.step("visible")
         for _ in range(steps):
-            if other.running and other is not actor:
-                other.step()
-        self.check(actor)
-        self.check(other)
+            if reader.running and reader is not writer:
+                reader.step(fault if reader.facing == "create" else None)
+        if power:
+            self.ledger.lose_power()
+        self.check(writer)
+        self.check(reader)
+
+    def pass_creates(self, actor, count):
+        """Let it do so many creates, and stop before the next one."""
+        while actor.running and (count or actor.facing not in {"create", "sync"}):
+            count -= actor.facing in {"create", "sync"}
+            actor.step()
+            self.check(actor)
 
     @precondition(lambda self: self.ledger.unsynced)
     @rule()
