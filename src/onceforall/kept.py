@@ -1,7 +1,7 @@
 """Rows that are kept beside the commit log until their batch is complete (``redo="durable"``).
 
 Should a prepared transaction be lost after the decision, its rows are written again from here, so that also a query whose replays
-differ loses nothing (design.md §2.4). One file per task attempt and write: an Arrow IPC stream, compressed with zstd, synced
+differ loses nothing. One file per task attempt and write: an Arrow IPC stream, compressed with zstd, synced
 with its folder before the transaction is handed over; its SHA-256 goes into the committable, and so into the decision.
 
 Layout: ``<folder>/<generation>.<batch>/<write>-<partition>-<slot>.arrow``. Every executor must see the folder under the same path.

@@ -55,7 +55,8 @@ class Settings:
         takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
         commit_log: where the commit log lies; None: in the checkpoint, or where the checkpoint's pointer says.
         redo: how a lost transaction's rows come back: ``replay`` (the batch runs again) or ``durable`` (they are kept).
-        in_doubt: what to hold a transaction for of which no proof can be had: ``committed``, ``aborted``, or None: stop.
+        in_doubt: what to hold a transaction for that the start finds and of which no proof can be had: ``committed``, ``aborted``, or
+            None: stop.
     """
 
     on_divergence: str = "warn"

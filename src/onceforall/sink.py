@@ -162,7 +162,7 @@ class TaskAttempt:
         incarnation: raised whenever an attempt of an earlier batch may still be alive: (incarnation, slot) is never given out to
             two attempts that can live at the same time, in the whole generation.
         reusable: committables of this sink that are complete without any doubt, each as ``CommitReport.completed`` gave it,
-            plus ``"batch"``: a live producer that is exactly in this state may go on (design.md §2.2).
+            plus ``"batch"``: a live producer that is exactly in this state may go on.
         secrets: what the sink's ``secrets`` said on the driver; never shown.
     """
 

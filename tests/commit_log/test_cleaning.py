@@ -286,7 +286,9 @@ def test_a_lost_append_that_was_decided_and_cleaned_meanwhile_is_not_reported_as
         histories.append(history)
 
     world.during = meanwhile
-    with pytest.raises(OutcomeUnknownError, match="a newer run has taken over"):
+    with pytest.raises(
+        OutcomeUnknownError, match="A newer run of this query has taken over meanwhile.* Do not restart this run"
+    ):
         log.append(generation, commit(1))
     assert start(world)[2] == histories[0]
 

@@ -191,6 +191,34 @@ def test_a_user_may_say_what_became_of_it():
     assert in_doubt(in_doubt="aborted").decisions == (do.FenceLost({"a": (LOST,)}),)
 
 
+@pytest.mark.parametrize("said", ["committed", "aborted"])
+def test_what_a_user_says_is_about_what_the_start_finds_and_not_about_later_batches(said):
+    walk = Walk(in_doubt=said).committing().feed(saw.SinksCommitted({"a": answers(in_doubt=[handle("a0")])}))
+    assert walk.stopped_with(InDoubtError)
+
+
+def test_what_a_user_says_of_the_past_is_not_said_of_what_was_written_again():
+    stayed = Walk(in_doubt="committed").redoing(LOST, stayed=(STAYED,))
+    stayed.feed(saw.LostFenced(), prepared(a=(NEW,)), saw.DecisionAppended(1))
+    stayed.feed(saw.SinksCommitted({"a": answers(NEW, in_doubt=[STAYED])}))
+    assert stayed.decisions == (do.ReturnBatch(0), do.AppendDone(1, 0))
+    for said in ("committed", "aborted"):
+        walk = Walk(in_doubt=said).redoing(LOST, stayed=(STAYED,))
+        walk.feed(saw.LostFenced(), prepared(a=(NEW,)), saw.DecisionAppended(1))
+        assert walk.feed(saw.SinksCommitted({"a": answers(STAYED, in_doubt=[NEW])})).stopped_with(InDoubtError)
+
+
+def test_what_nothing_can_write_again_is_passed_over_only_by_the_word_of_a_user():
+    """Of a release before 0.1, which didn't say whose rows a transaction holds."""
+    past = history(0, done=False, a=(handle("a0"),))
+    found = saw.SinksRecovered({"a": answers(lost=[handle("a0")])})
+    for said in (None, "aborted"):
+        walk = Walk(in_doubt=said).recovering(past).feed(found)
+        assert walk.stopped_with(TransactionLostError)
+        assert "onceforall.inDoubt=committed" in walk.only(do.StopRun).message
+    assert Walk(in_doubt="committed").recovering(past).feed(found).decisions == (do.AppendDone(1, 0),)
+
+
 def test_what_a_user_says_does_not_overrule_proof():
     walk = Walk(in_doubt="committed").redoing(LOST)
     assert walk.decisions == (do.FenceLost({"a": (LOST,)}),)

@@ -66,6 +66,12 @@ class _Standing:
 class _NoAnswerError(CommitLogError):
     """The store did not say who won a create, however often it was asked."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"{reason}. Mend its cause, then restart the query: the entry may or may not be there, and the next start finds out."
+        )
+        self.reason = reason
+
 
 class _SupersededError(CommitLogError):
     """A SEAL of this chain points at a decision that was cleaned away: somebody has sealed further since it was read."""
@@ -80,9 +86,6 @@ class _LeavesTemporaryFiles(Protocol):
     """A store whose crashed writers leave something behind that only the store itself can find."""
 
     def clean_temporary_files(self) -> int: ...
-
-
-_TAKEN_OVER = "no answer came in time, and a newer run has taken over meanwhile"
 
 
 def _new_nonce() -> str:
@@ -252,12 +255,12 @@ class CommitLog:
         except _NoAnswerError as error:
             # A SEAL that can be read there proves nothing: if it went with a loss of power, a create of ours could still arrive.
             taken_over = self._shows_seal(generation, index)
-            raise OutcomeUnknownError(_unknown(where, _TAKEN_OVER if taken_over else str(error))) from error
+            raise OutcomeUnknownError(_unknown(where, error.reason, taken_over=taken_over)) from error
         except Exception as error:
             raise OutcomeUnknownError(_unknown(where, str(error))) from error
         if overtaken is not None and overtaken.index > index:
             # While no answer came, the entry was decided, completed and cleaned away; what stands there now means nothing.
-            raise OutcomeUnknownError(_unknown(where, _TAKEN_OVER))
+            raise OutcomeUnknownError(_unknown(where, "an answer was lost, and it was asked again too late", taken_over=True))
         if isinstance(standing.envelope.entry, Seal):
             self._unanswered.discard(generation)
             raise self._fenced(where)
@@ -448,8 +451,7 @@ class CommitLog:
             else:
                 return (answer.content if isinstance(answer, AlreadyExists) else content), failure is not None
         raise _NoAnswerError(
-            f"{self._store.describe(key)}: tried {len(pauses_ms)} times to create it, and got no answer; the last error was: "
-            f"{failure}. Mend its cause, then restart the query: the entry may or may not be there, and the next start finds out."
+            f"{self._store.describe(key)}: tried {len(pauses_ms)} times to create it, and got no answer; the last error was: {failure}"
         ) from failure
 
     def _shows_seal(self, generation: int, index: int) -> bool:
@@ -467,8 +469,11 @@ class CommitLog:
         )
 
 
-def _unknown(where: str, reason: str) -> str:
-    return (
-        f"it is not known whether {where} was written: {reason}. The batch may be decided, so nothing was aborted. "
-        f"Restart the query as soon as the log can be reached again: the start finds out, and completes or replays the batch."
+def _unknown(where: str, reason: str, *, taken_over: bool = False) -> str:
+    then = (
+        "A newer run of this query has taken over meanwhile, and completes or replays the batch. Do not restart this run; if two runs of "
+        "the query were not wanted, find out who started the newer one."
+        if taken_over
+        else "Restart the query as soon as the log can be reached again: the start finds out, and completes or replays the batch."
     )
+    return f"it is not known whether {where} was written: {reason}. The batch may be decided, so nothing was aborted. {then}"

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from onceforall.errors import ProtocolViolationError
 from onceforall.protocol.entries import Commit, Committable
 from onceforall.protocol.events import Lost, SinkAnswers
-from onceforall.protocol.state import Run, RunConfig
+from onceforall.protocol.redo import task_of
+from onceforall.protocol.state import Phase, Run
 
 REUSE_WITHIN_BATCHES = 10
 """A completed handle that no batch used for so long is forgotten, so that their number stays bounded when workers come and go."""
@@ -31,13 +32,24 @@ def check_answered(commit: Commit, answers: Mapping[str, SinkAnswers]) -> None:
             )
 
 
-def missing(config: RunConfig, answers: Mapping[str, SinkAnswers]) -> tuple[list[Lost], list[Lost]]:
-    """Return what is lost, and of what nobody can tell."""
+def missing(run: Run, answers: Mapping[str, SinkAnswers]) -> tuple[list[Lost], list[Lost]]:
+    """Return what is lost, and of what nobody can tell.
+
+    A user's word (``RunConfig.in_doubt``) is about what the start found and a person has looked at: a transaction that this run has
+    prepared itself is none of that.
+    """
+    said = run.config.in_doubt
     lost = [lost for answer in answers.values() for lost in answer.lost]
     unproven = [lost for answer in answers.values() for lost in answer.in_doubt]
-    if config.in_doubt == "aborted":
-        return lost + unproven, []
-    return lost, unproven if config.in_doubt is None else []
+    known = [each for each in unproven if said is not None and not _is_of_this_run(run, each.committable)]
+    unproven = [each for each in unproven if each not in known]
+    return (lost + known if said == "aborted" else lost), unproven
+
+
+def _is_of_this_run(run: Run, committable: Committable) -> bool:
+    if run.phase is not Phase.COMMITTING:
+        return False
+    return run.redo is None or ("task" in committable and task_of(committable) in run.redo.tasks)
 
 
 def reusable_handles(run: Run, sink: str, answers: SinkAnswers | None) -> tuple[Committable, ...]:

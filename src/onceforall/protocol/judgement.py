@@ -1,6 +1,6 @@
 """What to do with the batch that Spark asks for, given what the sealed past decided; and whether two replays agree.
 
-Pure. design.md §2.3: a decision holds for its offsets alone.
+Pure. A decision holds for its offsets alone.
 """
 
 from __future__ import annotations

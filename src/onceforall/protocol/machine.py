@@ -175,7 +175,7 @@ def _recovered(run: Run, event: SinksRecovered) -> Outcome:
         return _judge(run)
     if not _complete_for_spark(run, decided.commit.batch):
         check_answered(decided.commit, event.answers)
-        lost, unproven = missing(run.config, event.answers)
+        lost, unproven = missing(run, event.answers)
         if (lost or unproven) and event.sealed:
             return _fenced(run, AppendFenced())
         if unproven:
@@ -193,6 +193,9 @@ def _begin_redo(run: Run, commit: Commit, lost: list[Lost]) -> Outcome:
     if run.request.batch != commit.batch:
         return _stop(run, TransactionLostError, messages.passed_on(commit.batch, run.request.batch, lost))
     redo = redo_of(lost, durable=run.config.durable)
+    if redo is None and run.config.in_doubt == "committed":
+        # Nobody can write it again but the user, who has done so by these words.
+        return replace(run, phase=Phase.CLOSING_PAST), (AppendDone(run.generation, commit.batch),)
     if redo is None:
         return _stop(run, TransactionLostError, messages.lost_for_good(commit.batch, lost))
     return replace(run, phase=Phase.FENCING_LOST, redo=redo), (FenceLost(redo.lost),)
@@ -314,7 +317,7 @@ def _committed(run: Run, event: SinksCommitted) -> Outcome:
     assert decided is not None
     commit = decided.commit
     check_answered(commit, event.answers)
-    lost, unproven = missing(run.config, event.answers)
+    lost, unproven = missing(run, event.answers)
     if (lost or unproven) and event.sealed:
         # A successor completed the batch and then fenced our ids; what looks lost to us is not.
         return _fenced(run, AppendFenced())

@@ -1,6 +1,6 @@
 """The name of a transaction: what everything that a sink leaves in the world bears, and how it is read back. Pure.
 
-``ofa.<query id>.<sink code>.<generation>.<batch>.<write>.<partition>.<incarnation>.<slot>`` (design.md §2.6). Letters, digits, dots and
+``ofa.<query id>.<sink code>.<generation>.<batch>.<write>.<partition>.<incarnation>.<slot>``. Letters, digits, dots and
 hyphens only, 200 characters at the most, so that it may be part of a file's name or of a prepared transaction's. Each part ends with a
 separator that no part contains, and a name is always parsed as a whole, never compared by its beginning: sink ``a.1`` is not
 sink ``a.10``.

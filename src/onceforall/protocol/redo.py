@@ -1,6 +1,6 @@
 """What of a decided batch is written again when some of its prepared transactions are gone, and when that may be decided.
 
-Pure. design.md §2.4: only the lost transactions are written again, and only if the replay is the very same: as many tasks, and in
+Pure. Only the lost transactions are written again, and only if the replay is the very same: as many tasks, and in
 each task the very rows that were decided. Otherwise a row that has moved from one task to another would be there twice, or not
 at all. The redo's COMMIT stands in the new run's chain and replaces the old one.
 """

@@ -50,7 +50,8 @@ class RunConfig:
         adopt_checkpoint: take over a log whose checkpoint had another path.
         owner: who runs this, for people who read the log.
         durable: rows are kept until their batch is complete, and written again from there.
-        in_doubt: what to hold a transaction for of which no proof can be had: ``committed``, ``aborted``, or None: stop.
+        in_doubt: what to hold a transaction for that the start finds and of which no proof can be had: ``committed``, ``aborted``, or
+            None: stop.
     """
 
     query_id: str

@@ -1,7 +1,7 @@
 """Which leftovers of a query may be aborted, and when: the one place of that rule.
 
 Pure. A sink lists what it finds of ours in the world (open transactions, prepared transactions, temp files), parses each name as
-a whole, and asks ``Sweep.covers`` of each. design.md §2.2: older generations are swept at any time, again and again; one's own
+a whole, and asks ``Sweep.covers`` of each. Older generations are swept at any time, again and again; one's own
 only between the end of the batch's job and ``DONE``, and never what ``COMMIT`` names; newer ones never.
 
 Of *older* generations every sink may abort what any sink of the query left, whatever that one's name was: a sink that was renamed

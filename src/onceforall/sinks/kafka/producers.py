@@ -1,8 +1,8 @@
 """Live producers in a Python worker process, and which of them may write another transaction.
 
 A fresh producer's ``init_transactions`` costs some 70 to 500 ms, so a producer is used again where that is safe. Two transactions may share
-(producer id, epoch) only if every request of the first was answered: a late EndTxn or Produce request would land in the second one
-(design.md §2.2). So a producer goes on only when
+(producer id, epoch) only if every request of the first was answered: a late EndTxn or Produce request would land in the second one.
+So a producer goes on only when
 
 * the driver says that exactly its (transactional id, producer id, epoch) is complete, as of the batch in which it was last used, and
 * librdkafka has not closed or lost a connection, and no request of it has timed out, in the whole life of the producer

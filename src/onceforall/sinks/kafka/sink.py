@@ -3,7 +3,7 @@
 A task writes in a transaction of its own and flushes it; its committable says (transactional id, producer id, epoch). The driver commits it
 with that alone, whatever became of the task's process. Until then no reader at ``read_committed`` sees a record of it.
 
-Promised with ``delivery="exactly_once"``: the promise of design.md §2.5. With ``"at_least_once"``: every record of a batch is acknowledged
+Promised with ``delivery="exactly_once"``: that of docs/guarantees.md. With ``"at_least_once"``: every record of a batch is acknowledged
 by all in-sync replicas before the batch is decided; a replayed batch is written again. With ``"none"``: nothing; records are handed
 to librdkafka, nobody waits for them, and what fails is only logged.
 
