@@ -1,16 +1,26 @@
-"""A row's hash in Spark: ``xxhash64``, which takes every type but MAP and VARIANT; these get a canonical form first.
+"""A row's hash in Spark: ``xxhash64``, after what makes different rows different for it.
 
-A map has no order of its entries, so it becomes the array of its entries, sorted; a variant becomes its JSON text.
+``xxhash64`` passes over nulls and over the borders of arrays, so that ``('a', null)`` and ``(null, 'a')`` are one to it; strings that are equal by
+their collation are one, too, on Spark 4.0; and MAP and VARIANT it refuses. So it gets of each column
+
+- its *content*: a map, which has no order of its entries, as the array of its entries, sorted; a variant as its JSON text; a string with a
+  collation as its bytes;
+- its *shape*, where the type leaves it open: what is null in it, and how long its arrays are.
+
+Shape and content together tell a value from every other one of its type, but for the sign of zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, MapType
+
+Form = Callable[["Column"], "Column"]
 
 
 def row_hash(frame: DataFrame, columns: list[Column]) -> Column:
@@ -22,40 +32,108 @@ def row_hash(frame: DataFrame, columns: list[Column]) -> Column:
     """
     from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 
-    if any(_canonical(field.dataType) for field in frame.schema.fields):
-        fields = frame.select(*columns).schema.fields
-        forms = [_canonical(field.dataType) for field in fields]
-        columns = [column if form is None else form(column) for column, form in zip(columns, forms, strict=True)]
-    return F.xxhash64(*columns)
+    fields = frame.select(*columns).schema.fields
+    contents = [_formed(_content(field.dataType), column) for field, column in zip(fields, columns, strict=True)]
+    shapes = [
+        form(content)
+        for field, content in zip(fields, contents, strict=True)
+        if (form := _shape(_content_type(field.dataType), nullable=field.nullable)) is not None
+    ]
+    # Shapes first: whoever reads them knows how many values the contents are, so no row's shape passes for another's content.
+    return F.xxhash64(*shapes, *contents)
 
 
-def _canonical(kind: DataType) -> Callable[[Column], Column] | None:
+def _formed(form: Form | None, column: Column) -> Column:
+    return column if form is None else form(column)
+
+
+def _content(kind: DataType) -> Form | None:
     """Return what gives a column of this type a form that can be hashed; None where it has one."""
     from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType, VariantType
 
+    form: Form | None = None
     if isinstance(kind, VariantType):
-        return F.to_json
+        form = F.to_json
+    elif isinstance(kind, StringType):
+        form = None if kind.isUTF8BinaryCollation() else _bytes
+    elif isinstance(kind, ArrayType):
+        element = _content(kind.elementType)
+        if element is not None:
+            form = partial(F.transform, f=element)
+    elif isinstance(kind, MapType):
+        form = _entries(kind)
+    elif isinstance(kind, StructType):
+        members = {field.name: _content(field.dataType) for field in kind.fields}
+
+        def of_struct(column: Column) -> Column:
+            plain = [_formed(each, column.getField(name)).alias(name) for name, each in members.items()]
+            return F.when(column.isNotNull(), F.struct(*plain))
+
+        form = of_struct if any(members.values()) else None
+    return form
+
+
+def _bytes(column: Column) -> Column:
+    return column.cast("binary")
+
+
+def _entries(kind: MapType) -> Form:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    key, value = _content(kind.keyType), _content(kind.valueType)
+
+    def entry(each: Column) -> Column:
+        return F.struct(_formed(key, each.getField("key")).alias("key"), _formed(value, each.getField("value")).alias("value"))
+
+    def entries(column: Column) -> Column:
+        found = F.map_entries(column)
+        # Not by transform_keys, which refuses keys that become one.
+        return F.array_sort(found if key is None and value is None else F.transform(found, entry))
+
+    return entries
+
+
+def _content_type(kind: DataType) -> DataType:
+    """Return the type of a column in the form that ``_content`` gives it, as far as its shape goes."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
     if isinstance(kind, ArrayType):
-        element = _canonical(kind.elementType)
-        return None if element is None else lambda column: F.transform(column, element)
+        return ArrayType(_content_type(kind.elementType), kind.containsNull)
     if isinstance(kind, MapType):
-        value = _canonical(kind.valueType)
-
-        def entries(column: Column) -> Column:
-            plain = column if value is None else F.transform_values(column, lambda _, v: value(v))
-            return F.array_sort(F.map_entries(plain))
-
-        return entries
+        key = StructField("key", _content_type(kind.keyType), nullable=False)
+        value = StructField("value", _content_type(kind.valueType), nullable=kind.valueContainsNull)
+        return ArrayType(StructType([key, value]), containsNull=False)
     if isinstance(kind, StructType):
-        forms = {field.name: _canonical(field.dataType) for field in kind.fields}
-        if not any(forms.values()):
-            return None
+        return StructType([StructField(field.name, _content_type(field.dataType), field.nullable) for field in kind.fields])
+    return kind
 
-        def members(column: Column) -> Column:
-            each = list(forms.items())
-            plain = [column.getField(n) if form is None else form(column.getField(n)) for n, form in each]
-            return F.when(column.isNotNull(), F.struct(*[c.alias(n) for c, (n, _) in zip(plain, each, strict=True)]))
 
-        return members
-    return None
+def _shape(kind: DataType, *, nullable: bool) -> Form | None:
+    """Return what tells of a content of this type what in it is null, and how long its arrays are; None where that is always the same."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import ArrayType, StructType
+
+    if isinstance(kind, ArrayType):
+        element = _shape(kind.elementType, nullable=kind.containsNull)
+
+        def of_array(column: Column) -> Column:
+            # One that is null has no size, or -1, by a setting of the session.
+            size = F.coalesce(F.size(column), F.lit(-1))
+            return size if element is None else F.struct(size, F.transform(column, element))
+
+        return of_array
+    if isinstance(kind, StructType):
+        forms = {field.name: _shape(field.dataType, nullable=field.nullable) for field in kind.fields}
+        members = {name: form for name, form in forms.items() if form is not None}
+
+        def of_struct(column: Column) -> Column:
+            null = [column.isNull()] if nullable else []
+            return F.struct(*null, *_each(column, members.items()))
+
+        return of_struct if nullable or members else None
+    return (lambda column: column.isNull()) if nullable else None
+
+
+def _each(column: Column, members: Iterable[tuple[str, Form]]) -> list[Column]:
+    return [form(column.getField(name)) for name, form in members]
