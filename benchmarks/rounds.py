@@ -163,7 +163,8 @@ def main(measurement: Measurement) -> None:
     arguments = parser.parse_args()
     results = Results(arguments.folder)
     results.begin_run(0)
-    plans = [_replaced(plan, arguments) for plan in measurement.plans(arguments.quick)]
+    wanted = None if arguments.contenders is None else arguments.contenders.split(",")
+    plans = [_replaced(plan, arguments) for plan in with_contenders(measurement.plans(arguments.quick), wanted)]
     unique = {json.dumps(plan.parameters(), sort_keys=True): plan for plan in plans}
     failed = False
     for turn in range(max(plan.repeats for plan in unique.values())):
@@ -186,9 +187,23 @@ def _replaced(plan: Plan, arguments: argparse.Namespace) -> Plan:
             raise SystemExit(f"There is no parameter {name!r}; there are {', '.join(sorted(more))}.")
         value = json.loads(text)
         more[name] = float(value) if isinstance(more[name], float) else value
-    contenders = plan.contenders if arguments.contenders is None else tuple(arguments.contenders.split(","))
     repeats = plan.repeats if arguments.repeats is None else arguments.repeats
-    return replace(plan, load=replace(plan.load, **given), more=more, contenders=contenders, repeats=repeats)
+    return replace(plan, load=replace(plan.load, **given), more=more, repeats=repeats)
+
+
+def with_contenders(plans: Sequence[Plan], wanted: Sequence[str] | None) -> list[Plan]:
+    """Return the plans that have all these contenders, with these alone; what the others are set to would not suit them.
+
+    Raises:
+        SystemExit: there is no such plan.
+    """
+    if wanted is None:
+        return list(plans)
+    found = [replace(plan, contenders=tuple(wanted)) for plan in plans if set(wanted) <= set(plan.contenders)]
+    if not found:
+        together = "; ".join(", ".join(plan.contenders) for plan in plans)
+        raise SystemExit(f"No plan has {', '.join(wanted)} together; there are: {together}.")
+    return found
 
 
 def _short(parameters: Mapping[str, Any]) -> str:
