@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import re
 import threading
 import uuid
 from datetime import date
@@ -98,6 +99,22 @@ class TestRows:
         with pytest.raises(RefusedRecordError, match="store, column 'price'"):
             list(enricher(Store({("a",): ("A", "1.505")}))([batch("a")]))
 
+    @pytest.mark.parametrize(
+        ("kind", "arrow", "text"),
+        [
+            ("date", pa.date32(), "infinity"), ("date", pa.date32(), "0044-03-15 BC"), ("date", pa.date32(), "10000-01-01"),
+            ("timestamp", pa.timestamp("us", "UTC"), "-infinity"), ("bigint", pa.int64(), "1.5"), ("tinyint", pa.int8(), "128"),
+            ("bigint", pa.int64(), str(2**63)), ("decimal(10,2)", pa.decimal128(10, 2), "NaN"), ("decimal(10,2)", pa.decimal128(10, 2), "x"),
+        ],
+    )  # fmt: skip
+    def test_a_text_that_cannot_be_read_is_named_with_its_key(self, kind, arrow, text):
+        store = Store({("a",): ("A", None), ("b",): ("B", text)})
+        store.columns = {"name": "string", "v": kind}
+        with pytest.raises(
+            RefusedRecordError, match=rf"\{{'k': 'b'\}} in store, column 'v', does not fit the type {re.escape(str(arrow))}"
+        ):
+            list(enricher(store, types=(pa.string(), arrow))([batch("c", "a", "b", "a")]))
+
     def test_of_versions_the_one_that_held_at_the_time_is_taken(self):
         draw = random.Random(3)
         for _ in range(2000):
@@ -168,6 +185,22 @@ class TestPostgres:
         ]  # fmt: skip
         assert [row["found"] for row in (first, second, third)] == ["found", "found", "missing"]
         assert {second[name] for name in types} == {third[name] for name in types} == {None}
+
+    def test_a_time_that_spark_does_not_have_is_named_with_column_and_key(self, database, make):
+        execute(
+            database,
+            "CREATE TABLE t (k text, day date, at timestamptz)",
+            "INSERT INTO t VALUES ('a', '2026-11-21', '2026-11-21 12:00+00'), ('b', 'infinity', null), ('c', '0044-03-15 BC', null), "
+            "('d', null, 'infinity'), ('e', null, '-infinity')",
+        )
+        made = enricher(make(columns={"day": "date", "at": "timestamp"}), types=(pa.date32(), pa.timestamp("us", "UTC")))
+        (rows,) = made([batch("a")])
+        assert [value.isoformat() for value in rows.to_pylist()[0].values() if isinstance(value, date)] == [
+            "2026-11-21", "2026-11-21T12:00:00+00:00",
+        ]  # fmt: skip
+        for key, column in [("b", "day"), ("c", "day"), ("d", "at"), ("e", "at")]:
+            with pytest.raises(RefusedRecordError, match=rf"\{{'k': '{key}'\}} in t\(k\):day,at, column '{column}'"):
+                list(made([batch("a", key)]))
 
     def test_history_has_its_times_and_infinity_is_none(self, database, make):
         execute(

@@ -204,19 +204,41 @@ class Enricher:
         if self.missing == "fail" and not all(found):
             key = keys[found.index(False)]
             raise RefusedRecordError(
-                f"{self.lookup.name} has no row for {dict(zip(self.by, key, strict=True))}, and missing='fail' was asked for. Add it, or choose another answer for "
+                f"{self.lookup.name} has no row for {self._told(key)}, and missing='fail' was asked for. Add it, or choose another answer for "
                 "missing keys (null, defaults=, drop, status=)."
             )
-        arrays = list(batch.columns)
-        for n, (name, reader) in enumerate(zip(self.lookup.columns, readers, strict=True)):
-            values = [self.defaults[n] if text is None else _read(text[n], reader) for text in texts]
-            arrays.append(_array(values, self.types[n], f"{self.lookup.name}, column {name!r}"))
+        arrays = [*batch.columns, *(self._column(n, keys, texts, reader) for n, reader in enumerate(readers))]
         names = [*batch.schema.names, *self.lookup.columns]
         if self.status is not None:
             arrays.append(pa.array([FOUND if each else MISSING for each in found], pa.string()))
             names.append(self.status)
         made = pa.RecordBatch.from_arrays(arrays, names=names)
         return made.filter(pa.array(found)) if self.missing == "drop" else made
+
+    def _column(
+        self, n: int, keys: Sequence[Key], texts: Sequence[tuple[Text, ...] | None], reader: Callable[[str], Any]
+    ) -> pa.Array:
+        try:
+            return _array([self.defaults[n] if text is None else _read(text[n], reader) for text in texts], self.types[n])
+        except _UNFIT:
+            # Whose it is isn't told by an error about the whole column: each value is tried alone.
+            for key, found in zip(keys, texts, strict=True):
+                text = None if found is None else found[n]
+                try:
+                    _array([_read(text, reader)], self.types[n])
+                except _UNFIT as error:
+                    raise RefusedRecordError(
+                        f"The value of {self._told(key)} in {self.lookup.name}, column {list(self.lookup.columns)[n]!r}, does not fit the type "
+                        f"{self.types[n]}: {text!r} ({error}). Correct it, or the type in columns=, or let a view give another value."
+                    ) from error
+            raise
+
+    def _told(self, key: Key) -> str:
+        return str(dict(zip(self.by, key, strict=True)))
+
+
+_UNFIT = (ValueError, ArithmeticError, TypeError)
+"""What readers and pyarrow raise for a text or a value that a type can't hold; pyarrow's own errors are of these kinds."""
 
 
 def _read(text: Text, reader: Callable[[str], Any]) -> Any:
@@ -289,17 +311,12 @@ def _micros_of(times: pa.Array) -> list[int | None]:
     return numbers
 
 
-def _array(values: list[Any], kind: pa.DataType, what: str) -> pa.Array:
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
-    try:
-        if pa.types.is_timestamp(kind):
-            return pa.array(values, pa.int64()).cast(kind)
-        return pa.array(values, kind)
-    except (pa.ArrowException, OverflowError) as error:
-        raise RefusedRecordError(
-            f"A value of {what} does not fit the type {kind}: {error}. Correct it, or the type in columns=."
-        ) from error
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).cast(kind)
+    return pa.array(values, kind)
 
 
 def _arrow_type(kind: DataType, name: str) -> pa.DataType:
@@ -395,5 +412,11 @@ def _checked_defaults(defaults: Mapping[str, Any], types: StructType, missing: s
         value = defaults.get(each.name)
         if value is not None and each.dataType.simpleString() == "timestamp":
             raise OptionError(f"defaults={{{each.name!r}: …}}: a TIMESTAMP has no default here; use coalesce() behind enrich.")
-        _array([value], _arrow_type(each.dataType, each.name), f"defaults, column {each.name!r}")
+        kind = _arrow_type(each.dataType, each.name)
+        try:
+            _array([value], kind)
+        except _UNFIT as error:
+            raise RefusedRecordError(
+                f"A value of defaults, column {each.name!r} does not fit the type {kind}: {error}. Correct it, or the type in columns=."
+            ) from error
     return tuple(defaults.get(name) for name in types.names)

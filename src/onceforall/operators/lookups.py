@@ -402,7 +402,11 @@ def _as_text(column: sql.Composable, kind: str) -> sql.Composed:
 
     reader = read_text(kind, "")
     if kind.strip().lower() == "timestamp":
-        return sql.SQL("((extract(epoch FROM {}::timestamptz) * 1000000)::bigint)::text").format(column)
+        # Infinity has no number: it comes as the word that it is, and whoever reads it can say whose it was.
+        return sql.SQL(
+            "CASE WHEN isfinite({0}::timestamptz) THEN (extract(epoch FROM {0}::timestamptz) * 1000000)::bigint::text "
+            "ELSE ({0}::timestamptz)::text END"
+        ).format(column)
     if reader is _READERS["binary"]:
         return sql.SQL("encode({}::bytea, 'hex')").format(column)
     if reader is _READERS["boolean"]:
