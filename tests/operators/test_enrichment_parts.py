@@ -14,6 +14,7 @@ import pytest
 
 from onceforall.errors import OptionError, RefusedRecordError, SchemaError, SinkCheckError, SinkUnavailableError
 from onceforall.operators import _pins as pins
+from onceforall.operators import enrichment
 from onceforall.operators.enrichment import Enricher, TimedCache, version_at
 from onceforall.operators.lookups import Lookup, PostgresLookup, Version
 
@@ -115,6 +116,16 @@ class TestRows:
         ):
             list(enricher(store, types=(pa.string(), arrow))([batch("c", "a", "b", "a")]))
 
+    def test_what_failed_a_batch_is_asked_for_again_when_it_is_run_again(self):
+        for before, after, missing in [({}, ("A", "1.50"), "fail"), ({("a",): ("A", "x")}, ("A", "1.50"), "null")]:
+            store = Store(dict(before))
+            made = enricher(store, missing=missing)
+            with pytest.raises(RefusedRecordError):
+                list(made([batch("a")]))
+            store.values["a",] = after
+            (rows,) = made([batch("a")])
+            assert rows.to_pydict()["price"] == [Decimal("1.50")]
+
     def test_of_versions_the_one_that_held_at_the_time_is_taken(self):
         draw = random.Random(3)
         for _ in range(2000):
@@ -142,6 +153,27 @@ def make(database):
     yield lookup
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def pinned(database, make, monkeypatch):
+    """Make functions for batches of a query whose lookups are pinned: ``pinned(missing, number)``."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        pins.create(connection, "pinned")
+
+    def enrich_batch(missing, number):
+        def of_this_batch(lookup, schema):
+            return pins.Pins(lookup, schema, "q", number)
+
+        made = enricher(make(columns={"v": "int"}), types=(pa.int32(),), defaults=(None,), missing=missing, pin_schema="pinned")
+
+        def run(batches):
+            monkeypatch.setattr(enrichment, "_pins_of_this_task", of_this_batch)
+            return made(batches)
+
+        return run
+
+    return enrich_batch
 
 
 def execute(url, *statements):
@@ -303,6 +335,55 @@ class TestPostgres:
 
         assert mine.settle([key], look_up_slowly) == {key: ("first",)}
         assert others.settle([key], None) == {key: ("first",)}
+
+    def test_a_batch_that_failed_for_what_it_looked_up_finds_what_was_mended(self, database, pinned):
+        execute(database, "CREATE TABLE t (k text, v text)", "INSERT INTO t VALUES ('a', '1'), ('b', '2')")
+        made = pinned("fail", 1)
+        with pytest.raises(RefusedRecordError, match=r"no row for \{'k': 'c'\}"):
+            list(made([batch("a"), batch("b", "c")]))
+        execute(database, "INSERT INTO t VALUES ('c', 'three')", "UPDATE t SET v = '10' WHERE k = 'a'")
+        with pytest.raises(RefusedRecordError, match=r"\{'k': 'c'\} in t\(k\):v, column 'v'"):
+            list(made([batch("a"), batch("b", "c")]))
+        execute(database, "UPDATE t SET v = '3' WHERE k = 'c'")
+        rows = [batch.to_pydict()["v"] for batch in made([batch("a"), batch("b", "c")])]
+        assert rows == [[1], [2, 3]]
+        execute(database, "UPDATE t SET v = '30' WHERE k = 'c'")
+        assert [batch.to_pydict()["v"] for batch in made([batch("a"), batch("b", "c")])] == rows
+
+    def test_of_what_is_pinned_only_what_no_replay_can_use_is_asked_for_again(self, database, pinned):
+        execute(database, "CREATE TABLE t (k text, v text)", "INSERT INTO t SELECT k, 9 FROM unnest('{a,b,c,d}'::text[]) k")
+        keys = [(key,) for key in "abcd"]
+        for number in (1, 2):
+            first = pins.Pins(PostgresLookup(database, "t", key="k", columns=["v"]), "pinned", "q", number)
+            assert first.settle(keys, lambda _: {("a",): ("1",), ("b",): ("one",), ("c",): (None,)})[("d",)] is None
+            first._lookup.close()
+        (rows,) = pinned("fail", 1)([batch("a", "b", "c", "d")])
+        assert rows.to_pydict()["v"] == [1, 9, None, 9]
+        (rows,) = pinned("null", 2)([batch("a", "b", "c", "d")])
+        assert rows.to_pydict()["v"] == [1, 9, None, None]
+        execute(database, "UPDATE t SET v = '8'")
+        (again,) = pinned("fail", 1)([batch("d", "c", "b", "a")])
+        assert again.to_pydict()["v"] == [9, None, 9, 1]
+
+    def test_a_pin_that_another_task_has_replaced_meanwhile_stays(self, database, make):
+        with psycopg.connect(database, autocommit=True) as connection:
+            pins.create(connection, "pinned")
+        mine, others = (pins.Pins(make("t", ["k"]), "pinned", "q", 1) for _ in range(2))
+        keys = [("k",), ("l",)]
+        assert others.settle(keys, lambda _: {}) == dict.fromkeys(keys)
+
+        def usable(found):
+            if None in found.values():
+                raise RefusedRecordError("missing")
+
+        def read_and_be_late(names):
+            found = read(names)
+            mine._read = read
+            assert others.settle(keys, lambda _: dict.fromkeys(keys, ("first",)), usable) == dict.fromkeys(keys, ("first",))
+            return found
+
+        read, mine._read = mine._read, read_and_be_late
+        assert mine.settle(keys, lambda _: dict.fromkeys(keys, ("second",)), usable) == dict.fromkeys(keys, ("first",))
 
     def test_no_secret_is_in_a_pickle_or_a_text(self, postgres, database):
         execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")

@@ -8,7 +8,7 @@ and there are three ways; docs/operators.md tells when which one is needed:
   would rebuild another state than the one that its output was made of.
 - ``as_of=``: the values that held at a row's time, from a table with history. The same at any time, as long as the past is not rewritten.
 - ``pin=True``: what a batch looked up is noted in PostgreSQL before it is used, and a replay uses that. Every way of running the batch again, on other
-  executors too, gives the same.
+  executors too, gives the same. What fails the batch is not noted: its replay asks again, and finds what was mended.
 """
 
 from __future__ import annotations
@@ -131,6 +131,10 @@ class TimedCache:
         while len(self._found) > self._keys:
             self._found.popitem(last=False)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._found.clear()
+
     def now(self) -> float:
         """Return the time by the cache's clock."""
         return self._clock()
@@ -164,21 +168,30 @@ class Enricher:
         pins = None if self.pin_schema is None else _pins_of_this_task(lookup, self.pin_schema)
         # For one task, whatever the cache's limits are: a key has one value in it.
         settled: dict[Key, tuple[Text, ...] | None] = {}
-        for batch in batches:
-            keys = list(zip(*(batch.column(name).to_pylist() for name in self.by), strict=True))
-            wanted = [key for key in dict.fromkeys(keys) if None not in key and lookup.takes(key)]
-            if pins is not None:
-                new = [key for key in wanted if key not in settled]
-                settled |= pins.settle(new, lambda asked: _latest(_looked_up(lookup, cache, asked)))
-                texts = [settled.get(key) for key in keys]
-            elif self.as_of is None:
-                values = _latest(_looked_up(lookup, cache, wanted))
-                texts = [values.get(key) for key in keys]
-            else:
-                history = _looked_up(lookup, cache, wanted)
-                times = _micros_of(batch.column(self.as_of))
-                texts = [version_at(history.get(key, ()), at) for key, at in zip(keys, times, strict=True)]
-            yield self._with_values(batch, keys, texts, readers)
+        try:
+            for batch in batches:
+                keys = list(zip(*(batch.column(name).to_pylist() for name in self.by), strict=True))
+                wanted = [key for key in dict.fromkeys(keys) if None not in key and lookup.takes(key)]
+                if pins is not None:
+                    new = [key for key in wanted if key not in settled]
+                    settled |= pins.settle(
+                        new,
+                        lambda asked: _latest(_looked_up(lookup, cache, asked)),
+                        lambda found: self._columns(list(found), list(found.values()), readers),
+                    )
+                    texts = [settled.get(key) for key in keys]
+                elif self.as_of is None:
+                    values = _latest(_looked_up(lookup, cache, wanted))
+                    texts = [values.get(key) for key in keys]
+                else:
+                    history = _looked_up(lookup, cache, wanted)
+                    times = _micros_of(batch.column(self.as_of))
+                    texts = [version_at(history.get(key, ()), at) for key, at in zip(keys, times, strict=True)]
+                yield self._with_values(batch, keys, texts, readers)
+        except RefusedRecordError:
+            # What is mended in the store counts from the next attempt on, which may be that of this same process.
+            cache.clear()
+            raise
         if pins is not None:
             pins.clean()
 
@@ -201,19 +214,24 @@ class Enricher:
         import pyarrow as pa
 
         found = [text is not None for text in texts]
-        if self.missing == "fail" and not all(found):
-            key = keys[found.index(False)]
-            raise RefusedRecordError(
-                f"{self.lookup.name} has no row for {self._told(key)}, and missing='fail' was asked for. Add it, or choose another answer for "
-                "missing keys (null, defaults=, drop, status=)."
-            )
-        arrays = [*batch.columns, *(self._column(n, keys, texts, reader) for n, reader in enumerate(readers))]
+        arrays = [*batch.columns, *self._columns(keys, texts, readers)]
         names = [*batch.schema.names, *self.lookup.columns]
         if self.status is not None:
             arrays.append(pa.array([FOUND if each else MISSING for each in found], pa.string()))
             names.append(self.status)
         made = pa.RecordBatch.from_arrays(arrays, names=names)
         return made.filter(pa.array(found)) if self.missing == "drop" else made
+
+    def _columns(
+        self, keys: Sequence[Key], texts: Sequence[tuple[Text, ...] | None], readers: Sequence[Callable[[str], Any]]
+    ) -> list[pa.Array]:
+        """Return the looked-up columns of rows with these keys, or raise ``RefusedRecordError`` for what can't become a row."""
+        if self.missing == "fail" and None in texts:
+            raise RefusedRecordError(
+                f"{self.lookup.name} has no row for {self._told(keys[texts.index(None)])}, and missing='fail' was asked for. Add it, or choose another "
+                "answer for missing keys (null, defaults=, drop, status=)."
+            )
+        return [self._column(n, keys, texts, reader) for n, reader in enumerate(readers)]
 
     def _column(
         self, n: int, keys: Sequence[Key], texts: Sequence[tuple[Text, ...] | None], reader: Callable[[str], Any]
