@@ -274,6 +274,32 @@ class TestPostgres:
         with pytest.raises(RefusedRecordError, match="boolean"):
             make("t", ["k", "n"], {"v": "boolean"}).fetch([rows[2]])
 
+    def test_keys_of_types_with_a_length_are_compared_whole(self, database, make):
+        execute(
+            database,
+            "CREATE DOMAIN code AS char(4)",
+            "CREATE TABLE t (k char(4), d code, b bit(3), w bit varying(3), s varchar(4), n numeric(4,2), v text)",
+            "INSERT INTO t SELECT k, k, b::bit(3), b::varbit, k, n, k FROM (VALUES ('ABCD', '101', 1.25), ('A', '100', 1.5), ('B ', '001', 2)) r(k, b, n)",
+        )
+
+        def fetched(column, *keys):
+            return {key: versions[0].values[0] for (key,), versions in make(key=column).fetch([(key,) for key in keys]).items()}
+
+        for column in ("k", "d"):
+            # Blanks at the end don't count for this type, however it is asked for: it has them for every text that is shorter.
+            assert fetched(column, "ABCD", "A", "A   ", "B", "AB", "ABCDE", " A", "", "X") == {
+                "ABCD": "ABCD",
+                "A": "A",
+                "A   ": "A",
+                "B": "B ",
+            }
+        assert fetched("s", "ABCD", "A", "A   ", "B", "B ") == {"ABCD": "ABCD", "A": "A", "B ": "B "}
+        assert fetched("b", "101", "100", "1", "1010", "no") == {"101": "ABCD", "100": "A"}
+        assert fetched("w", "101", "100", "1", "1010") == {"101": "ABCD", "100": "A"}
+        assert fetched("n", Decimal("1.25"), Decimal("1.50"), Decimal("1.3"), Decimal(2)) == {
+            Decimal("1.25"): "ABCD", Decimal("1.50"): "A", Decimal(2): "B ",
+        }  # fmt: skip
+
     def test_what_is_not_there_is_refused_at_start_with_its_name(self, database, make):
         execute(database, "CREATE TABLE t (k int, v text)")
         for lookup, words in [(make("nothing"), "nothing"), (make(columns={"w": "string"}), "w"), (make(key="x"), "x")]:

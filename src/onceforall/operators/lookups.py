@@ -303,8 +303,9 @@ class PostgresLookup(Lookup):
         keys = [sql.SQL("t.{}").format(_named(name)) for name in self._key]
         look = sql.SQL("SELECT {} FROM {} t LIMIT 0").format(sql.SQL(", ").join(keys), table)
         described = connection.execute(look, []).description or []
+        # -1, of no length: "character" (as NULL has it) would be a cast to character(1), and "bit" one to bit(1).
         names = connection.execute(
-            "SELECT format_type(oid::oid, NULL) FROM unnest(%s::bigint[]) WITH ORDINALITY u(oid, n) ORDER BY n",
+            "SELECT format_type(oid::oid, -1) FROM unnest(%s::bigint[]) WITH ORDINALITY u(oid, n) ORDER BY n",
             [[column.type_code for column in described]],
         ).fetchall()
         # The server's own names of its own types: text that comes from nobody else.
