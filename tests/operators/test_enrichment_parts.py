@@ -7,6 +7,7 @@ import threading
 import uuid
 from datetime import date
 from decimal import Decimal
+from urllib.parse import urlsplit
 
 import psycopg
 import pyarrow as pa
@@ -17,6 +18,7 @@ from onceforall.operators import _pins as pins
 from onceforall.operators import enrichment
 from onceforall.operators.enrichment import Enricher, TimedCache, version_at
 from onceforall.operators.lookups import Lookup, PostgresLookup, Version
+from support.relay import Relay
 
 
 class Clock:
@@ -153,6 +155,31 @@ def make(database):
     yield lookup
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def hanging(database, monkeypatch):
+    """A relay to the database, and lookups through it that wait for half a second."""
+
+    class Hanging:
+        def __init__(self, relay):
+            self.relay, self.made = relay, []
+
+        def lookup(self, key="k", retry_for_s=30):
+            address = f"{self.relay.url(database)}?connect_timeout=2"
+            self.made.append(
+                PostgresLookup(address, "t", key=key, columns={"v": "string"}, timeout_s=0.2, retry_for_s=retry_for_s)
+            )
+            return self.made[-1]
+
+    monkeypatch.setattr(PostgresLookup, "_SLACK_S", 0.3, raising=False)
+    monkeypatch.setattr(PostgresLookup, "_PATIENCE_AT_START_S", 0.5)
+    parts = urlsplit(database)
+    with Relay(parts.hostname, parts.port) as relay:
+        made = Hanging(relay)
+        yield made
+        for each in made.made:
+            each.close()
 
 
 @pytest.fixture
@@ -320,6 +347,47 @@ class TestPostgres:
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ofa-lookup' AND datname = current_database()",
         )
         assert lookup.fetch([(1,)]) == {(1,): [Version(("x",))]}
+
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("step", [b"set_config", b"parse_ident", b"LIMIT 0", b"format_type", b"WITH ORDINALITY w("])
+    def test_a_server_that_hangs_is_given_up_in_time_and_asked_again(self, database, hanging, step):
+        execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")
+        lookup = hanging.lookup()
+        hanging.relay.hang_at(step, connections=2)
+        assert lookup.fetch([(1,)]) == {(1,): [Version(("x",))]}
+        assert hanging.relay.hung == 2
+        lookup = hanging.lookup(retry_for_s=1)
+        hanging.relay.hang_at(step, connections=1000)
+        with pytest.raises(SinkUnavailableError, match=r"within 1 s: .* no answer within"):
+            lookup.fetch([(1,)])
+        with pytest.raises(SinkCheckError, match="can't be asked: .* no answer within"):
+            lookup.check(1)
+
+    @pytest.mark.timeout(60)
+    def test_a_server_that_takes_connections_and_says_nothing_is_given_up_in_time(self, database, hanging):
+        hanging.relay.hang_at(b"", connections=1000)
+        with pytest.raises(SinkUnavailableError, match=r"within 1e-05 s: .* timeout expired"):
+            hanging.lookup(retry_for_s=1e-5).fetch([(1,)])
+
+    @pytest.mark.timeout(60)
+    def test_a_server_that_begins_to_hang_under_a_connection_is_asked_by_another_one(self, database, hanging):
+        execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")
+        lookup = hanging.lookup(key=["k"])
+        with psycopg.connect(database, autocommit=True) as connection:
+            pins.create(connection, "pinned")
+        made = pins.Pins(lookup, "pinned", "q", 1)
+        assert lookup.fetch([(1,)])
+        hanging.relay.hang_at(b"WITH ORDINALITY w(", connections=1)
+        assert lookup.fetch([(1,)])
+        for number, step in enumerate([b"SELECT key, value", b"INSERT INTO", b"DELETE"]):
+            hanging.relay.hang_at(step, connections=1)
+            made.settle([(number,)], lambda keys: dict.fromkeys(keys, ("x",)))
+            made.clean()
+            pins.Pins(lookup, "pinned", "q", 20).clean()
+            assert hanging.relay.hung == 1
+        hanging.relay.hang_at(b"pg_namespace", connections=1)
+        with pytest.raises(SinkUnavailableError, match="no answer within timeout_s=0.2"):
+            enrichment._create_pins(lookup, "others")
 
     def test_of_many_tasks_that_pin_a_key_the_first_decides_for_all(self, database, make):
         with psycopg.connect(database, autocommit=True) as connection:

@@ -139,7 +139,7 @@ class Pins:
         table = sql.Identifier(self._schema.replace("%", "%%"), TABLE)  # the driver takes a single % for a parameter
 
         def action(connection: psycopg.Connection[Any]) -> list[Any]:
-            cursor = connection.execute(sql.SQL(statement).format(table), arguments)
+            cursor = self._lookup.execute(connection, sql.SQL(statement).format(table), arguments)
             return cursor.fetchall() if cursor.description else []
 
         rows: list[Any] = self._lookup.patiently(action)

@@ -364,7 +364,8 @@ def _create_pins(lookup: PostgresLookup, schema: str) -> None:
 
     with closing(lookup.connect(10.0)) as connection:
         try:
-            _pins.create(connection, schema)
+            with lookup.answering(connection):
+                _pins.create(connection, schema)
         except psycopg.Error as error:
             raise statement_error(error, f"Making the table {schema}.{_pins.TABLE}, which pin=True needs,") from error
 
