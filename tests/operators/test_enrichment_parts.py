@@ -118,6 +118,27 @@ class TestRows:
         ):
             list(enricher(store, types=(pa.string(), arrow))([batch("c", "a", "b", "a")]))
 
+    @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+    def test_a_string_that_is_no_utf_8_is_a_missing_key(self, kind):
+        texts = pa.array(
+            [b"a", b"\xff", None, b"a\xc3", b"b"], pa.large_binary() if pa.types.is_large_string(kind) else pa.binary()
+        )
+        column = pa.Array.from_buffers(kind, 5, texts.buffers())  # Spark checks no STRING that is cast from a BINARY
+        rows = pa.RecordBatch.from_arrays([column], ["k"])
+        store = Store(STORE)
+        (made,) = enricher(store, status="s")([rows])
+        assert made.column("s").to_pylist() == ["found", "missing", "missing", "missing", "found"]
+        assert made.column("name").to_pylist() == ["A", None, None, None, "B"]
+        assert made.column("k").equals(column)
+        assert store.asked == [[("a",), ("b",)]]
+        with pytest.raises(RefusedRecordError, match=r"no row for \{'k': b'\\xff'\}"):
+            list(enricher(Store(STORE), missing="fail")([rows]))
+
+    def test_a_binary_key_is_a_key_whatever_its_bytes_are(self):
+        rows = pa.RecordBatch.from_pydict({"k": pa.array([b"\xff", b"a"], pa.binary())})
+        (made,) = enricher(Store({(b"\xff",): ("A", None)}), status="s")([rows])
+        assert made.column("s").to_pylist() == ["found", "missing"]
+
     def test_what_failed_a_batch_is_asked_for_again_when_it_is_run_again(self):
         for before, after, missing in [({}, ("A", "1.50"), "fail"), ({("a",): ("A", "x")}, ("A", "1.50"), "null")]:
             store = Store(dict(before))

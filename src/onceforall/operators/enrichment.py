@@ -55,7 +55,7 @@ def enrich(
         frame: batch or streaming. A watermark on it is not seen behind this operator: call ``withWatermark`` behind it.
         lookup: where values come from.
         keys: the columns by which a row is looked up, in the order of the lookup's key: strings, whole numbers, decimals, booleans, dates, binaries.
-        missing: what becomes of a row whose key is not there, or null: ``"null"`` keeps it, with nulls (or `defaults`); ``"drop"`` leaves it out;
+        missing: what becomes of a row whose key is not there, null, or a STRING that is no UTF-8: ``"null"`` keeps it, with nulls (or `defaults`); ``"drop"`` leaves it out;
             ``"fail"`` fails the batch.
         defaults: values for the columns of a missing key, by name; the others are null.
         status: a name for one more column, ``found`` or ``missing``, by which missing rows go to a sink of their own:
@@ -170,8 +170,8 @@ class Enricher:
         settled: dict[Key, tuple[Text, ...] | None] = {}
         try:
             for batch in batches:
-                keys = list(zip(*(batch.column(name).to_pylist() for name in self.by), strict=True))
-                wanted = [key for key in dict.fromkeys(keys) if None not in key and lookup.takes(key)]
+                keys = list(zip(*(_key_parts(batch.column(name)) for name in self.by), strict=True))
+                wanted = [key for key in dict.fromkeys(keys) if _is_whole(key) and lookup.takes(key)]
                 if pins is not None:
                     new = [key for key in wanted if key not in settled]
                     settled |= pins.settle(
@@ -320,6 +320,35 @@ def _pins_of_this_task(lookup: Lookup, schema: str) -> Pins:
         )
     assert isinstance(lookup, PostgresLookup)
     return Pins(lookup, schema, query, int(batch))
+
+
+class _NoText(bytes):
+    """What a STRING has where it is no valid UTF-8, which Spark lets be: no store has such a key, and Python no text for it."""
+
+    __slots__ = ()
+
+
+def _key_parts(column: pa.Array) -> list[Any]:
+    """Return the values of a key's column: Python's for its type, None, or ``_NoText``."""
+    import pyarrow as pa
+
+    try:
+        parts: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        binary = pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()
+        parts = [None if part is None else _text(part) for part in column.cast(binary).to_pylist()]
+    return parts
+
+
+def _text(part: bytes) -> str | _NoText:
+    try:
+        return part.decode()
+    except UnicodeDecodeError:
+        return _NoText(part)
+
+
+def _is_whole(key: Key) -> bool:
+    return not any(part is None or isinstance(part, _NoText) for part in key)
 
 
 def _micros_of(times: pa.Array) -> list[int | None]:
