@@ -17,6 +17,7 @@ from onceforall.errors import OptionError, RefusedRecordError, SchemaError, Sink
 from onceforall.operators import _pins as pins
 from onceforall.operators import enrichment
 from onceforall.operators.enrichment import Enricher, TimedCache, version_at
+from onceforall.operators.identity import record_name
 from onceforall.operators.lookups import Lookup, PostgresLookup, Version
 from support.relay import Relay
 
@@ -479,6 +480,36 @@ class TestPostgres:
         execute(database, "UPDATE t SET v = '8'")
         (again,) = pinned("fail", 1)([batch("d", "c", "b", "a")])
         assert again.to_pydict()["v"] == [9, None, 9, 1]
+
+    def test_keys_of_any_length_are_pinned_and_short_ones_by_their_plain_names(self, database, make):
+        with psycopg.connect(database, autocommit=True) as connection:
+            pins.create(connection, "pinned")
+        draw, query = random.Random(5), str(uuid.uuid4())
+
+        def text(length):
+            return "".join(chr(draw.randrange(0x20, 0x7F)) for _ in range(length))
+
+        longest, longer = text(pins.LONGEST_NAME_BYTES - len("s1294:")), text(pins.LONGEST_NAME_BYTES - len("s1294:") + 1)
+        far = text(20_000)
+        plain = [("short",), ("#",), ("é",), (longest,)]
+        keys = [*plain, (longer,), (far,), (far[:-1] + "\t",)]
+        columns = [*(f"{draw.getrandbits(252):063x}" for _ in range(20)), "15 characters ."]
+        lookups = [make(), make(columns=columns), make(columns=[*columns, "x"])]
+        assert len(lookups[1].name) == pins.LONGEST_NAME_BYTES
+        for lookup in lookups:
+            values = {key: (f"{n} {lookup.name}",) for n, key in enumerate(keys)}
+            made = pins.Pins(lookup, "pinned", query, 1).settle(
+                keys, lambda asked, values=values: {key: values[key] for key in asked}
+            )
+            assert made == values
+            assert pins.Pins(lookup, "pinned", query, 1).settle(keys, None) == values
+        with psycopg.connect(database) as connection:
+            noted = connection.execute(
+                "SELECT lookup, key FROM pinned.lookups WHERE query_id = %s AND batch = 1", [query]
+            ).fetchall()
+        assert len(noted) == len(keys) * len(lookups)
+        assert {lookup for lookup, _ in noted if not lookup.startswith("#")} == {lookup.name for lookup in lookups[:2]}
+        assert {key for _, key in noted if not key.startswith("#")} == {record_name(key) for key in plain}
 
     def test_a_pin_that_another_task_has_replaced_meanwhile_stays(self, database, make):
         with psycopg.connect(database, autocommit=True) as connection:

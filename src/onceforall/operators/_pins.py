@@ -13,6 +13,7 @@ Spark's own log. Older ones are deleted, with a margin.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 Values: TypeAlias = "tuple[str | None, ...]"
 TABLE = "lookups"
 KEPT_BATCHES = 10
+LONGEST_NAME_BYTES = 1300
+"""Of a key or a lookup in the table's index: both together, with the query's id, have to fit in a third of a page of 8 KiB, less what the page needs."""
 _CLEANED_EVERY = 10
 
 
@@ -56,7 +59,7 @@ class Pins:
     def __init__(self, lookup: PostgresLookup, schema: str, query_id: str, batch: int) -> None:
         self._lookup = lookup
         self._schema = schema
-        self._of = [query_id, lookup.name, batch]
+        self._of = [query_id, _bounded(lookup.name), batch]
         self._batch = batch
 
     def settle(
@@ -75,7 +78,7 @@ class Pins:
         Raises:
             RefusedRecordError: of `check`, for what was looked up; nothing of it is pinned.
         """
-        names = {record_name(key): key for key in keys}
+        names = {_bounded(record_name(key)): key for key in keys}
         pinned = self._read(list(names))
         useless = self._useless(names, pinned, check)
         if useless:
@@ -148,3 +151,9 @@ class Pins:
 
 def _values(text: str | None) -> Values | None:
     return None if text is None else tuple(json.loads(text))
+
+
+def _bounded(name: str) -> str:
+    """Return the name, or for a long one a digest: no name of a key begins with ``#``, and no table as SQL writes it."""
+    plain = name.encode()
+    return name if len(plain) <= LONGEST_NAME_BYTES else f"#{hashlib.sha256(plain).hexdigest()}"
