@@ -6,7 +6,8 @@ and there are three ways; docs/operators.md tells when which one is needed:
 - *as it is now* (the default): a replay looks up again, and may find other values. Nobody ever saw those of an attempt that was not decided; but a decided
   batch whose transaction was lost can then be written again from kept rows only (``onceforall.redo=durable``), and a stateful operator behind this one
   would rebuild another state than the one that its output was made of.
-- ``as_of=``: the values that held at a row's time, from a table with history. The same at any time, as long as the past is not rewritten.
+- ``as_of=``: the values that held at a row's time, from a table with history. The same at any time, as long as the past is not rewritten and no row is
+  dated ahead of the clock: of its time, the table doesn't know all yet.
 - ``pin=True``: what a batch looked up is noted in PostgreSQL before it is used, and a replay uses that. Every way of running the batch again, on other
   executors too, gives the same. What fails the batch is not noted: its replay asks again, and finds what was mended.
 """
@@ -60,7 +61,8 @@ def enrich(
         defaults: values for the columns of a missing key, by name; the others are null.
         status: a name for one more column, ``found`` or ``missing``, by which missing rows go to a sink of their own:
             ``.to(sink, transform=lambda rows: rows.where("status = 'missing'"))``.
-        as_of: a TIMESTAMP column; the version that held at that time is taken. The lookup must have ``valid_from``. Rows without a time are missing.
+        as_of: a TIMESTAMP column; the version that held at that time is taken. The lookup must have ``valid_from``. Rows without a time are missing. A row
+            whose time is ahead of the clock may find another version on a replay: one that was added meanwhile and begins before that time.
         pin: note what a batch looked up, and use it on each replay; for streaming queries and ``PostgresLookup``, whose role may then create and
             write the table ``lookups`` in `pin_schema`. Two more round trips per Arrow batch, and a row per key and batch that lives for ten batches.
         pin_schema: of that table; made where it is missing.
