@@ -89,6 +89,30 @@ def test_a_decided_batch_that_is_written_again_has_the_values_that_were_decided(
     assert execute(job.url, seen)[4:] == [(5, "a", "new", "found"), (6, "a", "old" if way == "as_of" else "new", "found")]
 
 
+def test_a_key_that_is_missing_or_no_text_fails_a_pinned_batch_until_it_is_mended(job):
+    def enriched():
+        # As what is read from Kafka, nobody has looked at whether it is a text.
+        keyed = job.events.stream(2).withColumn("key", F.unhex("key").cast("string"))
+        return enrich(keyed, job.lookup(), "key", pin=True, missing=missing, status="found").drop("at")
+
+    job.events.add(row("61", 1), row("FF", 2), row("63", 3))
+    missing = "null"
+    job.runs.failing(job.writer(enriched().drop("key")), DECIDED)
+    job.rename()
+    job.runs.whole(job.writer(enriched().drop("key")))
+    seen = "SELECT n, name, found FROM out ORDER BY n"
+    assert execute(job.url, seen) == [(1, "old", "found"), (2, None, "missing"), (3, None, "missing")]
+
+    missing = "fail"
+    job.events.add(row("61", 4), row("64", 5))
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"has no row for \{'key': 'd'\}"):
+            job.runs.whole(job.writer(enriched().drop("key")))
+    execute(job.url, "INSERT INTO names VALUES ('d', 'added')")
+    job.runs.whole(job.writer(enriched().drop("key")))
+    assert execute(job.url, seen)[3:] == [(4, "new", "found"), (5, "added", "found")]
+
+
 def test_without_it_such_a_batch_is_in_doubt_unless_its_rows_are_kept(job):
     job.events.add(row("a", 1), row("b", 2))
     job.events.add(row("c", 3), row(None, 4))

@@ -2,10 +2,12 @@
 
 import pickle
 import random
+import re
 import threading
 import uuid
 from datetime import date
 from decimal import Decimal
+from urllib.parse import urlsplit
 
 import psycopg
 import pyarrow as pa
@@ -13,8 +15,11 @@ import pytest
 
 from onceforall.errors import OptionError, RefusedRecordError, SchemaError, SinkCheckError, SinkUnavailableError
 from onceforall.operators import _pins as pins
+from onceforall.operators import enrichment
 from onceforall.operators.enrichment import Enricher, TimedCache, version_at
+from onceforall.operators.identity import record_name
 from onceforall.operators.lookups import Lookup, PostgresLookup, Version
+from support.relay import Relay
 
 
 class Clock:
@@ -98,6 +103,53 @@ class TestRows:
         with pytest.raises(RefusedRecordError, match="store, column 'price'"):
             list(enricher(Store({("a",): ("A", "1.505")}))([batch("a")]))
 
+    @pytest.mark.parametrize(
+        ("kind", "arrow", "text"),
+        [
+            ("date", pa.date32(), "infinity"), ("date", pa.date32(), "0044-03-15 BC"), ("date", pa.date32(), "10000-01-01"),
+            ("timestamp", pa.timestamp("us", "UTC"), "-infinity"), ("bigint", pa.int64(), "1.5"), ("tinyint", pa.int8(), "128"),
+            ("bigint", pa.int64(), str(2**63)), ("decimal(10,2)", pa.decimal128(10, 2), "NaN"), ("decimal(10,2)", pa.decimal128(10, 2), "x"),
+        ],
+    )  # fmt: skip
+    def test_a_text_that_cannot_be_read_is_named_with_its_key(self, kind, arrow, text):
+        store = Store({("a",): ("A", None), ("b",): ("B", text)})
+        store.columns = {"name": "string", "v": kind}
+        with pytest.raises(
+            RefusedRecordError, match=rf"\{{'k': 'b'\}} in store, column 'v', does not fit the type {re.escape(str(arrow))}"
+        ):
+            list(enricher(store, types=(pa.string(), arrow))([batch("c", "a", "b", "a")]))
+
+    @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+    def test_a_string_that_is_no_utf_8_is_a_missing_key(self, kind):
+        texts = pa.array(
+            [b"a", b"\xff", None, b"a\xc3", b"b"], pa.large_binary() if pa.types.is_large_string(kind) else pa.binary()
+        )
+        column = pa.Array.from_buffers(kind, 5, texts.buffers())  # Spark checks no STRING that is cast from a BINARY
+        rows = pa.RecordBatch.from_arrays([column], ["k"])
+        store = Store(STORE)
+        (made,) = enricher(store, status="s")([rows])
+        assert made.column("s").to_pylist() == ["found", "missing", "missing", "missing", "found"]
+        assert made.column("name").to_pylist() == ["A", None, None, None, "B"]
+        assert made.column("k").equals(column)
+        assert store.asked == [[("a",), ("b",)]]
+        with pytest.raises(RefusedRecordError, match=r"no row for \{'k': b'\\xff'\}"):
+            list(enricher(Store(STORE), missing="fail")([rows]))
+
+    def test_a_binary_key_is_a_key_whatever_its_bytes_are(self):
+        rows = pa.RecordBatch.from_pydict({"k": pa.array([b"\xff", b"a"], pa.binary())})
+        (made,) = enricher(Store({(b"\xff",): ("A", None)}), status="s")([rows])
+        assert made.column("s").to_pylist() == ["found", "missing"]
+
+    def test_what_failed_a_batch_is_asked_for_again_when_it_is_run_again(self):
+        for before, after, missing in [({}, ("A", "1.50"), "fail"), ({("a",): ("A", "x")}, ("A", "1.50"), "null")]:
+            store = Store(dict(before))
+            made = enricher(store, missing=missing)
+            with pytest.raises(RefusedRecordError):
+                list(made([batch("a")]))
+            store.values["a",] = after
+            (rows,) = made([batch("a")])
+            assert rows.to_pydict()["price"] == [Decimal("1.50")]
+
     def test_of_versions_the_one_that_held_at_the_time_is_taken(self):
         draw = random.Random(3)
         for _ in range(2000):
@@ -125,6 +177,52 @@ def make(database):
     yield lookup
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def hanging(database, monkeypatch):
+    """A relay to the database, and lookups through it that wait for half a second."""
+
+    class Hanging:
+        def __init__(self, relay):
+            self.relay, self.made = relay, []
+
+        def lookup(self, key="k", retry_for_s=30):
+            address = f"{self.relay.url(database)}?connect_timeout=2"
+            self.made.append(
+                PostgresLookup(address, "t", key=key, columns={"v": "string"}, timeout_s=0.2, retry_for_s=retry_for_s)
+            )
+            return self.made[-1]
+
+    monkeypatch.setattr(PostgresLookup, "_SLACK_S", 0.3, raising=False)
+    monkeypatch.setattr(PostgresLookup, "_PATIENCE_AT_START_S", 0.5)
+    parts = urlsplit(database)
+    with Relay(parts.hostname, parts.port) as relay:
+        made = Hanging(relay)
+        yield made
+        for each in made.made:
+            each.close()
+
+
+@pytest.fixture
+def pinned(database, make, monkeypatch):
+    """Make functions for batches of a query whose lookups are pinned: ``pinned(missing, number)``."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        pins.create(connection, "pinned")
+
+    def enrich_batch(missing, number):
+        def of_this_batch(lookup, schema):
+            return pins.Pins(lookup, schema, "q", number)
+
+        made = enricher(make(columns={"v": "int"}), types=(pa.int32(),), defaults=(None,), missing=missing, pin_schema="pinned")
+
+        def run(batches):
+            monkeypatch.setattr(enrichment, "_pins_of_this_task", of_this_batch)
+            return made(batches)
+
+        return run
+
+    return enrich_batch
 
 
 def execute(url, *statements):
@@ -169,6 +267,22 @@ class TestPostgres:
         assert [row["found"] for row in (first, second, third)] == ["found", "found", "missing"]
         assert {second[name] for name in types} == {third[name] for name in types} == {None}
 
+    def test_a_time_that_spark_does_not_have_is_named_with_column_and_key(self, database, make):
+        execute(
+            database,
+            "CREATE TABLE t (k text, day date, at timestamptz)",
+            "INSERT INTO t VALUES ('a', '2026-11-21', '2026-11-21 12:00+00'), ('b', 'infinity', null), ('c', '0044-03-15 BC', null), "
+            "('d', null, 'infinity'), ('e', null, '-infinity')",
+        )
+        made = enricher(make(columns={"day": "date", "at": "timestamp"}), types=(pa.date32(), pa.timestamp("us", "UTC")))
+        (rows,) = made([batch("a")])
+        assert [value.isoformat() for value in rows.to_pylist()[0].values() if isinstance(value, date)] == [
+            "2026-11-21", "2026-11-21T12:00:00+00:00",
+        ]  # fmt: skip
+        for key, column in [("b", "day"), ("c", "day"), ("d", "at"), ("e", "at")]:
+            with pytest.raises(RefusedRecordError, match=rf"\{{'k': '{key}'\}} in t\(k\):day,at, column '{column}'"):
+                list(made([batch("a", key)]))
+
     def test_history_has_its_times_and_infinity_is_none(self, database, make):
         execute(
             database,
@@ -209,6 +323,32 @@ class TestPostgres:
         with pytest.raises(RefusedRecordError, match="boolean"):
             make("t", ["k", "n"], {"v": "boolean"}).fetch([rows[2]])
 
+    def test_keys_of_types_with_a_length_are_compared_whole(self, database, make):
+        execute(
+            database,
+            "CREATE DOMAIN code AS char(4)",
+            "CREATE TABLE t (k char(4), d code, b bit(3), w bit varying(3), s varchar(4), n numeric(4,2), v text)",
+            "INSERT INTO t SELECT k, k, b::bit(3), b::varbit, k, n, k FROM (VALUES ('ABCD', '101', 1.25), ('A', '100', 1.5), ('B ', '001', 2)) r(k, b, n)",
+        )
+
+        def fetched(column, *keys):
+            return {key: versions[0].values[0] for (key,), versions in make(key=column).fetch([(key,) for key in keys]).items()}
+
+        for column in ("k", "d"):
+            # Blanks at the end don't count for this type, however it is asked for: it has them for every text that is shorter.
+            assert fetched(column, "ABCD", "A", "A   ", "B", "AB", "ABCDE", " A", "", "X") == {
+                "ABCD": "ABCD",
+                "A": "A",
+                "A   ": "A",
+                "B": "B ",
+            }
+        assert fetched("s", "ABCD", "A", "A   ", "B", "B ") == {"ABCD": "ABCD", "A": "A", "B ": "B "}
+        assert fetched("b", "101", "100", "1", "1010", "no") == {"101": "ABCD", "100": "A"}
+        assert fetched("w", "101", "100", "1", "1010") == {"101": "ABCD", "100": "A"}
+        assert fetched("n", Decimal("1.25"), Decimal("1.50"), Decimal("1.3"), Decimal(2)) == {
+            Decimal("1.25"): "ABCD", Decimal("1.50"): "A", Decimal(2): "B ",
+        }  # fmt: skip
+
     def test_what_is_not_there_is_refused_at_start_with_its_name(self, database, make):
         execute(database, "CREATE TABLE t (k int, v text)")
         for lookup, words in [(make("nothing"), "nothing"), (make(columns={"w": "string"}), "w"), (make(key="x"), "x")]:
@@ -229,6 +369,47 @@ class TestPostgres:
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ofa-lookup' AND datname = current_database()",
         )
         assert lookup.fetch([(1,)]) == {(1,): [Version(("x",))]}
+
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("step", [b"set_config", b"parse_ident", b"LIMIT 0", b"format_type", b"WITH ORDINALITY w("])
+    def test_a_server_that_hangs_is_given_up_in_time_and_asked_again(self, database, hanging, step):
+        execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")
+        lookup = hanging.lookup()
+        hanging.relay.hang_at(step, connections=2)
+        assert lookup.fetch([(1,)]) == {(1,): [Version(("x",))]}
+        assert hanging.relay.hung == 2
+        lookup = hanging.lookup(retry_for_s=1)
+        hanging.relay.hang_at(step, connections=1000)
+        with pytest.raises(SinkUnavailableError, match=r"within 1 s: .* no answer within"):
+            lookup.fetch([(1,)])
+        with pytest.raises(SinkCheckError, match="can't be asked: .* no answer within"):
+            lookup.check(1)
+
+    @pytest.mark.timeout(60)
+    def test_a_server_that_takes_connections_and_says_nothing_is_given_up_in_time(self, database, hanging):
+        hanging.relay.hang_at(b"", connections=1000)
+        with pytest.raises(SinkUnavailableError, match=r"within 1e-05 s: .* timeout expired"):
+            hanging.lookup(retry_for_s=1e-5).fetch([(1,)])
+
+    @pytest.mark.timeout(60)
+    def test_a_server_that_begins_to_hang_under_a_connection_is_asked_by_another_one(self, database, hanging):
+        execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")
+        lookup = hanging.lookup(key=["k"])
+        with psycopg.connect(database, autocommit=True) as connection:
+            pins.create(connection, "pinned")
+        made = pins.Pins(lookup, "pinned", "q", 1)
+        assert lookup.fetch([(1,)])
+        hanging.relay.hang_at(b"WITH ORDINALITY w(", connections=1)
+        assert lookup.fetch([(1,)])
+        for number, step in enumerate([b"SELECT key, value", b"INSERT INTO", b"DELETE"]):
+            hanging.relay.hang_at(step, connections=1)
+            made.settle([(number,)], lambda keys: dict.fromkeys(keys, ("x",)))
+            made.clean()
+            pins.Pins(lookup, "pinned", "q", 20).clean()
+            assert hanging.relay.hung == 1
+        hanging.relay.hang_at(b"pg_namespace", connections=1)
+        with pytest.raises(SinkUnavailableError, match="no answer within timeout_s=0.2"):
+            enrichment._create_pins(lookup, "others")
 
     def test_of_many_tasks_that_pin_a_key_the_first_decides_for_all(self, database, make):
         with psycopg.connect(database, autocommit=True) as connection:
@@ -270,6 +451,85 @@ class TestPostgres:
 
         assert mine.settle([key], look_up_slowly) == {key: ("first",)}
         assert others.settle([key], None) == {key: ("first",)}
+
+    def test_a_batch_that_failed_for_what_it_looked_up_finds_what_was_mended(self, database, pinned):
+        execute(database, "CREATE TABLE t (k text, v text)", "INSERT INTO t VALUES ('a', '1'), ('b', '2')")
+        made = pinned("fail", 1)
+        with pytest.raises(RefusedRecordError, match=r"no row for \{'k': 'c'\}"):
+            list(made([batch("a"), batch("b", "c")]))
+        execute(database, "INSERT INTO t VALUES ('c', 'three')", "UPDATE t SET v = '10' WHERE k = 'a'")
+        with pytest.raises(RefusedRecordError, match=r"\{'k': 'c'\} in t\(k\):v, column 'v'"):
+            list(made([batch("a"), batch("b", "c")]))
+        execute(database, "UPDATE t SET v = '3' WHERE k = 'c'")
+        rows = [batch.to_pydict()["v"] for batch in made([batch("a"), batch("b", "c")])]
+        assert rows == [[1], [2, 3]]
+        execute(database, "UPDATE t SET v = '30' WHERE k = 'c'")
+        assert [batch.to_pydict()["v"] for batch in made([batch("a"), batch("b", "c")])] == rows
+
+    def test_of_what_is_pinned_only_what_no_replay_can_use_is_asked_for_again(self, database, pinned):
+        execute(database, "CREATE TABLE t (k text, v text)", "INSERT INTO t SELECT k, 9 FROM unnest('{a,b,c,d}'::text[]) k")
+        keys = [(key,) for key in "abcd"]
+        for number in (1, 2):
+            first = pins.Pins(PostgresLookup(database, "t", key="k", columns=["v"]), "pinned", "q", number)
+            assert first.settle(keys, lambda _: {("a",): ("1",), ("b",): ("one",), ("c",): (None,)})[("d",)] is None
+            first._lookup.close()
+        (rows,) = pinned("fail", 1)([batch("a", "b", "c", "d")])
+        assert rows.to_pydict()["v"] == [1, 9, None, 9]
+        (rows,) = pinned("null", 2)([batch("a", "b", "c", "d")])
+        assert rows.to_pydict()["v"] == [1, 9, None, None]
+        execute(database, "UPDATE t SET v = '8'")
+        (again,) = pinned("fail", 1)([batch("d", "c", "b", "a")])
+        assert again.to_pydict()["v"] == [9, None, 9, 1]
+
+    def test_keys_of_any_length_are_pinned_and_short_ones_by_their_plain_names(self, database, make):
+        with psycopg.connect(database, autocommit=True) as connection:
+            pins.create(connection, "pinned")
+        draw, query = random.Random(5), str(uuid.uuid4())
+
+        def text(length):
+            return "".join(chr(draw.randrange(0x20, 0x7F)) for _ in range(length))
+
+        longest, longer = text(pins.LONGEST_NAME_BYTES - len("s1294:")), text(pins.LONGEST_NAME_BYTES - len("s1294:") + 1)
+        far = text(20_000)
+        plain = [("short",), ("#",), ("é",), (longest,)]
+        keys = [*plain, (longer,), (far,), (far[:-1] + "\t",)]
+        columns = [*(f"{draw.getrandbits(252):063x}" for _ in range(20)), "15 characters ."]
+        lookups = [make(), make(columns=columns), make(columns=[*columns, "x"])]
+        assert len(lookups[1].name) == pins.LONGEST_NAME_BYTES
+        for lookup in lookups:
+            values = {key: (f"{n} {lookup.name}",) for n, key in enumerate(keys)}
+            made = pins.Pins(lookup, "pinned", query, 1).settle(
+                keys, lambda asked, values=values: {key: values[key] for key in asked}
+            )
+            assert made == values
+            assert pins.Pins(lookup, "pinned", query, 1).settle(keys, None) == values
+        with psycopg.connect(database) as connection:
+            noted = connection.execute(
+                "SELECT lookup, key FROM pinned.lookups WHERE query_id = %s AND batch = 1", [query]
+            ).fetchall()
+        assert len(noted) == len(keys) * len(lookups)
+        assert {lookup for lookup, _ in noted if not lookup.startswith("#")} == {lookup.name for lookup in lookups[:2]}
+        assert {key for _, key in noted if not key.startswith("#")} == {record_name(key) for key in plain}
+
+    def test_a_pin_that_another_task_has_replaced_meanwhile_stays(self, database, make):
+        with psycopg.connect(database, autocommit=True) as connection:
+            pins.create(connection, "pinned")
+        mine, others = (pins.Pins(make("t", ["k"]), "pinned", "q", 1) for _ in range(2))
+        keys = [("k",), ("l",)]
+        assert others.settle(keys, lambda _: {}) == dict.fromkeys(keys)
+
+        def usable(found):
+            if None in found.values():
+                raise RefusedRecordError("missing")
+
+        def read_and_be_late(names):
+            found = read(names)
+            mine._read = read
+            assert others.settle(keys, lambda _: dict.fromkeys(keys, ("first",)), usable) == dict.fromkeys(keys, ("first",))
+            return found
+
+        read, mine._read = mine._read, read_and_be_late
+        assert mine.settle(keys, lambda _: dict.fromkeys(keys, ("second",)), usable) == dict.fromkeys(keys, ("first",))
 
     def test_no_secret_is_in_a_pickle_or_a_text(self, postgres, database):
         execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")

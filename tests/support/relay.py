@@ -1,4 +1,4 @@
-"""A TCP relay in front of a server, which can be told to lose the server's answers."""
+"""A TCP relay in front of a server, which can be told to lose the server's answers, or to hang."""
 
 import select
 import socket
@@ -7,14 +7,19 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 class Relay:
-    """Listens on a port of its own; ``lose_answers`` lets requests through, drops what the server says, and then cuts the connection."""
+    """Listens on a port of its own.
+
+    ``lose_answers`` lets requests through, drops what the server says, and then cuts the connection. ``hang_at`` leaves the next connections
+    open and without another answer as soon as they send these bytes: a server that is frozen.
+    """
 
     def __init__(self, host, port):
         self._server = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._losing = threading.Event()
-        self.lost = 0
+        self._hang_at, self._to_hang = b"", 0
+        self.lost = self.hung = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self):
@@ -32,8 +37,12 @@ class Relay:
     def lose_answers(self):
         self._losing.set()
 
+    def hang_at(self, words, connections):
+        self._hang_at, self._to_hang, self.hung = words, connections, 0
+
     def work_again(self):
         self._losing.clear()
+        self._to_hang = 0
 
     def _accept(self):
         while True:
@@ -45,6 +54,7 @@ class Relay:
 
     def _serve(self, client):
         with client, socket.create_connection(self._server) as server:
+            hangs = False
             while True:
                 for readable in select.select([client, server], [], [])[0]:
                     try:
@@ -56,4 +66,9 @@ class Relay:
                     if readable is server and self._losing.is_set():
                         self.lost += 1
                         return
+                    if readable is client and not hangs and self.hung < self._to_hang and self._hang_at in data:
+                        self.hung += 1
+                        hangs = True
+                    if hangs:
+                        continue
                     (server if readable is client else client).sendall(data)

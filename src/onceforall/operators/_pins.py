@@ -3,25 +3,34 @@
 One row per (query, lookup, batch, key). It is written by ``INSERT … ON CONFLICT DO NOTHING`` and then read back, each in a transaction of its own, so of all
 tasks and attempts that look a key up in a batch, the first one decides, and all of them go on with its value. That a key was missing is noted, too.
 
+What no row can be made of (a missing key where that fails the batch, a value that its type can't hold) is not noted: no attempt ever went on with it, and each replay
+would fail for it again, whatever was mended meanwhile. Where such a pin is there, because missing keys or types were treated otherwise before the restart, it is
+deleted and the key asked for again.
+
 A batch's pins are needed as long as it may be run again: until the next one has begun, for that begins when this one is complete in all sinks and in
 Spark's own log. Older ones are deleted, with a margin.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from onceforall.errors import RefusedRecordError
 from onceforall.operators.identity import record_name
 
 if TYPE_CHECKING:
     import psycopg
 
-    from onceforall.operators.lookups import Key, PostgresLookup, Text
+    from onceforall.operators.lookups import Key, PostgresLookup
 
+Values: TypeAlias = "tuple[str | None, ...]"
 TABLE = "lookups"
 KEPT_BATCHES = 10
+LONGEST_NAME_BYTES = 1300
+"""Of a key or a lookup in the table's index: both together, with the query's id, have to fit in a third of a page of 8 KiB, less what the page needs."""
 _CLEANED_EVERY = 10
 
 
@@ -50,25 +59,52 @@ class Pins:
     def __init__(self, lookup: PostgresLookup, schema: str, query_id: str, batch: int) -> None:
         self._lookup = lookup
         self._schema = schema
-        self._of = [query_id, lookup.name, batch]
+        self._of = [query_id, _bounded(lookup.name), batch]
         self._batch = batch
 
-    def settle(self, keys: Sequence[Key], looked_up: Any) -> Mapping[Key, tuple[Text, ...] | None]:
+    def settle(
+        self,
+        keys: Sequence[Key],
+        looked_up: Callable[[Sequence[Key]], Mapping[Key, Values]],
+        check: Callable[[Mapping[Key, Values | None]], object] = lambda _: None,
+    ) -> Mapping[Key, Values | None]:
         """Return the batch's values of these keys, as texts; None for one that was missing.
 
         Args:
             keys: distinct, without nulls.
             looked_up: a function that looks keys up, for those that nobody has pinned yet.
+            check: a function that raises ``RefusedRecordError`` for values (None: missing) of which no row can be made.
+
+        Raises:
+            RefusedRecordError: of `check`, for what was looked up; nothing of it is pinned.
         """
-        names = {record_name(key): key for key in keys}
+        names = {_bounded(record_name(key)): key for key in keys}
         pinned = self._read(list(names))
-        new = sorted(names.keys() - pinned.keys())
+        useless = self._useless(names, pinned, check)
+        if useless:
+            self._delete(useless)
+        new = sorted(names.keys() - (pinned.keys() - useless.keys()))
         if new:
             found = looked_up([names[name] for name in new])
-            values = [None if names[name] not in found else json.dumps(found[names[name]]) for name in new]
-            self._insert(new, values)
+            check({names[name]: found.get(names[name]) for name in new})
+            self._insert(new, [None if names[name] not in found else json.dumps(found[names[name]]) for name in new])
             pinned |= self._read(new)
-        return {names[name]: None if value is None else tuple(json.loads(value)) for name, value in pinned.items()}
+        return {names[name]: _values(text) for name, text in pinned.items()}
+
+    @staticmethod
+    def _useless(
+        names: Mapping[str, Key], pinned: Mapping[str, str | None], check: Callable[[Mapping[Key, Values | None]], object]
+    ) -> dict[str, str | None]:
+        """Return those of the pins that `check` refuses."""
+
+        def passes(some: Mapping[str, str | None]) -> bool:
+            try:
+                check({names[name]: _values(text) for name, text in some.items()})
+            except RefusedRecordError:
+                return False
+            return True
+
+        return {} if passes(pinned) else {name: text for name, text in pinned.items() if not passes({name: text})}
 
     def clean(self) -> None:
         """Delete, now and then, what no replay can need."""
@@ -91,14 +127,33 @@ class Pins:
             [*self._of, names, values],
         )
 
+    def _delete(self, pins: Mapping[str, str | None]) -> None:
+        """Delete pins, unless another task has put others in their place."""
+        # Each alone: there are few, tasks that delete several at once could wait for each other, and locking them in one order takes a right more.
+        for name, text in pins.items():
+            self._execute(
+                "DELETE FROM {} WHERE query_id = %s AND lookup = %s AND batch = %s AND key = %s AND value IS NOT DISTINCT FROM %s",
+                [*self._of, name, text],
+            )
+
     def _execute(self, statement: str, arguments: list[Any]) -> list[Any]:
         from psycopg import sql
 
         table = sql.Identifier(self._schema.replace("%", "%%"), TABLE)  # the driver takes a single % for a parameter
 
         def action(connection: psycopg.Connection[Any]) -> list[Any]:
-            cursor = connection.execute(sql.SQL(statement).format(table), arguments)
+            cursor = self._lookup.execute(connection, sql.SQL(statement).format(table), arguments)
             return cursor.fetchall() if cursor.description else []
 
         rows: list[Any] = self._lookup.patiently(action)
         return rows
+
+
+def _values(text: str | None) -> Values | None:
+    return None if text is None else tuple(json.loads(text))
+
+
+def _bounded(name: str) -> str:
+    """Return the name, or for a long one a digest: no name of a key begins with ``#``, and no table as SQL writes it."""
+    plain = name.encode()
+    return name if len(plain) <= LONGEST_NAME_BYTES else f"#{hashlib.sha256(plain).hexdigest()}"

@@ -6,9 +6,10 @@ and there are three ways; docs/operators.md tells when which one is needed:
 - *as it is now* (the default): a replay looks up again, and may find other values. Nobody ever saw those of an attempt that was not decided; but a decided
   batch whose transaction was lost can then be written again from kept rows only (``onceforall.redo=durable``), and a stateful operator behind this one
   would rebuild another state than the one that its output was made of.
-- ``as_of=``: the values that held at a row's time, from a table with history. The same at any time, as long as the past is not rewritten.
+- ``as_of=``: the values that held at a row's time, from a table with history. The same at any time, as long as the past is not rewritten and no row is
+  dated ahead of the clock: of its time, the table doesn't know all yet.
 - ``pin=True``: what a batch looked up is noted in PostgreSQL before it is used, and a replay uses that. Every way of running the batch again, on other
-  executors too, gives the same.
+  executors too, gives the same. What fails the batch is not noted: its replay asks again, and finds what was mended.
 """
 
 from __future__ import annotations
@@ -55,12 +56,13 @@ def enrich(
         frame: batch or streaming. A watermark on it is not seen behind this operator: call ``withWatermark`` behind it.
         lookup: where values come from.
         keys: the columns by which a row is looked up, in the order of the lookup's key: strings, whole numbers, decimals, booleans, dates, binaries.
-        missing: what becomes of a row whose key is not there, or null: ``"null"`` keeps it, with nulls (or `defaults`); ``"drop"`` leaves it out;
+        missing: what becomes of a row whose key is not there, null, or a STRING that is no UTF-8: ``"null"`` keeps it, with nulls (or `defaults`); ``"drop"`` leaves it out;
             ``"fail"`` fails the batch.
         defaults: values for the columns of a missing key, by name; the others are null.
         status: a name for one more column, ``found`` or ``missing``, by which missing rows go to a sink of their own:
             ``.to(sink, transform=lambda rows: rows.where("status = 'missing'"))``.
-        as_of: a TIMESTAMP column; the version that held at that time is taken. The lookup must have ``valid_from``. Rows without a time are missing.
+        as_of: a TIMESTAMP column; the version that held at that time is taken. The lookup must have ``valid_from``. Rows without a time are missing. A row
+            whose time is ahead of the clock may find another version on a replay: one that was added meanwhile and begins before that time.
         pin: note what a batch looked up, and use it on each replay; for streaming queries and ``PostgresLookup``, whose role may then create and
             write the table ``lookups`` in `pin_schema`. Two more round trips per Arrow batch, and a row per key and batch that lives for ten batches.
         pin_schema: of that table; made where it is missing.
@@ -131,6 +133,10 @@ class TimedCache:
         while len(self._found) > self._keys:
             self._found.popitem(last=False)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._found.clear()
+
     def now(self) -> float:
         """Return the time by the cache's clock."""
         return self._clock()
@@ -164,21 +170,30 @@ class Enricher:
         pins = None if self.pin_schema is None else _pins_of_this_task(lookup, self.pin_schema)
         # For one task, whatever the cache's limits are: a key has one value in it.
         settled: dict[Key, tuple[Text, ...] | None] = {}
-        for batch in batches:
-            keys = list(zip(*(batch.column(name).to_pylist() for name in self.by), strict=True))
-            wanted = [key for key in dict.fromkeys(keys) if None not in key and lookup.takes(key)]
-            if pins is not None:
-                new = [key for key in wanted if key not in settled]
-                settled |= pins.settle(new, lambda asked: _latest(_looked_up(lookup, cache, asked)))
-                texts = [settled.get(key) for key in keys]
-            elif self.as_of is None:
-                values = _latest(_looked_up(lookup, cache, wanted))
-                texts = [values.get(key) for key in keys]
-            else:
-                history = _looked_up(lookup, cache, wanted)
-                times = _micros_of(batch.column(self.as_of))
-                texts = [version_at(history.get(key, ()), at) for key, at in zip(keys, times, strict=True)]
-            yield self._with_values(batch, keys, texts, readers)
+        try:
+            for batch in batches:
+                keys = list(zip(*(_key_parts(batch.column(name)) for name in self.by), strict=True))
+                wanted = [key for key in dict.fromkeys(keys) if _is_whole(key) and lookup.takes(key)]
+                if pins is not None:
+                    new = [key for key in wanted if key not in settled]
+                    settled |= pins.settle(
+                        new,
+                        lambda asked: _latest(_looked_up(lookup, cache, asked)),
+                        lambda found: self._columns(list(found), list(found.values()), readers),
+                    )
+                    texts = [settled.get(key) for key in keys]
+                elif self.as_of is None:
+                    values = _latest(_looked_up(lookup, cache, wanted))
+                    texts = [values.get(key) for key in keys]
+                else:
+                    history = _looked_up(lookup, cache, wanted)
+                    times = _micros_of(batch.column(self.as_of))
+                    texts = [version_at(history.get(key, ()), at) for key, at in zip(keys, times, strict=True)]
+                yield self._with_values(batch, keys, texts, readers)
+        except RefusedRecordError:
+            # What is mended in the store counts from the next attempt on, which may be that of this same process.
+            cache.clear()
+            raise
         if pins is not None:
             pins.clean()
 
@@ -201,22 +216,49 @@ class Enricher:
         import pyarrow as pa
 
         found = [text is not None for text in texts]
-        if self.missing == "fail" and not all(found):
-            key = keys[found.index(False)]
-            raise RefusedRecordError(
-                f"{self.lookup.name} has no row for {dict(zip(self.by, key, strict=True))}, and missing='fail' was asked for. Add it, or choose another answer for "
-                "missing keys (null, defaults=, drop, status=)."
-            )
-        arrays = list(batch.columns)
-        for n, (name, reader) in enumerate(zip(self.lookup.columns, readers, strict=True)):
-            values = [self.defaults[n] if text is None else _read(text[n], reader) for text in texts]
-            arrays.append(_array(values, self.types[n], f"{self.lookup.name}, column {name!r}"))
+        arrays = [*batch.columns, *self._columns(keys, texts, readers)]
         names = [*batch.schema.names, *self.lookup.columns]
         if self.status is not None:
             arrays.append(pa.array([FOUND if each else MISSING for each in found], pa.string()))
             names.append(self.status)
         made = pa.RecordBatch.from_arrays(arrays, names=names)
         return made.filter(pa.array(found)) if self.missing == "drop" else made
+
+    def _columns(
+        self, keys: Sequence[Key], texts: Sequence[tuple[Text, ...] | None], readers: Sequence[Callable[[str], Any]]
+    ) -> list[pa.Array]:
+        """Return the looked-up columns of rows with these keys, or raise ``RefusedRecordError`` for what can't become a row."""
+        if self.missing == "fail" and None in texts:
+            raise RefusedRecordError(
+                f"{self.lookup.name} has no row for {self._told(keys[texts.index(None)])}, and missing='fail' was asked for. Add it, or choose another "
+                "answer for missing keys (null, defaults=, drop, status=)."
+            )
+        return [self._column(n, keys, texts, reader) for n, reader in enumerate(readers)]
+
+    def _column(
+        self, n: int, keys: Sequence[Key], texts: Sequence[tuple[Text, ...] | None], reader: Callable[[str], Any]
+    ) -> pa.Array:
+        try:
+            return _array([self.defaults[n] if text is None else _read(text[n], reader) for text in texts], self.types[n])
+        except _UNFIT:
+            # Whose it is isn't told by an error about the whole column: each value is tried alone.
+            for key, found in zip(keys, texts, strict=True):
+                text = None if found is None else found[n]
+                try:
+                    _array([_read(text, reader)], self.types[n])
+                except _UNFIT as error:
+                    raise RefusedRecordError(
+                        f"The value of {self._told(key)} in {self.lookup.name}, column {list(self.lookup.columns)[n]!r}, does not fit the type "
+                        f"{self.types[n]}: {text!r} ({error}). Correct it, or the type in columns=, or let a view give another value."
+                    ) from error
+            raise
+
+    def _told(self, key: Key) -> str:
+        return str(dict(zip(self.by, key, strict=True)))
+
+
+_UNFIT = (ValueError, ArithmeticError, TypeError)
+"""What readers and pyarrow raise for a text or a value that a type can't hold; pyarrow's own errors are of these kinds."""
 
 
 def _read(text: Text, reader: Callable[[str], Any]) -> Any:
@@ -282,6 +324,35 @@ def _pins_of_this_task(lookup: Lookup, schema: str) -> Pins:
     return Pins(lookup, schema, query, int(batch))
 
 
+class _NoText(bytes):
+    """What a STRING has where it is no valid UTF-8, which Spark lets be: no store has such a key, and Python no text for it."""
+
+    __slots__ = ()
+
+
+def _key_parts(column: pa.Array) -> list[Any]:
+    """Return the values of a key's column: Python's for its type, None, or ``_NoText``."""
+    import pyarrow as pa
+
+    try:
+        parts: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        binary = pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()
+        parts = [None if part is None else _text(part) for part in column.cast(binary).to_pylist()]
+    return parts
+
+
+def _text(part: bytes) -> str | _NoText:
+    try:
+        return part.decode()
+    except UnicodeDecodeError:
+        return _NoText(part)
+
+
+def _is_whole(key: Key) -> bool:
+    return not any(part is None or isinstance(part, _NoText) for part in key)
+
+
 def _micros_of(times: pa.Array) -> list[int | None]:
     import pyarrow as pa
 
@@ -289,17 +360,12 @@ def _micros_of(times: pa.Array) -> list[int | None]:
     return numbers
 
 
-def _array(values: list[Any], kind: pa.DataType, what: str) -> pa.Array:
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
-    try:
-        if pa.types.is_timestamp(kind):
-            return pa.array(values, pa.int64()).cast(kind)
-        return pa.array(values, kind)
-    except (pa.ArrowException, OverflowError) as error:
-        raise RefusedRecordError(
-            f"A value of {what} does not fit the type {kind}: {error}. Correct it, or the type in columns=."
-        ) from error
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).cast(kind)
+    return pa.array(values, kind)
 
 
 def _arrow_type(kind: DataType, name: str) -> pa.DataType:
@@ -329,7 +395,8 @@ def _create_pins(lookup: PostgresLookup, schema: str) -> None:
 
     with closing(lookup.connect(10.0)) as connection:
         try:
-            _pins.create(connection, schema)
+            with lookup.answering(connection):
+                _pins.create(connection, schema)
         except psycopg.Error as error:
             raise statement_error(error, f"Making the table {schema}.{_pins.TABLE}, which pin=True needs,") from error
 
@@ -395,5 +462,11 @@ def _checked_defaults(defaults: Mapping[str, Any], types: StructType, missing: s
         value = defaults.get(each.name)
         if value is not None and each.dataType.simpleString() == "timestamp":
             raise OptionError(f"defaults={{{each.name!r}: …}}: a TIMESTAMP has no default here; use coalesce() behind enrich.")
-        _array([value], _arrow_type(each.dataType, each.name), f"defaults, column {each.name!r}")
+        kind = _arrow_type(each.dataType, each.name)
+        try:
+            _array([value], kind)
+        except _UNFIT as error:
+            raise RefusedRecordError(
+                f"A value of defaults, column {each.name!r} does not fit the type {kind}: {error}. Correct it, or the type in columns=."
+            ) from error
     return tuple(defaults.get(name) for name in types.names)

@@ -19,6 +19,7 @@ from onceforall.errors import OptionError, SchemaError, SinkCheckError, SinkUnav
 if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
+    from typing_extensions import LiteralString
 
     from onceforall.sinks.postgres.connections import Conninfo
 
@@ -93,6 +94,8 @@ class PostgresLookup(Lookup):
     """A table or view of PostgreSQL, asked for many keys at once."""
 
     _PATIENCE_AT_START_S: ClassVar[float] = 10.0
+    # How long after timeout_s, at which the server ends a statement itself, one that didn't is given up.
+    _SLACK_S: ClassVar[float] = 5.0
 
     def __init__(
         self,
@@ -120,7 +123,7 @@ class PostgresLookup(Lookup):
             valid_to: until when, that moment not included (null or ``infinity``: until the next one begins).
             password: a value, or a function that returns one. A value is handed over by the thread that calls ``enrich``, which must also be the one that
                 starts the query. Without either, libpq looks for ``PGPASSWORD`` and ``~/.pgpass`` on each executor.
-            timeout_s: for one query of the server, in seconds.
+            timeout_s: for one query of the server, in seconds. One that hangs, so that it doesn't even end the query, is given up five seconds later.
             retry_for_s: for how long a server that is away or too slow is asked again, with growing pauses, in seconds; then the batch fails.
             keys_per_query: how many keys one query asks for at most.
 
@@ -218,7 +221,7 @@ class PostgresLookup(Lookup):
                     self._connection = self.connect(0.0)
                 return action(self._connection)
             except psycopg.errors.QueryCanceled as error:
-                raise SinkUnavailableError(f"{self!r} gave no answer within timeout_s={self._timeout_s:g}.") from error
+                raise SinkUnavailableError(self._late()) from error
             except psycopg.Error as error:
                 raise statement_error(error, f"Looking up in {self!r}") from error
 
@@ -235,8 +238,29 @@ class PostgresLookup(Lookup):
         """Open a connection of its own; autocommit."""
         settings = {"statement_timeout": str(max(1, int(self._timeout_s * 1000)))}
         return self._access.connect(
-            self._received, application_name="ofa-lookup", autocommit=True, patience_s=patience_s, settings=settings
+            self._received,
+            application_name="ofa-lookup",
+            autocommit=True,
+            patience_s=patience_s,
+            settings=settings,
+            set_up_within_s=self._timeout_s + self._SLACK_S,
         )
+
+    def answering(self, connection: psycopg.Connection[Any]) -> contextlib.AbstractContextManager[None]:
+        """Give up, within, a server that has neither answered nor ended the statement a while after ``timeout_s``, as one that hangs."""
+        from onceforall.sinks.postgres.connections import answering
+
+        return answering(connection, self._timeout_s + self._SLACK_S, self._late())
+
+    def execute(
+        self, connection: psycopg.Connection[Any], statement: LiteralString | sql.Composed, arguments: Sequence[Any]
+    ) -> psycopg.Cursor[Any]:
+        """Run a statement, and return when its rows are here; see ``answering``."""
+        with self.answering(connection):
+            return connection.execute(statement, arguments)
+
+    def _late(self) -> str:
+        return f"{self!r} gave no answer within timeout_s={self._timeout_s:g}."
 
     def _types(self, connection: psycopg.Connection[Any]) -> dict[str, str]:
         """Return the types of the columns that were given without one."""
@@ -246,14 +270,16 @@ class PostgresLookup(Lookup):
             return {}
         names = sql.SQL(", ").join([_named(name) for name in self._untyped])
         query = sql.SQL("SELECT {} FROM {} LIMIT 0").format(names, self._identifier(connection))
-        return {column.name: _spark_type(column) for column in connection.execute(query, []).description or []}
+        return {column.name: _spark_type(column) for column in self.execute(connection, query, []).description or []}
 
     def _identifier(self, connection: psycopg.Connection[Any]) -> sql.Identifier:
         from psycopg import sql
 
         from onceforall.sinks.postgres.tables import parse_name
 
-        return sql.Identifier(*(part.replace("%", "%%") for part in parse_name(connection, self._table) if part is not None))
+        with self.answering(connection):
+            parts = parse_name(connection, self._table)
+        return sql.Identifier(*(part.replace("%", "%%") for part in parts if part is not None))
 
     def takes(self, key: Key) -> bool:
         """Tell that no text of PostgreSQL has a zero byte; see ``Lookup.takes``."""
@@ -283,7 +309,7 @@ class PostgresLookup(Lookup):
 
         assert self._casts is not None
         try:
-            connection.execute(self._casts, self._arrays([keys[place - 1] for place in places]))
+            self.execute(connection, self._casts, self._arrays([keys[place - 1] for place in places]))
         except psycopg.DataError:
             half = len(places) // 2
             if half == 0:
@@ -291,9 +317,8 @@ class PostgresLookup(Lookup):
             return [*self._castable(connection, keys, places[:half]), *self._castable(connection, keys, places[half:])]
         return places
 
-    @staticmethod
-    def _run(connection: psycopg.Connection[Any], statement: sql.Composed, arrays: list[list[Any]]) -> list[Any]:
-        return connection.execute(statement, arrays).fetchall()
+    def _run(self, connection: psycopg.Connection[Any], statement: sql.Composed, arrays: list[list[Any]]) -> list[Any]:
+        return self.execute(connection, statement, arrays).fetchall()
 
     def _composed(self, connection: psycopg.Connection[Any]) -> sql.Composed:
         """Return the query: (place of the key, from, to, values as texts), for one array of values per key column."""
@@ -302,9 +327,11 @@ class PostgresLookup(Lookup):
         table = self._identifier(connection)
         keys = [sql.SQL("t.{}").format(_named(name)) for name in self._key]
         look = sql.SQL("SELECT {} FROM {} t LIMIT 0").format(sql.SQL(", ").join(keys), table)
-        described = connection.execute(look, []).description or []
-        names = connection.execute(
-            "SELECT format_type(oid::oid, NULL) FROM unnest(%s::bigint[]) WITH ORDINALITY u(oid, n) ORDER BY n",
+        described = self.execute(connection, look, []).description or []
+        # -1, of no length: "character" (as NULL has it) would be a cast to character(1), and "bit" one to bit(1).
+        names = self.execute(
+            connection,
+            "SELECT format_type(oid::oid, -1) FROM unnest(%s::bigint[]) WITH ORDINALITY u(oid, n) ORDER BY n",
             [[column.type_code for column in described]],
         ).fetchall()
         # The server's own names of its own types: text that comes from nobody else.
@@ -402,7 +429,11 @@ def _as_text(column: sql.Composable, kind: str) -> sql.Composed:
 
     reader = read_text(kind, "")
     if kind.strip().lower() == "timestamp":
-        return sql.SQL("((extract(epoch FROM {}::timestamptz) * 1000000)::bigint)::text").format(column)
+        # Infinity has no number: it comes as the word that it is, and whoever reads it can say whose it was.
+        return sql.SQL(
+            "CASE WHEN isfinite({0}::timestamptz) THEN (extract(epoch FROM {0}::timestamptz) * 1000000)::bigint::text "
+            "ELSE ({0}::timestamptz)::text END"
+        ).format(column)
     if reader is _READERS["binary"]:
         return sql.SQL("encode({}::bytea, 'hex')").format(column)
     if reader is _READERS["boolean"]:

@@ -29,10 +29,14 @@ settings above and open transactions belong to the session.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import re
+import socket
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -164,6 +168,7 @@ class Access:
         autocommit: bool = False,
         patience_s: float | None = None,
         settings: Mapping[str, str] | None = None,
+        set_up_within_s: float | None = None,
     ) -> psycopg.Connection[tuple[Any, ...]]:
         """Open a connection whose session has the settings of the module's docstring.
 
@@ -175,6 +180,7 @@ class Access:
             autocommit: of the connection.
             patience_s: in place of the access's own.
             settings: session settings that replace those of this module, and more.
+            set_up_within_s: how long setting them may take, beyond libpq's ``connect_timeout`` for what is before; None: as long as it takes.
 
         Raises:
             SinkCheckError: wrong password, unknown database, no right, bad certificate, a server that is too old.
@@ -184,7 +190,9 @@ class Access:
         pause = _FIRST_PAUSE_S
         while True:
             try:
-                return self._connect_once(secrets or {}, application_name, settings or {}, autocommit=autocommit)
+                return self._connect_once(
+                    secrets or {}, application_name, settings or {}, set_up_within_s, autocommit=autocommit
+                )
             except SinkUnavailableError as error:
                 if time.monotonic() + pause > deadline:
                     raise
@@ -193,7 +201,13 @@ class Access:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _connect_once(
-        self, secrets: Mapping[str, str], application_name: str, settings: Mapping[str, str], *, autocommit: bool
+        self,
+        secrets: Mapping[str, str],
+        application_name: str,
+        settings: Mapping[str, str],
+        set_up_within_s: float | None,
+        *,
+        autocommit: bool,
     ) -> psycopg.Connection[tuple[Any, ...]]:
         import psycopg
 
@@ -207,7 +221,13 @@ class Access:
             raise connection_error(error, _target(parameters)) from None
         try:
             _check_version(connection, _target(parameters))
-            _set_up(connection, settings)
+            late = f"PostgreSQL at {_target(parameters)} took the connection and gave no answer within"
+            with (
+                nullcontext()
+                if set_up_within_s is None
+                else answering(connection, set_up_within_s, f"{late} {set_up_within_s:g} s.")
+            ):
+                _set_up(connection, settings)
             connection.autocommit = autocommit
         except psycopg.Error as error:
             connection.close()
@@ -238,6 +258,40 @@ class Access:
                         f"The function given for {name!r} returned no string, or an empty one. Let it return one."
                     )
         return {**_DEFAULTS, **parameters, "client_encoding": "UTF8"}
+
+
+@contextmanager
+def answering(connection: psycopg.Connection[Any], within_s: float, message: str) -> Iterator[None]:
+    """Cut a connection off when what is done with it takes longer: where the server itself hangs, its own time-outs end nothing.
+
+    Nor do keep-alives and ``tcp_user_timeout``: the system of a server that is frozen answers in its place.
+
+    Raises:
+        SinkUnavailableError: with this message, in place of the error of the connection that was cut off.
+    """
+    import psycopg
+
+    is_cut = threading.Event()
+
+    def cut_off() -> None:
+        is_cut.set()
+        with suppress(OSError):
+            duplicate.shutdown(socket.SHUT_RDWR)
+
+    # A descriptor of its own: whatever is done with the connection meanwhile, no other one can have this number.
+    with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+        watchdog = threading.Timer(within_s, cut_off)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            yield
+        except psycopg.Error as error:
+            if not is_cut.is_set():
+                raise
+            raise SinkUnavailableError(message) from error
+        finally:
+            watchdog.cancel()
+            watchdog.join()
 
 
 def _psycopg() -> Any:
