@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from onceforall.errors import MissingExtraError, OptionError, SchemaError, UnsupportedQueryError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
+
+_Given = TypeVar("_Given")
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -61,12 +63,30 @@ def check_protobuf() -> None:
         ) from error
 
 
+def given(value: _Given | None, what: str, remedy: str) -> _Given:
+    """Return a value that an operator can't do without.
+
+    Args:
+        value: of the argument; None comes of a setting that is not set, say, and would be taken for "no such rule".
+        what: the name of the argument.
+        remedy: what to give, as a sentence.
+
+    Raises:
+        OptionError: it is None.
+    """
+    if value is None:
+        raise OptionError(f"{what} is None, and this operator can't do without it. {remedy}")
+    return value
+
+
 def columns_named(frame: DataFrame, names: str | Iterable[str], what: str) -> list[str]:
     """Return names as a list, and check that the frame has them.
 
     Raises:
+        OptionError: there is None instead of a name.
         SchemaError: a column is missing, or named twice.
     """
+    names = given(names, what, "Give the name of a column, or leave it out where it has a default.")
     listed = [names] if isinstance(names, str) else list(names)
     for name in listed:
         if name not in frame.columns:

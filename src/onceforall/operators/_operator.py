@@ -67,6 +67,7 @@ def windows(  # noqa: PLR0917
             columns.check_carried(field.dataType, f"The column {field.name!r}")
     order_names = checks.columns_named(frame, order_by, "order_by")
     order = [_order(frame, column) for column in order_names]
+    aggregates = checks.given(aggregates, "aggregates", "Give a dict, such as {'spend': Sum('price')}; {} for none.")
     made = [_column(frame, column, aggregate) for column, aggregate in aggregates.items()]
     checks.check_outputs([*keys, *_OWN, *((LATE,) if time is not None else ()), *aggregates])
     inputs = ("key", *keys, "time", time or "", "order", *order_names, *(repr(aggregate) for aggregate in aggregates.values()))

@@ -90,8 +90,9 @@ def attribute(
 
     from onceforall.operators._keyed import plain_schema, run
 
-    window_us = micros(window, "window")
-    assert window_us is not None
+    window_us = checks.given(
+        micros(window, "window"), "window", "Give how long before an order a click counts, such as '7 days' or a timedelta."
+    )
     users = checks.columns_named(orders, user, "user (orders)")
     _check(orders, clicks, users, order_time, click_time)
     matchable = _all_present(users)

@@ -62,8 +62,9 @@ def deduplicate(
         UnsupportedQueryError: the frame isn't streaming, has a watermark, or, for ``"keep"``, the session's state store is not RocksDB.
         MissingExtraError: protobuf is not installed, for ``"keep"`` (extra ``operators``).
     """
-    horizon_us = micros(horizon, "horizon")
-    assert horizon_us is not None
+    horizon_us = checks.given(
+        micros(horizon, "horizon"), "horizon", "Give how long an id is known, such as '1 hour' or a timedelta."
+    )
     if late not in {"drop", "keep"}:
         raise OptionError(f"late={late!r} is neither 'drop' nor 'keep'.")
     if not frame.isStreaming:
