@@ -422,7 +422,10 @@ def windowed(frame, **more):
         ({"aggregates": {"x": ops.Rows("odd")}}, SchemaError, "map"),
         ({"aggregates": {"kind": ops.Max("d")}}, OptionError, "two columns"),
         ({"aggregates": {"Value": ops.Max("d")}}, OptionError, "two columns"),
+        ({"aggregates": {"late": ops.Max("d")}}, OptionError, "'late'"),
+        ({"key": "Late"}, OptionError, "'Late'"),
         ({"aggregates": {"x": "sum"}}, OptionError, "Count, Sum"),
+        ({"aggregates": None}, OptionError, "aggregates is None"),
     ],
     ids=str,
 )
@@ -435,6 +438,7 @@ def test_what_cannot_work_is_refused_before_the_query_starts(session, change, er
         F.lit("x").alias("text"),
         F.array(F.lit(1)).alias("list"),
         F.create_map(F.lit(1), F.lit(2)).alias("odd"),
+        F.lit("x").alias("Late"),
     )
     with pytest.raises(error, match=re.escape(message)):
         windowed(frame, **change)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from onceforall.errors import MissingExtraError, OptionError, SchemaError, UnsupportedQueryError
+from onceforall.operators.outputs import LATE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -16,6 +17,7 @@ _Given = TypeVar("_Given")
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_OF_LATE_ROWS = " (that of the late rows, whose name is kept in processing time, too)"
 _WATERMARK = "spark.watermarkDelayMs"  # the metadata by which Spark itself knows a column with a watermark
 
 
@@ -146,7 +148,7 @@ def check_key(frame: DataFrame, key: Sequence[str]) -> None:
 
 
 def check_outputs(names: Sequence[str]) -> None:
-    """Check that no two columns of the output have the same name.
+    """Check that no two columns of the output have the same name, those included that only some outputs have.
 
     Raises:
         OptionError: two have.
@@ -155,7 +157,8 @@ def check_outputs(names: Sequence[str]) -> None:
     for name in names:
         if not name or name.lower() in seen:
             raise OptionError(
-                f"The output would have two columns {name!r}: call the aggregate otherwise, or rename the key column before."
+                f"The output would have two columns {name!r}{_OF_LATE_ROWS if name.lower() == LATE else ''}: call the aggregate otherwise, or "
+                "rename the key column before."
                 if name
                 else "An aggregate needs a name: it is its column in the output."
             )

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-_OWN = (KIND, "window_start", "window_end", "window_index", "revision", "events", "closed_by")
+# Without late rows, too: what is called as their column is would go with it in `results`.
+_OWN = (KIND, "window_start", "window_end", "window_index", "revision", "events", "closed_by", LATE)
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def windows(  # noqa: PLR0917
     order = [_order(frame, column) for column in order_names]
     aggregates = checks.given(aggregates, "aggregates", "Give a dict, such as {'spend': Sum('price')}; {} for none.")
     made = [_column(frame, column, aggregate) for column, aggregate in aggregates.items()]
-    checks.check_outputs([*keys, *_OWN, *((LATE,) if time is not None else ()), *aggregates])
+    checks.check_outputs([*_OWN, *keys, *aggregates])
     inputs = ("key", *keys, "time", time or "", "order", *order_names, *(repr(aggregate) for aggregate in aggregates.values()))
     spec = Spec(rules, tuple(column.folded for column in made), tuple(value for value, _ in order), time is not None, inputs)
     prepared = _prepared(frame, keys, time, [column for _, column in order], made)
