@@ -87,6 +87,13 @@ def test_each_row_is_told_as_the_reference_tells_it_whatever_its_place_in_the_ba
     assert min(seen[status] for status in ("unique", "duplicate", "late")) > 500, dict(seen)
 
 
+def test_a_row_that_is_behind_the_newest_one_by_the_whole_horizon_is_late_and_one_that_is_less_behind_is_not():
+    watermark = 1000 - 60  # the newest row of the batches before is at 1000
+    for time, status in [(940, "late"), (941, "unique")]:
+        (result,) = DeduplicationRules(60).take(None, [(json.dumps({"t": time}), "r")], watermark).out
+        assert result == (status, "r", None)
+
+
 SCHEMA = "id string, at timestamp, n int"
 
 
