@@ -261,7 +261,9 @@ def test_limits_of_a_session_may_change_and_its_aggregates_may_not():
         spec_of(Rules(sliding=(2, 1)), event_time=True),
     ):
         key.spec = other
-        with pytest.raises(CheckpointMismatchError, match=r"new\s+checkpoint"):
+        with pytest.raises(
+            CheckpointMismatchError, match=r"in processing time the first rule of time can't come.* new\s+checkpoint"
+        ):
             key.batch([event_of((98_000, None, 2, 1))], 99_000)
 
 

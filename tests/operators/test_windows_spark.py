@@ -263,6 +263,30 @@ def test_sliding_count_windows_go_on_over_a_restart(files, tmp_path, variant, mo
         assert len(seen) == 6
 
 
+def test_in_processing_time_the_first_rule_of_time_cannot_come_over_a_restart_nor_the_last_one_go(files, tmp_path):
+    from pyspark.errors import StreamingQueryException
+
+    def run(checkpoint, **rules):
+        frame = ops.session_window(files.stream(), key="user", max_events=3, aggregates={}, **rules)
+        query = frame.writeStream.foreachBatch(lambda *_: None).option("checkpointLocation", str(tmp_path / checkpoint))
+        query = query.trigger(once=True).start()
+        try:
+            assert query.awaitTermination(120), "the query did not end"
+        finally:
+            query.stop()
+
+    clock = {"gap": "1 hour"}
+    files.add([{"user": "a", "seq": 1, "price": 1}])
+    run("without", trigger=ops.Trigger(count=2))
+    run("with", **clock)
+    files.add([{"user": "a", "seq": 2, "price": 1}])
+    for checkpoint, rules in [("without", clock), ("with", {})]:
+        with pytest.raises(StreamingQueryException, match="STATE_STORE_INVALID_CONFIG_AFTER_RESTART"):
+            run(checkpoint, **rules)
+    run("without")
+    run("with", max_duration="2 hours")
+
+
 def test_processing_time_is_the_batchs_own_and_the_same_in_a_replay(files, tmp_path):
     def frame():
         return ops.session_window(
