@@ -377,16 +377,16 @@ def test_every_type_comes_back_as_it_went_in(session):
     schema = T._parse_datatype_string(
         "i tinyint, s smallint, n int, l bigint, f float, d double, p decimal(38,18), q decimal(5,0), t string, b binary, o boolean, "
         "day date, ts timestamp, ntz timestamp_ntz, a array<struct<x:decimal(10,4),y:timestamp>>, m map<string,array<double>>, "
-        "r struct<z:struct<w:string>,v:float>"
+        "r struct<z:struct<w:string>,v:float,_corrupt_record:string>, _corrupt_record string, _corrupt_record_ int"
     )
     naive = dt.datetime  # as Spark gives them back
     moment = naive(1853, 7, 4, 1, 2, 3, 456789)
     rows = [
         (1, -2, 3, -(2**63), 0.1, float("nan"), Decimal("-1E-18"), Decimal(7), 'é"\\\n\u2028𝄞', b"\x00\xff", True, dt.date(1, 1, 1), moment,
-         moment, [(Decimal("0.0001"), moment), None, (None, None)], {"": [float("inf"), None], "x": None}, ((None,), 3.4e38)),
+         moment, [(Decimal("0.0001"), moment), None, (None, None)], {"": [float("inf"), None], "x": None}, ((None,), 3.4e38, "["), "{", 5),
         (127, 0, -1, 2**63 - 1, float("-inf"), 4.9e-324, Decimal("9" * 20), Decimal(0), "", b"", False, dt.date(9999, 12, 31),
-         naive(9999, 12, 30), naive(2024, 3, 10, 2, 30), [], {}, (None, None)),
-        (None,) * 17,
+         naive(9999, 12, 30), naive(2024, 3, 10, 2, 30), [], {}, (None, None, None), "", 0),
+        (None,) * 19,
     ]  # fmt: skip
     frame = session.createDataFrame(rows, schema)
     made = [_columns.carried(field.dataType, field.name) for field in schema.fields]
@@ -417,6 +417,18 @@ def test_every_type_comes_back_as_it_went_in(session):
     before = [repr(row) for row in frame.collect()]
     assert [repr(row) for row in out.collect()] == before
     assert [repr(row) for row in parsed.select("w.*").collect()] == before
+
+
+def test_a_column_that_spark_would_keep_for_texts_it_cannot_read_comes_back_as_it_went_in(session):
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    session.conf.set("spark.sql.columnNameOfCorruptRecord", "price")
+    schema = T._parse_datatype_string("_corrupt_record string, price decimal(10,2), v0 string")
+    rows = [("{", Decimal("1.50"), "x")]
+    frame = session.createDataFrame(rows, schema).select(_columns.to_json(F.struct("*")).alias("text"))
+    (back,) = frame.select(_columns.from_json(F.col("text"), schema).alias("r")).select("r.*").collect()
+    assert tuple(back) == rows[0]
 
 
 def rate(session):

@@ -51,7 +51,11 @@ def from_json(column: Column, schema: StructType) -> Column:
     """Return the struct of a JSON text. A text that can't be read fails the query: it would be a loss otherwise."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return F.from_json(column, schema, {**_OPTIONS, "mode": "FAILFAST"})
+    # Spark would keep a field of that name (`_corrupt_record`, or what the session says) for texts that it can't read, and give null for it.
+    corrupt = "_corrupt_record"
+    while corrupt in schema.names:
+        corrupt += "_"
+    return F.from_json(column, schema, {**_OPTIONS, "mode": "FAILFAST", "columnNameOfCorruptRecord": corrupt})
 
 
 def sortable(kind: DataType, widened: DataType | None = None) -> Travel | None:
