@@ -143,6 +143,16 @@ class TestInSpark:
         assert self.read(spark, tmp_path, "late") == [24, 41]
         assert self.read(spark, tmp_path, "all") == [1, 5, 7, 9, 10, 11, 12, 13, 20, 21, 22, 23, 24, 30, 31, 32, 40, 41]
 
+    def test_ids_that_are_no_utf8_and_differ_in_a_byte_are_two_ids(self, events, spark, runs, tmp_path):
+        from pyspark.sql import functions as F
+
+        events.add(row("FF", 100, 1), row("FE", 100, 2), row("61FF", 100, 3))
+        events.add(row("FF", 101, 4), row("FD", 101, 5))
+        frame = events.stream().withColumn("id", F.unhex("id").cast("string"))
+        judged = deduplicate(frame, "id", "at", "60 seconds", late="keep")
+        runs.whole(self.writer(judged, tmp_path, ("unique", unique_rows)))
+        assert self.read(spark, tmp_path, "unique") == [1, 2, 3, 5]
+
     def test_in_the_jvm_copies_within_the_horizon_and_late_rows_are_dropped(self, events, spark, runs, tmp_path):
         events.add(row("a", 100, 1), row("b", 100, 2))
         events.add(row("a", 110, 3), row("c", 200, 4))

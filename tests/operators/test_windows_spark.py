@@ -1,6 +1,7 @@
 """Windows on real streaming queries, with RocksDB state, restarts and replayed batches."""
 
 import datetime as dt
+import itertools
 import json
 import os
 import random
@@ -429,6 +430,59 @@ def test_a_column_that_spark_would_keep_for_texts_it_cannot_read_comes_back_as_i
     frame = session.createDataFrame(rows, schema).select(_columns.to_json(F.struct("*")).alias("text"))
     (back,) = frame.select(_columns.from_json(F.col("text"), schema).alias("r")).select("r.*").collect()
     assert tuple(back) == rows[0]
+
+
+BYTES = [
+    b"",
+    b"a",
+    b"\xff",
+    b"\xfe",
+    b"a\xff",
+    b"a\xfe",
+    b"\xed\xa0\x80",
+    "\ufffd".encode(),
+    b"FF",
+    b"\xc3",
+    "é".encode(),
+    None,
+]
+"""Keys of which most are no UTF-8; each differs from the others."""
+
+
+def test_a_key_of_strings_comes_back_byte_for_byte_and_no_two_have_one_text(session):
+    from pyspark.sql import functions as F
+
+    rows = [(number, one, other) for number, (one, other) in enumerate(itertools.product(BYTES, [*BYTES[1:4], None]))]
+    raw = session.createDataFrame(rows, "number int, a binary, b binary")
+    frame = raw.select("number", F.col("a").cast("string").alias("a.`b"), F.col("b").cast("string").alias("c"))
+    names = ["a.`b", "number", "c"]
+    found = frame.select(
+        "number", _columns.key_text(frame, ["a.`b", "c"]).alias("two"), _columns.key_text(frame, names).alias("key")
+    )
+    assert len({row.two for row in found.collect()}) == len(rows)
+    schema = _columns.key_schema(frame, names)
+    parsed = found.select(_columns.from_json(F.col("key"), schema).alias("k"))
+    one, number, other = (_columns.key_column(F.col("k"), schema, n) for n in range(3))
+    back = parsed.select(number, one.cast("binary"), other.cast("binary")).collect()
+    assert sorted(tuple(row) for row in back) == [tuple(row) for row in rows]
+
+
+def test_the_text_of_a_key_that_is_utf8_is_what_the_state_of_former_releases_has(session):
+    rows = [('é"\u2028', None, 5), (None, "", None)]
+    frame = session.createDataFrame(rows, "a string, b string, c int")
+    texts = [row[0] for row in frame.select(_columns.key_text(frame, frame.columns)).collect()]
+    assert texts == ['{"k0":"é\\"\u2028","k2":5}', '{"k1":""}']
+
+
+def test_windows_do_not_add_up_two_keys_that_are_no_utf8(files, tmp_path):
+    from pyspark.sql import functions as F
+
+    files.add([{"user": user, "seq": n, "price": n} for n in (1, 2) for user in ("FF", "FE", "61")])
+    frame = files.stream().withColumn("user", F.unhex("user").cast("string"))
+    counted = ops.count_window(frame, key="user", size=2, aggregates={"spend": ops.Sum("price")})
+    batches, _ = collected(counted.withColumn("user", F.hex("user")), tmp_path / "checkpoint")
+    seen = [(row.user, row.events, row.spend) for rows in batches.values() for row in rows]
+    assert sorted(seen) == [(user, 2, Decimal("3.00")) for user in ("61", "FE", "FF")]
 
 
 def rate(session):

@@ -158,7 +158,7 @@ def _prepared(
         *(column.travel.encode(column.source).alias(f"v{number}") for number, column in enumerate(made)),
     ]
     return frame.select(
-        columns.to_json(F.struct(*[F.col(columns.quoted(k)).alias(f"k{n}") for n, k in enumerate(keys)])).alias("key"),
+        columns.key_text(frame, keys).alias("key"),
         columns.to_json(F.struct(*event)).alias("event"),
         (F.lit(None).cast("string") if time is None else columns.to_json(F.struct(*everything))).alias("row"),
     )
@@ -202,7 +202,7 @@ def _decoded(
         *((field, T.LongType()) for field in ("index", "start", "end", "events", "revision")),
         *((f"v{number}", column.wire) for number, column in enumerate(made)),
     ]
-    key_schema = T.StructType([T.StructField(f"k{n}", frame.schema[key].dataType) for n, key in enumerate(keys)])
+    key_schema = columns.key_schema(frame, keys)
     # Without its metadata: by that, Spark would take a late row's time for a column that has a watermark.
     row_schema = T.StructType([T.StructField(field.name, field.dataType) for field in frame.schema.fields])
     parsed = texts.select(
@@ -212,7 +212,7 @@ def _decoded(
     )
     result = F.col("r")
     out = parsed.select(
-        *(F.col("k").getField(f"k{n}").alias(key) for n, key in enumerate(keys)),
+        *(columns.key_column(F.col("k"), key_schema, n).alias(key) for n, key in enumerate(keys)),
         F.coalesce(result.getField("kind"), F.lit(LATE)).alias(KIND),
         F.timestamp_micros(result.getField("start")).alias("window_start"),
         F.timestamp_micros(result.getField("end")).alias("window_end"),

@@ -192,10 +192,9 @@ def _prepared(frame: DataFrame, users: Sequence[str], time_us: Column, tie: Colu
     """Return the operator's input; orders are those without a tie-breaker."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    key = columns.to_json(F.struct(*(_column(name).alias(f"k{n}") for n, name in enumerate(users))))
     mark = F.lit(True).alias("o") if tie is None else tie.alias("k")  # noqa: FBT003  a literal of Spark's
     return frame.select(
-        key.alias("key"),
+        columns.key_text(frame, users).alias("key"),
         columns.to_json(F.struct(time_us.alias("t"), mark)).alias("event"),
         columns.to_json(F.struct(*(_column(name) for name in frame.columns))).alias("row"),
     )

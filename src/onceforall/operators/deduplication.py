@@ -143,7 +143,7 @@ def _judged(frame: DataFrame, ids: Sequence[str], event_time: str, horizon_us: i
         raise OptionError(f"The frame has a column {STATUS!r}, which deduplicate() adds itself. Rename it before.")
     texts = run(
         frame.select(
-            columns.to_json(F.struct(*(F.col(columns.quoted(name)).alias(f"k{n}") for n, name in enumerate(ids)))).alias("key"),
+            columns.key_text(frame, ids).alias("key"),
             columns.to_json(F.struct(F.unix_micros(F.col(columns.quoted(event_time))).alias("t"))).alias("event"),
             columns.to_json(F.struct(*(F.col(columns.quoted(name)) for name in frame.columns))).alias("row"),
         ),
