@@ -45,6 +45,8 @@ def campaigns(place: Place) -> PostgresLookup:
 def paid(orders: DataFrame) -> DataFrame:
     """Add who pays for an attributed order, and how much: whole millionths, rounded down."""
     attributed = f.col("status") == "attributed"
+    # As decimals: a BIGINT can't hold a large amount times its share, and the job would fail at every start.
+    share = f.expr("CAST(amount_micros AS DECIMAL(19)) * commission_ppm div 1000000")
     return orders.select(
         "record_id",
         "order_id",
@@ -54,7 +56,7 @@ def paid(orders: DataFrame) -> DataFrame:
         "click_id",
         "campaign_id",
         f.when(attributed, f.col("advertiser")).alias("advertiser"),
-        f.when(attributed, f.expr("amount_micros * commission_ppm div 1000000")).alias("commission_micros"),
+        f.when(attributed, share).alias("commission_micros"),
     )
 
 

@@ -131,6 +131,9 @@ def test_attribute_pays_a_share_of_what_is_attributed_rounded_down(spark, job):
         ("1", "o1", "attributed", moment(0), 1_999, "c", "c001", "advertiser 1", 27_321),
         ("2", "o2", "attributed", moment(0), 1_999, "c", "c007", "unknown", 0),
         ("3", "o3", "unmatched", moment(0), 1_999, None, None, "unknown", 0),
+        # The most that cleanse lets pass: times its share, more than a BIGINT holds.
+        ("4", "o4", "attributed", moment(0), 10**15 - 1, "c", "c002", "advertiser 2", 110_000),
+        ("5", "o5", "attributed", moment(0), 10**15 - 1, "c", "c003", "advertiser 3", 2**31 - 1),
     ]
     schema = (
         "record_id STRING, order_id STRING, status STRING, happened TIMESTAMP, amount_micros BIGINT, click_id STRING, campaign_id STRING, "
@@ -140,7 +143,13 @@ def test_attribute_pays_a_share_of_what_is_attributed_rounded_down(spark, job):
         row.order_id: (row.advertiser, row.commission_micros)
         for row in job("attribute").paid(spark.createDataFrame(rows, schema)).collect()
     }
-    assert paid == {"o1": ("advertiser 1", 54), "o2": ("unknown", 0), "o3": (None, None)}
+    assert paid == {
+        "o1": ("advertiser 1", 54),
+        "o2": ("unknown", 0),
+        "o3": (None, None),
+        "o4": ("advertiser 2", 109_999_999_999_999),
+        "o5": ("advertiser 3", 2_147_483_646_999_997_852),
+    }
 
 
 @pytest.mark.spark

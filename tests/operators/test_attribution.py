@@ -132,6 +132,31 @@ def _assert_carried(rows, expected):
         assert (click["seen"] - click["clicked_at"]).microseconds == 1
 
 
+def test_a_user_whose_name_is_no_utf8_does_not_get_the_click_of_another_one(frames, runs, tmp_path):
+    from pyspark.sql import functions as F
+
+    def order(user, number, time_us):
+        return {"user": user, "order_id": number, "ordered_at": text(time_us), "amount": "1.00", "items": None}
+
+    names = ["FF", "FE", "FD"]
+    frames[0].add(*(order(user, number, BASE_US) for number, user in enumerate(names)), order("61", 9, BASE_US + 100_000_000))
+    clicks = [{"user": user, "clicked_at": text(BASE_US - 1), "campaign": user} for user in names[:2]]
+    frames[1].add(*clicks, {"user": "61", "clicked_at": text(BASE_US + 100_000_000), "campaign": "61"})
+    orders, clicks = (frame.stream().withColumn("user", F.unhex("user").cast("string")) for frame in frames)
+    matched = attribute(
+        orders.withWatermark("ordered_at", "10 seconds"),
+        clicks.withWatermark("clicked_at", "10 seconds"),
+        user="user",
+        order_time="ordered_at",
+        click_time="clicked_at",
+        window="4 minutes",
+    )
+    made = ofa.write_stream(matched).to(ofa.FileSink(str(tmp_path / "out"), format="parquet"), name="out")
+    runs.whole(made.option("checkpointLocation", str(tmp_path / "cp")))
+    found = ofa.read_files(tmp_path / "out").to_arrow().to_pylist()
+    assert {row["order_id"]: row["click"] and row["click"]["campaign"] for row in found} == {0: "FF", 1: "FE", 2: None}
+
+
 class TestRefusals:
     def test_a_frame_without_a_watermark(self, frames):
         with pytest.raises(UnsupportedQueryError, match="'ordered_at' has no watermark"):

@@ -87,6 +87,13 @@ def test_each_row_is_told_as_the_reference_tells_it_whatever_its_place_in_the_ba
     assert min(seen[status] for status in ("unique", "duplicate", "late")) > 500, dict(seen)
 
 
+def test_a_row_that_is_behind_the_newest_one_by_the_whole_horizon_is_late_and_one_that_is_less_behind_is_not():
+    watermark = 1000 - 60  # the newest row of the batches before is at 1000
+    for time, status in [(940, "late"), (941, "unique")]:
+        (result,) = DeduplicationRules(60).take(None, [(json.dumps({"t": time}), "r")], watermark).out
+        assert result == (status, "r", None)
+
+
 SCHEMA = "id string, at timestamp, n int"
 
 
@@ -135,6 +142,16 @@ class TestInSpark:
         assert self.read(spark, tmp_path, "unique") == [7, 10, 11, 12, 23, 30, 40]
         assert self.read(spark, tmp_path, "late") == [24, 41]
         assert self.read(spark, tmp_path, "all") == [1, 5, 7, 9, 10, 11, 12, 13, 20, 21, 22, 23, 24, 30, 31, 32, 40, 41]
+
+    def test_ids_that_are_no_utf8_and_differ_in_a_byte_are_two_ids(self, events, spark, runs, tmp_path):
+        from pyspark.sql import functions as F
+
+        events.add(row("FF", 100, 1), row("FE", 100, 2), row("61FF", 100, 3))
+        events.add(row("FF", 101, 4), row("FD", 101, 5))
+        frame = events.stream().withColumn("id", F.unhex("id").cast("string"))
+        judged = deduplicate(frame, "id", "at", "60 seconds", late="keep")
+        runs.whole(self.writer(judged, tmp_path, ("unique", unique_rows)))
+        assert self.read(spark, tmp_path, "unique") == [1, 2, 3, 5]
 
     def test_in_the_jvm_copies_within_the_horizon_and_late_rows_are_dropped(self, events, spark, runs, tmp_path):
         events.add(row("a", 100, 1), row("b", 100, 2))

@@ -87,3 +87,32 @@ def test_a_click_is_forgotten_at_the_very_watermark_from_which_on_no_order_can_r
     assert decide(state, 15, 5) == (NOTHING, [])
     # The first order that is not late then is at 16.
     assert decide(take(state, [], [Order(15, "o")], 14, 5)[0], 15, 5)[1] == [Decided(Order(15, "o"), Click(10, None, "c"))]
+
+
+class Counting(tuple):
+    """A tuple that counts how often one of its elements is looked at."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __getitem__(self, place):
+        Counting.looks += 1
+        return super().__getitem__(place)
+
+    def __iter__(self):
+        for each in super().__iter__():
+            Counting.looks += 1
+            yield each
+
+
+def test_an_order_of_a_user_with_many_clicks_does_not_look_at_all_of_them(monkeypatch):
+    monkeypatch.setattr(Counting, "looks", 0)
+    number = 4000
+    clicks = [Click(10 * n, None, f"c{n}") for n in range(1, number)]
+    orders = [Order(10 * n + 5, f"o{n}") for n in range(1, number)]
+    state, _ = take(NOTHING, clicks, orders, 0, 100)
+    assert len(state.clicks) == len(state.orders) == number - 1
+    _, decided = decide(state._replace(clicks=Counting(state.clicks)), 10 * number, 100)
+    assert decided == [Decided(order, click) for order, click in zip(orders, clicks, strict=True)]
+    # Each click once, and for each order those that bisection looks at.
+    assert number <= Counting.looks + 1 < number * 20

@@ -8,6 +8,7 @@ import pytest
 
 from onceforall import operators
 from onceforall.errors import OptionError
+from onceforall.operators import _checks
 from onceforall.operators.triggers import Trigger, micros
 
 
@@ -45,6 +46,25 @@ def test_what_is_no_duration_is_refused(text):
 def test_a_trigger_that_would_never_or_always_fire_is_refused(arguments):
     with pytest.raises(OptionError, match="Trigger"):
         Trigger(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: operators.count_window(None, key="k", size=None, aggregates={}), "size"),
+        (lambda: operators.tumbling_window(None, key="k", size=None, aggregates={}), "size"),
+        (lambda: operators.deduplicate(None, "id", "at", None), "horizon"),
+        (
+            lambda: operators.attribute(None, None, user="u", order_time="at", click_time="at", window=None),
+            "window",
+        ),
+        (lambda: _checks.columns_named(None, None, "key"), "key"),
+    ],
+    ids=["count_window", "tumbling_window", "deduplicate", "attribute", "a column"],
+)
+def test_none_for_what_an_operator_needs_is_refused_by_name_and_with_what_to_give(call, named):
+    with pytest.raises(OptionError, match=rf"^{named} is None.* [Gg]ive "):
+        call()
 
 
 def test_rows_of_the_same_column_twice_are_refused():

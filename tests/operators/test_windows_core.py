@@ -261,8 +261,17 @@ def test_limits_of_a_session_may_change_and_its_aggregates_may_not():
         spec_of(Rules(sliding=(2, 1)), event_time=True),
     ):
         key.spec = other
-        with pytest.raises(CheckpointMismatchError, match=r"new\s+checkpoint"):
+        with pytest.raises(
+            CheckpointMismatchError, match=r"in processing time the first rule of time can't come.* new\s+checkpoint"
+        ):
             key.batch([event_of((98_000, None, 2, 1))], 99_000)
+
+
+def test_an_event_that_is_behind_the_latest_one_by_the_whole_delay_is_late_and_one_that_is_less_behind_is_not():
+    watermark = 100_000 - 5_000  # the latest event of the batches before is at 100,000
+    events = [event_of((time, None, time, 1)) for time in (95_000, 95_001)]
+    outcome = take(spec_of(Rules(gap=1_000), event_time=True), None, Log(tuple), Log(tuple), events, watermark)
+    assert [event.time_us for event in outcome.late] == [95_000]
 
 
 def test_a_lowered_number_of_events_closes_a_window_that_holds_more_already():

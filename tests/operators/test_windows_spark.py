@@ -1,6 +1,7 @@
 """Windows on real streaming queries, with RocksDB state, restarts and replayed batches."""
 
 import datetime as dt
+import itertools
 import json
 import os
 import random
@@ -263,6 +264,30 @@ def test_sliding_count_windows_go_on_over_a_restart(files, tmp_path, variant, mo
         assert len(seen) == 6
 
 
+def test_in_processing_time_the_first_rule_of_time_cannot_come_over_a_restart_nor_the_last_one_go(files, tmp_path):
+    from pyspark.errors import StreamingQueryException
+
+    def run(checkpoint, **rules):
+        frame = ops.session_window(files.stream(), key="user", max_events=3, aggregates={}, **rules)
+        query = frame.writeStream.foreachBatch(lambda *_: None).option("checkpointLocation", str(tmp_path / checkpoint))
+        query = query.trigger(once=True).start()
+        try:
+            assert query.awaitTermination(120), "the query did not end"
+        finally:
+            query.stop()
+
+    clock = {"gap": "1 hour"}
+    files.add([{"user": "a", "seq": 1, "price": 1}])
+    run("without", trigger=ops.Trigger(count=2))
+    run("with", **clock)
+    files.add([{"user": "a", "seq": 2, "price": 1}])
+    for checkpoint, rules in [("without", clock), ("with", {})]:
+        with pytest.raises(StreamingQueryException, match="STATE_STORE_INVALID_CONFIG_AFTER_RESTART"):
+            run(checkpoint, **rules)
+    run("without")
+    run("with", max_duration="2 hours")
+
+
 def test_processing_time_is_the_batchs_own_and_the_same_in_a_replay(files, tmp_path):
     def frame():
         return ops.session_window(
@@ -353,16 +378,16 @@ def test_every_type_comes_back_as_it_went_in(session):
     schema = T._parse_datatype_string(
         "i tinyint, s smallint, n int, l bigint, f float, d double, p decimal(38,18), q decimal(5,0), t string, b binary, o boolean, "
         "day date, ts timestamp, ntz timestamp_ntz, a array<struct<x:decimal(10,4),y:timestamp>>, m map<string,array<double>>, "
-        "r struct<z:struct<w:string>,v:float>"
+        "r struct<z:struct<w:string>,v:float,_corrupt_record:string>, _corrupt_record string, _corrupt_record_ int"
     )
     naive = dt.datetime  # as Spark gives them back
     moment = naive(1853, 7, 4, 1, 2, 3, 456789)
     rows = [
         (1, -2, 3, -(2**63), 0.1, float("nan"), Decimal("-1E-18"), Decimal(7), 'é"\\\n\u2028𝄞', b"\x00\xff", True, dt.date(1, 1, 1), moment,
-         moment, [(Decimal("0.0001"), moment), None, (None, None)], {"": [float("inf"), None], "x": None}, ((None,), 3.4e38)),
+         moment, [(Decimal("0.0001"), moment), None, (None, None)], {"": [float("inf"), None], "x": None}, ((None,), 3.4e38, "["), "{", 5),
         (127, 0, -1, 2**63 - 1, float("-inf"), 4.9e-324, Decimal("9" * 20), Decimal(0), "", b"", False, dt.date(9999, 12, 31),
-         naive(9999, 12, 30), naive(2024, 3, 10, 2, 30), [], {}, (None, None)),
-        (None,) * 17,
+         naive(9999, 12, 30), naive(2024, 3, 10, 2, 30), [], {}, (None, None, None), "", 0),
+        (None,) * 19,
     ]  # fmt: skip
     frame = session.createDataFrame(rows, schema)
     made = [_columns.carried(field.dataType, field.name) for field in schema.fields]
@@ -395,6 +420,71 @@ def test_every_type_comes_back_as_it_went_in(session):
     assert [repr(row) for row in parsed.select("w.*").collect()] == before
 
 
+def test_a_column_that_spark_would_keep_for_texts_it_cannot_read_comes_back_as_it_went_in(session):
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    session.conf.set("spark.sql.columnNameOfCorruptRecord", "price")
+    schema = T._parse_datatype_string("_corrupt_record string, price decimal(10,2), v0 string")
+    rows = [("{", Decimal("1.50"), "x")]
+    frame = session.createDataFrame(rows, schema).select(_columns.to_json(F.struct("*")).alias("text"))
+    (back,) = frame.select(_columns.from_json(F.col("text"), schema).alias("r")).select("r.*").collect()
+    assert tuple(back) == rows[0]
+
+
+BYTES = [
+    b"",
+    b"a",
+    b"\xff",
+    b"\xfe",
+    b"a\xff",
+    b"a\xfe",
+    b"\xed\xa0\x80",
+    "\ufffd".encode(),
+    b"FF",
+    b"\xc3",
+    "é".encode(),
+    None,
+]
+"""Keys of which most are no UTF-8; each differs from the others."""
+
+
+def test_a_key_of_strings_comes_back_byte_for_byte_and_no_two_have_one_text(session):
+    from pyspark.sql import functions as F
+
+    rows = [(number, one, other) for number, (one, other) in enumerate(itertools.product(BYTES, [*BYTES[1:4], None]))]
+    raw = session.createDataFrame(rows, "number int, a binary, b binary")
+    frame = raw.select("number", F.col("a").cast("string").alias("a.`b"), F.col("b").cast("string").alias("c"))
+    names = ["a.`b", "number", "c"]
+    found = frame.select(
+        "number", _columns.key_text(frame, ["a.`b", "c"]).alias("two"), _columns.key_text(frame, names).alias("key")
+    )
+    assert len({row.two for row in found.collect()}) == len(rows)
+    schema = _columns.key_schema(frame, names)
+    parsed = found.select(_columns.from_json(F.col("key"), schema).alias("k"))
+    one, number, other = (_columns.key_column(F.col("k"), schema, n) for n in range(3))
+    back = parsed.select(number, one.cast("binary"), other.cast("binary")).collect()
+    assert sorted(tuple(row) for row in back) == [tuple(row) for row in rows]
+
+
+def test_the_text_of_a_key_that_is_utf8_is_what_the_state_of_former_releases_has(session):
+    rows = [('é"\u2028', None, 5), (None, "", None)]
+    frame = session.createDataFrame(rows, "a string, b string, c int")
+    texts = [row[0] for row in frame.select(_columns.key_text(frame, frame.columns)).collect()]
+    assert texts == ['{"k0":"é\\"\u2028","k2":5}', '{"k1":""}']
+
+
+def test_windows_do_not_add_up_two_keys_that_are_no_utf8(files, tmp_path):
+    from pyspark.sql import functions as F
+
+    files.add([{"user": user, "seq": n, "price": n} for n in (1, 2) for user in ("FF", "FE", "61")])
+    frame = files.stream().withColumn("user", F.unhex("user").cast("string"))
+    counted = ops.count_window(frame, key="user", size=2, aggregates={"spend": ops.Sum("price")})
+    batches, _ = collected(counted.withColumn("user", F.hex("user")), tmp_path / "checkpoint")
+    seen = [(row.user, row.events, row.spend) for rows in batches.values() for row in rows]
+    assert sorted(seen) == [(user, 2, Decimal("3.00")) for user in ("61", "FE", "FF")]
+
+
 def rate(session):
     return session.readStream.format("rate").load()
 
@@ -422,7 +512,10 @@ def windowed(frame, **more):
         ({"aggregates": {"x": ops.Rows("odd")}}, SchemaError, "map"),
         ({"aggregates": {"kind": ops.Max("d")}}, OptionError, "two columns"),
         ({"aggregates": {"Value": ops.Max("d")}}, OptionError, "two columns"),
+        ({"aggregates": {"late": ops.Max("d")}}, OptionError, "'late'"),
+        ({"key": "Late"}, OptionError, "'Late'"),
         ({"aggregates": {"x": "sum"}}, OptionError, "Count, Sum"),
+        ({"aggregates": None}, OptionError, "aggregates is None"),
     ],
     ids=str,
 )
@@ -435,6 +528,7 @@ def test_what_cannot_work_is_refused_before_the_query_starts(session, change, er
         F.lit("x").alias("text"),
         F.array(F.lit(1)).alias("list"),
         F.create_map(F.lit(1), F.lit(2)).alias("odd"),
+        F.lit("x").alias("Late"),
     )
     with pytest.raises(error, match=re.escape(message)):
         windowed(frame, **change)

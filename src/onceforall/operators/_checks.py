@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from onceforall.errors import MissingExtraError, OptionError, SchemaError, UnsupportedQueryError
+from onceforall.operators.outputs import LATE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
+_Given = TypeVar("_Given")
+
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_OF_LATE_ROWS = " (that of the late rows, whose name is kept in processing time, too)"
 _WATERMARK = "spark.watermarkDelayMs"  # the metadata by which Spark itself knows a column with a watermark
 
 
@@ -61,12 +65,30 @@ def check_protobuf() -> None:
         ) from error
 
 
+def given(value: _Given | None, what: str, remedy: str) -> _Given:
+    """Return a value that an operator can't do without.
+
+    Args:
+        value: of the argument; None comes of a setting that is not set, say, and would be taken for "no such rule".
+        what: the name of the argument.
+        remedy: what to give, as a sentence.
+
+    Raises:
+        OptionError: it is None.
+    """
+    if value is None:
+        raise OptionError(f"{what} is None, and this operator can't do without it. {remedy}")
+    return value
+
+
 def columns_named(frame: DataFrame, names: str | Iterable[str], what: str) -> list[str]:
     """Return names as a list, and check that the frame has them.
 
     Raises:
+        OptionError: there is None instead of a name.
         SchemaError: a column is missing, or named twice.
     """
+    names = given(names, what, "Give the name of a column, or leave it out where it has a default.")
     listed = [names] if isinstance(names, str) else list(names)
     for name in listed:
         if name not in frame.columns:
@@ -126,7 +148,7 @@ def check_key(frame: DataFrame, key: Sequence[str]) -> None:
 
 
 def check_outputs(names: Sequence[str]) -> None:
-    """Check that no two columns of the output have the same name.
+    """Check that no two columns of the output have the same name, those included that only some outputs have.
 
     Raises:
         OptionError: two have.
@@ -135,7 +157,8 @@ def check_outputs(names: Sequence[str]) -> None:
     for name in names:
         if not name or name.lower() in seen:
             raise OptionError(
-                f"The output would have two columns {name!r}: call the aggregate otherwise, or rename the key column before."
+                f"The output would have two columns {name!r}{_OF_LATE_ROWS if name.lower() == LATE else ''}: call the aggregate otherwise, or "
+                "rename the key column before."
                 if name
                 else "An aggregate needs a name: it is its column in the output."
             )

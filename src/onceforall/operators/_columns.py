@@ -6,7 +6,7 @@ Times have microseconds and are in UTC, whatever the session's time zone is, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from onceforall.errors import SchemaError
 from onceforall.operators._events import Value
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
 _OPTIONS: Mapping[str, str] = {
@@ -51,7 +51,50 @@ def from_json(column: Column, schema: StructType) -> Column:
     """Return the struct of a JSON text. A text that can't be read fails the query: it would be a loss otherwise."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    return F.from_json(column, schema, {**_OPTIONS, "mode": "FAILFAST"})
+    # Spark would keep a field of that name (`_corrupt_record`, or what the session says) for texts that it can't read, and give null for it.
+    corrupt = "_corrupt_record"
+    while corrupt in schema.names:
+        corrupt += "_"
+    return F.from_json(column, schema, {**_OPTIONS, "mode": "FAILFAST", "columnNameOfCorruptRecord": corrupt})
+
+
+def key_text(frame: DataFrame, names: Sequence[str]) -> Column:
+    """Return the text of a key: two rows have the same one if, and only if, these columns are the same byte for byte.
+
+    It is JSON with the fields ``k0``, ``k1`` … and without nulls. A string with bytes that are no UTF-8 can't be in JSON: Spark would write U+FFFD for
+    them, and different keys would have one text. In place of ``k0`` it is in ``x0``, as hexadecimal digits.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import types as T  # noqa: N812
+
+    parts, others = [], []
+    for number, name in enumerate(names):
+        part = F.col(quoted(name))
+        if isinstance(frame.schema[name].dataType, T.StringType):
+            others.append(F.when(~F.is_valid_utf8(part), F.hex(part)).alias(f"x{number}"))
+            part = F.when(F.is_valid_utf8(part), part)
+        parts.append(part.alias(f"k{number}"))
+    return to_json(F.struct(*parts, *others))
+
+
+def key_schema(frame: DataFrame, names: Sequence[str]) -> StructType:
+    """Return the type of what ``key_text`` makes a text of."""
+    from pyspark.sql import types as T  # noqa: N812
+
+    kinds = [frame.schema[name].dataType for name in names]
+    parts = [T.StructField(f"k{number}", kind) for number, kind in enumerate(kinds)]
+    others = [T.StructField(f"x{number}", kind) for number, kind in enumerate(kinds) if isinstance(kind, T.StringType)]
+    return T.StructType([*parts, *others])
+
+
+def key_column(key: Column, schema: StructType, number: int) -> Column:
+    """Return a column of a key, byte for byte, from a struct with that schema."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    part = key.getField(f"k{number}")
+    if f"x{number}" not in schema.names:
+        return part
+    return F.coalesce(part, F.unhex(key.getField(f"x{number}")).cast("string"))
 
 
 def sortable(kind: DataType, widened: DataType | None = None) -> Travel | None:

@@ -165,7 +165,7 @@ def _read(spec: Spec, head: str | None) -> dict[str, Any]:
     if kept.get("spec") != spec.signature:
         raise CheckpointMismatchError(
             "The state in the checkpoint is that of a window of another kind or size, of other key, time or order columns, of other "
-            "aggregates, or of another release. Gap, number of events, longest duration and triggers may change; anything else needs a new "
-            "checkpoint."
+            "aggregates, or of another release. Gap, number of events, longest duration and triggers may change (but in processing time the first "
+            "rule of time can't come and the last one can't go); anything else needs a new checkpoint."
         )
     return kept

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-_OWN = (KIND, "window_start", "window_end", "window_index", "revision", "events", "closed_by")
+# Without late rows, too: what is called as their column is would go with it in `results`.
+_OWN = (KIND, "window_start", "window_end", "window_index", "revision", "events", "closed_by", LATE)
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,9 @@ def windows(  # noqa: PLR0917
             columns.check_carried(field.dataType, f"The column {field.name!r}")
     order_names = checks.columns_named(frame, order_by, "order_by")
     order = [_order(frame, column) for column in order_names]
+    aggregates = checks.given(aggregates, "aggregates", "Give a dict, such as {'spend': Sum('price')}; {} for none.")
     made = [_column(frame, column, aggregate) for column, aggregate in aggregates.items()]
-    checks.check_outputs([*keys, *_OWN, *((LATE,) if time is not None else ()), *aggregates])
+    checks.check_outputs([*_OWN, *keys, *aggregates])
     inputs = ("key", *keys, "time", time or "", "order", *order_names, *(repr(aggregate) for aggregate in aggregates.values()))
     spec = Spec(rules, tuple(column.folded for column in made), tuple(value for value, _ in order), time is not None, inputs)
     prepared = _prepared(frame, keys, time, [column for _, column in order], made)
@@ -156,7 +158,7 @@ def _prepared(
         *(column.travel.encode(column.source).alias(f"v{number}") for number, column in enumerate(made)),
     ]
     return frame.select(
-        columns.to_json(F.struct(*[F.col(columns.quoted(k)).alias(f"k{n}") for n, k in enumerate(keys)])).alias("key"),
+        columns.key_text(frame, keys).alias("key"),
         columns.to_json(F.struct(*event)).alias("event"),
         (F.lit(None).cast("string") if time is None else columns.to_json(F.struct(*everything))).alias("row"),
     )
@@ -200,7 +202,7 @@ def _decoded(
         *((field, T.LongType()) for field in ("index", "start", "end", "events", "revision")),
         *((f"v{number}", column.wire) for number, column in enumerate(made)),
     ]
-    key_schema = T.StructType([T.StructField(f"k{n}", frame.schema[key].dataType) for n, key in enumerate(keys)])
+    key_schema = columns.key_schema(frame, keys)
     # Without its metadata: by that, Spark would take a late row's time for a column that has a watermark.
     row_schema = T.StructType([T.StructField(field.name, field.dataType) for field in frame.schema.fields])
     parsed = texts.select(
@@ -210,7 +212,7 @@ def _decoded(
     )
     result = F.col("r")
     out = parsed.select(
-        *(F.col("k").getField(f"k{n}").alias(key) for n, key in enumerate(keys)),
+        *(columns.key_column(F.col("k"), key_schema, n).alias(key) for n, key in enumerate(keys)),
         F.coalesce(result.getField("kind"), F.lit(LATE)).alias(KIND),
         F.timestamp_micros(result.getField("start")).alias("window_start"),
         F.timestamp_micros(result.getField("end")).alias("window_end"),

@@ -90,8 +90,9 @@ def attribute(
 
     from onceforall.operators._keyed import plain_schema, run
 
-    window_us = micros(window, "window")
-    assert window_us is not None
+    window_us = checks.given(
+        micros(window, "window"), "window", "Give how long before an order a click counts, such as '7 days' or a timedelta."
+    )
     users = checks.columns_named(orders, user, "user (orders)")
     _check(orders, clicks, users, order_time, click_time)
     matchable = _all_present(users)
@@ -191,10 +192,9 @@ def _prepared(frame: DataFrame, users: Sequence[str], time_us: Column, tie: Colu
     """Return the operator's input; orders are those without a tie-breaker."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    key = columns.to_json(F.struct(*(_column(name).alias(f"k{n}") for n, name in enumerate(users))))
     mark = F.lit(True).alias("o") if tie is None else tie.alias("k")  # noqa: FBT003  a literal of Spark's
     return frame.select(
-        key.alias("key"),
+        columns.key_text(frame, users).alias("key"),
         columns.to_json(F.struct(time_us.alias("t"), mark)).alias("event"),
         columns.to_json(F.struct(*(_column(name) for name in frame.columns))).alias("row"),
     )

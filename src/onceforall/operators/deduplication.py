@@ -8,8 +8,8 @@ Two ways, by what becomes of a row that comes too late to be judged:
 - ``late="keep"`` says of each row what it is, in a column: ``unique``, ``duplicate`` or ``late``; nothing is dropped. Which row of a batch is the unique one is
   decided by its time and content, so it is the same on every replay. It is made on ``transformWithState``, in Python, so it costs more per id.
 
-Both take a row for late that is further behind the newest one than the horizon, and remember an id until the watermark is a horizon behind its row. So two rows of
-one id are found out if their times are no further apart than the horizon, and the second one isn't late.
+Both take a row for late whose time the watermark has reached: it is behind the newest one of the batches before by the horizon or more. They remember an id until
+the watermark is a horizon past its row. So two rows of one id are found out if their times are no further apart than the horizon, and the second one isn't late.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def deduplicate(
         id: the column, or columns, that say which record a row is; ``record_id`` makes one. Rows with a null in it are one record.
         event_time: a TIMESTAMP column, never null: with ``late="keep"`` a row without a time is ``late`` or a duplicate, with ``"drop"`` its copies are found
             out within its batch only.
-        horizon: how far behind the newest row a row may come, and how far apart two copies may lie; ``"1 hour"`` or a ``timedelta``. The state holds the ids of
-            about two horizons.
+        horizon: a row that is behind the newest one by less than this is not late, and copies are found out that lie no further apart; ``"1 hour"`` or a
+            ``timedelta``. The state holds the ids of about two horizons.
         late: ``"drop"`` or ``"keep"``; see the module.
 
     Returns:
@@ -62,8 +62,9 @@ def deduplicate(
         UnsupportedQueryError: the frame isn't streaming, has a watermark, or, for ``"keep"``, the session's state store is not RocksDB.
         MissingExtraError: protobuf is not installed, for ``"keep"`` (extra ``operators``).
     """
-    horizon_us = micros(horizon, "horizon")
-    assert horizon_us is not None
+    horizon_us = checks.given(
+        micros(horizon, "horizon"), "horizon", "Give how long an id is known, such as '1 hour' or a timedelta."
+    )
     if late not in {"drop", "keep"}:
         raise OptionError(f"late={late!r} is neither 'drop' nor 'keep'.")
     if not frame.isStreaming:
@@ -101,7 +102,7 @@ class DeduplicationRules:
     The first batch that brings an id, not late, decides: the row with the smallest (time, content) stays.
 
     Attributes:
-        horizon_us: how long, by the watermark, an id is remembered behind its row, in microseconds.
+        horizon_us: how long, by the watermark, an id is remembered past its row, in microseconds.
     """
 
     horizon_us: int
@@ -142,7 +143,7 @@ def _judged(frame: DataFrame, ids: Sequence[str], event_time: str, horizon_us: i
         raise OptionError(f"The frame has a column {STATUS!r}, which deduplicate() adds itself. Rename it before.")
     texts = run(
         frame.select(
-            columns.to_json(F.struct(*(F.col(columns.quoted(name)).alias(f"k{n}") for n, name in enumerate(ids)))).alias("key"),
+            columns.key_text(frame, ids).alias("key"),
             columns.to_json(F.struct(F.unix_micros(F.col(columns.quoted(event_time))).alias("t"))).alias("event"),
             columns.to_json(F.struct(*(F.col(columns.quoted(name)) for name in frame.columns))).alias("row"),
         ),

@@ -24,6 +24,7 @@ The result depends on the batches and their watermarks alone, and Spark replays 
 
 from __future__ import annotations
 
+import bisect
 import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -57,7 +58,7 @@ class Order(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is remembered of one user: clicks and waiting orders, each sorted."""
+    """What is remembered of one user: clicks, sorted by rank and each at a time of its own, and waiting orders, sorted."""
 
     clicks: tuple[Click, ...] = ()
     orders: tuple[Order, ...] = ()
@@ -120,10 +121,11 @@ def decoded(text: str | None) -> State:
     return State(tuple(Click(*click) for click in clicks), tuple(Order(*order) for order in orders))
 
 
-def _latest(clicks: Iterable[Click], time_us: int, window_us: int) -> Click | None:
-    """Return the latest click from a window before a time up to it."""
-    reached = [click for click in clicks if time_us - window_us <= click.time_us <= time_us]
-    return max(reached, key=Click.rank, default=None)
+def _latest(clicks: Sequence[Click], time_us: int, window_us: int) -> Click | None:
+    """Return the latest click from a window before a time up to it; by bisection, for one user may have very many."""
+    place = bisect.bisect_right(clicks, time_us, key=lambda click: click.time_us)
+    click = clicks[place - 1] if place else None
+    return None if click is None or click.time_us < time_us - window_us else click
 
 
 def _needed(clicks: Iterable[Click], waiting: Sequence[Order], watermark_us: int, window_us: int) -> tuple[Click, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onceforall.errors import OptionError
+from onceforall.operators import _checks as checks
 from onceforall.operators import _operator as operator
 from onceforall.operators._sequential import SequentialRules
 from onceforall.operators._sliding import SlidingRules
@@ -58,7 +59,7 @@ def count_window(
     A key has state from its first event on, for ever: its number, and its open windows. Where keys come and go, use ``session_window``
     with ``max_events`` and ``gap``, which forgets a key whose session has closed.
     """
-    positive(size, "size")
+    checks.given(positive(size, "size"), "size", "Give how many events a window holds, such as 100.")
     positive(slide, "slide")
     if slide is not None and slide > size:
         raise OptionError(f"slide={slide} is more than size={size}: the events between two windows would be in none.")
@@ -112,7 +113,8 @@ def tumbling_window(
     Like all windows here, those of event time take events when the watermark passes them: early results are behind by its delay.
     """
     events, every = _early(trigger)
-    rules = SequentialRules(size_us=micros(size, "size"), early_events=events, early_us=every)
+    size_us = checks.given(micros(size, "size"), "size", "Give how long a window is, such as '1 hour' or a timedelta.")
+    rules = SequentialRules(size_us=size_us, early_events=events, early_us=every)
     return operator.windows(frame, "tumbling_window", rules, key, time, order_by, aggregates, name)
 
 
