@@ -20,10 +20,15 @@ FIELDS = (
 )
 TOPICS = {"view": "views", "click": "clicks", "purchase": "orders-checked"}
 REPEATED_WITHIN = "90 minutes"
+"""How far apart in their arrival two copies may lie, and how far one partition may be read behind another.
+
+What is further behind can't be told from a repetition, and Spark drops it. Before a start with a backlog in which partitions lie unevenly, set it to
+more than the backlog's length (docs/ad-events.md, "What is too far behind to be judged?").
+"""
 
 
 def rows(spark: SparkSession, place: Place) -> DataFrame:
-    """Each event once."""
+    """Each event once: of copies, the first one of their partition, for they have one key. Without what is too far behind (`REPEATED_WITHIN`)."""
     judged = judge(place.read(spark, "ad-events", "orders", place.topic("heartbeats")))
     return deduplicate(judged, id="record_id", event_time="arrived", horizon=REPEATED_WITHIN)
 
@@ -90,7 +95,7 @@ def put_aside(batch: DataFrame, place: Place) -> DataFrame:
 
 
 def write(events: DataFrame, place: Place) -> StreamWriter:
-    """Two sinks, one decision: no event is both counted and a dead letter, and none is neither."""
+    """Two sinks, one decision: no event that `rows` gives is both counted and put aside, and none is neither."""
     return (
         ofa.write_stream(events)
         .to(place.kafka(), name="checked", transform=lambda batch: checked(batch, place))

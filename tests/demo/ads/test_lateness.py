@@ -71,6 +71,28 @@ def test_cleanse_reads_its_partitions_so_evenly_that_no_arrival_is_behind_its_ho
     assert lateness_ms([ground.arrival_ms[batch] for batch in cleansed]) < constant_ms("REPEATED_WITHIN", "cleanse.py")
 
 
+def backlog(*stretches):
+    """The batches in which a backlog is read, as times of arrival: of partitions that each filled evenly, from one hour to another."""
+    logs = [np.linspace(begin * HOUR_MS, end * HOUR_MS, 20_000).astype(np.int64) for begin, end in stretches]
+    taken = [0] * len(logs)
+    while any(counts := shares([len(log) - at for log, at in zip(logs, taken, strict=True)], 1_000)):
+        yield np.concatenate([log[at : at + count] for log, at, count in zip(logs, taken, counts, strict=True)])
+        taken = [at + count for at, count in zip(taken, counts, strict=True)]
+
+
+def test_a_backlog_is_read_in_time_where_its_partitions_filled_evenly_and_else_falls_behind_the_horizon_as_the_page_says():
+    horizon = constant_ms("REPEATED_WITHIN", "cleanse.py")
+    assert lateness_ms(backlog(*[(0, 6)] * 5)) < horizon / 100
+    uneven = list(backlog(*[(0, 6)] * 4, (5, 6)))
+    assert lateness_ms(uneven) > 3 * horizon
+    # More than the length of the backlog is enough.
+    assert lateness_ms(uneven) < 6 * HOUR_MS
+    behind = sum(
+        int((batch <= max(map(max, uneven[:number])) - horizon).sum()) for number, batch in enumerate(uneven) if number
+    )
+    assert behind > 0.6 * 4 * 20_000
+
+
 @pytest.mark.parametrize("kinds", [(generator.VIEW, generator.CLICK), (generator.CLICK,), (generator.ORDER,)])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_reader_of_what_cleanse_wrote_finds_no_event_behind_its_watermark(ground, cleansed, kinds, seed):
