@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 import onceforall as ofa
 from onceforall.errors import OptionError, SchemaError, SinkCheckError
 from onceforall.operators.enrichment import enrich
-from onceforall.operators.lookups import PostgresLookup
+from onceforall.operators.postgres_lookup import PostgresLookup
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 
 from onceforall.errors import OptionError, RefusedRecordError, SchemaError, SinkCheckError, SinkUnavailableError
+from onceforall.operators import _enricher, enrichment
 from onceforall.operators import _pins as pins
-from onceforall.operators import enrichment
-from onceforall.operators.enrichment import Enricher, TimedCache, version_at
+from onceforall.operators._enricher import Enricher, TimedCache, version_at
 from onceforall.operators.identity import record_name
-from onceforall.operators.lookups import Lookup, PostgresLookup, Version
+from onceforall.operators.lookups import Lookup, Version
+from onceforall.operators.postgres_lookup import PostgresLookup
 from support.relay import Relay
 
 
@@ -217,7 +218,7 @@ def pinned(database, make, monkeypatch):
         made = enricher(make(columns={"v": "int"}), types=(pa.int32(),), defaults=(None,), missing=missing, pin_schema="pinned")
 
         def run(batches):
-            monkeypatch.setattr(enrichment, "_pins_of_this_task", of_this_batch)
+            monkeypatch.setattr(_enricher, "_pins_of_this_task", of_this_batch)
             return made(batches)
 
         return run

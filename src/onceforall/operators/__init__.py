@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from onceforall.operators.deduplication import deduplicate, late_duplicates, unique_rows
     from onceforall.operators.enrichment import enrich
     from onceforall.operators.identity import record_id, record_uuid, with_record_id
-    from onceforall.operators.lookups import Lookup, PostgresLookup
+    from onceforall.operators.lookups import Lookup
     from onceforall.operators.outputs import late_rows, results
+    from onceforall.operators.postgres_lookup import PostgresLookup
     from onceforall.operators.sessions import session_window
     from onceforall.operators.state import memory_state, rocksdb_state
     from onceforall.operators.triggers import Trigger
@@ -28,7 +29,7 @@ _HOMES = {
     "Lookup": "lookups",
     "Max": "aggregates",
     "Min": "aggregates",
-    "PostgresLookup": "lookups",
+    "PostgresLookup": "postgres_lookup",
     "Rows": "aggregates",
     "Sum": "aggregates",
     "Trigger": "triggers",

@@ -24,7 +24,8 @@ from onceforall.operators.identity import record_name
 if TYPE_CHECKING:
     import psycopg
 
-    from onceforall.operators.lookups import Key, PostgresLookup
+    from onceforall.operators.lookups import Key
+    from onceforall.operators.postgres_lookup import PostgresLookup
 
 Values: TypeAlias = "tuple[str | None, ...]"
 TABLE = "lookups"

@@ -1,0 +1,341 @@
+"""Looking values up in a table or view of PostgreSQL; see ``Lookup`` for what ``enrich`` asks of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from onceforall.errors import OptionError, SchemaError, SinkCheckError, SinkUnavailableError
+from onceforall.operators.lookups import Key, Lookup, Version, read_text
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg import sql
+    from typing_extensions import LiteralString
+
+    from onceforall.sinks.postgres.connections import Conninfo
+
+
+class PostgresLookup(Lookup):
+    """A table or view of PostgreSQL, asked for many keys at once."""
+
+    _PATIENCE_AT_START_S: ClassVar[float] = 10.0
+    # How long after timeout_s, at which the server ends a statement itself, one that didn't is given up.
+    _SLACK_S: ClassVar[float] = 5.0
+
+    def __init__(
+        self,
+        conninfo: Conninfo,
+        table: str,
+        *,
+        key: str | Sequence[str],
+        columns: Mapping[str, str] | Sequence[str],
+        valid_from: str | None = None,
+        valid_to: str | None = None,
+        password: str | Callable[[], str] | None = None,
+        timeout_s: float = 10.0,
+        retry_for_s: float = 60.0,
+        keys_per_query: int = 5_000,
+    ) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            conninfo: a URL, ``key=value`` string or mapping of libpq's parameters; or a function that returns one, called at each connect.
+            table: ``table`` or ``schema.table``, as SQL writes it; a view may be one.
+            key: the columns by which a row is found; at most one row for each key (and time).
+            columns: what is looked up: names, whose types are then those of the table at the query's start; or, by name, the types they get in Spark: STRING,
+                BOOLEAN, the integers, FLOAT, DOUBLE, DECIMAL, DATE, TIMESTAMP (from ``timestamptz``) or BINARY.
+            valid_from: for a table with history, the column since when a row holds (``timestamptz``; null or ``-infinity``: always).
+            valid_to: until when, that moment not included (null or ``infinity``: until the next one begins).
+            password: a value, or a function that returns one. A value is handed over by the thread that calls ``enrich``, which must also be the one that
+                starts the query. Without either, libpq looks for ``PGPASSWORD`` and ``~/.pgpass`` on each executor.
+            timeout_s: for one query of the server, in seconds. One that hangs, so that it doesn't even end the query, is given up five seconds later.
+            retry_for_s: for how long a server that is away or too slow is asked again, with growing pauses, in seconds; then the batch fails.
+            keys_per_query: how many keys one query asks for at most.
+
+        Raises:
+            OptionError: an argument makes no sense.
+            SchemaError: a type that can't be looked up.
+            MissingExtraError: psycopg is not installed (extra ``postgres``).
+        """
+        from onceforall.sinks.postgres.connections import Access
+        from onceforall.sinks.postgres.options import check_seconds
+
+        self._access = Access(conninfo, password=password, patience_s=retry_for_s)
+        check_seconds("timeout_s", timeout_s)
+        check_seconds("retry_for_s", retry_for_s)
+        self._key = (key,) if isinstance(key, str) else tuple(key)
+        if not self._key or keys_per_query < 1 or not columns or not isinstance(table, str) or not table.strip():
+            raise OptionError("A lookup needs table=, key=, columns= and keys_per_query= from 1 on.")
+        if valid_to is not None and valid_from is None:
+            raise OptionError("valid_to= needs valid_from=: a version is found by when it began.")
+        self._untyped = () if isinstance(columns, Mapping) else (columns,) if isinstance(columns, str) else tuple(columns)
+        self.columns = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(self._untyped, "string")
+        for name, kind in self.columns.items():
+            read_text(kind, name)
+        self.name = f"{table}({','.join(self._key)}):{','.join(self.columns)}"
+        self.versioned = valid_from is not None
+        self._table, self._from, self._to = table, valid_from, valid_to
+        self._timeout_s, self._retry_for_s, self._keys_per_query = timeout_s, retry_for_s, keys_per_query
+        self._received: Mapping[str, str] = {}
+        self._connection: psycopg.Connection[Any] | None = None
+        self._statement: sql.Composed | None = None
+        self._casts: sql.Composed | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_received": {}, "_connection": None, "_statement": None, "_casts": None}
+
+    def __repr__(self) -> str:
+        return f"PostgresLookup({self.name} at {self._access.target})"
+
+    def check(self, key_count: int) -> None:
+        """Connect, and see that table and columns are there and may be read; see ``Lookup.check``."""
+        from onceforall.sinks.postgres.server_errors import translated
+
+        if key_count != len(self._key):
+            raise OptionError(f"enrich asks by {key_count} columns, and {self!r} has {len(self._key)} of key.")
+        try:
+            with contextlib.closing(self.connect(self._PATIENCE_AT_START_S)) as connection, translated(f"Looking at {self!r}"):
+                self.columns = {**self.columns, **self._types(connection)}
+                statement = self._composed(connection)
+                self._run(connection, statement, [[] for _ in self._key])
+        except SinkUnavailableError as error:
+            raise SinkCheckError(f"{self!r} can't be asked: {error}") from error
+
+    def fetch(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Version]]:
+        """Return what is known of these keys; see ``Lookup.fetch``.
+
+        Raises:
+            SinkUnavailableError: no answer within ``retry_for_s``.
+            SinkCheckError: table, column or right is missing.
+            RefusedRecordError: the server can't take a key, or two rows have one key.
+        """
+        found: dict[Key, list[Version]] = {}
+        for start in range(0, len(keys), self._keys_per_query):
+            part = keys[start : start + self._keys_per_query]
+            for place, from_us, to_us, values in self.patiently(partial(self._ask, part)):
+                found.setdefault(part[place - 1], []).append(Version(tuple(values), from_us, to_us))
+        self._check_unique(found)
+        return found
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        from onceforall.sinks.postgres.statements import close_quietly
+
+        close_quietly(self._connection)
+        self._connection = self._statement = self._casts = None
+
+    def secrets(self) -> Mapping[str, str]:
+        """Return the secret values; see ``Lookup.secrets``."""
+        return self._access.secret_values()
+
+    def receive(self, secrets: Mapping[str, str]) -> None:
+        """Take them; see ``Lookup.receive``."""
+        self._received = dict(secrets)
+
+    def patiently(self, action: Callable[[psycopg.Connection[Any]], Any]) -> Any:
+        """Do something with the connection, again and again while the server is away or too slow, for ``retry_for_s``."""
+        import psycopg
+
+        from onceforall.sinks.postgres.server_errors import statement_error
+        from onceforall.sinks.postgres.statements import patiently
+
+        def once() -> Any:
+            try:
+                if self._connection is None:
+                    # Its own patience is none: the pauses are those of patiently.
+                    self._connection = self.connect(0.0)
+                return action(self._connection)
+            except psycopg.errors.QueryCanceled as error:
+                raise SinkUnavailableError(self._late()) from error
+            except psycopg.Error as error:
+                raise statement_error(error, f"Looking up in {self!r}") from error
+
+        def closing() -> Any:
+            try:
+                return once()
+            except BaseException:
+                self.close()
+                raise
+
+        return patiently(closing, self._retry_for_s, f"Looking up in {self!r}")
+
+    def connect(self, patience_s: float) -> psycopg.Connection[Any]:
+        """Open a connection of its own; autocommit."""
+        settings = {"statement_timeout": str(max(1, int(self._timeout_s * 1000)))}
+        return self._access.connect(
+            self._received,
+            application_name="ofa-lookup",
+            autocommit=True,
+            patience_s=patience_s,
+            settings=settings,
+            set_up_within_s=self._timeout_s + self._SLACK_S,
+        )
+
+    def answering(self, connection: psycopg.Connection[Any]) -> contextlib.AbstractContextManager[None]:
+        """Give up, within, a server that has neither answered nor ended the statement a while after ``timeout_s``, as one that hangs."""
+        from onceforall.sinks.postgres.connections import answering
+
+        return answering(connection, self._timeout_s + self._SLACK_S, self._late())
+
+    def execute(
+        self, connection: psycopg.Connection[Any], statement: LiteralString | sql.Composed, arguments: Sequence[Any]
+    ) -> psycopg.Cursor[Any]:
+        """Run a statement, and return when its rows are here; see ``answering``."""
+        with self.answering(connection):
+            return connection.execute(statement, arguments)
+
+    def _late(self) -> str:
+        return f"{self!r} gave no answer within timeout_s={self._timeout_s:g}."
+
+    def _types(self, connection: psycopg.Connection[Any]) -> dict[str, str]:
+        """Return the types of the columns that were given without one."""
+        from psycopg import sql
+
+        if not self._untyped:
+            return {}
+        names = sql.SQL(", ").join([_named(name) for name in self._untyped])
+        query = sql.SQL("SELECT {} FROM {} LIMIT 0").format(names, self._identifier(connection))
+        return {column.name: _spark_type(column) for column in self.execute(connection, query, []).description or []}
+
+    def _identifier(self, connection: psycopg.Connection[Any]) -> sql.Identifier:
+        from psycopg import sql
+
+        from onceforall.sinks.postgres.tables import parse_name
+
+        with self.answering(connection):
+            parts = parse_name(connection, self._table)
+        return sql.Identifier(*(part.replace("%", "%%") for part in parts if part is not None))
+
+    def takes(self, key: Key) -> bool:
+        """Tell that no text of PostgreSQL has a zero byte; see ``Lookup.takes``."""
+        return not any(isinstance(part, str) and "\0" in part for part in key)
+
+    def _ask(self, keys: Sequence[Key], connection: psycopg.Connection[Any]) -> list[Any]:
+        import psycopg
+
+        if self._statement is None:
+            self._statement = self._composed(connection)
+        try:
+            return self._run(connection, self._statement, self._arrays(keys))
+        except psycopg.DataError:
+            # A key that the column's type can't hold (a text that is no uuid) is missing. Anything else in this class is a value's fault.
+            places = self._castable(connection, keys, list(range(1, len(keys) + 1)))
+            if len(places) == len(keys):
+                raise
+        held = self._run(connection, self._statement, self._arrays([keys[place - 1] for place in places]))
+        return [(places[place - 1], *rest) for place, *rest in held]
+
+    def _arrays(self, keys: Sequence[Key]) -> list[list[Any]]:
+        return [[key[n] for key in keys] for n in range(len(self._key))]
+
+    def _castable(self, connection: psycopg.Connection[Any], keys: Sequence[Key], places: list[int]) -> list[int]:
+        """Return the places of the keys that the server can read as its columns' types, found by halving."""
+        import psycopg
+
+        assert self._casts is not None
+        try:
+            self.execute(connection, self._casts, self._arrays([keys[place - 1] for place in places]))
+        except psycopg.DataError:
+            half = len(places) // 2
+            if half == 0:
+                return []
+            return [*self._castable(connection, keys, places[:half]), *self._castable(connection, keys, places[half:])]
+        return places
+
+    def _run(self, connection: psycopg.Connection[Any], statement: sql.Composed, arrays: list[list[Any]]) -> list[Any]:
+        return self.execute(connection, statement, arrays).fetchall()
+
+    def _composed(self, connection: psycopg.Connection[Any]) -> sql.Composed:
+        """Return the query: (place of the key, from, to, values as texts), for one array of values per key column."""
+        from psycopg import sql
+
+        table = self._identifier(connection)
+        keys = [sql.SQL("t.{}").format(_named(name)) for name in self._key]
+        look = sql.SQL("SELECT {} FROM {} t LIMIT 0").format(sql.SQL(", ").join(keys), table)
+        described = self.execute(connection, look, []).description or []
+        # -1, of no length: "character" (as NULL has it) would be a cast to character(1), and "bit" one to bit(1).
+        names = self.execute(
+            connection,
+            "SELECT format_type(oid::oid, -1) FROM unnest(%s::bigint[]) WITH ORDINALITY u(oid, n) ORDER BY n",
+            [[column.type_code for column in described]],
+        ).fetchall()
+        # The server's own names of its own types: text that comes from nobody else.
+        arrays = sql.SQL(", ").join([sql.SQL("%s::{}[]").format(sql.SQL(name)) for (name,) in names])
+        aliases = [sql.Identifier(f"k{n}") for n in range(len(keys))]
+        joined = [sql.SQL("{} = w.{}").format(key, alias) for key, alias in zip(keys, aliases, strict=True)]
+        values = [_as_text(sql.SQL("t.{}").format(_named(name)), kind) for name, kind in self.columns.items()]
+        self._casts = sql.SQL("SELECT {}").format(arrays)
+        return sql.SQL("SELECT w.place, {}, {}, ARRAY[{}]::text[] FROM unnest({}) WITH ORDINALITY w({}, place) JOIN {} t ON {}").format(
+            _micros(self._from), _micros(self._to), sql.SQL(", ").join(values), arrays, sql.SQL(", ").join(aliases), table,
+            sql.SQL(" AND ").join(joined),
+        )  # fmt: skip
+
+    def _check_unique(self, found: Mapping[Key, list[Version]]) -> None:
+        from onceforall.errors import RefusedRecordError
+
+        for key, versions in found.items():
+            times = {version.from_us for version in versions}
+            if len(times) < len(versions):
+                raise RefusedRecordError(
+                    f"{self!r} has several rows for the key {key!r}{' and one time' if self.versioned else ''}, so that nobody could say which one counts. "
+                    "Make it unique."
+                )
+
+
+_TYPES: Mapping[int, str] = {
+    16: "boolean", 17: "binary", 18: "string", 19: "string", 20: "bigint", 21: "smallint", 23: "int", 25: "string", 114: "string", 700: "float",
+    701: "double", 1042: "string", 1043: "string", 1082: "date", 1184: "timestamp", 2950: "string", 3802: "string",
+}  # fmt: skip
+"""By oid, PostgreSQL's types that have one of Spark's: SELECT oid, typname FROM pg_type."""
+_NUMERIC = 1700
+
+
+def _spark_type(column: psycopg.Column) -> str:
+    if column.type_code == _NUMERIC and column.precision and 0 <= (column.scale or 0) <= column.precision <= 38:
+        return f"decimal({column.precision},{column.scale or 0})"
+    if column.type_code not in _TYPES:
+        raise SchemaError(
+            f"The type of the looked-up column {column.name!r} ({column.type_display}) says not which one of Spark's it becomes. Say it: "
+            f"columns={{{column.name!r}: 'decimal(20,6)', …}}."
+        )
+    return _TYPES[column.type_code]
+
+
+def _named(name: str) -> sql.Identifier:
+    """Return an identifier for a statement with parameters, in which the driver takes a single ``%`` for one."""
+    from psycopg import sql
+
+    return sql.Identifier(name.replace("%", "%%"))
+
+
+def _as_text(column: sql.Composable, kind: str) -> sql.Composed:
+    from psycopg import sql
+
+    reader = read_text(kind, "")
+    if kind.strip().lower() == "timestamp":
+        # Infinity has no number: it comes as the word that it is, and whoever reads it can say whose it was.
+        return sql.SQL(
+            "CASE WHEN isfinite({0}::timestamptz) THEN (extract(epoch FROM {0}::timestamptz) * 1000000)::bigint::text "
+            "ELSE ({0}::timestamptz)::text END"
+        ).format(column)
+    if reader is read_text("binary", ""):
+        return sql.SQL("encode({}::bytea, 'hex')").format(column)
+    if reader is read_text("boolean", ""):
+        return sql.SQL("{}::boolean::text").format(column)
+    return sql.SQL("{}::text").format(column)
+
+
+def _micros(name: str | None) -> sql.Composable:
+    """Return a time in microseconds; null where there is none. No ``timestamptz`` is as late, or as early, as the numbers for infinity."""
+    from psycopg import sql
+
+    if name is None:
+        return sql.SQL("NULL::bigint")
+    column = sql.SQL("t.{}::timestamptz").format(_named(name))
+    return sql.SQL(
+        "CASE WHEN isfinite({0}) THEN (extract(epoch FROM {0}) * 1000000)::bigint "
+        "WHEN {0} > now() THEN 9223372036854775807 WHEN {0} < now() THEN -9223372036854775808 END"
+    ).format(column)
