@@ -257,16 +257,25 @@ def test_the_pauses_grow_up_to_a_limit_and_never_delay_a_stop_for_long():
 
 
 def test_one_sink_that_is_away_holds_back_done_but_not_the_other_sinks():
-    stopped = threading.Event()
-    query = Query(sinks={"a": FakeSink(*[AWAY] * 1000), "b": FakeSink()}, stop=stopped.is_set)
+    committed, stopped = threading.Event(), threading.Event()
+
+    class Other(FakeSink):
+        def commit(self, permit, committables):
+            report = super().commit(permit, committables)
+            committed.set()
+            return report
+
+    query = Query(sinks={"a": FakeSink(AWAY), "b": Other()}, stop=stopped.is_set)
 
     def wait(_):
-        if query.sinks["b"].of("commit"):
-            stopped.set()
+        # The pause after the one answer of "a": the stop comes when "b" has committed, whichever thread was the first.
+        assert committed.wait(20)
+        stopped.set()
 
     query.coordinator._world = World(query.log, query.sinks, lambda: -1, stopped.is_set, wait)
     with pytest.raises(InDoubtError, match="waited for a"):
         query.batch(0, FakeWriter(a=("t0",), b=("u0",)))
+    assert query.sinks["b"].of("commit") == [(0, ["u0"])]
     assert query.entries() == ["CLAIM", "COMMIT"]
 
 
