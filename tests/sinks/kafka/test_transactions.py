@@ -486,3 +486,14 @@ def test_a_late_attempt_of_an_earlier_batch_cannot_abort_what_a_later_batch_prep
     assert not q.commit(prepared).lost
     assert q.sink.recover(q.sweep(generation=1, own=True)) == 1
     sees(name, ["decided"])
+
+
+def test_a_new_producer_looks_for_its_coordinator_when_it_can_be_asked_for(query, topic, caplog):
+    """Otherwise librdkafka looks again after 500 ms, within which a batch of few rows would have been over twice."""
+    q = query(topic(), options={"debug": "eos"})
+    with caplog.at_level("DEBUG", "onceforall.sinks.kafka"):
+        for slot in range(10):
+            assert q.prepare(["one"], slot=slot)["records"] == 1
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("Acquired PID" in line for line in lines) == 10
+    assert sum("Unable to query for transaction coordinator" in line for line in lines) <= 3

@@ -180,6 +180,18 @@ class Client:
 
     # --- records -----------------------------------------------------------------------------------------------------------
 
+    def connect(self, timeout_s: float) -> None:
+        """Wait until a broker has answered.
+
+        Raises:
+            confluent_kafka.KafkaException: none did.
+        """
+        told = ctypes.POINTER(lib.Metadata)()
+        code = self._lib.metadata(self._handle, 0, None, ctypes.byref(told), int(timeout_s * 1000))
+        if code:
+            raise _exception(code, self._lib.err2str(code))
+        self._lib.metadata_destroy(told)
+
     def topic(self, name: str) -> int:
         """Return the handle of a topic."""
         handle = self._topics.get(name)

@@ -9,6 +9,7 @@ from it refuses that with NOT_COORDINATOR.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -215,6 +216,10 @@ class LiveProducer:
             AttemptFailedError: no answer before the deadline (of ``time.monotonic``), or the cluster refuses.
         """
         ck = confluent_kafka()
+        # librdkafka drops its first connection for one to a broker that it knows by name, and when it looks for a coordinator between the
+        # two it looks again after 500 ms only (``rd_kafka_idemp_pid_timer_restart``). Why nobody answers is told below.
+        with contextlib.suppress(ck.KafkaException):
+            self.client.connect(max(0.1, min(_INIT_SLICE_S, deadline_s - time.monotonic())))
         while True:
             try:
                 self.client.init_transactions(max(0.1, min(_INIT_SLICE_S, deadline_s - time.monotonic())))
