@@ -4,16 +4,18 @@ An open-loop generator (it sends when it is time, whether the pipeline keeps up 
 which is the median of its measured throughputs with the same payload. ``trigger_s`` is Spark's trigger interval and Flink's checkpoint interval; 0 is
 Spark's default trigger, one batch after the other.
 
-A sample: ``p50_ms``, ``p99_ms``, ``max_ms``, ``rate``, and what shows whether they mean anything: see `traffic.steady`.
+A sample: ``p50_ms``, ``p99_ms``, ``max_ms``, ``rate``, and what shows whether they mean anything: see `traffic.steady`; of a Spark job also ``parts``, where the time of a batch
+goes: see `parts_of`.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import rounds
+from benchmarks import rounds, step_times
 from benchmarks.children import MeasurementError
 from benchmarks.contenders import Pipe
 from benchmarks.kafka import Broker
@@ -72,7 +74,38 @@ def one(  # noqa: PLR0917
         pipe = Pipe(contender, load, broker.servers, traffic.source, traffic.target, trigger_s=trigger_s, limited=False)
         with pipe.start(work / "job", work / "checkpoint") as job:
             traffic.wait_for_first(job)
-            return steady(job, traffic, rate, warm_up_s=warm_up_s, seconds=seconds)
+            sample = steady(job, traffic, rate, warm_up_s=warm_up_s, seconds=seconds)
+            parts = parts_of(job.lines("progress.jsonl"), job.lines("steps.jsonl"))
+            return {**sample, "parts": parts} if parts else sample
+
+
+def parts_of(progress: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return what the later half of a Spark job's batches spent, in milliseconds, each the median over batches; nothing without batches.
+
+    Returns:
+        ``batch`` (all of it); of Spark's own ``plan``, ``offsets_log`` and ``commits_log``; ``write`` (between these: the call of the sink); and of ours, within
+        that, ``job`` (the function and the tasks, up to the last pre-commit) and ``decide_and_commit``.
+    """
+    late = [report["durationMs"] for report in progress[len(progress) // 2 :]]
+    if not late:
+        return {}
+
+    def middle(*names: str) -> float:
+        return statistics.median(sum(float(times.get(name, 0)) for name in names) for times in late)
+
+    found = {
+        "batch": middle("triggerExecution"),
+        "plan": middle("latestOffset", "getBatch", "queryPlanning"),
+        "offsets_log": middle("walCommit"),
+        "commits_log": middle("commitOffsets"),
+        "write": middle("addBatch"),
+    }
+    jobs = [1000 * (line["end_s"] - line["start_s"]) for line in steps if line["step"] == "RunWrites"]
+    commits = step_times.costs_ms(steps, skip=len(jobs) // 2)["commit"]
+    if commits:
+        found["job"] = statistics.median(jobs[len(jobs) // 2 :])
+        found["decide_and_commit"] = statistics.median(commits)
+    return {name: round(value, 1) for name, value in found.items()}
 
 
 def maximum(results: Results, contender: str, payload: int) -> float:

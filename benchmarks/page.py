@@ -190,6 +190,25 @@ def _latency(results: Results) -> Iterator[str]:
     yield from table(("", "trigger", "load", "records/s", "p50, ms", "p99, ms", "max, ms", ""), rows)
 
 
+def _latency_parts(results: Results) -> Iterator[str]:
+    head = {
+        "batch": "a batch",
+        "plan": "plan",
+        "offsets_log": "offset log",
+        "write": "write",
+        "job": "of it the job",
+        "decide_and_commit": "of it decision and commit",
+        "commits_log": "commit log",
+    }
+    units = matching(results.units("latency"), {"trigger_s": 0.0, "share": 0})
+    rows = []
+    for name in names_of(units):
+        found = {part: spread_of(units, name, f"parts.{part}") for part in head}
+        if found["batch"] is not None:
+            rows.append((DESCRIPTIONS.get(name, name), *(middle(spread) for spread in found.values())))
+    yield from table(("at 2,000/s, default trigger, ms", *head.values()), rows)
+
+
 def _plain(measurement: str, head: Mapping[str, str]) -> Callable[[Results], Iterator[str]]:
     """Return tables of a measurement, one for each plan: a row for each contender, a column for each figure."""
 
@@ -293,6 +312,7 @@ _PARTS: Mapping[str, Callable[[Results], Iterable[str]]] = {
     "targets": _targets,
     "throughput": _throughput,
     "latency": _latency,
+    "latency-parts": _latency_parts,
     "python-tasks": _plain(
         "python_tasks",
         {

@@ -1,6 +1,7 @@
 """What Spark's way to a Python worker and back costs a task that does nothing, beside a task without Python.
 
-A query's batch that has few rows spends most of its time here, and no sink can save it. A job has twice as many tasks as cores, with a hundred rows each.
+A query's batch that has few rows spends most of its time here. A job has twice as many tasks as cores, with a hundred rows each. ``spared`` is ``unix-sockets`` with what the
+tasks of our sinks do at their end, so that the garbage collection behind each task is short: see ``onceforall.tasks.spare_collections``.
 
 A sample, in milliseconds, each the median over all tasks (or jobs) of the run but the first third:
 
@@ -32,15 +33,17 @@ if TYPE_CHECKING:
 _DEADLINE_S = 600.0
 _ROWS_PER_TASK = 100
 _SOCKETS = "spark.python.unix.domain.socket.enabled"
-_PYTHON = {"unix-sockets": {_SOCKETS: "true"}, "tcp-sockets": {_SOCKETS: "false"}}
+_SPARED = "spared"
+_PYTHON = {"unix-sockets": {_SOCKETS: "true"}, _SPARED: {_SOCKETS: "true"}, "tcp-sockets": {_SOCKETS: "false"}}
 KINDS: Mapping[str, Mapping[str, str]] = {"no-python": {}, **_PYTHON}
 
 
 class Timed:
     """A function for ``mapInArrow`` that notes when it was called, when rows came, and when it was done, in seconds since the epoch."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, spare: bool) -> None:
         self._folder = folder
+        self._spare = spare
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Count the rows."""
@@ -57,6 +60,10 @@ class Timed:
         yield pa.RecordBatch.from_pydict({"rows": [rows]})
         noted = {"called_s": called_s, "first_s": first_s, "done_s": time.time()}
         Path(self._folder, f"{context.taskAttemptId()}.json").write_text(json.dumps(noted), encoding="utf-8")
+        if self._spare:
+            from onceforall.tasks import spare_collections
+
+            spare_collections()
 
 
 def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
@@ -129,8 +136,9 @@ def _run_jobs() -> None:
     spark.sparkContext.setLogLevel("ERROR")
     tasks = 2 * config["cores"]
     frame = spark.range(0, _ROWS_PER_TASK * tasks, 1, tasks)
+    timed = Timed(str(work / "notes"), spare=config["kind"] == _SPARED)
     for _ in range(config["jobs"]):
-        job = frame.mapInArrow(Timed(str(work / "notes")), "rows long") if config["kind"] in _PYTHON else frame
+        job = frame.mapInArrow(timed, "rows long") if config["kind"] in _PYTHON else frame
         assert len(job.collect()) >= tasks
     spark.stop()
     say(work, "done.json", {})

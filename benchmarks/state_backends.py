@@ -1,6 +1,7 @@
 """What a large state costs in memory and in RocksDB: checkpoint time and size, and recovery; writes ``build/bench/state_backends.json``.
 
-``python benchmarks/state_backends.py [--keys 10000000] [--rows 500000] [--updates 20] [--memory 6g] [--backends memory rocksdb]``
+``python benchmarks/state_backends.py [--keys 10000000] [--rows 500000] [--updates 20] [--memory 6g] [--backends memory rocksdb] [--publish]``; ``--page`` writes
+the documentation's page from what is there already.
 
 Per backend, a query counts rows by key, into nowhere, in a process of its own:
 
@@ -28,11 +29,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 OUT = Path("build/bench/state_backends.json")
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "state-backends.md"
 PARTITIONS = 4
 _SILENCE_S = 900.0
 
@@ -156,6 +159,60 @@ def _size(folder: Path) -> int:
     return total
 
 
+def page_of(results: dict[str, Any]) -> str:
+    """Return the text of ``docs/state-backends.md`` from what ``main`` wrote down."""
+    setup, machine, backends = results["setup"], results["machine"], results["backends"]
+    names = list(backends)
+    whole = {name: found for name, found in backends.items() if "failed" not in found}
+
+    def row(what: str, text_of: Callable[[dict[str, Any]], str]) -> str:
+        cells = [text_of(whole[name]) if name in whole else "-" for name in names]
+        return f"| {what} | {' | '.join(cells)} |"
+
+    def batches(part: str) -> tuple[str, str]:
+        return (
+            row(f"{part}: a batch, median (longest)", lambda found: _two(found[part], "batch_ms")),
+            row(f"{part}: its commits, sum of all tasks", lambda found: _two(found[part], "commit_ms")),
+        )
+
+    lines = [
+        "# State backends, measured",
+        "",
+        f"Written by `python benchmarks/state_backends.py --keys {setup['keys']} --rows {setup['rows']} --updates {setup['updates']} --memory {setup['memory']} --publish`.",
+        "",
+        (f"A query counts rows by key. It is given {setup['keys']:,} new keys, {setup['rows']:,} a batch; then {setup['updates']} batches of as many rows, spread "
+        "over all keys; then its driver and JVM get SIGKILL, and it is started again."),
+        (f"Both backends in one run, one after the other, with the settings of [onceforall.operators](operators.md#state-backends): {setup['memory']} of heap, "
+        f"{setup['partitions']} state partitions, {machine['cores']} cores, {machine['system']}, "
+        f"Python {machine['python']}, PySpark {machine['pyspark']}. Compare only within the table."),
+        "",
+        f"| | {' | '.join(f'`{name}_state()`' for name in names)} |",
+        f"|---|{'---:|' * len(names)}",
+        *batches("load"),
+        *batches("update"),
+        row("checkpoint, after the load", lambda found: _mb(found["checkpoint_bytes_after_load"])),
+        row("checkpoint, after the updates", lambda found: _mb(found["checkpoint_bytes_after_updates"])),
+        row("memory of the state, as Spark tells it", lambda found: _mb(found["memory_used_bytes"])),
+        row("from the start after SIGKILL to the end of the first batch", lambda found: f"{found['recovery_s']:.1f} s"),
+        row("so much longer was that batch than the first of all", lambda found: f"{found['first_batch_longer_ms'] / 1000:.1f} s"),
+        "",
+        "The checkpoint holds every version of the state: Spark deletes nothing that the last 100 batches need.",
+    ]  # fmt: skip
+    for name, found in backends.items():
+        if "failed" in found:
+            lines += ["", f"`{name}_state()` did not get to the end. The last lines of the query's errors:", "", "```"]
+            lines += [*found["failed"].strip().splitlines()[-4:], "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _two(summary: dict[str, float], name: str) -> str:
+    return f"{summary[f'{name}_median'] / 1000:.2f} s ({summary[f'{name}_max'] / 1000:.2f} s)"
+
+
+def _mb(count: float) -> str:
+    return f"{count / (1 << 20):,.0f} MB"
+
+
 def main() -> None:
     """Measure each backend, and write what came out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -165,11 +222,16 @@ def main() -> None:
     parser.add_argument("--memory", default="6g", help="of the driver, in which the tasks run")
     parser.add_argument("--backends", nargs="+", default=["memory", "rocksdb"], choices=["memory", "rocksdb"])
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--publish", action="store_true", help="write the page into docs/, too")
+    parser.add_argument("--page", action="store_true", help="write that page of what was measured before, and end")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--checkpoint", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         query(arguments)
+        return
+    if arguments.page:
+        PAGE.write_text(page_of(json.loads(arguments.out.read_text(encoding="utf-8"))), encoding="utf-8")
         return
     results: dict[str, Any] = {}
     for backend in arguments.backends:
@@ -187,9 +249,17 @@ def main() -> None:
         )
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     setup = {name: getattr(arguments, name) for name in ("keys", "rows", "updates", "memory")}
-    machine = {"cores": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()}
-    text = json.dumps({"setup": {**setup, "partitions": PARTITIONS}, "machine": machine, "backends": results}, indent=1)
-    arguments.out.write_text(text)
+    system = f"{platform.system()} {platform.release()}"
+    machine = {
+        "cores": os.cpu_count(),
+        "system": system,
+        "python": platform.python_version(),
+        "pyspark": metadata.version("pyspark"),
+    }
+    whole = {"setup": {**setup, "partitions": PARTITIONS}, "machine": machine, "backends": results}
+    arguments.out.write_text(json.dumps(whole, indent=1), encoding="utf-8")
+    if arguments.publish:
+        PAGE.write_text(page_of(whole), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.children import MeasurementError
 from benchmarks.generator import Schedule
 
-from benchmarks import commit_cost, curves, kafka, long_run, profile_path, recovery, step_times, traffic
+from benchmarks import commit_cost, curves, kafka, latency, long_run, profile_path, recovery, step_times, traffic
 
 S = 10**9
 MS = 10**6
@@ -24,6 +24,32 @@ class TestLatencies:
     def test_a_window_in_which_nothing_arrived_is_no_figure(self):
         with pytest.raises(MeasurementError):
             traffic.latencies(np.empty((2, 0), dtype=np.int64), 0, S)
+
+
+class TestPartsOfABatch:
+    def test_they_are_those_of_the_later_half(self):
+        slow = {"triggerExecution": 900, "addBatch": 800}
+        times = {"triggerExecution": 100, "addBatch": 60, "latestOffset": 3, "getBatch": 1, "queryPlanning": 4, "walCommit": 15}
+        progress = [
+            {"durationMs": each} for each in (slow, slow, {**times, "commitOffsets": 17}, {**times, "commitOffsets": 18})
+        ]
+        steps = [line for start in range(4) for line in batch(start, write=0.9 if start < 2 else 0.05)]
+        assert latency.parts_of(progress, steps) == {
+            "batch": 100,
+            "plan": 8,
+            "offsets_log": 15,
+            "commits_log": 17.5,
+            "write": 60,
+            "job": 50,
+            "decide_and_commit": 6,
+        }
+
+    def test_what_is_not_ours_has_none_of_our_steps(self):
+        found = latency.parts_of([{"durationMs": {"triggerExecution": 100, "addBatch": 60}}], [])
+        assert set(found) == {"batch", "plan", "offsets_log", "commits_log", "write"}
+
+    def test_without_batches_there_is_nothing_to_tell(self):
+        assert latency.parts_of([], []) == {}
 
 
 class TestSchedule:
