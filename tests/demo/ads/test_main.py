@@ -8,7 +8,7 @@ from onceforall.demo.ads import ledger
 from onceforall.demo.ads.generator import make_ground
 from onceforall.demo.ads.jobs import JOBS, examples_folder
 from onceforall.demo.ads.main import AdsOptions, run_ads_demo
-from onceforall.demo.ads.show import conclusion, show
+from onceforall.demo.ads.show import conclusion, show, show_ledger
 from onceforall.demo.ads.truth import truth_of
 from onceforall.errors import OptionError
 
@@ -70,6 +70,14 @@ def test_the_ledger_is_printed_with_all_destinations_beside_the_truth(truth, cap
     assert printed.count(spent) >= 5
     for words in ("the truth", "Kafka", "Parquet", "PostgreSQL", "Spark's writers, 12 kills", "not JSON", "late"):
         assert words in printed
+
+
+def test_the_ledger_of_one_pipeline_is_printed_before_the_other_has_run(truth, capsys):
+    show_ledger(report(truth, onceforall=result(truth)), "onceforall")
+    printed = capsys.readouterr().out
+    assert "onceforall, 12 kills" in printed
+    assert printed.count(ledger.money(truth.total("spend_micros"))) >= 4
+    assert "Spark's writers" not in printed
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from onceforall.demo.ads.generator import PARTITIONS, Ground, make_ground
 from onceforall.demo.ads.jobs import SPARK, TOPICS, WRITERS, Place, examples_folder
 from onceforall.demo.ads.plain import TABLE
 from onceforall.demo.ads.run import PipelineRun, Servers, Story
-from onceforall.demo.ads.show import conclusion, show
+from onceforall.demo.ads.show import conclusion, show, show_ledger
 from onceforall.demo.ads.truth import Truth, campaigns, truth_of
 from onceforall.demo.display import Display
 from onceforall.demo.folders import prepare, work_folder
@@ -92,14 +92,18 @@ def run_ads_demo(options: AdsOptions) -> int:
             f"{stage.postgres.host}:{stage.postgres.port}."
         )
         stage.publish(ground, display)
-        for writer in WRITERS if options.only is None else (options.only,):
+        writers = WRITERS if options.only is None else (options.only,)
+        for writer in writers:
             place = _place(writer, stage, out, options.events)
             servers = Servers(stage.broker, stage.postgres)
             with PipelineRun(place, servers, ground.records, display.watch(writer), deadline=deadline) as run:
                 story = run.run(faults)
             results[writer] = _result(place, truth, story)
-    report = _report(seed, options.events, ground, truth, results, duration_s=time.monotonic() - started)
-    (out / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            report = _report(seed, options.events, ground, truth, results, duration_s=time.monotonic() - started)
+            (out / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            if writer != writers[-1]:
+                # The next one takes minutes, and somebody may not wait for it.
+                show_ledger(report, writer)
     show(report)
     print(conclusion(report))
     print(

@@ -25,30 +25,41 @@ _ROWS = {
 _WIDTH = 100
 
 
-def show(report: dict[str, Any]) -> None:
-    """Print the tables of a report."""
+def show_ledger(report: dict[str, Any], writer: str) -> None:
+    """Print the table of one pipeline."""
     try:
-        from rich.console import Console
         from rich.table import Table
     except ImportError as error:
         raise MissingExtraError("rich", "demo") from error
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH)
-    for writer, result in report["results"].items():
-        table = Table(title=f"the ledger of {report['events']:,} ad events: {NAMES[writer]}, {len(result['kills'])} kills")
-        for name in ("", "the truth", *(_SHOWN[destination] for destination in result["destinations"])):
-            table.add_column(name, justify="right" if name else "left", no_wrap=True)
-        for name, shown in _ROWS.items():
-            table.add_row(shown, *_cells(name, report["truth"], result["destinations"].values()))
-        console.print(table)
+    result = report["results"][writer]
+    table = Table(title=f"the ledger of {report['events']:,} ad events: {NAMES[writer]}, {len(result['kills'])} kills")
+    for name in ("", "the truth", *(_SHOWN[destination] for destination in result["destinations"])):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for name, shown in _ROWS.items():
+        table.add_row(shown, *_cells(name, report["truth"], result["destinations"].values()))
+    _console().print(table)
+
+
+def show(report: dict[str, Any]) -> None:
+    """Print the tables of a report."""
+    from rich.table import Table
+
+    for writer in report["results"]:
+        show_ledger(report, writer)
     table = Table(title="what was put aside")
     table.add_column("reason", no_wrap=True)
     for name in ("the truth", *(NAMES[writer] for writer in report["results"])):
         table.add_column(name, justify="right")
     for reason, cells in _put_aside(report):
         table.add_row(reason, *cells)
-    console.print(table)
+    _console().print(table)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDTH)
 
 
 def _cells(name: str, truth: dict[str, int], destinations: Iterable[dict[str, int]]) -> list[str]:
