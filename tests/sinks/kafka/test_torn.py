@@ -468,6 +468,33 @@ def test_the_id_of_a_late_init_producer_id_is_left_alone_in_later_batches_of_oth
     sees(name, ["first", "second"])
 
 
+# --- before the tasks' InitProducerId ----------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_slow_to_answer_a_new_producer_is_waited_for(proxied, proxy, topic, sees):
+    """Each connection's first requests for metadata take longer than the first wait; nothing was sent in the producer's name then."""
+    name = topic()
+    q = proxied(name)
+    slow = proxy.delay(Api.METADATA, 2.5, by_task, count=1000)
+    first = q.prepare(["first"], batch=1)
+    assert len(slow.requests) > 1
+    assert (first["name"], first.get("doubtful"), first.get("burnt")) == (turn(first, 0), None, None)
+    assert complete(q, first).completed == (first,)
+    sees(name, ["first"])
+
+
+@pytest.mark.parametrize("fault", ["swallow", "reset"])
+def test_a_connection_that_is_lost_before_anything_was_sent_in_the_name_burns_no_id(proxied, proxy, topic, sees, fault):
+    name = topic()
+    q = proxied(name)
+    lost = getattr(proxy, fault)(Api.METADATA, by_task, count=2)
+    first = q.prepare(["first"], batch=1)
+    assert len(lost.requests) == 2
+    assert (first["name"], first.get("doubtful"), first.get("burnt")) == (turn(first, 0), None, None)
+    assert complete(q, first).completed == (first,)
+    sees(name, ["first"])
+
+
 # --- connections that end before they are set up -----------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,6 @@ from it refuses that with NOT_COORDINATOR.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import re
@@ -36,6 +35,9 @@ _IDENTITY_DEADLINE_S = 30.0
 _MAX_FAILURES = 1000
 # How long ``init_transactions`` waits at a time before the events are heard, one of which may say that it waits in vain.
 _INIT_SLICE_S = 2.0
+# How long a broker's first answer may take before the events are heard, and what that grows to.
+_FIRST_PATIENCE_S = 2.0
+_LONGEST_PATIENCE_S = 16.0
 _RENEW_AFTER_S = 30.0
 
 # In these states of a connection nothing but its own set-up has been sent.
@@ -209,6 +211,44 @@ class LiveProducer:
             self.client.set_sasl_credentials(options["sasl.username"], options["sasl.password"])
         self.configured_s = time.monotonic()
 
+    def connect(self, deadline_s: float) -> bool:
+        """Wait until a broker has answered, before anything is sent in the producer's name.
+
+        librdkafka drops its first connection for one to a broker that it knows by name, and when it looks for a coordinator between the
+        two it looks again after 500 ms only (``rd_kafka_idemp_pid_timer_restart``).
+
+        Args:
+            deadline_s: of ``time.monotonic``. When no broker was reached by then, ``initialise`` says why.
+
+        Returns:
+            False when a request timed out or a connection was lost: what librdkafka tells of that cannot be told from the same in
+            ``initialise``, so another producer must be made. It may have this one's name.
+
+        Raises:
+            AttemptFailedError: the cluster refuses, or connections are still being lost at the deadline.
+        """
+        ck = confluent_kafka()
+        patience_s = _FIRST_PATIENCE_S
+        while True:
+            try:
+                self.client.connect(max(0.1, min(patience_s, deadline_s - time.monotonic())))
+                is_answered = True
+            except ck.KafkaException:
+                is_answered = False
+            self.poll(0)
+            is_late = time.monotonic() > deadline_s
+            if self.watch.doubt is not None:
+                if is_late:
+                    raise AttemptFailedError(
+                        f"No broker answered the new Kafka producer of {self.name} in time: {self.watch.doubt}."
+                        " Check the brokers, and the network between them and the executors."
+                    )
+                return False
+            if is_answered or is_late:
+                return True
+            # A broker that is slow would be slower still with a request every other second.
+            patience_s = min(2 * patience_s, _LONGEST_PATIENCE_S)
+
     def initialise(self, deadline_s: float) -> None:
         """Get a producer id of our own for the name, which aborts what an earlier owner of the name left open.
 
@@ -216,10 +256,6 @@ class LiveProducer:
             AttemptFailedError: no answer before the deadline (of ``time.monotonic``), or the cluster refuses.
         """
         ck = confluent_kafka()
-        # librdkafka drops its first connection for one to a broker that it knows by name, and when it looks for a coordinator between the
-        # two it looks again after 500 ms only (``rd_kafka_idemp_pid_timer_restart``). Why nobody answers is told below.
-        with contextlib.suppress(ck.KafkaException):
-            self.client.connect(max(0.1, min(_INIT_SLICE_S, deadline_s - time.monotonic())))
         while True:
             try:
                 self.client.init_transactions(max(0.1, min(_INIT_SLICE_S, deadline_s - time.monotonic())))

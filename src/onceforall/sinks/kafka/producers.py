@@ -23,6 +23,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ _log = logging.getLogger("onceforall.sinks.kafka")
 _INIT_DEADLINE_S = 60.0
 _ABORT_DEADLINE_S = 5.0
 _FRESH_ATTEMPTS = 3
+_RECONNECT_BACKOFF_S = 0.1
+_MAX_RECONNECT_BACKOFF_S = 1.0
 _IDLE_LIMIT_S = 300.0
 _KEEPER_INTERVAL_S = 1.0
 
@@ -84,12 +87,15 @@ class ProducerPool:
                 failpoints.hit("kafka.producer.reused")
                 return producer
             self.discard(producer)
+
+        def name_of(turn: int) -> str:
+            return _name_of(prefix, attempt, turn)
+
         deadline_s = time.monotonic() + _INIT_DEADLINE_S
         burnt: tuple[str, ...] = ()
         for _ in range(_FRESH_ATTEMPTS):
-            producer = self._fresh(
-                key, fingerprint, {*reusable, *avoided, *burnt}, lambda turn: _name_of(prefix, attempt, turn), configure
-            )
+            taken = {*reusable, *avoided, *burnt}
+            producer = self._connected(partial(self._fresh, key, fingerprint, taken, name_of, configure), deadline_s)
             try:
                 failpoints.hit("kafka.producer.init_before")
                 producer.initialise(deadline_s)
@@ -110,6 +116,22 @@ class ProducerPool:
         raise AttemptFailedError(
             f"No Kafka producer could be initialised without a lost connection or a time-out in {_FRESH_ATTEMPTS} attempts; the last: {doubt}"
         )
+
+    def _connected(self, make: Callable[[], LiveProducer], deadline_s: float) -> LiveProducer:
+        """Return a new producer that a broker has answered. Until then nothing was sent in its name, so the name may be another's."""
+        backoff_s = _RECONNECT_BACKOFF_S
+        while True:
+            producer = make()
+            try:
+                if producer.connect(deadline_s):
+                    return producer
+            except BaseException:
+                self.discard(producer)
+                raise
+            _log.info("The producer of %s is made anew: %s", producer.name, producer.watch.doubt)
+            self.discard(producer)
+            time.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _MAX_RECONNECT_BACKOFF_S)
 
     def _candidates(
         self, key: PoolKey, fingerprint: Any, reusable: Mapping[str, Mapping[str, Any]], batch: int
@@ -138,12 +160,12 @@ class ProducerPool:
         self,
         key: PoolKey,
         fingerprint: Any,
-        taken: set[str],
+        taken: Collection[str],
         name_of: Callable[[int], str],
         configure: Callable[[str], dict[str, Any]],
     ) -> LiveProducer:
         with self._lock:
-            taken |= {str(producer.name) for _, producer in self._producers.get(key, ())}
+            taken = {*taken, *(str(producer.name) for _, producer in self._producers.get(key, ()))}
             name = next(name for name in map(name_of, count()) if name not in taken)
             producer = LiveProducer(configure(name), name)
             self._producers.setdefault(key, []).append((fingerprint, producer))
