@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import figures, rounds, step_times
 from benchmarks.children import Child, MeasurementError
 from benchmarks.databases import Database
-from benchmarks.kafka import Broker
+from benchmarks.kafka import standing_broker
 from benchmarks.results import Sample
 from benchmarks.settings import Load
 from benchmarks.spark_writers import DATABASE_VARIABLE
@@ -49,7 +49,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
     """Run one round."""
-    with Broker() as broker, Database() as database:
+    with standing_broker() as broker, Database() as database:
 
         def measure(contender: str, work: Path) -> Sample:
             kinds = contender.split("+")

@@ -83,7 +83,7 @@ class Pipe:
             "sinks": self._sinks(),
             "trigger": self.trigger_s,
             "cores": self.load.cores,
-            "spark": dict(self.spark),
+            "spark": {**self.load.arrow(), **self.spark},
             "checkpoint": str(checkpoint),
         }
 

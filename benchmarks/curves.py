@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks import figures, recovery, rounds, step_times
 from benchmarks.children import Child, MeasurementError
 from benchmarks.contenders import Pipe
-from benchmarks.kafka import Broker
+from benchmarks.kafka import Broker, standing_broker
 from benchmarks.results import Sample
 from benchmarks.settings import Load
 from benchmarks.traffic import Traffic, steady
@@ -57,7 +57,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
     """Run one round."""
-    with Broker() as broker:
+    with standing_broker() as broker:
         source = broker.filled_topic(turn.load)
 
         def measure(contender: str, work: Path) -> Sample:

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks import rounds, step_times
 from benchmarks.children import MeasurementError
 from benchmarks.contenders import Pipe
-from benchmarks.kafka import Broker
+from benchmarks.kafka import Broker, standing_broker
 from benchmarks.results import Results, Sample
 from benchmarks.settings import Load
 from benchmarks.traffic import FEW_PER_S, Traffic, steady
@@ -46,7 +46,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
     """Run one round."""
-    with Broker() as broker:
+    with standing_broker() as broker:
 
         def measure(contender: str, work: Path) -> Sample:
             rate = turn["rate"] or turn["share"] * maximum(turn.results, contender, turn.load.payload)

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks import rounds
 from benchmarks.children import MeasurementError
 from benchmarks.contenders import Pipe
-from benchmarks.kafka import Broker
+from benchmarks.kafka import standing_broker
 from benchmarks.results import Sample
 from benchmarks.settings import Load
 from benchmarks.traffic import Traffic
@@ -42,7 +42,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
     """Run one round."""
-    with Broker() as broker:
+    with standing_broker() as broker:
 
         def measure(contender: str, work: Path) -> Sample:
             with Traffic(broker, turn.load.partitions, turn.load.payload, work) as traffic:

@@ -13,6 +13,9 @@ FOLDER = ROOT / "build" / "bench"
 TRANSACTION_TIMEOUT_MS = 600_000
 """Below the broker's limit of 15 minutes; Flink's own default is above it."""
 
+ARROW_BYTES = 2_000_000
+"""About what an Arrow batch should hold: fewer rows cost more per row, and more bytes don't stay in a core's cache from Spark to librdkafka."""
+
 TUNED_CONSUMER = {
     "max.poll.records": "10000",
     "max.partition.fetch.bytes": "8388608",
@@ -27,7 +30,6 @@ SPARK = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     # With any lower limit Spark adds up the size of the Arrow vectors after every row.
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -75,6 +77,10 @@ class Load:
     def consumer(self) -> dict[str, str]:
         """Return the Java consumer's settings."""
         return dict(TUNED_CONSUMER) if self.tuned else {}
+
+    def arrow(self) -> dict[str, str]:
+        """Return Spark's settings for its Arrow batches."""
+        return {"spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BYTES // self.payload)}
 
     def input_topic(self) -> str:
         """Return the name of the input topic, by what it holds: it is filled once."""

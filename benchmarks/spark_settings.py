@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import rounds, throughput
-from benchmarks.kafka import Broker
+from benchmarks.kafka import standing_broker
 from benchmarks.results import Sample
 from benchmarks.settings import Load
 
@@ -40,7 +40,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
     """Run one round."""
-    with Broker() as broker:
+    with standing_broker() as broker:
         source = broker.filled_topic(turn.load)
 
         def measure(variant: str, work: Path) -> Sample:

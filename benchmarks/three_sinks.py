@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks import rounds
 from benchmarks.children import Child
 from benchmarks.databases import Database, sample_of
-from benchmarks.kafka import Broker
+from benchmarks.kafka import standing_broker
 from benchmarks.processes import Meter
 from benchmarks.results import Sample
 from benchmarks.settings import Load
@@ -33,7 +33,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
     """Run one round."""
-    with Broker() as broker, Database() as database:
+    with standing_broker() as broker, Database() as database:
         source = broker.filled_topic(turn.load)
 
         def measure(contender: str, work: Path) -> Sample:

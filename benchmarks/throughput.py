@@ -1,6 +1,6 @@
 """Records per second from Kafka to Kafka, CPU seconds per million records, and peak memory.
 
-Pipelines copy a topic that is full before they start; producers alone write as many records. Before the first one, the broker is warmed up. What counts is what a reader at ``read_committed`` is shown, between two
+Pipelines copy a topic that is full before they start; producers alone write as many records. Before the first round, the broker is warmed up. What counts is what a reader at ``read_committed`` is shown, between two
 commits in the steady state (`figures.steady_window`); the CPU is that of the broker and of all processes of the contender in between, the memory the largest sum of
 their proportional sizes.
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks import figures, rounds
 from benchmarks.children import Child
 from benchmarks.contenders import CEILINGS, PIPELINES, Pipe, start_ceiling
-from benchmarks.kafka import Broker, VisibleCounts
+from benchmarks.kafka import Broker, VisibleCounts, standing_broker
 from benchmarks.processes import Meter
 from benchmarks.results import Sample
 from benchmarks.settings import Load
@@ -25,7 +25,7 @@ _ENOUGH = 0.97
 _SLOWEST_PER_S = 5_000
 _START_DEADLINE_S = 180.0
 _SETTLE_S = 0.3
-_WARM_UP = ("spark", "librdkafka-transactional")
+_WARM_UP = ("ours", "spark", "librdkafka-transactional")
 
 
 def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
@@ -56,9 +56,10 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
     """Run one round."""
-    with Broker() as broker:
+    with standing_broker() as broker:
         source = broker.filled_topic(turn.load)
-        warm_up(broker, turn.load, source, turn.work / "warm-up")
+        if not broker.is_warm:
+            warm_up(broker, turn.load, source, turn.work / "warm-up")
 
         def measure(contender: str, work: Path) -> Sample:
             target = broker.make_topic(turn.load.partitions)
@@ -83,9 +84,10 @@ def warm_up(broker: Broker, load: Load, source: str, work: Path) -> None:
                 VisibleCounts(broker, target, load.partitions) as counts,
                 _start(broker, load, contender, source, target, work / contender, None) as child,
             ):
-                child.until(lambda: counts.visible >= load.records // 2, _START_DEADLINE_S, "half of the records were visible")
+                child.until(lambda: counts.visible >= _ENOUGH * load.records, _START_DEADLINE_S, "the records were visible")
         finally:
             broker.delete(target)
+    broker.is_warm = True
 
 
 def one(  # noqa: PLR0917
