@@ -9,12 +9,14 @@ from typing import Any
 
 from benchmarks import flink, producers
 from benchmarks.children import Child
-from benchmarks.settings import Load
+from benchmarks.settings import SHORT_BATCHES, Load
 
 DESCRIPTIONS: Mapping[str, str] = {
     "ours": "onceforall, exactly-once",
     "ours-at-least-once": 'onceforall, `delivery="at_least_once"`',
     "spark": "Spark's own Kafka sink, at-least-once",
+    "ours-short-batches": "onceforall, exactly-once, with what makes short batches shorter",
+    "spark-short-batches": "Spark's own Kafka sink, with the same",
     "flink": "Flink's KafkaSink, exactly-once",
     "flink-at-least-once": "Flink's KafkaSink, at-least-once",
     "noop": "Spark's Kafka source into nothing",
@@ -28,6 +30,8 @@ DESCRIPTIONS: Mapping[str, str] = {
 """What each contender of the throughput is."""
 
 PIPELINES = ("ours", "ours-at-least-once", "spark", "flink", "flink-at-least-once")
+SHORT = "-short-batches"
+"""How the names end of those that write each batch in one task, with `SHORT_BATCHES`."""
 SOURCES = ("noop", "arrow", "null")
 CEILINGS = ("java-producer", "java-producer-transactional", "librdkafka", "librdkafka-transactional")
 
@@ -73,17 +77,18 @@ class Pipe:
     def _spark(self, checkpoint: Path) -> dict[str, Any]:
         source: dict[str, Any] = {"kind": "kafka", "topic": self.source, "starting": self.starting}
         source |= {"options": self.load.consumer(), "batch": self.load.batch if self.limited else 0}
+        contender = self.contender.removesuffix(SHORT)
+        is_short = contender != self.contender
         return {
             "bootstrap": self.servers,
             "source": source,
             "rows": self.rows,
-            "contender": {"ours-at-least-once": "ours", "null": "ours", "spark": "spark-kafka"}.get(
-                self.contender, self.contender
-            ),
+            "tasks": 1 if is_short else 0,
+            "contender": {"ours-at-least-once": "ours", "null": "ours", "spark": "spark-kafka"}.get(contender, contender),
             "sinks": self._sinks(),
             "trigger": self.trigger_s,
             "cores": self.load.cores,
-            "spark": {**self.load.arrow(), **self.spark},
+            "spark": {**self.load.arrow(), **(SHORT_BATCHES if is_short else {}), **self.spark},
             "checkpoint": str(checkpoint),
         }
 

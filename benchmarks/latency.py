@@ -23,6 +23,7 @@ from benchmarks.results import Results, Sample
 from benchmarks.settings import Load
 from benchmarks.traffic import FEW_PER_S, Traffic, steady
 
+_SHORT = ("ours-short-batches", "spark-short-batches")
 _BY_TRIGGER = {0.0: ("ours", "ours-at-least-once", "spark"), 1.0: ("ours", "spark", "flink")}
 
 
@@ -36,7 +37,8 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     found = []
     for trigger_s, names in _BY_TRIGGER.items():
         more = {"seconds": 40, "warm_up_s": 15, "trigger_s": trigger_s}
-        found.append(rounds.Plan(names, load, {**more, "rate": 2000, "share": 0}, minutes=4))
+        everybody = names if trigger_s else (*names, *_SHORT)
+        found.append(rounds.Plan(everybody, load, {**more, "rate": 2000, "share": 0}, minutes=4))
         found += [
             rounds.Plan(names, load, {**more, "rate": 0, "share": share}, repeats=2, minutes=4, lag=1)
             for share in (0.25, 0.5, 0.75)

@@ -38,6 +38,13 @@ SPARK = {
 }
 """For every Spark job, ours and theirs; ``spark.python.unix.domain.socket.enabled`` exists since 4.1."""
 
+SHORT_BATCHES = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
+"""What else makes short batches shorter, with a checkpoint on a local disk; Spark's default way starts processes."""
+
 
 @dataclass(frozen=True)
 class Load:

@@ -5,6 +5,7 @@
 - ``source``: ``{"kind": "kafka", "topic", "starting", "batch", "options"}`` (``batch``: records per batch or 0) or ``{"kind": "rate", "rows", "partitions"}``
   (rows per batch, from a source that costs next to nothing);
 - ``rows``: what is written, see `shaped`: ``value``, ``wide`` or ``counts``;
+- ``tasks``: how many tasks write a batch; without it as many as the source has partitions;
 - ``contender`` and ``sinks``: see ``spark_writers``;
 - ``trigger``: seconds between batches; 0 for one batch after the other;
 - ``cores``, ``spark`` (more settings), ``checkpoint``, ``bootstrap``.
@@ -44,7 +45,9 @@ def main() -> None:
     step_times.record_into(work / "steps.jsonl")
     spark = _session(config)
     say(work, "pids.json", {"python": os.getpid(), "jvm": _jvm(spark).java.lang.ProcessHandle.current().pid()})
-    query = spark_writers.start(shaped(_source(spark, config), config["rows"]), config)
+    rows = shaped(_source(spark, config), config["rows"])
+    tasks = config.get("tasks", 0)
+    query = spark_writers.start(rows.coalesce(tasks) if tasks else rows, config)
     say(work, "ready.json", {"at_s": time.time()})
     reports = _Reports(work / "progress.jsonl")
     batches = int(config.get("batches", 0))
