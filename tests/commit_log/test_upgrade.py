@@ -1,20 +1,26 @@
 """A log of each release, kept for ever: a later release reads it, seals it, completes what it decided, and goes on behind it.
 
 Each folder ``fixtures/log-<release>`` is what a real query left that was killed right behind a decision: three starts, the older of
-them cleaned, two sinks, and a last batch that is decided and incomplete. ``keep_log.py`` made it. These files are never changed.
+them cleaned, two sinks, and a last batch that is decided and incomplete. ``keep_log.py`` made it. These files are never changed. From 0.1.0 on a log lies
+elsewhere than its checkpoint, of which ``home/`` has the pointer, and has the rows of the batch in doubt.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyspark.sql import functions as F
 
-from onceforall.commit_log import CommitLog, LocalStore
-from onceforall.errors import CheckpointMismatchError, NewerEntryError, TransactionLostError
+import onceforall
+from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.errors import CheckpointMismatchError, ForeignEntryError, NewerEntryError, TransactionLostError
+from onceforall.hashing import row_hash
+from onceforall.kept import read_kept
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.entries import Claim, Digest, Done
@@ -35,10 +41,11 @@ class Left:
     prefix: str
     ids: dict[str, set[str]]
     digests: dict[str, set[Digest]]
+    sha256: str
 
 
-def left(query_id):
-    """What each of them left: the queries are the same (see ``keep_log.py``), and so are their rows."""
+def left(query_id, sha256, *hashes):
+    """What each of them left: the queries are the same (see ``keep_log.py``), and so are their rows, but not how a row is hashed."""
     return Left(
         query_id=query_id,
         generations=3,
@@ -47,16 +54,32 @@ def left(query_id):
         offsets=('{"offset":80,"timestamp":1700000008000}',),
         prefix=f"ads:{query_id}:",
         ids={"out": {"out:2:0.1.0:", "out:2:0.2.0:"}, "größe ✓": {f"gr%C3%B6%C3%9Fe%20%E2%9C%93:2:0.{n}.0:" for n in (1, 2)}},
-        digests={write: {Digest(5, 0xE57630D22D76E344), Digest(5, 0x2361FCF505C83157)} for write in ("out/0", "größe ✓/1")},
+        digests={write: {Digest(5, number) for number in hashes} for write in ("out/0", "größe ✓/1")},
+        sha256=sha256,
     )
 
 
+BEFORE_PLAIN_COLUMNS = (0xE57630D22D76E344, 0x2361FCF505C83157)
 LOGS = {
+    # before a committable said which task it was, and its proof
     "log-0.1.0.dev1": left(
-        "bca4b937-0fd5-4d45-a1ae-ff020fa2bdb6"
-    ),  # before a committable said which task it was, and its proof
-    "log-0.1.0.dev2": left("46b960a5-6689-4b6f-9e4a-7bd5b43eeb93"),
+        "bca4b937-0fd5-4d45-a1ae-ff020fa2bdb6",
+        "3798e5c8e2ab190a7da8c52f4ff10bd2fdbd71dde147d07bcda113471db6dac4",
+        *BEFORE_PLAIN_COLUMNS,
+    ),
+    "log-0.1.0.dev2": left(
+        "46b960a5-6689-4b6f-9e4a-7bd5b43eeb93",
+        "9da21bbb5612e62dddbac63e9efad094d2cd6d45b82ef23954cacfa3079ea28a",
+        *BEFORE_PLAIN_COLUMNS,
+    ),
+    "log-0.1.0": left(
+        "65ad4435-5092-4f90-a523-0fa1860bc157",
+        "8f6701e0e1f648f37110fb00e7fb24bb0b25e06f8d1c59fa55ac0e5757ccbd13",
+        0x21C039FEE63DA8B6,
+        0xC5BCE8DEBEF3E76B,
+    ),
 }
+ELSEWHERE = "log-0.1.0"
 
 
 @pytest.fixture(params=sorted(LOGS))
@@ -100,8 +123,49 @@ class Start:
         self.feed(saw.DoneAppended())
 
 
-def test_there_is_a_log_of_every_release_that_is_expected():
+def test_there_is_a_log_of_every_release_also_of_this_one():
     assert {folder.name for folder in FIXTURES.glob("log-*")} == set(LOGS)
+    assert f"log-{onceforall.__version__}" in LOGS, "a new release: keep_log.py makes its log"
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_kept_log_is_as_it_was_when_it_was_kept(name):
+    found = hashlib.sha256()
+    for path, content in sorted(files(FIXTURES / name).items()):
+        found.update(f"{path} {hashlib.sha256(content).hexdigest()}\n".encode())
+    assert found.hexdigest() == LOGS[name].sha256
+
+
+def test_a_kept_pointer_leads_to_its_log(tmp_path):
+    shutil.copytree(FIXTURES / ELSEWHERE, tmp_path / "log")
+    home, log = LocalStore(tmp_path / "log" / "home"), LocalStore(tmp_path / "log")
+    opened = []
+    bound = binding.find(home, open_store=lambda location: opened.append(location) or log)
+    assert opened == ["/volumes/ads-log"]
+    assert (bound.location, bound.first_generation) == (opened[0], 0)
+    assert CommitLog(bound.store).newest_claim().query_id == LOGS[ELSEWHERE].query_id
+    (tmp_path / "log" / "binding.json").unlink()
+    (tmp_path / "log" / "home" / "pointer" / "00000000.json").rename(tmp_path / "log" / "binding.json")
+    shutil.copytree(FIXTURES / ELSEWHERE / "home", tmp_path / "log" / "home", dirs_exist_ok=True)
+    with pytest.raises(ForeignEntryError):
+        binding.find(home, open_store=lambda _: log)
+
+
+@pytest.mark.spark
+def test_the_rows_that_a_kept_log_decided_are_read_and_hashed_as_they_were(spark, tmp_path):
+    """Otherwise the first redo, and the first comparison, behind an upgrade would tell of a divergence that isn't one."""
+    shutil.copytree(FIXTURES / ELSEWHERE, tmp_path / "log")
+    (recover,) = Start(tmp_path / "log", LOGS[ELSEWHERE]).todo
+    found = {name: set() for name in recover.committables}
+    for name, committables in recover.committables.items():
+        for each in committables:
+            rows = [row for batch in read_kept(str(tmp_path / "log" / "rows"), each["rows"]) for row in batch.to_pylist()]
+            frame = spark.createDataFrame(
+                [(bytearray(row["value"]), bytearray(row["key"])) for row in rows], "value binary, key binary"
+            )
+            hashes = frame.select(row_hash(frame, [F.col("value"), F.col("key")])).collect()
+            found[name].add(Digest(len(rows), sum(number for (number,) in hashes) % 2**64))
+    assert {f"{name}/{turn}": found[name] for turn, name in enumerate(("out", "größe ✓"))} == LOGS[ELSEWHERE].digests
 
 
 def test_every_entry_of_a_kept_log_can_be_read(kept):
@@ -113,7 +177,8 @@ def test_every_entry_of_a_kept_log_can_be_read(kept):
     assert (claim.query_id, claim.checkpoint) == (found.query_id, "/checkpoints/ads")
     kinds = [entry.kind for generation in range(found.generations) for _, entry in log.entries(generation)]
     assert set(kinds) == {"CLAIM", "COMMIT", "DONE", "SEAL"}
-    assert len(kinds) == len([name for name in files(folder) if not name.endswith("sealed.json")])
+    entries = [name for name in files(folder) if name.startswith("chains/") and not name.endswith("sealed.json")]
+    assert len(kinds) == len(entries)
 
 
 def test_a_kept_log_is_sealed_and_what_it_decided_is_completed_and_skipped(kept):
