@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
 import onceforall as ofa
+from onceforall.embedded import EmbeddedKafka
 from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
 from onceforall.testing import failpoints
 from support.reading import read_all, released, values
@@ -124,6 +125,43 @@ def test_only_what_is_lost_is_written_again(decided, lost):
     names = [{c["name"] for c in entry["body"]["committables"]["out"]} for entry in (first, second)]
     assert len(names[0] & names[1]) == FILES - lost
     assert first["body"]["digests"] == second["body"]["digests"]
+
+
+@pytest.fixture
+def forgetful():
+    """A broker that forgets a transactional id when its transaction has been over for three seconds, and not while it is open."""
+    config = {"transaction.remove.expired.transaction.cleanup.interval.ms": "200", "transactional.id.expiration.ms": "3000"}
+    with EmbeddedKafka(config=config) as broker:
+        yield broker
+
+
+@pytest.mark.long
+def test_what_is_lost_is_written_again_after_its_id_has_expired(job, forgetful):
+    job.broker = forgetful
+    forgetful.create_topic(job.topic)
+    job.sink = ofa.KafkaSink({"bootstrap.servers": forgetful.bootstrap_servers}, topic=job.topic)
+    job.fail("append_commit.after=raise")
+    (lost,) = job.lose()
+    witness = ofa.KafkaSink({"bootstrap.servers": forgetful.bootstrap_servers}, topic=job.topic)
+    known = witness._connected_reader().states
+    original, fenced = CoordinatorClient.fence, []
+
+    def fence(self, names):
+        before = known(names)
+        answers = original(self, names)
+        fenced.extend((name, before[name], answers.codes.get(name)) for name in names)
+        return answers
+
+    try:
+        until(lambda: known([lost])[lost] is None, 30, "the broker has forgotten the id")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CoordinatorClient, "fence", fence)
+            job.start()
+    finally:
+        witness.close()
+    assert (lost, None, 0) in fenced, "the id was not fenced, or was known to the broker; the test proves nothing"
+    job.assert_complete()
+    assert len(job.written()) == len(ROWS) + 3, "one transaction of three rows is written again"
 
 
 def test_the_query_goes_on_after_a_redo(decided):
