@@ -284,12 +284,12 @@ def written_to(transaction, batch_of):
     return transaction
 
 
-def unsecured_token(user, lifetime_s=3600):
+def unsecured_token(user, lifetime_s=3600, **claims):
     def part(data):
         return base64.urlsafe_b64encode(json.dumps(data).encode()).rstrip(b"=").decode()
 
     now = time.time()
-    return f"{part({'alg': 'none'})}.{part({'sub': user, 'iat': now, 'exp': now + lifetime_s})}."
+    return f"{part({'alg': 'none'})}.{part({'sub': user, 'iat': now, 'exp': now + lifetime_s, **claims})}."
 
 
 def token_for_ads(config):
@@ -577,11 +577,28 @@ def test_a_live_producer_takes_the_password_of_now_for_its_next_connections(secu
 # --- a planted password --------------------------------------------------------------------------------------------------
 
 
+def planted(secured, kind):
+    """Return options, principal, the same options with something that is refused, and what of all that may be nowhere."""
+    options, user = way(secured, kind)
+    if kind == "OAUTHBEARER":
+        right, expires = unsecured_token("ads", note=PASSWORD), time.time() + 3600
+        wrong = f"{right}no-signature"
+        taken = {**options, "oauth_cb": lambda _: (right, expires, "ads", {})}
+        # The claims of both; what comes before them is in every token.
+        return taken, user, {**options, "oauth_cb": lambda _: (wrong, expires, "ads", {})}, [right.split(".")[1]]
+    if kind == "encrypted key":
+        return options, user, {**options, "ssl.key.password": "wrong-hunter2"}, []
+    return options, user, {**options, "sasl.username": "who"}, []
+
+
 @pytest.mark.kafka
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-def test_a_planted_password_is_in_no_log_even_where_everything_is_logged(secured, make, prefix, batch_of, capfd, mechanism):
+@pytest.mark.parametrize("kind", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "encrypted key"])
+def test_a_planted_secret_is_in_no_log_even_where_everything_is_logged(secured, make, prefix, batch_of, capfd, kind):
+    options, user, refused, needles = planted(secured, kind)
+    said = {"OAUTHBEARER": "Check oauth_cb", "encrypted key": r"ssl\.key"}.get(kind, "Check sasl.username")
+    needles += ["hunter2", base64.b64encode(PASSWORD.encode()).decode()]
     topic = secured.topic()
-    secured.grant(secured.for_topic(topic), secured.for_ids(prefix))
+    secured.grant(secured.for_topic(topic, user), secured.for_ids(prefix, user))
     heard = io.StringIO()
     handler = logging.StreamHandler(heard)
     root = logging.getLogger()
@@ -589,23 +606,25 @@ def test_a_planted_password_is_in_no_log_even_where_everything_is_logged(secured
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
     try:
-        one = make(secured.scram(**{"sasl.mechanism": mechanism, "debug": "all"}), topic)
+        one = make({**options, "debug": "all"}, topic)
         one.check()
         committable = written(one, ["a"], batch_of)
-        one.commit(committable)
-        with pytest.raises(SinkCheckError):
-            make(secured.scram(**{"sasl.mechanism": mechanism, "debug": "all", "sasl.username": "who"}), topic).check()
+        assert one.commit(committable).completed == (committable,)
+        with pytest.raises((OptionError, SinkCheckError), match=said) as caught:
+            make({**refused, "debug": "all"}, topic).check()
     finally:
         root.setLevel(levels)
         root.removeHandler(handler)
     printed = capfd.readouterr()
     text = heard.getvalue() + printed.out + printed.err
-    assert "[redacted]" in text, "librdkafka's configuration was not logged, so this shows nothing"
+    # Of a token, the configuration has only the function.
+    shown = "sasl.mechanisms = OAUTHBEARER" if kind == "OAUTHBEARER" else "[redacted]"
+    assert shown in text, "librdkafka's configuration was not logged, so this shows nothing"
     assert "Sending request" in text, "kafka-python's requests were not logged, so this shows nothing"
-    assert "hunter2" not in text
-    assert base64.b64encode(PASSWORD.encode()).decode() not in text
-    assert "hunter2" not in json.dumps(committable)
-    assert all("hunter2" not in str(mark) for made in producers.POOL._producers.values() for mark, _ in made)
+    marks = [str(mark) for made in producers.POOL._producers.values() for mark, _ in made]
+    assert marks
+    for place in (text, str(caught.value), json.dumps(committable), *marks):
+        assert not [needle for needle in needles if needle in place]
 
 
 @pytest.mark.kafka
