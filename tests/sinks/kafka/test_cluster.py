@@ -446,6 +446,8 @@ def test_a_broker_cut_off_that_wakes_as_an_old_leader_and_coordinator(cluster, q
         if transaction_partition(cluster, unknown["name"]) in known:
             break
         q.commit_at_last(unknown)
+    else:
+        raise AssertionError(f"no id belongs to a partition that node {old} led ({known}); the test proves nothing")
     # The old coordinator never heard of this one, and calls it lost.
     client = q.sink._connected()
     answers = commit_at_the_woken(cluster, q, old, on_request, unknown, lambda: client.end_transactions([unknown]))
