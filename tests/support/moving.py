@@ -49,9 +49,9 @@ def move_leader(cluster, topic, number, to):
         client.close()
 
 
-def leaders(cluster, topic):
-    """Return the nodes that lead partitions of a topic."""
-    return {partition.leader for (name, _), partition in cluster.state().partitions.items() if name == topic}
+def leaders(cluster, topic, asked=None):
+    """Return the nodes that lead partitions of a topic, by the word of one node (by default the first that answers)."""
+    return {partition.leader for (name, _), partition in cluster.state(asked).partitions.items() if name == topic}
 
 
 def move_leaders(cluster, topic, to):
