@@ -49,6 +49,18 @@ def move_leader(cluster, topic, number, to):
         client.close()
 
 
+def leaders(cluster, topic, asked=None):
+    """Return the nodes that lead partitions of a topic, by the word of one node (by default the first that answers)."""
+    return {partition.leader for (name, _), partition in cluster.state(asked).partitions.items() if name == topic}
+
+
+def move_leaders(cluster, topic, to):
+    """Make a node the leader of all partitions of a topic."""
+    for number in sorted(number for name, number in cluster.state().partitions if name == topic):
+        move_leader(cluster, topic, number, to)
+    assert leaders(cluster, topic) == {to}
+
+
 def make_whole(cluster):
     """Bring every node back, whatever was done to it."""
     for node in cluster.nodes:

@@ -1,7 +1,7 @@
 """The sink on three brokers: replicas, leaders and transaction coordinators are killed, cut off and moved in the middle of everything.
 
 Every topic has three replicas and needs two in sync. Each test ends with the same check: a read_committed reader comes to the end of every
-partition and sees exactly the committed rows, and no transaction of the query is open.
+partition and sees exactly the committed rows, nothing holds readers back, and no transaction of the query is open.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from onceforall.embedded import EmbeddedKafkaCluster
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sinks.kafka import broker_client, wire
 from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
-from support.moving import TRANSACTIONS, coordinator_of, make_whole, move_leader, transaction_partition
+from support.moving import TRANSACTIONS, coordinator_of, leaders, make_whole, move_leader, move_leaders, transaction_partition
+from support.reading import held_back, released
 
 from .conftest import Query, read, rows, wait_until
 
@@ -101,6 +102,7 @@ class ClusterQuery(Query):
         assert self.expected, "nothing was written; the test proves nothing"
         wait_until(lambda: len(seen()) >= len(self.expected), 40)
         assert seen() == sorted(self.expected)
+        released(self.cluster.bootstrap_servers, self.topic)
         assert self.open() == []
 
     def open(self):
@@ -311,28 +313,34 @@ def test_a_coordinator_moved_between_prepare_and_commit_is_found_and_the_produce
 @pytest.mark.long
 def test_coordinators_that_move_all_the_time_lose_and_double_nothing(cluster, query):
     q = query()
-    names = {q.prepared(slot=slot)["name"] for slot in range(1)}
-    q.expected = []
-    q.sink.recover(q.sweep(2))
-    stop = threading.Event()
+    used, moved, stop = set(), set(), threading.Event()
 
     def move_on():
-        moves = 0
         while not stop.is_set():
-            for name in names:
+            for name in sorted(used):
                 number = transaction_partition(cluster, name)
                 move_leader(cluster, TRANSACTIONS, number, cluster.leader(TRANSACTIONS, number) % len(cluster.nodes) + 1)
-                moves += 1
-        return moves
+                moved.add(number)
 
     mover = InThread(move_on)
-    for batch in range(1, 21):
-        committables = [q.prepared(slot=slot, batch=batch, generation=2) for slot in range(2)]
-        report = q.commit_at_last(*committables)
-        at_last(lambda report=report: q.sink.retire(report.retired))
-        q.reusable = tuple({**c, "batch": batch} for c in report.completed)
-    stop.set()
-    assert mover.result() > 0
+    retired, batch = [], 0
+    try:
+        # A producer whose commit met no move is used again, with a coordinator that is known; so a move is met sooner or later.
+        while batch < 20 or len(retired) < 5:
+            batch += 1
+            assert batch <= 200, f"only {len(retired)} commits met a move; the test proves nothing"
+            transactions = [q.begin(slot=slot, batch=batch) for slot in range(2)]
+            used = {transaction.producer.name for transaction in transactions}
+            for transaction in transactions:
+                q.write(transaction, q.values(30))
+            report = q.commit_at_last(*[q.sink.pre_commit(transaction) for transaction in transactions])
+            at_last(lambda report=report: q.sink.retire(report.retired))
+            retired += report.retired
+            q.reusable = tuple({**c, "batch": batch} for c in report.completed)
+    finally:
+        stop.set()
+        mover.result()
+    assert {transaction_partition(cluster, c["name"]) for c in retired} <= moved, "retired for something else than a move"
     q.assert_exactly_once()
 
 
@@ -446,6 +454,8 @@ def test_a_broker_cut_off_that_wakes_as_an_old_leader_and_coordinator(cluster, q
         if transaction_partition(cluster, unknown["name"]) in known:
             break
         q.commit_at_last(unknown)
+    else:
+        raise AssertionError(f"no id belongs to a partition that node {old} led ({known}); the test proves nothing")
     # The old coordinator never heard of this one, and calls it lost.
     client = q.sink._connected()
     answers = commit_at_the_woken(cluster, q, old, on_request, unknown, lambda: client.end_transactions([unknown]))
@@ -550,6 +560,195 @@ def test_records_without_a_key_pass_by_a_partition_that_has_no_leader(cluster):
     found = {m.partition() for m in read(cluster.bootstrap_servers, name, "read_committed")}
     assert found == set(range(PARTITIONS)) - gone
     q.sink.close()
+
+
+# --- the leader of the records, which coordinates none of the transactions ---------------------------------------------------
+
+
+def kill_leader(cluster, topic, node):
+    cluster.kill(node)
+
+
+def move_leaders_away(cluster, topic, node):
+    move_leaders(cluster, topic, node % len(cluster.nodes) + 1)
+
+
+def pause_leader(cluster, topic, node):
+    cluster.pause(node)
+
+
+def leader_faults(*short):
+    """Parametrise by what happens to the leader; only the named ones belong to ``make test``."""
+    faults = {"killed": kill_leader, "moved": move_leaders_away, "cut-off": pause_leader}
+    marks = {name: () if name in short else (pytest.mark.long,) for name in faults}
+    return pytest.mark.parametrize("fault", [pytest.param(f, id=name, marks=marks[name]) for name, f in faults.items()])
+
+
+def prepared_apart(cluster, q, count=1):
+    """Prepare transactions with all their records on one leader that coordinates none of them; return them and that node."""
+    # Two can't be coordinated by all three nodes.
+    assert count < len(cluster.nodes)
+    transactions = [q.begin(slot=slot) for slot in range(count)]
+    coordinators = {coordinator_of(cluster, transaction.producer.name) for transaction in transactions}
+    leader = min(set(cluster.nodes) - coordinators)
+    move_leaders(cluster, q.topic, leader)
+    for transaction in transactions:
+        q.write(transaction, q.values(30))
+    committables = [q.sink.pre_commit(transaction) for transaction in transactions]
+    assert leaders(cluster, q.topic) == {leader}
+    assert leader not in {coordinator_of(cluster, c["name"]) for c in committables}
+    return committables, leader
+
+
+def assert_led_by_others(cluster, q, leader):
+    """Wait until every other node knows that this one leads nothing of the topic any more."""
+    others = [node for node in cluster.nodes if node != leader and cluster.is_running(node)]
+    wait_until(lambda: not any(leaders(cluster, q.topic, node) & {leader, -1} for node in others))
+
+
+def assert_ended_by_others(cluster, q, leader, committable):
+    """See that readers are past what was said to be ended."""
+    # Not waited for, and by the word of the one that has had the markers written.
+    assert not leaders(cluster, q.topic, coordinator_of(cluster, committable["name"])) & {leader, -1}
+    # A client can ask for offsets only when whichever broker it asks first knows the leaders.
+    assert_led_by_others(cluster, q, leader)
+    assert held_back(cluster.bootstrap_servers, q.topic) == 0
+
+
+def at_request_to(cluster, node, on_request, name, fault):
+    """Let a fault happen when the next request of a kind goes out; return the list that then holds whether it went to that node."""
+    was_to_node = []
+
+    def act(address):
+        was_to_node.append("{}:{}".format(*address) == cluster.address(node))
+        fault()
+
+    on_request(name, act)
+    return was_to_node
+
+
+@leader_faults("moved")
+def test_the_records_leader_away_before_the_commit_changes_nothing_about_it(cluster, query, fault):
+    q = query(options=IMPATIENT)
+    (committable,), leader = prepared_apart(cluster, q)
+    fault(cluster, q.topic, leader)
+    report = q.commit_at_last(committable)
+    assert report.completed == (committable,), "nothing happened to its coordinator"
+    q.assert_exactly_once()
+    assert_led_by_others(cluster, q, leader)
+    q.commit_at_last(q.prepared(batch=2, reusable=[{**committable, "batch": 1}]))
+    q.assert_exactly_once()
+
+
+@leader_faults()
+def test_the_records_leader_lost_while_the_commit_runs_gets_no_record_lost_or_doubled(cluster, query, on_request, fault):
+    q = query(options=IMPATIENT)
+    (committable,), leader = prepared_apart(cluster, q)
+    happened = threading.Event()
+    on_request("EndTxnRequest", lambda address: (fault(cluster, q.topic, leader), happened.set()), after=True)
+    report = q.commit_at_last(committable)
+    assert happened.is_set()
+    assert report.completed == (committable,), "nothing happened to its coordinator"
+    q.assert_exactly_once()
+    assert_led_by_others(cluster, q, leader)
+
+
+@pytest.mark.parametrize("fault", [kill_leader, pytest.param(pause_leader, marks=pytest.mark.long)])
+def test_a_commit_is_asked_for_again_until_its_markers_are_written_by_another_leader(cluster, query, fault):
+    """The first commit is answered before its markers are written; the next one waits for them, and so for another leader."""
+    q = query()
+    (committable,), leader = prepared_apart(cluster, q)
+    # Nobody needs to be asked for the coordinator, who might hang, until another one leads.
+    client = q.locate(committable)
+    client._deadline_s = 60
+    fault(cluster, q.topic, leader)
+    answers = client.end_transactions([committable])
+    assert answers.codes == {committable["name"]: 0}
+    assert not answers.repeated
+    again = client.end_transactions([committable])
+    assert again.codes == {committable["name"]: 0}
+    assert again.repeated == {committable["name"]}, "the markers had a leader at once; the test proves nothing"
+    assert not again.unanswered, "the coordinator was asked, and said that it isn't done yet"
+    assert_ended_by_others(cluster, q, leader, committable)
+    q.assert_exactly_once()
+
+
+@leader_faults()
+def test_recovery_lists_and_aborts_what_lies_on_a_leader_that_is_lost_meanwhile(cluster, query, on_request, fault):
+    recover_under(cluster, query(options=IMPATIENT), on_request, "ListTransactionsRequest", fault)
+
+
+@leader_faults("killed")
+def test_recovery_waits_for_the_markers_on_a_leader_that_is_lost_while_it_aborts(cluster, query, on_request, fault):
+    recover_under(cluster, query(options=IMPATIENT), on_request, "InitProducerIdRequest", fault)
+
+
+def recover_under(cluster, q, on_request, request_name, fault):
+    """Sweep two open transactions, and lose the leader of all their records when a request goes out."""
+    undecided, leader = prepared_apart(cluster, q, 2)
+    q.expected = []
+    assert held_back(cluster.bootstrap_servers, q.topic) > 0
+    q.sink._connected()._deadline_s = 60
+    happened = threading.Event()
+    on_request(request_name, lambda address: (fault(cluster, q.topic, leader), happened.set()))
+    fences = []
+
+    def count(address):
+        fences.append(address)
+        on_request("InitProducerIdRequest", count)
+
+    on_request("InitProducerIdRequest", count)
+    assert q.sink.recover(q.sweep(2)) == 2
+    assert happened.is_set()
+    # The first answer only says that the abort has begun, as long as its markers are not written.
+    assert len(fences) > len(undecided), "a fence was taken at its first answer"
+    assert_ended_by_others(cluster, q, leader, undecided[0])
+    assert_swept(q)
+
+
+@leader_faults("moved")
+def test_the_place_of_the_proof_is_told_by_another_leader_when_the_known_one_is_lost(cluster, query, on_request, fault):
+    q = query()
+    committables, leader = prepared_apart(cluster, q, 2)
+    before = q.sink.confirm(committables)
+    assert [c["proof"]["topic"] for c in before] == [q.topic] * 2
+    assert min(c["proof"]["offset"] for c in before) > 0
+    was_to_leader = at_request_to(cluster, leader, on_request, "ListOffsetsRequest", lambda: fault(cluster, q.topic, leader))
+    # Nothing was written in between, so nothing else may be told.
+    assert at_last(lambda: q.sink.confirm(committables)) == before
+    assert was_to_leader == [True]
+    assert_led_by_others(cluster, q, leader)
+    q.commit_at_last(*before)
+    q.assert_exactly_once()
+
+
+@leader_faults("killed")
+def test_a_proof_is_read_from_another_leader_when_the_known_one_is_lost(cluster, query, on_request, fault):
+    q = query()
+    committables, leader = prepared_apart(cluster, q, 2)
+    committed, aborted = q.sink.confirm(committables)
+    q.commit_at_last(committed)
+    # Now EndTxn refuses both with the same words, and only the log tells them apart.
+    fence([committed, aborted], cluster)
+    q.expected = q.expected[:30]
+    was_to_leader = at_request_to(cluster, leader, on_request, "FetchRequest", lambda: fault(cluster, q.topic, leader))
+    report = at_last(lambda: q.commit(committed, aborted))
+    assert was_to_leader == [True]
+    assert report.retired == (committed,)
+    assert [lost.committable for lost in report.lost] == [aborted]
+    assert "an abort marker" in report.lost[0].reason
+    assert not report.in_doubt
+    assert_led_by_others(cluster, q, leader)
+    q.assert_exactly_once()
+
+
+def fence(committables, cluster):
+    """Initialise ids as somebody else would."""
+    client = CoordinatorClient(cluster.bootstrap_servers)
+    try:
+        assert not client.fence([c["name"] for c in committables]).missing
+    finally:
+        client.close()
 
 
 # --- rolling restarts --------------------------------------------------------------------------------------------------------
