@@ -258,15 +258,16 @@ def test_a_coordinator_killed_before_the_commit_is_found_anew(cluster, query):
 
 def test_a_coordinator_killed_with_the_commit_unread_is_asked_again_elsewhere(cluster, query, on_request):
     q = query()
-    committable = q.prepared()
+    (committable,) = q.sink.confirm([q.prepared()])
     # Connections to all: a new one would need an answer first.
     q.locate(committable).open_transactions()
     coordinator = coordinator_of(cluster, committable["name"])
-    sent = threading.Event()
-    on_request("EndTxnRequest", lambda address: sent.set(), after=True)
+    sent, to = threading.Event(), []
+    on_request("EndTxnRequest", lambda address: (to.append("{}:{}".format(*address)), sent.set()), after=True)
     cluster.pause(coordinator)
     commit = InThread(lambda: q.commit_at_last(committable))
     assert sent.wait(30)
+    assert to == [cluster.address(coordinator)], "another one was asked; the test proves nothing"
     cluster.kill(coordinator)
     report = commit.result()
     assert report.retired == (committable,), "a request went unanswered; the producer must not go on"
@@ -279,7 +280,7 @@ def test_a_coordinator_killed_with_the_commit_unread_is_asked_again_elsewhere(cl
 def test_a_coordinator_killed_with_the_commit_taken_up_and_not_answered(cluster, query, on_request):
     """One follower is paused, so that the coordinator writes the decision down, waits for its replication, and dies."""
     q = query()
-    committable = q.prepared()
+    (committable,) = q.sink.confirm([q.prepared()])
     q.locate(committable)
     coordinator = coordinator_of(cluster, committable["name"])
     follower = next(node for node in cluster.nodes if node != coordinator)
@@ -300,7 +301,7 @@ def test_a_coordinator_moved_between_prepare_and_commit_is_found_and_the_produce
     committables = [q.prepared(slot=slot) for slot in range(2)]
     q.commit_at_last(*committables)
     # Now the coordinators are known, and move.
-    following = [q.prepared(slot=slot, batch=2) for slot in range(2, 4)]
+    following = q.sink.confirm([q.prepared(slot=slot, batch=2) for slot in range(2, 4)])
     q.locate(*following)
     for committable in following:
         number = transaction_partition(cluster, committable["name"])
@@ -749,6 +750,102 @@ def fence(committables, cluster):
         assert not client.fence([c["name"] for c in committables]).missing
     finally:
         client.close()
+
+
+# --- records of which the only replica is away ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(cluster):
+    """A transaction whose records have one replica, on a node that doesn't coordinate it: query, what was prepared, and that node."""
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    # The other partitions are led by the others.
+    cluster.create_topic(name, len(cluster.nodes), replication=1)
+    q = ClusterQuery(cluster, name)
+    leader = cluster.leader(name, 0)
+    assert len(leaders(cluster, name)) > 1
+    for slot in range(20):
+        transaction = q.begin(slot=slot)
+        if coordinator_of(cluster, transaction.producer.name) != leader:
+            break
+        q.sink.discard(transaction)
+    else:
+        raise AssertionError(f"node {leader} coordinates every id; the test proves nothing")
+    q.sink.invoke(transaction, rows(q.values(30), partition=pa.array([0] * 30, pa.int32())))
+    committable = q.sink.pre_commit(transaction)
+    q.sink._connected()._deadline_s = 5
+    yield q, committable, leader
+    q.sink.close()
+
+
+def take_away(q, leader):
+    q.cluster.kill(leader)
+    wait_until(lambda: q.cluster.leader(q.topic, 0) == -1)
+
+
+def come_back(q, leader):
+    """The node and its partitions are back, for every client."""
+    q.cluster.restart(leader)
+    q.cluster.wait_until_whole()
+    wait_until(lambda: -1 not in leaders(q.cluster, q.topic))
+
+
+NO_LEADER = r"\[0\]: no leader at the moment"
+
+
+def test_nothing_is_decided_while_a_partition_that_was_written_to_has_no_leader(alone):
+    q, committable, leader = alone
+    take_away(q, leader)
+    with pytest.raises(SinkUnavailableError, match=NO_LEADER):
+        q.sink.confirm([committable])
+    come_back(q, leader)
+    (confirmed,) = at_last(lambda: q.sink.confirm([committable]))
+    assert confirmed["proof"]["partition"] == 0
+    q.commit_at_last(confirmed)
+    released(q.cluster.bootstrap_servers, q.topic)
+    q.assert_exactly_once()
+
+
+def test_a_decided_transaction_is_not_ended_while_a_partition_of_it_has_no_leader(alone):
+    """The coordinator would leave that partition's marker out and call the transaction complete; nobody would ever read on there."""
+    q, committable, leader = alone
+    take_away(q, leader)
+    with pytest.raises(SinkUnavailableError, match=NO_LEADER):
+        q.commit(committable)
+    assert committable["name"] in q.open()
+    come_back(q, leader)
+    q.commit_at_last(committable)
+    released(q.cluster.bootstrap_servers, q.topic)
+    q.assert_exactly_once()
+
+
+def test_an_undecided_transaction_is_not_aborted_while_a_partition_of_it_has_no_leader(alone):
+    q, committable, leader = alone
+    q.expected = []
+    take_away(q, leader)
+    with pytest.raises(SinkUnavailableError, match=NO_LEADER):
+        q.sink.recover(q.sweep(2))
+    assert committable["name"] in q.open()
+    come_back(q, leader)
+    assert at_last(lambda: q.sink.recover(q.sweep(2))) == 1
+    released(q.cluster.bootstrap_servers, q.topic)
+    q.commit_at_last(q.prepare(q.values(5), slot=30, generation=2))
+    q.assert_exactly_once()
+
+
+def test_a_proof_that_has_no_leader_is_waited_for(alone):
+    q, committable, leader = alone
+    (committable,) = q.sink.confirm([committable])
+    q.commit_at_last(committable)
+    released(q.cluster.bootstrap_servers, q.topic)
+    fence([committable], q.cluster)
+    take_away(q, leader)
+    with pytest.raises(SinkUnavailableError, match="it has no leader at the moment"):
+        q.commit(committable)
+    come_back(q, leader)
+    report = at_last(lambda: q.commit(committable))
+    assert (report.retired, report.lost, report.in_doubt) == ((committable,), (), ())
+    q.assert_exactly_once()
 
 
 # --- rolling restarts --------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def confirmed(committables: Sequence[Committable], topics: Collection[str], read
 
     Raises:
         AttemptFailedError: one is not open any more: it timed out, or was fenced.
-        SinkUnavailableError: not all brokers answered.
+        SinkUnavailableError: not all brokers answered, or a partition that a transaction has written to has no leader.
     """
     states: Mapping[str, TransactionState | None] = {}
     for again in (False, True):
@@ -62,7 +62,17 @@ def confirmed(committables: Sequence[Committable], topics: Collection[str], read
         proofs = {name: proof_of(state, ends) for name, state in states.items()}
         if all(proofs.values()):
             break
-    return [_confirmed(c, states[str(c["name"])], proofs[str(c["name"])]) for c in committables]
+    found = [_confirmed(c, states[str(c["name"])], proofs[str(c["name"])]) for c in committables]
+    _check_led(
+        sorted(
+            partition
+            for state in states.values()
+            if state is not None
+            for partition in state.partitions
+            if partition not in ends
+        )
+    )
+    return found
 
 
 def _confirmed(committable: Committable, state: TransactionState | None, proof: Mapping[str, Any] | None) -> Committable:
@@ -79,6 +89,31 @@ def _confirmed(committable: Committable, state: TransactionState | None, proof: 
         )
     kept = {key: value for key, value in committable.items() if key != "topics"}
     return kept if proof is None else {**kept, "proof": proof}
+
+
+def check_led(names: Collection[str], reader: TransactionReader) -> None:
+    """See that every partition of transactions that are to be ended has a leader, for as long as they are open.
+
+    A coordinator leaves out the marker for a partition that has none, and says that the transaction is complete (seen with Kafka 4.3.1; KAFKA-20734): its
+    records stay invisible there, and hold back all readers of the partition, also when the leader has come back.
+
+    Raises:
+        SinkUnavailableError: one has none, or not all brokers answered.
+    """
+    if not names:
+        return
+    states = [state for state in reader.states(names).values() if state is not None and state.state == "Ongoing"]
+    partitions = {partition for state in states for partition in state.partitions}
+    if partitions:
+        _check_led(reader.leaderless(partitions))
+
+
+def _check_led(leaderless: Sequence[tuple[str, int]]) -> None:
+    if leaderless:
+        raise SinkUnavailableError(
+            f"{', '.join(f'{topic} [{number}]' for topic, number in leaderless)}: no leader at the moment, so that a Kafka transaction can't be "
+            "ended there. Check the brokers that have the replicas. Asked again later."
+        )
 
 
 def with_findings(

@@ -42,7 +42,7 @@ from onceforall.sinks.kafka.options import (
     producer_configuration,
     transaction_timeout_ms,
 )
-from onceforall.sinks.kafka.outcomes import confirmed, ended, unavailable, with_findings
+from onceforall.sinks.kafka.outcomes import check_led, confirmed, ended, unavailable, with_findings
 from onceforall.sinks.kafka.partitioning import PartitionRules
 from onceforall.sinks.kafka.producers import POOL
 from onceforall.sinks.kafka.rights import Rights
@@ -115,11 +115,12 @@ class KafkaSink(TwoPhaseCommitSink):
         self._client: CoordinatorClient | None = None
         self._reader: TransactionReader | None = None
         self._doubtful: set[str] = set()
+        self._just_confirmed: frozenset[str] = frozenset()
         self._start: tuple[str, str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_lock", "_client", "_reader", "_doubtful", "_start"):
+        for name in ("_lock", "_client", "_reader", "_doubtful", "_just_confirmed", "_start"):
             del state[name]
         state["_options"] = without_values(self._options)
         return state
@@ -319,6 +320,8 @@ class KafkaSink(TwoPhaseCommitSink):
         """
         _log.debug("Committing %d transactions of batch %d", len(committables), permit.batch)
         self._burn([name for committable in committables for name in committable.get("burnt", ())])
+        confirmed_now, self._just_confirmed = self._just_confirmed, frozenset()
+        check_led([name for c in committables if (name := str(c["name"])) not in confirmed_now], self._connected_reader())
         answers = ended(self._connected(), committables)
         with self._lock:
             self._doubtful |= answers.repeated
@@ -359,7 +362,9 @@ class KafkaSink(TwoPhaseCommitSink):
         if not committables:
             return committables
         topics = {self._topic} if self._topic is not None else {t for c in committables for t in c["topics"]}
-        return confirmed(committables, {str(t) for t in topics}, self._connected_reader())
+        found = confirmed(committables, {str(t) for t in topics}, self._connected_reader())
+        self._just_confirmed = frozenset(str(c["name"]) for c in found)
+        return found
 
     @failpoints.around("kafka.abort")
     def abort(self, committables: Sequence[Committable]) -> None:
@@ -415,6 +420,7 @@ class KafkaSink(TwoPhaseCommitSink):
         if not ours:
             return
         client = self._connected()
+        check_led(ours, self._connected_reader())
         failpoints.hit("kafka.fence.before")
         answers = client.fence(ours)
         failpoints.hit("kafka.fence.after")

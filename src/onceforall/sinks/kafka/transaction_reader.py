@@ -61,6 +61,7 @@ class TransactionReader:
         self._client = client
         self._rights = rights
         self._leaders: Mapping[Partition, Address] = {}
+        self._leaderless: frozenset[Partition] = frozenset()
 
     def states(self, names: Collection[str]) -> dict[str, TransactionState | None]:
         """Return the states of transactional ids; None for one that is forgotten.
@@ -106,6 +107,8 @@ class TransactionReader:
     def end_offsets(self, topics: Collection[str], *, again: bool = False) -> dict[Partition, int]:
         """Return the offset behind the last record of each partition that is acknowledged by all in-sync replicas.
 
+        A partition that has no leader at the moment is left out.
+
         Args:
             topics: whose partitions.
             again: look for partitions that were added meanwhile.
@@ -149,6 +152,15 @@ class TransactionReader:
             stale = True
             retry.unless(False, reason)  # noqa: FBT003  there is always another turn, until the deadline
 
+    def leaderless(self, partitions: Collection[Partition]) -> list[Partition]:
+        """Return those partitions that have no leader at the moment.
+
+        Raises:
+            SinkUnavailableError: no broker answered.
+        """
+        self._leaders_of({topic for topic, _ in partitions}, look=True)
+        return sorted(self._leaderless & set(partitions))
+
     def _take_offsets(self, answer: Any, ends: dict[Partition, int]) -> tuple[str, str] | None:
         """Take what one leader says, and return why something is missing."""
         reason = None
@@ -165,14 +177,19 @@ class TransactionReader:
     def _leaders_of(self, topics: Collection[str], *, look: bool) -> Mapping[Partition, Address]:
         if look:
             leaders: dict[Partition, Address] = {}
+            leaderless: set[Partition] = set()
             for topic in sorted(topics):
                 answer = self._client.metadata(topic)
                 brokers = {broker.node_id: (str(broker.host), int(broker.port)) for broker in answer.brokers}
                 for found in answer.topics:
                     for part in found.partitions:
+                        partition = (str(found.name), int(part.partition_index))
                         if part.leader_id in brokers:
-                            leaders[str(found.name), int(part.partition_index)] = brokers[part.leader_id]
+                            leaders[partition] = brokers[part.leader_id]
+                        else:
+                            leaderless.add(partition)
             self._leaders = {**{p: a for p, a in self._leaders.items() if p[0] not in topics}, **leaders}
+            self._leaderless = frozenset(leaderless | {p for p in self._leaderless if p[0] not in topics})
         return {p: a for p, a in self._leaders.items() if p[0] in topics}
 
     def findings(self, committables: Collection[Mapping[str, Any]]) -> dict[str, Finding]:
@@ -216,11 +233,15 @@ class TransactionReader:
         """
         found: Marker | None = None
         retry = _Retry(self._client.deadline_s, f"The log of {partition[0]} [{partition[1]}] could not be read")
-        position, look = offset, not self._leaders_of([partition[0]], look=False)
+        position, look = offset, partition not in self._leaders_of([partition[0]], look=False)
         while True:
             address = self._leaders_of([partition[0]], look=look).get(partition)
+            if address is None and partition not in self._leaderless:
+                return Unreadable(f"partition {partition[1]} of topic {partition[0]} is not there any more")
             if address is None:
-                return Unreadable(f"partition {partition[1]} of topic {partition[0]} is not there any more, or has no leader")
+                # Its broker may come back with what proves the outcome.
+                retry.unless(False, ("the partition", "it has no leader at the moment"))  # noqa: FBT003
+                continue
             answer = self._fetch(address, partition, position, retry.deadline_s)
             if isinstance(answer, Unreadable):
                 return answer
@@ -234,7 +255,12 @@ class TransactionReader:
                 if batch.producer_id == producer_id and batch.base_offset >= offset:
                     found = _with_batch(found, batch, epoch)
             if position == before:
-                return found
+                # A new leader shows nothing above the high watermark that it knows of, which may be an old one; it tells the end when it knows it.
+                if position >= self.end_offsets([partition[0]]).get(partition, position + 1):
+                    return found
+                look = True
+                retry.unless(False, (f"{address[0]}:{address[1]}", "its leader doesn't show all of it yet"))  # noqa: FBT003
+                continue
             retry = _Retry(self._client.deadline_s, retry.what)
 
     def _fetch(self, address: Address, partition: Partition, position: int, deadline_s: float) -> bytes | str | Unreadable:
