@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("onceforall.sinks.kafka")
 
+_PATIENCE_S = 2.0
+
 
 def ended(client: CoordinatorClient, committables: Sequence[Committable]) -> Answers:
     """Commit prepared transactions and return the answers: all at once, but one by one where a failpoint lies between two of them."""
@@ -63,15 +65,11 @@ def confirmed(committables: Sequence[Committable], topics: Collection[str], read
         if all(proofs.values()):
             break
     found = [_confirmed(c, states[str(c["name"])], proofs[str(c["name"])]) for c in committables]
-    _check_led(
-        sorted(
-            partition
-            for state in states.values()
-            if state is not None
-            for partition in state.partitions
-            if partition not in ends
+    told = {partition for state in states.values() if state is not None for partition in state.partitions}
+    if not told <= ends.keys():
+        raise SinkUnavailableError(
+            f"{_no_leader(sorted(told - ends.keys()))}. Check the brokers that have the replicas. Nothing is decided before they are back."
         )
-    )
     return found
 
 
@@ -91,29 +89,28 @@ def _confirmed(committable: Committable, state: TransactionState | None, proof: 
     return kept if proof is None else {**kept, "proof": proof}
 
 
-def check_led(names: Collection[str], reader: TransactionReader) -> None:
-    """See that every partition of transactions that are to be ended has a leader, for as long as they are open.
+def withheld(names: Collection[str], reader: TransactionReader) -> dict[str, str]:
+    """Return which open transactions must not be ended yet, for a partition of theirs has no leader; with the reason.
 
-    A coordinator leaves out the marker for a partition that has none, and says that the transaction is complete (seen with Kafka 4.3.1; KAFKA-20734): its
-    records stay invisible there, and hold back all readers of the partition, also when the leader has come back.
+    A coordinator leaves out the marker for such a partition, and says that the transaction is complete (seen with Kafka 4.3.1; KAFKA-20734): its records
+    stay invisible there, and hold back all readers of the partition, also when the leader has come back.
+
+    Of a transaction whose coordinator doesn't answer nothing is known; it isn't withheld, and holds nobody else up.
 
     Raises:
-        SinkUnavailableError: one has none, or not all brokers answered.
+        SinkUnavailableError: no broker tells who leads.
     """
     if not names:
-        return
-    states = [state for state in reader.states(names).values() if state is not None and state.state == "Ongoing"]
-    partitions = {partition for state in states for partition in state.partitions}
-    if partitions:
-        _check_led(reader.leaderless(partitions))
+        return {}
+    known = reader.states_known_at_once(names, _PATIENCE_S)
+    written = {name: state.partitions for name, state in known.items() if state is not None and state.state == "Ongoing"}
+    partitions = {partition for each in written.values() for partition in each}
+    leaderless = reader.leaderless(partitions) if partitions else []
+    return {name: _no_leader(found) for name, each in written.items() if (found := [p for p in leaderless if p in each])}
 
 
-def _check_led(leaderless: Sequence[tuple[str, int]]) -> None:
-    if leaderless:
-        raise SinkUnavailableError(
-            f"{', '.join(f'{topic} [{number}]' for topic, number in leaderless)}: no leader at the moment, so that a Kafka transaction can't be "
-            "ended there. Check the brokers that have the replicas. Asked again later."
-        )
+def _no_leader(partitions: Sequence[tuple[str, int]]) -> str:
+    return f"{', '.join(f'{topic} [{number}]' for topic, number in partitions)}: no leader at the moment; nothing can be ended there"
 
 
 def with_findings(

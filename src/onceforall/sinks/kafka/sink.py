@@ -42,7 +42,7 @@ from onceforall.sinks.kafka.options import (
     producer_configuration,
     transaction_timeout_ms,
 )
-from onceforall.sinks.kafka.outcomes import check_led, confirmed, ended, unavailable, with_findings
+from onceforall.sinks.kafka.outcomes import confirmed, ended, unavailable, with_findings, withheld
 from onceforall.sinks.kafka.partitioning import PartitionRules
 from onceforall.sinks.kafka.producers import POOL
 from onceforall.sinks.kafka.rights import Rights
@@ -321,8 +321,10 @@ class KafkaSink(TwoPhaseCommitSink):
         _log.debug("Committing %d transactions of batch %d", len(committables), permit.batch)
         self._burn([name for committable in committables for name in committable.get("burnt", ())])
         confirmed_now, self._just_confirmed = self._just_confirmed, frozenset()
-        check_led([name for c in committables if (name := str(c["name"])) not in confirmed_now], self._connected_reader())
-        answers = ended(self._connected(), committables)
+        unsure = {str(c["name"]) for c in committables} - confirmed_now
+        held = withheld(unsure, self._connected_reader())
+        answers = ended(self._connected(), [c for c in committables if c["name"] not in held])
+        answers.missing.update(held)
         with self._lock:
             self._doubtful |= answers.repeated
             doubtful = set(self._doubtful)
@@ -420,11 +422,12 @@ class KafkaSink(TwoPhaseCommitSink):
         if not ours:
             return
         client = self._connected()
-        check_led(ours, self._connected_reader())
+        held = withheld(ours, self._connected_reader())
         failpoints.hit("kafka.fence.before")
-        answers = client.fence(ours)
+        answers = client.fence([name for name in ours if name not in held])
         failpoints.hit("kafka.fence.after")
         client.forget(ours)
+        answers.missing.update(held)
         self._burn(sorted(answers.unanswered))
         refused = {name: code for name, code in answers.codes.items() if not is_fenced(code)}
         if answers.missing or refused:

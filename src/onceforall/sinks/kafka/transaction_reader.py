@@ -6,6 +6,7 @@ until the client's deadline.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
 from collections import defaultdict
@@ -69,25 +70,39 @@ class TransactionReader:
         Raises:
             SinkUnavailableError: not all coordinators answered.
         """
-        from kafka.protocol.admin import DescribeTransactionsRequest
-
         found: dict[str, TransactionState | None] = {}
         retry = _Retry(self._client.deadline_s, "The states of Kafka transactions could not be read")
         while missing := [name for name in names if name not in found]:
-            by_address: dict[Address, list[str]] = defaultdict(list)
-            reasons: dict[str, str] = {}
-            for name, address in self._client.coordinators(missing, reasons, retry.deadline_s).items():
-                by_address[address].append(name)
-            calls = [(a, DescribeTransactionsRequest(transactional_ids=asked)) for a, asked in by_address.items()]
-            for asked, answer in zip(by_address.values(), self._client.exchange(calls, retry.deadline_s), strict=True):
-                if isinstance(answer, NoAnswer):
-                    self._client.forget(asked)
-                    reasons.update(dict.fromkeys(asked, answer.reason))
-                    continue
-                for state in answer.transaction_states:
-                    self._take_state(state, found, reasons)
+            reasons = self._ask_states(missing, found, retry.deadline_s)
             retry.unless(len(found) == len(set(names)), next(iter(reasons.items()), ("", "")))
         return found
+
+    def states_known_at_once(self, names: Collection[str], patience_s: float) -> dict[str, TransactionState | None]:
+        """Return what is told of transactional ids by those coordinators that answer now; None for an id that is forgotten."""
+        found: dict[str, TransactionState | None] = {}
+        with contextlib.suppress(AccessRefusedError):  # whoever needs the right asks for it
+            self._ask_states(names, found, time.monotonic() + patience_s)
+        return found
+
+    def _ask_states(
+        self, names: Collection[str], found: dict[str, TransactionState | None], deadline_s: float
+    ) -> Mapping[str, str]:
+        """Ask once, and return why some are not told."""
+        from kafka.protocol.admin import DescribeTransactionsRequest
+
+        by_address: dict[Address, list[str]] = defaultdict(list)
+        reasons: dict[str, str] = {}
+        for name, address in self._client.coordinators(names, reasons, deadline_s).items():
+            by_address[address].append(name)
+        calls = [(a, DescribeTransactionsRequest(transactional_ids=asked)) for a, asked in by_address.items()]
+        for asked, answer in zip(by_address.values(), self._client.exchange(calls, deadline_s), strict=True):
+            if isinstance(answer, NoAnswer):
+                self._client.forget(asked)
+                reasons.update(dict.fromkeys(asked, answer.reason))
+                continue
+            for state in answer.transaction_states:
+                self._take_state(state, found, reasons)
+        return reasons
 
     def _take_state(self, state: Any, found: dict[str, TransactionState | None], reasons: dict[str, str]) -> None:
         name = str(state.transactional_id)
