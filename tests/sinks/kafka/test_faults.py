@@ -77,10 +77,18 @@ def test_an_id_whose_fence_was_not_answered_is_given_to_nobody_in_this_run(own_q
     committable = q.prepare(["one"])
     client = hurry(q)
     client._locate({committable["name"]: ""}, float("inf"), set())
-    own_broker.freeze()
+    fence = client.fence
+
+    def freeze_and_fence(names):
+        # Not before: what is asked for first would be what isn't answered, and no InitProducerId would go out.
+        own_broker.freeze()
+        return fence(names)
+
     try:
-        with pytest.raises(SinkUnavailableError):
-            q.sink.abort([committable])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(client, "fence", freeze_and_fence)
+            with pytest.raises(SinkUnavailableError):
+                q.sink.abort([committable])
     finally:
         own_broker.thaw()
     client._deadline_s, client._answer_timeout_s = 10, 5
