@@ -9,10 +9,13 @@ import sys
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sinks.kafka import live as live_module
 from onceforall.sinks.kafka import producers
+
+from .conftest import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -497,3 +500,18 @@ def test_a_new_producer_looks_for_its_coordinator_when_it_can_be_asked_for(query
     lines = [record.getMessage() for record in caplog.records]
     assert sum("Acquired PID" in line for line in lines) == 10
     assert sum("Unable to query for transaction coordinator" in line for line in lines) <= 3
+
+
+def test_a_partition_that_was_added_under_a_running_query_is_confirmed_like_the_others(query, topic, broker, batch_of, sees):
+    name = topic()
+    q = query(name)
+    (first,) = q.sink.confirm([q.prepare(["one"])])
+    assert q.commit(first).completed
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_partitions([NewPartitions(name, 2)])[name].result(20)
+    wait_until(lambda: len(admin.list_topics(name, timeout=10).topics[name].partitions) == 2)
+    transaction = q.sink.begin_transaction(q.attempt(slot=1))
+    q.sink.invoke(transaction, batch_of(["two", "three"], partition=pa.array([0, 1], pa.int32())))
+    (second,) = q.sink.confirm([q.sink.pre_commit(transaction)])
+    assert q.commit(second).completed
+    sees(name, ["one", "three", "two"])

@@ -55,20 +55,19 @@ def confirmed(committables: Sequence[Committable], topics: Collection[str], read
         AttemptFailedError: one is not open any more: it timed out, or was fenced.
         SinkUnavailableError: not all brokers answered, or a partition that a transaction has written to has no leader.
     """
-    states: Mapping[str, TransactionState | None] = {}
     for again in (False, True):
         # In this order: a transaction that is open after the offsets were read has its marker behind them.
         ends = reader.end_offsets(topics, again=again)
         failpoints.hit("kafka.confirm.ends_read")
         states = reader.states([str(c["name"]) for c in committables])
-        proofs = {name: proof_of(state, ends) for name, state in states.items()}
-        if all(proofs.values()):
+        # Partitions may have been added since their leaders were looked up.
+        untold = {p for state in states.values() if state is not None for p in state.partitions} - ends.keys()
+        if not untold:
             break
-    found = [_confirmed(c, states[str(c["name"])], proofs[str(c["name"])]) for c in committables]
-    told = {partition for state in states.values() if state is not None for partition in state.partitions}
-    if not told <= ends.keys():
+    found = [_confirmed(c, states[str(c["name"])], proof_of(states[str(c["name"])], ends)) for c in committables]
+    if untold:
         raise SinkUnavailableError(
-            f"{_no_leader(sorted(told - ends.keys()))}. Check the brokers that have the replicas. Nothing is decided before they are back."
+            f"{_no_leader(sorted(untold))}. Check the brokers that have the replicas. Nothing is decided before they are back."
         )
     return found
 

@@ -61,8 +61,8 @@ class TransactionReader:
         """
         self._client = client
         self._rights = rights
-        self._leaders: Mapping[Partition, Address] = {}
-        self._leaderless: frozenset[Partition] = frozenset()
+        # None: no leader at the moment. One value, so that no thread sees a partition that changes between the two as gone.
+        self._told: Mapping[Partition, Address | None] = {}
 
     def states(self, names: Collection[str]) -> dict[str, TransactionState | None]:
         """Return the states of transactional ids; None for one that is forgotten.
@@ -136,9 +136,9 @@ class TransactionReader:
         request_topic = ListOffsetsRequest.ListOffsetsTopic
         ends: dict[Partition, int] = {}
         retry = _Retry(self._client.deadline_s, "End offsets of Kafka partitions could not be read")
-        stale = again or not set(topics) <= {t for t, _ in self._leaders}
+        stale = again or not set(topics) <= {t for t, _ in self._told}
         while True:
-            leaders = self._leaders_of(topics, look=stale)
+            leaders = {p: a for p, a in self._leaders_of(topics, look=stale).items() if a is not None}
             by_address: dict[Address, list[Partition]] = defaultdict(list)
             for partition in leaders.keys() - ends.keys():
                 by_address[leaders[partition]].append(partition)
@@ -173,8 +173,8 @@ class TransactionReader:
         Raises:
             SinkUnavailableError: no broker answered.
         """
-        self._leaders_of({topic for topic, _ in partitions}, look=True)
-        return sorted(self._leaderless & set(partitions))
+        told = self._leaders_of({topic for topic, _ in partitions}, look=True)
+        return sorted(partition for partition in partitions if told.get(partition, ()) is None)
 
     def _take_offsets(self, answer: Any, ends: dict[Partition, int]) -> tuple[str, str] | None:
         """Take what one leader says, and return why something is missing."""
@@ -189,23 +189,17 @@ class TransactionReader:
                     reason = (f"{topic.name} [{part.partition_index}]", error_name(part.error_code))
         return reason
 
-    def _leaders_of(self, topics: Collection[str], *, look: bool) -> Mapping[Partition, Address]:
+    def _leaders_of(self, topics: Collection[str], *, look: bool) -> Mapping[Partition, Address | None]:
         if look:
-            leaders: dict[Partition, Address] = {}
-            leaderless: set[Partition] = set()
+            told: dict[Partition, Address | None] = {}
             for topic in sorted(topics):
                 answer = self._client.metadata(topic)
                 brokers = {broker.node_id: (str(broker.host), int(broker.port)) for broker in answer.brokers}
                 for found in answer.topics:
                     for part in found.partitions:
-                        partition = (str(found.name), int(part.partition_index))
-                        if part.leader_id in brokers:
-                            leaders[partition] = brokers[part.leader_id]
-                        else:
-                            leaderless.add(partition)
-            self._leaders = {**{p: a for p, a in self._leaders.items() if p[0] not in topics}, **leaders}
-            self._leaderless = frozenset(leaderless | {p for p in self._leaderless if p[0] not in topics})
-        return {p: a for p, a in self._leaders.items() if p[0] in topics}
+                        told[str(found.name), int(part.partition_index)] = brokers.get(part.leader_id)
+            self._told = {**{p: a for p, a in self._told.items() if p[0] not in topics}, **told}
+        return {p: a for p, a in self._told.items() if p[0] in topics}
 
     def findings(self, committables: Collection[Mapping[str, Any]]) -> dict[str, Finding]:
         """Find out what became of prepared transactions that Kafka refuses to commit.
@@ -250,9 +244,10 @@ class TransactionReader:
         retry = _Retry(self._client.deadline_s, f"The log of {partition[0]} [{partition[1]}] could not be read")
         position, look = offset, partition not in self._leaders_of([partition[0]], look=False)
         while True:
-            address = self._leaders_of([partition[0]], look=look).get(partition)
-            if address is None and partition not in self._leaderless:
+            told = self._leaders_of([partition[0]], look=look)
+            if partition not in told:
                 return Unreadable(f"partition {partition[1]} of topic {partition[0]} is not there any more")
+            address, look = told[partition], True
             if address is None:
                 # Its broker may come back with what proves the outcome.
                 retry.unless(False, ("the partition", "it has no leader at the moment"))  # noqa: FBT003
