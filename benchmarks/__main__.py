@@ -1,6 +1,6 @@
 """``python -m benchmarks`` (``make bench``): all measurements in turn, as many rounds as the time allows; goes on where it ended.
 
-What has the fewest rounds comes first, so that every measurement has one before any has two. A round is begun only when it is likely to end in time, and is kept as a whole
+The rounds that the targets need come first, each measurement's first one before anybody's second; then the rest. A round is begun only when it is likely to end in time, and is kept as a whole
 or not at all. Ends with 1 when a contender failed.
 """
 

@@ -76,7 +76,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
         more = {"events": 20_000, "batch": 2_000, "batches": 8, "rate": 200, "seconds": 5, "warm_up_s": 3}
         return [rounds.Plan(tuple(JOBS), Load(), more, repeats=1, minutes=6)]
     more = {"events": 1_200_000, "batch": 100_000, "batches": 12, "rate": 2000, "seconds": 30, "warm_up_s": 10}
-    return [rounds.Plan(CONTENDERS, Load(), more, repeats=2, minutes=22)]
+    return [rounds.Plan(CONTENDERS, Load(), more, repeats=2, minutes=22, lag=rounds.LATER)]
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:

@@ -44,7 +44,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     if quick:
         chosen = ("kafka-2", "kafka-8+file+postgres")
         return [rounds.Plan(chosen, Load().for_latency(), {"batches": 8, "skip": 3}, repeats=1)]
-    return [rounds.Plan(CONTENDERS, Load().for_latency(), {"batches": 80, "skip": 20}, minutes=6)]
+    return [rounds.Plan(CONTENDERS, Load().for_latency(), {"batches": 60, "skip": 20}, minutes=5)]
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:

@@ -50,8 +50,10 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     more = {"rate": 2000, "warm_up_s": 15, "seconds": 30, "batches": 12, "kills": 1}
     load = Load(records=12_000_000, batch=400_000).for_latency()
     return [
-        rounds.Plan(triggers, load, {"curve": "trigger", **more}, repeats=2, minutes=25, lag=1),
-        rounds.Plan(tuple(STORES), replace(load, batch=200_000), {"curve": "state", **more}, repeats=2, minutes=9, lag=1),
+        rounds.Plan(triggers, load, {"curve": "trigger", **more}, repeats=2, minutes=25, lag=rounds.LATER),
+        rounds.Plan(
+            tuple(STORES), replace(load, batch=200_000), {"curve": "state", **more}, repeats=2, minutes=9, lag=rounds.LATER
+        ),
     ]
 
 

@@ -69,7 +69,9 @@ class Timed:
 def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     """Return the plan."""
     load = Load(records=0, payload=0, partitions=0, batch=0)
-    return [rounds.Plan(tuple(KINDS), load, {"jobs": 6 if quick else 100}, repeats=1 if quick else 5, minutes=1.5)]
+    return [
+        rounds.Plan(tuple(KINDS), load, {"jobs": 6 if quick else 100}, repeats=1 if quick else 5, minutes=1.5, lag=rounds.LATER)
+    ]
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:

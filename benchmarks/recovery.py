@@ -36,7 +36,9 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
         return [
             rounds.Plan(("ours", "spark"), Load().for_latency(), {**more, "kills": 1, "rate": 500, "warm_up_s": 2}, repeats=1)
         ]
-    flink = rounds.Plan(("ours", "flink"), Load().for_latency(), {**more, "trigger_s": 1.0}, repeats=2, minutes=4, lag=1)
+    flink = rounds.Plan(
+        ("ours", "flink"), Load().for_latency(), {**more, "trigger_s": 1.0}, repeats=2, minutes=4, lag=rounds.LATER
+    )
     return [rounds.Plan(("ours", "spark"), Load().for_latency(), more, minutes=4), flink]
 
 

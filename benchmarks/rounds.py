@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ERROR_LENGTH = 3000
+LATER = 5
+"""The lag of a plan that no target needs: the targets' five rounds come first."""
 _MANY = 1_000_000
 """Records that touch so much memory that it matters whether the machine has it."""
 

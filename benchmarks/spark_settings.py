@@ -35,7 +35,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     """Return the plan."""
     if quick:
         return [rounds.Plan(("tuned", "defaults"), Load(records=100_000, batch=10_000), {}, repeats=1, minutes=2)]
-    return [rounds.Plan(tuple(VARIANTS), Load(records=8_000_000, batch=1_000_000), {}, repeats=3, minutes=6, lag=1)]
+    return [rounds.Plan(tuple(VARIANTS), Load(records=8_000_000, batch=1_000_000), {}, repeats=3, minutes=6, lag=rounds.LATER)]
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:

@@ -41,7 +41,7 @@ class Target:
 
 _PLAIN = {"compression": "none", "tuned": True}
 _SMALL, _LARGE = {**_PLAIN, "payload": 100}, {**_PLAIN, "payload": 1000}
-_STEADY = {"rate": 2000, "share": 0}
+_STEADY = {"rate": 2000, "share": 0, "short_batches": None}
 
 TARGETS: Sequence[Target] = (
     Target("throughput, ours / Spark's own sink, 100 B", "throughput", "records_per_s", "ours", "spark", 1.0, where=_SMALL),

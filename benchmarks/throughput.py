@@ -46,10 +46,15 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
             {},
             repeats=3,
             minutes=5,
-            lag=1,
+            lag=rounds.LATER,
         ),
         rounds.Plan(
-            PIPELINES[:4], Load(payload=100, records=8_000_000, batch=1_000_000, tuned=False), {}, repeats=2, minutes=5, lag=1
+            PIPELINES[:4],
+            Load(payload=100, records=8_000_000, batch=1_000_000, tuned=False),
+            {},
+            repeats=2,
+            minutes=5,
+            lag=rounds.LATER,
         ),
     ]
 
