@@ -6,16 +6,17 @@ pictures in ``docs/images/performance/``, and the results themselves, ``docs/per
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import ad_jobs, charts, figures, targets
+from benchmarks import ad_jobs, charts, figures, missed, profile_path, targets, threads
 from benchmarks.contenders import DESCRIPTIONS
 from benchmarks.grouping import Unit, by_round, matching, names_of, plans_of, spread_of
 from benchmarks.results import PUBLISHED, Results
-from benchmarks.settings import ROOT, Load
+from benchmarks.settings import FOLDER, ROOT, Load
 
 TEMPLATE = Path(__file__).with_name("performance.template.md")
 _MARK = re.compile(r"\{\{([a-z-]+)(?: ([^}]*))?\}\}")
@@ -296,6 +297,37 @@ def _ad_jobs(results: Results) -> Iterator[str]:
         yield ""
 
 
+def _profile(results: Results) -> Iterator[str]:
+    file = profile_path.OUT / "profile.json"
+    if not file.exists() or results.folder != FOLDER:
+        file = profile_path.PUBLISHED
+    profiles = json.loads(file.read_text(encoding="utf-8"))["profiles"] if file.exists() else []
+    for profile in profiles:
+        load, stages = profile["load"], profile["stages"]
+        yield f"**{load['payload']} bytes** ({profile['at']}, commit {profile['commit']}); microseconds per record:"
+        yield ""
+        rows = [
+            (DESCRIPTIONS.get(name, name), *(number(stage["cpu_us"].get(group)) for group in _GROUPS), *_whole(stage))
+            for name, stage in stages.items()
+        ]
+        yield from table(("", *(f"CPU, {text}" for text in _GROUPS.values()), "CPU in all", "wall"), rows)
+        yield ""
+        kinds = [kind for kind in threads.KINDS if any(kind in stage["threads"] for stage in stages.values())]
+        shares = [
+            (DESCRIPTIONS.get(name, name), *(f"{stage['threads'].get(kind, 0):.0%}" for kind in kinds))
+            for name, stage in stages.items()
+        ]
+        yield from table(("share of the CPU time", *kinds), shares)
+        yield ""
+
+
+_GROUPS = {"jvm": "Spark's JVM", "workers": "Python workers", "broker": "broker"}
+
+
+def _whole(stage: Mapping[str, float]) -> tuple[str, str]:
+    return number(stage["cpu_total_us"]), number(stage["wall_us"])
+
+
 def _settings(results: Results) -> Iterator[str]:
     plain = Load()
     given = ", ".join(f"`{name}={value}`" for name, value in plain.producer().items())
@@ -310,7 +342,9 @@ _PARTS: Mapping[str, Callable[[Results], Iterable[str]]] = {
     "machine": _machine,
     "settings": _settings,
     "targets": _targets,
+    "missed": lambda results: missed.lines(list(results.data["units"].values())),
     "throughput": _throughput,
+    "profile": _profile,
     "latency": _latency,
     "latency-parts": _latency_parts,
     "python-tasks": _plain(

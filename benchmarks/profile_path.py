@@ -1,6 +1,6 @@
 """Where each microsecond of a record goes, from Spark to the broker.
 
-``python -m benchmarks.profile_path [--records 8000000] [--batch 1000000] [--payload 100] [--stages noop,arrow,null,ours-at-least-once,ours] [--sample 15]``
+``python -m benchmarks.profile_path [--records 8000000] [--batch 1000000] [--payload 100] [--stages noop,arrow,null,ours-at-least-once,ours] [--sample 15] [--publish]``
 
 *Stages.* The same topic is read by pipelines that end one step later each: into nothing (``noop``), into an empty Python function (``arrow``), through the library into a
 sink that drops rows (``null``: the columns, their hash, the digest and the commit log come in addition), and into Kafka, at-least-once and exactly-once. For each, per record:
@@ -13,7 +13,11 @@ the column, and to sum the hashes.
 *The worker.* With ``--sample``, ``py-spy`` (``pip install py-spy``) looks into the Python workers of the last stage for so many seconds, 200 times a second: the functions
 in which they were, with their shares, and a flame graph, ``build/bench/profile/worker.svg``.
 
-Everything goes to ``build/bench/profile/profile.json``, and as tables to the terminal. Nothing of it is part of ``results.json``.
+*The threads.* For each stage the shares of the CPU time by the names of threads: Spark's tasks, the compiler and the garbage collection of its JVM, the Python workers,
+librdkafka's threads, the broker.
+
+Everything goes to ``build/bench/profile/profile.json``, one profile per payload, and as tables to the terminal; with ``--publish`` also to ``docs/profile.json``, from which
+the page takes it. Nothing of it is part of ``results.json``.
 """
 
 from __future__ import annotations
@@ -34,18 +38,19 @@ from typing import Any
 
 import psutil
 
-from benchmarks import figures, throughput
+from benchmarks import figures, threads, throughput
 from benchmarks.children import Child, MeasurementError
 from benchmarks.contenders import Pipe
 from benchmarks.kafka import Broker
 from benchmarks.processes import Meter, tree, warm_memory
-from benchmarks.settings import FOLDER, TRANSACTION_TIMEOUT_MS, Load
+from benchmarks.results import commit, machine
+from benchmarks.settings import ARROW_BYTES, FOLDER, ROOT, TRANSACTION_TIMEOUT_MS, Load
 
 STAGES = ("noop", "arrow", "null", "ours-at-least-once", "ours", "spark")
 OUT = FOLDER / "profile"
+PUBLISHED = ROOT / "docs" / "profile.json"
 _DEADLINE_S = 900.0
 _SKIP = 2
-_ROWS_PER_ARROW_BATCH = 20_000
 
 
 def stage(  # noqa: PLR0917
@@ -65,7 +70,9 @@ def stage(  # noqa: PLR0917
             with Meter(groups) as meter:
                 job.until(lambda: len(job.lines("progress.jsonl")) > _SKIP, _DEADLINE_S, "the first batches")
                 looked = look_into_workers(jvm, sample_s, work) if sample_s else {}
+                before = threads.seconds_of(_processes(broker, jvm))
                 job.until(lambda: len(_full(job, load)) >= batches, _DEADLINE_S, f"{batches} full batches")
+                spent = threads.shares(before, threads.seconds_of(_processes(broker, jvm)))
     finally:
         broker.delete(target)
     progress = job.lines("progress.jsonl")
@@ -73,15 +80,24 @@ def stage(  # noqa: PLR0917
     start_s, end_s = figures.batch_span(progress, load.batch, skip=_SKIP)
     offset_s = time.time() - time.monotonic()
     records = load.batch * len(seconds)
-    cpu = {each: 1e6 * spent / records for each, spent in meter.cpu_between(start_s - offset_s, end_s - offset_s).items()}
+    cpu = {
+        each: 1e6 * seconds_spent / records
+        for each, seconds_spent in meter.cpu_between(start_s - offset_s, end_s - offset_s).items()
+    }
     whole = 1e6 * statistics.median(seconds) / load.batch
     return {
         "wall_us": round(whole, 3),
         "records_per_s": round(1e6 / whole),
-        "cpu_us": {each: round(spent, 3) for each, spent in cpu.items()},
+        "cpu_us": {each: round(microseconds, 3) for each, microseconds in cpu.items()},
         "cpu_total_us": round(sum(cpu.values()), 3),
+        "threads": spent,
         **({"worker": looked} if looked else {}),
     }
+
+
+def _processes(broker: Broker, jvm: int) -> dict[str, list[psutil.Process]]:
+    everything = tree(jvm)
+    return {"broker": tree(broker.pid)[:1], "jvm": everything[:1], "workers": everything[1:]}
 
 
 def _full(job: Child, load: Load) -> list[dict[str, Any]]:
@@ -136,16 +152,17 @@ def sink_alone(broker: Broker, load: Load) -> dict[str, Any]:
     from onceforall.sink import TaskAttempt
     from onceforall.tasks import hash_sum
 
-    rows = pa.array([b"%020d" % number + b"x" * (load.payload - 20) for number in range(_ROWS_PER_ARROW_BATCH)])
+    in_batch = ARROW_BYTES // load.payload
+    rows = pa.array([b"%020d" % number + b"x" * (load.payload - 20) for number in range(in_batch)])
     batch = pa.RecordBatch.from_arrays([rows], ["value"])
-    hashes = pa.array(np.arange(_ROWS_PER_ARROW_BATCH, dtype=np.int64))
-    turns = max(5, load.records // 4 // _ROWS_PER_ARROW_BATCH)
+    hashes = pa.array(np.arange(in_batch, dtype=np.int64))
+    turns = max(5, load.records // 4 // in_batch)
 
     def each(action: Callable[[], object]) -> float:
         start_s = time.perf_counter()
         for _ in range(turns):
             action()
-        return round(1e6 * (time.perf_counter() - start_s) / turns / _ROWS_PER_ARROW_BATCH, 4)
+        return round(1e6 * (time.perf_counter() - start_s) / turns / in_batch, 4)
 
     found: dict[str, Any] = {"column to Python objects": each(rows.to_pylist), "sum of hashes": each(lambda: hash_sum(hashes))}
     for delivery in ("at_least_once", "exactly_once"):
@@ -161,7 +178,7 @@ def sink_alone(broker: Broker, load: Load) -> dict[str, Any]:
         committable = sink.pre_commit(transaction)
         whole_s = time.perf_counter() - start_s
         after = psutil.Process().cpu_times()
-        records = turns * _ROWS_PER_ARROW_BATCH
+        records = turns * in_batch
         found[f"invoke and pre-commit, {delivery}"] = round(1e6 * whole_s / records, 4)
         found[f"CPU of this process, {delivery}"] = round(1e6 * (sum(after[:2]) - sum(before[:2])) / records, 4)
         if committable is not None:
@@ -183,10 +200,12 @@ def main() -> None:
     parser.add_argument(
         "--sample", type=float, default=0.0, metavar="SECONDS", help="look into the Python workers of the stage 'ours'"
     )
+    parser.add_argument("--publish", action="store_true", help="write the profiles into docs/, too")
     arguments = parser.parse_args()
     load = Load(records=arguments.records, batch=arguments.batch, payload=arguments.payload, compression=arguments.compression)
     stages = [name for name in arguments.stages.split(",") if name]
-    found: dict[str, Any] = {"load": load.parameters(), "stages": {}}
+    taken = {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "commit": commit(), "machine": machine()}
+    found: dict[str, Any] = {"load": load.parameters(), **taken, "stages": {}}
     with Broker() as broker, tempfile.TemporaryDirectory(dir=_made(FOLDER / "work")) as folder:
         source = broker.filled_topic(load)
         throughput.warm_up(broker, load, source, Path(folder) / "warm-up")
@@ -202,10 +221,17 @@ def main() -> None:
             parts = "  ".join(f"{each} {spent:7.3f}" for each, spent in result["cpu_us"].items())
             print(f"{name:20} {result['records_per_s']:>9,}/s  wall {result['wall_us']:7.3f}  {parts}  step {step}", flush=True)
             before = result
+    for name, result in found["stages"].items():
+        print(f"{name}: " + ", ".join(f"{kind} {share:.0%}" for kind, share in result["threads"].items()))
     for function, share in found["stages"].get("ours", {}).get("worker", {}).items():
         print(f"{share:7.1%}  {function}")
-    _made(OUT)
-    (OUT / "profile.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    file = _made(OUT) / "profile.json"
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    profiles = [each for each in kept.get("profiles", []) if each["load"]["payload"] != load.payload]
+    profiles = sorted([*profiles, found], key=lambda each: int(each["load"]["payload"]))
+    file.write_text(json.dumps({"profiles": profiles}, indent=1) + "\n", encoding="utf-8")
+    if arguments.publish:
+        shutil.copy(file, PUBLISHED)
 
 
 def _made(folder: Path) -> Path:

@@ -35,6 +35,8 @@ _NO_JUDGES = {
     "__main__.py",
     "acceptance.py",
     "profile_path.py",
+    "threads.py",
+    "missed.py",
     "state_backends.py",
     "partition_order.py",
 }

@@ -1,14 +1,16 @@
 """What measurements make of what they have seen: latencies, recoveries, costs of commits, long runs, profiles."""
 
 import itertools
+import os
 import time
 
 import numpy as np
+import psutil
 import pytest
 from benchmarks.children import MeasurementError
 from benchmarks.generator import Schedule
 
-from benchmarks import commit_cost, curves, kafka, latency, long_run, profile_path, recovery, step_times, traffic
+from benchmarks import commit_cost, curves, kafka, latency, long_run, profile_path, recovery, step_times, threads, traffic
 
 S = 10**9
 MS = 10**6
@@ -172,6 +174,26 @@ def test_every_record_is_produced_once_though_the_queue_is_full_again_and_again(
     values = [b"%d" % number for number in range(10)]
     kafka.produce_all(queue, "t", values)
     assert queue.taken == [("t", value) for value in values]
+
+
+class TestThreads:
+    def test_a_threads_name_may_have_brackets_and_blanks(self):
+        fields = " ".join(["S", "1", *"0" * 9, "120", "30", "7", "7"])
+        assert threads.parsed(f"41 (GC Thread#0 (a)) {fields}") == ("GC Thread#0 (a)", 150)
+
+    def test_each_kind_has_its_share_of_what_was_spent_between_two_looks(self):
+        jit, task = threads.kind_of("jvm", "C2 CompilerThre"), threads.kind_of("jvm", "Executor task l")
+        python, sends = threads.kind_of("workers", "python3"), threads.kind_of("workers", "rdk:broker1")
+        assert len({jit, task, python, sends, threads.kind_of("broker", "C2 CompilerThre")}) == 5
+        before = {(1, 1, jit): 10.0, (1, 2, task): 5.0}
+        after = {(1, 1, jit): 11.0, (1, 2, task): 7.0, (2, 1, python): 1.0}
+        assert threads.shares(before, after) == {task: 0.5, jit: 0.25, python: 0.25}
+        assert threads.shares(after, after) == {}
+
+    def test_this_process_is_found_with_the_time_it_took(self):
+        found = threads.seconds_of({"workers": [psutil.Process()]})
+        assert {pid for pid, _, _ in found} == {os.getpid()}
+        assert sum(found.values()) > 0
 
 
 def test_measurements_are_listed_until_they_are_there(tmp_path):

@@ -9,7 +9,7 @@ from benchmarks.rounds import Plan
 from benchmarks.settings import Load
 from benchmarks.targets import TARGETS, Target
 
-from benchmarks import page, targets
+from benchmarks import missed, page, targets
 
 THROUGHPUT = Target("ours / theirs", "throughput", "records_per_s", "ours", "spark", 1.0, where={"payload": 100})
 
@@ -70,6 +70,22 @@ class TestOutcome:
             assert plans, target.text
             names = {target.ours, target.other} - {None}
             assert all(names <= set(plan.contenders) for plan in plans), target.text
+
+
+class TestMissed:
+    def test_those_that_are_missed_are_told_with_a_reason_and_the_others_are_not(self):
+        plan = {"compression": "none", "tuned": True}
+        (line,) = missed.lines([unit(0, 1, 2, **plan)])
+        assert "ours / Spark's own sink, 100 B" in line
+        assert "isn't known" not in line
+        assert list(missed.lines([unit(0, 2, 1, **plan)])) == ["None of those that were measured."]
+        assert list(missed.lines([])) == []
+
+    def test_every_reason_belongs_to_a_target(self):
+        for beginning in missed.REASONS:
+            assert any(target.text.startswith(beginning) for target in TARGETS), beginning
+        for target in TARGETS:
+            assert target.text.startswith(tuple(missed.REASONS)), target.text
 
 
 class TestResults:
