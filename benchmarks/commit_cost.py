@@ -24,27 +24,21 @@ from benchmarks.spark_writers import DATABASE_VARIABLE
 
 _ROWS_PER_TASK = 200
 _DEADLINE_S = 300.0
-CONTENDERS = (
-    "kafka-1",
-    "kafka-2",
-    "kafka-4",
-    "kafka-8",
-    "kafka-16",
-    "file-8",
-    "postgres-8",
-    "kafka-8+file",
-    "kafka-8+postgres",
-    "kafka-8+file+postgres",
-    "kafka-8+file+prepared",
-)
+BY_SINKS = ("kafka-8", "kafka-8+file", "kafka-8+file+postgres", "kafka-8+file+prepared")
+BY_TRANSACTIONS = ("kafka-1", "kafka-2", "kafka-4", "kafka-16", "file-8", "postgres-8")
 
 
 def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
-    """Return the plan."""
+    """Return the plans: eight transactions of one, two and three sinks; and other numbers of transactions, and the other sinks alone."""
+    load = Load().for_latency()
     if quick:
         chosen = ("kafka-2", "kafka-8+file+postgres")
-        return [rounds.Plan(chosen, Load().for_latency(), {"batches": 8, "skip": 3}, repeats=1)]
-    return [rounds.Plan(CONTENDERS, Load().for_latency(), {"batches": 60, "skip": 20}, minutes=5)]
+        return [rounds.Plan(chosen, load, {"batches": 8, "skip": 3, "transactions": 8}, repeats=1)]
+    more = {"batches": 60, "skip": 20}
+    return [
+        rounds.Plan(BY_SINKS, load, {**more, "transactions": 8}, minutes=2.5),
+        rounds.Plan(BY_TRANSACTIONS, load, more, minutes=3, lag=rounds.LATER),
+    ]
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:

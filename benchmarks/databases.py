@@ -55,7 +55,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     """Return the plan."""
     if quick:
         return [rounds.Plan(CONTENDERS, Load(), {"rows": 5_000, "batches": 6, "skip": 2}, repeats=1)]
-    return [rounds.Plan(CONTENDERS, Load(), {"rows": 300_000, "batches": 14, "skip": 4}, minutes=5)]
+    return [rounds.Plan(CONTENDERS, Load(), {"rows": 300_000, "batches": 24, "skip": 12}, minutes=5)]
 
 
 class Database:

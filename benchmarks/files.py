@@ -25,7 +25,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     contenders = ("ours-files", "spark-files")
     if quick:
         return [rounds.Plan(contenders, Load(), {"rows": 20_000, "batches": 6, "skip": 2}, repeats=1)]
-    return [rounds.Plan(contenders, Load(), {"rows": 1_000_000, "batches": 14, "skip": 4}, minutes=2)]
+    return [rounds.Plan(contenders, Load(), {"rows": 1_000_000, "batches": 24, "skip": 12}, minutes=2)]
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:

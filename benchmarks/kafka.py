@@ -25,6 +25,8 @@ _FILL_DEADLINE_S = 600.0
 _REQUEST_DEADLINE_S = 15.0
 _LEADERS_DEADLINE_S = 30.0
 _LOOK_AGAIN_S = 0.2
+_NOT_KEPT = {"segment.bytes": str(64 << 20), "retention.bytes": str(128 << 20), "file.delete.delay.ms": "1000"}
+_CONFIG = {"log.retention.check.interval.ms": "1000"}
 TIME_DIGITS = 20
 """How long the decimal number at the beginning of each value is: its number or, in measurements of latency, when it was meant to be sent (ns)."""
 
@@ -39,7 +41,7 @@ class Broker:
             folder: of the data; None: that of all measurements.
             config: broker settings besides those of the embedded broker.
         """
-        self._kafka = EmbeddedKafka(data_dir=folder or FOLDER / "kafka", config=config)
+        self._kafka = EmbeddedKafka(data_dir=folder or FOLDER / "kafka", config=_CONFIG | (config or {}))
         self._numbers = itertools.count()
         self.is_warm = False
         """Whether it has served producers and consumers for a while, and so has compiled what it does for them."""
@@ -71,10 +73,17 @@ class Broker:
         """The broker's process."""
         return self._kafka.pid
 
-    def make_topic(self, partitions: int, prefix: str = "out") -> str:
-        """Create an empty topic with a name of its own and return that."""
+    def make_topic(self, partitions: int, prefix: str = "out", *, is_kept: bool = True) -> str:
+        """Create an empty topic with a name of its own and return that.
+
+        Args:
+            partitions: how many.
+            prefix: of its name.
+            is_kept: whether its records are; otherwise only the last of them, for who only counts: gigabytes of output would drive the input out of the
+                page cache, and the next contender would read it from the disk.
+        """
         name = f"{prefix}-{int(time.time())}-{next(self._numbers)}"
-        self._kafka.create_topic(name, partitions=partitions)
+        self._kafka.create_topic(name, partitions=partitions, config={} if is_kept else _NOT_KEPT)
         return name
 
     def delete(self, *topics: str) -> None:

@@ -36,14 +36,14 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
         return [rounds.Plan(names, load, {**more, "trigger_s": trigger_s}, repeats=1) for trigger_s, names in contenders]
     found = []
     for trigger_s, names in _BY_TRIGGER.items():
-        more = {"seconds": 40, "warm_up_s": 15, "trigger_s": trigger_s}
+        more = {"seconds": 40, "warm_up_s": 30, "trigger_s": trigger_s}
         found.append(rounds.Plan(names, load, {**more, "rate": 2000, "share": 0}, minutes=4))
         found += [
             rounds.Plan(names, load, {**more, "rate": 0, "share": share}, repeats=2, minutes=4, lag=rounds.LATER)
             for share in (0.25, 0.5, 0.75)
         ]
     # A plan of its own, for no target needs it; its rows stand beside those of the same rate and trigger.
-    more = {"seconds": 40, "warm_up_s": 15, "trigger_s": 0.0, "rate": 2000, "share": 0, "short_batches": True}
+    more = {"seconds": 40, "warm_up_s": 30, "trigger_s": 0.0, "rate": 2000, "share": 0, "short_batches": True}
     return [*found, rounds.Plan(_SHORT, load, more, minutes=2.5, lag=rounds.LATER)]
 
 

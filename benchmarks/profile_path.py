@@ -61,7 +61,7 @@ def stage(  # noqa: PLR0917
     Raises:
         MeasurementError: it failed, or there were too few batches.
     """
-    target = broker.make_topic(load.partitions)
+    target = broker.make_topic(load.partitions, is_kept=False)
     batches = load.records // load.batch - 1
     try:
         with Pipe(name, load, broker.servers, source, target).start(work, work / "checkpoint") as job:
@@ -166,7 +166,7 @@ def sink_alone(broker: Broker, load: Load) -> dict[str, Any]:
 
     found: dict[str, Any] = {"column to Python objects": each(rows.to_pylist), "sum of hashes": each(lambda: hash_sum(hashes))}
     for delivery in ("at_least_once", "exactly_once"):
-        topic = broker.make_topic(load.partitions)
+        topic = broker.make_topic(load.partitions, is_kept=False)
         options: dict[str, Any] = {"bootstrap.servers": broker.servers, **load.producer()}
         if delivery == "exactly_once":
             options["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS

@@ -35,7 +35,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     """Return the plan."""
     if quick:
         return [rounds.Plan(("tuned", "defaults"), Load(records=100_000, batch=10_000), {}, repeats=1, minutes=2)]
-    return [rounds.Plan(tuple(VARIANTS), Load(records=8_000_000, batch=1_000_000), {}, repeats=3, minutes=6, lag=rounds.LATER)]
+    return [rounds.Plan(tuple(VARIANTS), Load(records=20_000_000, batch=1_000_000), {}, repeats=3, minutes=6, lag=rounds.LATER)]
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
@@ -47,7 +47,7 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
             tuned = variant not in {"consumer-defaults", "defaults"}
             batch = turn.load.batch // (4 if variant == "batches-of-a-quarter" else 1)
             load = replace(turn.load, tuned=tuned, batch=batch)
-            target = broker.make_topic(load.partitions)
+            target = broker.make_topic(load.partitions, is_kept=False)
             try:
                 return throughput.one(broker, load, "ours", source, target, work, VARIANTS[variant])
             finally:

@@ -39,7 +39,7 @@ class Target:
     where: Mapping[str, Any] = field(default_factory=dict)
 
 
-_PLAIN = {"compression": "none", "tuned": True}
+_PLAIN = {"compression": "none", "tuned": True, "alone": None}
 _SMALL, _LARGE = {**_PLAIN, "payload": 100}, {**_PLAIN, "payload": 1000}
 _STEADY = {"rate": 2000, "share": 0, "short_batches": None}
 
@@ -117,6 +117,7 @@ TARGETS: Sequence[Target] = (
         None,
         20.0,
         at_most=True,
+        where={"transactions": 8},
     ),
     Target(
         "recovery after kill -9, ours - a bare Spark restart, s",
