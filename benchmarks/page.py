@@ -218,8 +218,9 @@ def _plain(measurement: str, head: Mapping[str, str]) -> Callable[[Results], Ite
         names = sorted({name for unit in found for name in unit["parameters"]})
         for units in plans_of([{**unit, "parameters": _all(unit, names)} for unit in found], names).values():
             differing = [name for name in names if len({str(unit["parameters"].get(name)) for unit in found}) > 1]
-            if differing:
-                yield ", ".join(f"`{name}={units[0]['parameters'][name]}`" for name in differing) + ":"
+            said = [f"`{name}={value}`" for name in differing if (value := units[0]["parameters"][name]) is not None]
+            if said:
+                yield ", ".join(said) + ":"
                 yield ""
             rows = [
                 (DESCRIPTIONS.get(name, f"`{name}`"), *(middle(spread_of(units, name, path)) for path in head))
