@@ -8,25 +8,29 @@ from benchmarks import targets
 from benchmarks.grouping import Unit
 
 REASONS: Mapping[str, str] = {
-    "throughput, ours / Spark's own sink": """A record of Spark's own sink goes from the row to the Java producer within one thread. Ours is copied into an Arrow batch, through a socket into a Python worker, and
-from there into librdkafka's queue: the tables of [where a record's time goes](#where-a-records-time-goes) show the steps. It is paid back in part by librdkafka, which needs less of the CPU than the Java
-producer and the garbage collection of its buffers. Tried without effect: larger socket buffers, smaller and larger queues of librdkafka. With effect, and in the figures: Arrow batches that
-fit into a cache, no limit in bytes, one call of librdkafka per partition and slice of rows.""",
-    "throughput, ours / Flink": """Spark's Kafka source into an empty Python function, without any sink, takes a large part of the CPU that Flink needs for all it does (compare the two tables), and the cores are shared
-by everything here. What is left for the sink is too little to catch up. Flink's job is a chain of three operators with object reuse, on records that are never more than bytes.""",
+    "throughput, ours / Spark's own sink": """A record of Spark's own sink goes from the row to the Java producer within one thread. Ours is copied into an Arrow batch, through a socket into a Python
+worker, and from there into librdkafka's queue: [where a record's time goes](#where-a-records-time-goes) has the steps. A small record costs less in librdkafka than in the Java producer, which pays for
+the way; a large one costs by its bytes, and they are copied more often. Tried without effect: larger buffers of the sockets, shorter and longer queues of librdkafka, allocators that keep their memory,
+another garbage collector. With effect, and in the figures: Arrow batches that fit into a cache and have no limit in bytes, one call of librdkafka per partition and slice of rows.""",
+    "throughput, ours / Flink": """Spark's Kafka source into an empty Python function, without any sink, takes most of the CPU that Flink takes for all it does (compare [the
+steps](#where-a-records-time-goes) with Flink's row), and all cores are busy. What is left is less than a producer and the broker need. Flink's job is a chain of operators in one thread, without a row
+format in between: here records are bytes from beginning to end.""",
     "throughput, ours exactly-once / ours at-least-once": """The transaction adds a decision and a commit to each batch, and both are the same for small and for large ones: see [the cost of a
 commit](#the-cost-of-a-commit).""",
-    "CPU seconds per million records": """As for the throughput: the way through Arrow and a Python worker.""",
-    "p50 latency at 2,000/s, ours / Spark's": """Spark's own sink shows each record as soon as the broker has it, in the middle of a batch; ours are visible at the batch's decision, all together. That
-alone is half of the job's time. The rest is the Python worker: see [where a batch's time goes](#where-a-batchs-time-goes). Fewer tasks and a checkpoint without processes help both.""",
-    "p99 latency at 2,000/s, ours / Spark's": """As for the median: a record that comes right after a batch has begun waits for this batch and for the decision of the next.""",
-    "p50 latency at 2,000/s, ours at a 1 s trigger": """Flink has written a record long before the checkpoint that commits it: when the checkpoint comes, only the commit is left. Spark begins to read a
-batch at the trigger, so that a record waits half a second on average, as in Flink, and then for the whole of its batch.""",
+    "CPU seconds per million records": "As for the throughput: the way through Arrow and a Python worker, by the bytes.",
+    "p50 latency at 2,000/s, ours / Spark's": """Spark's own sink shows each record as soon as the broker has it, in the middle of a batch; ours are visible at the batch's decision, all together, or
+they would not be exactly-once. And the job takes longer, through its Python workers: [where a batch's time goes](#where-a-batchs-time-goes). One task per batch and a checkpoint without processes make both
+faster.""",
+    "p99 latency at 2,000/s, ours / Spark's": "As for the median: who comes right behind the beginning of a batch waits for all of this one and of the next.",
+    "p50 latency at 2,000/s, ours at a 1 s trigger": """Flink writes a record when it comes, long before the checkpoint: there, only the commit is left. Spark begins to read a batch at the trigger, so
+that a record waits half a second on average, as in Flink, and then for the whole of its batch. No sink can change this; shorter batches can.""",
     "decision and commit": "The decision is one synced file, and each sink's commit a round trip to its server, in parallel.",
-    "recovery after kill -9": "Ours asks brokers and commit log, before its first batch, what became of the transactions of the last run.",
-    "PostgreSQL": """Ready-made text is what the server takes when the client has nothing to do: ours has to read the rows of Spark and to write them as text. Staged rows are written twice, once
-into a table of their own.""",
-    "one pass to three sinks": "",
+    "recovery after kill -9": """The commit log and the sinks' recovery are milliseconds. What is added is the first batch, which has to start the Python workers and to load what they need, on cores that
+the new JVM wants for itself: [where a restart's time goes](#where-a-restarts-time-goes).""",
+    "PostgreSQL": """A bare COPY has its rows in the right form in memory. Ours get them from Spark, and write Arrow's columns as COPY's text: [what is left for the sink](#postgresql) is the
+difference between the last rows and an empty Python function. Beside what users do today (`spark-jdbc`), both modes are faster. Staged rows are written twice, once into a table of their own.""",
+    "one pass to three sinks": """One job makes the formats of all three sinks, and all cores are busy in it, as they are for Spark's three writes. What is saved is to read and to shape the rows twice
+more, and PostgreSQL's way of taking them through JDBC; what the formats and the servers cost stays.""",
 }
 """By the beginning of the target's text."""
 

@@ -11,10 +11,11 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import ad_jobs, charts, figures, missed, profile_path, targets, threads
 from benchmarks.contenders import DESCRIPTIONS
-from benchmarks.grouping import Unit, by_round, matching, names_of, plans_of, spread_of
+from benchmarks.grouping import Unit, by_round, matching, names_of, plans_of, spread_of, value_of
 from benchmarks.results import PUBLISHED, Results
 from benchmarks.settings import FOLDER, ROOT, Load
 
@@ -299,13 +300,11 @@ def _ad_jobs(results: Results) -> Iterator[str]:
 
 
 def _profile(results: Results) -> Iterator[str]:
-    file = profile_path.OUT / "profile.json"
-    if not file.exists() or results.folder != FOLDER:
-        file = profile_path.PUBLISHED
-    profiles = json.loads(file.read_text(encoding="utf-8"))["profiles"] if file.exists() else []
-    for profile in profiles:
-        load, stages = profile["load"], profile["stages"]
-        yield f"**{load['payload']} bytes** ({profile['at']}, commit {profile['commit']}); microseconds per record:"
+    for name, profile in sorted(_profiles(results).items()):
+        if name in {"database", "restart"}:
+            continue
+        stages = profile["stages"]
+        yield f"**{name}** ({profile['at']}, commit {profile['commit']}); microseconds per record:"
         yield ""
         rows = [
             (DESCRIPTIONS.get(name, name), *(number(stage["cpu_us"].get(group)) for group in _GROUPS), *_whole(stage))
@@ -320,6 +319,51 @@ def _profile(results: Results) -> Iterator[str]:
         ]
         yield from table(("share of the CPU time", *kinds), shares)
         yield ""
+
+
+def _profile_database(results: Results) -> Iterator[str]:
+    profile = _profiles(results).get("database")
+    if profile is None:
+        return
+    yield f"{profile['at']}, commit {profile['commit']}:"
+    yield ""
+    paths = ("rows_per_s", "batch_s", "cpu_s_per_million.job", "cpu_s_per_million.server")
+    rows = [
+        (_DATABASE_STAGES.get(name, f"`{name}`"), *(number(value_of(sample, path)) for path in paths))
+        for name, sample in profile["stages"].items()
+    ]
+    yield from table(("", "rows/s", "a batch, s", "CPU s per million, job", "server"), rows)
+
+
+def _profile_restart(results: Results) -> Iterator[str]:
+    profile = _profiles(results).get("restart")
+    if profile is None:
+        return
+    yield f"Seconds, each the median of its kills ({profile['at']}, commit {profile['commit']}):"
+    yield ""
+    head = {
+        "ready": "until the query is started",
+        "batch": "the first batch",
+        "plan": "of it plan",
+        "write": "of it write",
+        "recover": "log and sinks",
+        "job": "the job",
+    }
+    rows = [
+        (DESCRIPTIONS.get(name, name), *(number(found.get(part)) for part in head)) for name, found in profile["stages"].items()
+    ]
+    yield from table(("", *head.values()), rows)
+
+
+_DATABASE_STAGES = {"noop": "the rows into nothing", "arrow": "the rows into an empty Python function"}
+
+
+def _profiles(results: Results) -> dict[str, Any]:
+    file = profile_path.OUT / "profile.json"
+    if not file.exists() or results.folder != FOLDER:
+        file = profile_path.PUBLISHED
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return found
 
 
 _GROUPS = {"jvm": "Spark's JVM", "workers": "Python workers", "broker": "broker"}
@@ -346,6 +390,8 @@ _PARTS: Mapping[str, Callable[[Results], Iterable[str]]] = {
     "missed": lambda results: missed.lines(list(results.data["units"].values())),
     "throughput": _throughput,
     "profile": _profile,
+    "profile-database": _profile_database,
+    "profile-restart": _profile_restart,
     "latency": _latency,
     "latency-parts": _latency_parts,
     "python-tasks": _plain(

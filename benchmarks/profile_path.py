@@ -10,6 +10,10 @@ another, CPU time is the surer guide.
 *The sink alone.* ``writer``: the Kafka sink's own methods, called in this process with Arrow batches, without Spark; beside it what it costs to make Python objects of
 the column, and to sum the hashes.
 
+*A database.* With ``--database``, instead of all that: rows like those of the measurement ``databases`` into nothing, into an empty Python function, and into PostgreSQL.
+
+*A restart.* With ``--restart``: what the first batch after ``kill -9`` spends its time on, of pipelines with and without Python workers.
+
 *The worker.* With ``--sample``, ``py-spy`` (``pip install py-spy``) looks into the Python workers of the last stage for so many seconds, 200 times a second: the functions
 in which they were, with their shares, and a flame graph, ``build/bench/profile/worker.svg``.
 
@@ -32,21 +36,24 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks import figures, threads, throughput
+from benchmarks import databases, figures, rounds, threads, throughput
 from benchmarks.children import Child, MeasurementError
 from benchmarks.contenders import Pipe
 from benchmarks.kafka import Broker
 from benchmarks.processes import Meter, tree, warm_memory
-from benchmarks.results import commit, machine
+from benchmarks.results import Results, commit, machine
 from benchmarks.settings import ARROW_BYTES, FOLDER, ROOT, TRANSACTION_TIMEOUT_MS, Load
 
 STAGES = ("noop", "arrow", "null", "ours-at-least-once", "ours", "spark")
+DATABASE_STAGES = ("noop", "arrow", "ours-staged", "ours-prepared")
+RESTARTED = ("noop", "spark", "arrow", "ours")
 OUT = FOLDER / "profile"
 PUBLISHED = ROOT / "docs" / "profile.json"
 _DEADLINE_S = 900.0
@@ -145,6 +152,63 @@ def own_samples(text: str) -> Counter[str]:
     return found
 
 
+def database(*, quick: bool = False) -> dict[str, Any]:
+    """Run the stages of a pipeline into PostgreSQL, and return their samples, as those of ``databases``."""
+    (plan,) = databases.plans(quick)
+    with tempfile.TemporaryDirectory(dir=_made(FOLDER / "work")) as folder:
+        plan = replace(plan, contenders=DATABASE_STAGES)
+        return databases.run(rounds.Round(plan, 0, Path(folder), Results(Path(folder) / "results"), rounds.say))
+
+
+def restarts(broker: Broker, work: Path, *, kills: int = 3) -> dict[str, Any]:
+    """Kill pipelines and start them again; return medians over the kills: see `of_restart`."""
+    load = Load(records=1_000_000, batch=2_000)
+    source = broker.filled_topic(load)
+    found: dict[str, Any] = {}
+    for name in RESTARTED:
+        target = broker.make_topic(load.partitions)
+        pipe = Pipe(name, load, broker.servers, source, target)
+        samples = []
+        for number in range(kills + 1):
+            started_s = time.time()
+            job = pipe.start(work / f"{name}-{number}", work / name)
+            try:
+                job.until(lambda: len(job.lines("progress.jsonl")) > 2, _DEADLINE_S, "its first batches")  # noqa: B023  awaited here
+                if number:
+                    ready_s = job.said("ready.json")["at_s"] - started_s
+                    samples.append(of_restart(ready_s, job.lines("progress.jsonl"), job.lines("steps.jsonl")))
+            finally:
+                job.kill()
+        broker.delete(target)
+        names = dict.fromkeys(part for sample in samples for part in sample)
+        found[name] = {
+            part: round(statistics.median(sample[part] for sample in samples if part in sample), 2) for part in names
+        }
+        rounds.say(f"{name}: {found[name]}")
+    return found
+
+
+def of_restart(ready_s: float, progress: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return where the time up to the end of the first batch went, in seconds.
+
+    Returns:
+        ``ready`` (until the query was started), ``batch`` (all of the first batch), ``plan`` (its offsets and its plan), ``write`` (the call of the sink); of ours, within that,
+        ``recover`` (commit log and sinks) and ``job`` (the function and the tasks, up to the last pre-commit).
+    """
+    times = progress[0]["durationMs"]
+    found = {
+        "ready": ready_s,
+        "batch": times["triggerExecution"] / 1000,
+        "plan": sum(times.get(name, 0) for name in ("latestOffset", "getBatch", "queryPlanning")) / 1000,
+        "write": times["addBatch"] / 1000,
+    }
+    if steps:
+        job = next(line for line in steps if line["step"] == "RunWrites")
+        found["recover"] = sum(line["end_s"] - line["start_s"] for line in steps[: steps.index(job)] if ":" not in line["step"])
+        found["job"] = job["end_s"] - job["start_s"]
+    return found
+
+
 def sink_alone(broker: Broker, load: Load) -> dict[str, Any]:
     """Return microseconds per record (wall time) of the Kafka sink's own methods, and of what it is made of."""
     import numpy as np
@@ -202,12 +266,20 @@ def main() -> None:
     parser.add_argument(
         "--sample", type=float, default=0.0, metavar="SECONDS", help="look into the Python workers of the stage 'ours'"
     )
+    parser.add_argument("--database", action="store_true", help="the way into PostgreSQL instead of that into Kafka")
+    parser.add_argument("--restart", action="store_true", help="where the time of a restart goes")
     parser.add_argument("--publish", action="store_true", help="write the profiles into docs/, too")
     arguments = parser.parse_args()
+    if arguments.database:
+        _keep({"database": {**_taken(), "stages": database()}}, publish=arguments.publish)
+        return
+    if arguments.restart:
+        with Broker() as broker, tempfile.TemporaryDirectory(dir=_made(FOLDER / "work")) as folder:
+            _keep({"restart": {**_taken(), "stages": restarts(broker, Path(folder))}}, publish=arguments.publish)
+        return
     load = Load(records=arguments.records, batch=arguments.batch, payload=arguments.payload, compression=arguments.compression)
     stages = [name for name in arguments.stages.split(",") if name]
-    taken = {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "commit": commit(), "machine": machine()}
-    found: dict[str, Any] = {"load": load.parameters(), **taken, "stages": {}}
+    found: dict[str, Any] = {"load": load.parameters(), **_taken(), "stages": {}}
     with Broker() as broker, tempfile.TemporaryDirectory(dir=_made(FOLDER / "work")) as folder:
         source = broker.filled_topic(load)
         throughput.warm_up(broker, load, source, Path(folder) / "warm-up")
@@ -227,12 +299,19 @@ def main() -> None:
         print(f"{name}: " + ", ".join(f"{kind} {share:.0%}" for kind, share in result["threads"].items()))
     for function, share in found["stages"].get("ours", {}).get("worker", {}).items():
         print(f"{share:7.1%}  {function}")
+    _keep({f"{load.payload} bytes": found}, publish=arguments.publish)
+
+
+def _taken() -> dict[str, Any]:
+    return {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "commit": commit(), "machine": machine()}
+
+
+def _keep(profiles: Mapping[str, Any], *, publish: bool) -> None:
+    """Add profiles to those that are kept."""
     file = _made(OUT) / "profile.json"
     kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    profiles = [each for each in kept.get("profiles", []) if each["load"]["payload"] != load.payload]
-    profiles = sorted([*profiles, found], key=lambda each: int(each["load"]["payload"]))
-    file.write_text(json.dumps({"profiles": profiles}, indent=1) + "\n", encoding="utf-8")
-    if arguments.publish:
+    file.write_text(json.dumps({**kept, **profiles}, indent=1) + "\n", encoding="utf-8")
+    if publish:
         shutil.copy(file, PUBLISHED)
 
 

@@ -176,6 +176,28 @@ def test_every_record_is_produced_once_though_the_queue_is_full_again_and_again(
     assert queue.taken == [("t", value) for value in values]
 
 
+def test_a_restarts_time_is_that_of_the_first_batch():
+    progress = [
+        {"durationMs": {"triggerExecution": 4000, "addBatch": 3500, "queryPlanning": 300, "getBatch": 20}},
+        {"durationMs": {}},
+    ]
+    steps = [
+        {"step": "InspectLog", "start_s": 10.0, "end_s": 10.25},
+        {"step": "confirm:kafka", "start_s": 13.0, "end_s": 13.5},
+        {"step": "RunWrites", "start_s": 10.5, "end_s": 13.5},
+        {"step": "RunWrites", "start_s": 20.0, "end_s": 20.5},
+    ]
+    assert profile_path.of_restart(8.0, progress, steps) == {
+        "ready": 8.0,
+        "batch": 4.0,
+        "plan": 0.32,
+        "write": 3.5,
+        "recover": 0.25,
+        "job": 3.0,
+    }
+    assert "job" not in profile_path.of_restart(8.0, progress, [])
+
+
 class TestThreads:
     def test_a_threads_name_may_have_brackets_and_blanks(self):
         fields = " ".join(["S", "1", *"0" * 9, "120", "30", "7", "7"])

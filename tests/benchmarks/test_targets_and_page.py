@@ -1,5 +1,6 @@
 """Targets are judged within rounds, and the page shows what results say, and nothing else."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -161,6 +162,22 @@ class TestPage:
         monkeypatch.setattr(page, "TEMPLATE", template)
         with pytest.raises(ValueError, match="nonsense"):
             page.text_of(Results(tmp_path, source="a"), {})
+
+    def test_profiles_are_shown_by_step_and_by_thread(self, tmp_path, monkeypatch):
+        def stage(jvm, **shares):
+            return {"cpu_us": {"jvm": jvm, "broker": 0.5}, "cpu_total_us": jvm + 0.5, "wall_us": 2.0, "threads": shares}
+
+        taken = {"at": "2026-01-02", "commit": "abc"}
+        stages = {"noop": stage(1.25, broker=0.25), "ours": stage(3.5, **{"Python workers": 0.5, "broker": 0.125})}
+        into = {"noop": {"rows_per_s": 1000, "batch_s": 0.5, "cpu_s_per_million": {"job": 2.5}}}
+        profiles = {"100 bytes": {**taken, "stages": stages}, "database": {**taken, "stages": into}}
+        file = tmp_path / "profile.json"
+        file.write_text(json.dumps(profiles))
+        monkeypatch.setattr(page.profile_path, "PUBLISHED", file)
+        text = page.text_of(Results(tmp_path / "results", source="a"), {})
+        assert "| Spark's Kafka source into nothing | 1.25 | - | 0.50 | 1.75 | 2.00 |" in text
+        assert "| onceforall, exactly-once | 50% | 12% |" in text
+        assert "| the rows into nothing | 1,000 | 0.50 | 2.50 | - |" in text
 
     def test_a_table_without_rows_is_nothing(self):
         assert list(page.table(["a"], [])) == []
