@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.children import Child, MeasurementError
 from benchmarks.jars import flink_connector
-from benchmarks.settings import FOLDER, ROOT
+from benchmarks.settings import FOLDER, GC, ROOT
 from onceforall.embedded.java import find_java
 
 VERSION = "2.3.0"
@@ -66,7 +66,7 @@ def start(work: Path, checkpoint: Path, config: Mapping[str, Any]) -> Child:
     settings = {**config, "checkpoints": str(checkpoint), "jar": flink_connector().as_uri()}
     environment = {
         "JAVA_HOME": java_home,
-        "JVM_ARGS": _HEAP,
+        "JVM_ARGS": f"{_HEAP} {GC}",
         "PYTHONPATH": "",
         "FLINK_LOG_DIR": str(work),
         "PATH": os.environ["PATH"],

@@ -43,8 +43,8 @@ class Broker:
         """
         self._kafka = EmbeddedKafka(data_dir=folder or FOLDER / "kafka", config=_CONFIG | (config or {}))
         self._numbers = itertools.count()
-        self.is_warm = False
-        """Whether it has served producers and consumers for a while, and so has compiled what it does for them."""
+        self.warm: set[int] = set()
+        """The payloads for which it has served producers and consumers for a while, and so has compiled what it does for them."""
 
     def __enter__(self) -> Self:
         from confluent_kafka.admin import AdminClient

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -117,7 +118,7 @@ except OSError:
 
 
 def warm_memory(gib: float = MEMORY_GIB) -> float:
-    """Touch memory and give it back, in a process of its own, so that what is measured next gets pages that the machine really has.
+    """Write dirty pages out; touch memory and give it back, in a process of its own, so that what is measured next gets pages that the machine really has.
 
     A virtual machine hands free pages to its host ("free page reporting"); whoever touches one first waits until the host has found another, which
     counts as CPU time of the toucher and of the broker's page cache. Without this, the first contender of a round paid for all.
@@ -127,5 +128,7 @@ def warm_memory(gib: float = MEMORY_GIB) -> float:
     """
     size = int(min(gib * 2**30, psutil.virtual_memory().available / 2))
     start_s = time.perf_counter()
+    # What the last contender has written, and the disk hasn't yet, would be written while the next one is measured.
+    os.sync()
     subprocess.run([sys.executable, "-c", _TOUCH, str(size)], check=True)
     return time.perf_counter() - start_s

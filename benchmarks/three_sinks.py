@@ -28,7 +28,7 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     if quick:
         load = Load(records=100_000, batch=5_000)
         return [rounds.Plan(contenders, load, {"batches": 6, "skip": 2}, repeats=1)]
-    return [rounds.Plan(contenders, Load(records=4_000_000, batch=200_000), {"batches": 18, "skip": 8}, minutes=5)]
+    return [rounds.Plan(contenders, Load(records=4_000_000, batch=200_000), {"batches": 20, "skip": 10}, minutes=5)]
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:

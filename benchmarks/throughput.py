@@ -69,7 +69,7 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
     """Run one round."""
     with standing_broker() as broker:
         source = broker.filled_topic(turn.load)
-        if not broker.is_warm:
+        if turn.load.payload not in broker.warm:
             warm_up(broker, turn.load, source, turn.work / "warm-up")
 
         def measure(contender: str, work: Path) -> Sample:
@@ -100,7 +100,7 @@ def warm_up(broker: Broker, load: Load, source: str, work: Path) -> None:
                 )
         finally:
             broker.delete(target)
-    broker.is_warm = True
+    broker.warm.add(load.payload)
 
 
 def one(  # noqa: PLR0917
