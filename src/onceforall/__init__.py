@@ -5,8 +5,12 @@
 ['FileSink', 'KafkaSink', 'PostgresSink', 'TwoPhaseCommitSink']
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from onceforall._version import __version__
-from onceforall.detaching import detach
 from onceforall.errors import (
     AttemptFailedError,
     CheckpointMismatchError,
@@ -18,12 +22,15 @@ from onceforall.errors import (
     OutcomeUnknownError,
     TransactionLostError,
 )
-from onceforall.sink import TwoPhaseCommitSink
-from onceforall.sinks.files import FileSink, read_files
-from onceforall.sinks.kafka import KafkaSink
-from onceforall.sinks.postgres import PostgresSink
-from onceforall.stream import exactly_once, write_stream
-from onceforall.writing import BatchTransaction
+
+if TYPE_CHECKING:
+    from onceforall.detaching import detach
+    from onceforall.sink import TwoPhaseCommitSink
+    from onceforall.sinks.files import FileSink, read_files
+    from onceforall.sinks.kafka import KafkaSink
+    from onceforall.sinks.postgres import PostgresSink
+    from onceforall.stream import exactly_once, write_stream
+    from onceforall.writing import BatchTransaction
 
 __all__ = [
     "AttemptFailedError",
@@ -46,3 +53,28 @@ __all__ = [
     "read_files",
     "write_stream",
 ]
+
+# Imported when they are asked for (PEP 562): a Python worker imports this package, too, and needs its own sink and nothing of the driver's.
+_LATER = {
+    "BatchTransaction": "onceforall.writing",
+    "FileSink": "onceforall.sinks.files",
+    "KafkaSink": "onceforall.sinks.kafka",
+    "PostgresSink": "onceforall.sinks.postgres",
+    "TwoPhaseCommitSink": "onceforall.sink",
+    "detach": "onceforall.detaching",
+    "exactly_once": "onceforall.stream",
+    "read_files": "onceforall.sinks.files",
+    "write_stream": "onceforall.stream",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'onceforall' has no attribute {name!r}")
+    value: object = getattr(import_module(_LATER[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -222,7 +222,9 @@ def _imports(copy: Path) -> tuple[set[str], tuple[str, ...]]:
 
 def _last_line(output: Path) -> str:
     lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "no output"
+    # Where a module can't be imported, the last line only counts.
+    errors = [line for line in lines if line.startswith("E ")]
+    return (errors or lines)[-1][:300] if lines else "no output"
 
 
 def _verdict(reported: _Reported, arguments: list[str]) -> tuple[str, str | None, str]:
