@@ -25,7 +25,9 @@ _FILL_DEADLINE_S = 600.0
 _REQUEST_DEADLINE_S = 15.0
 _LEADERS_DEADLINE_S = 30.0
 _LOOK_AGAIN_S = 0.2
+# The outputs of a throughput's round would drive its input out of the page cache; a tenth of them is enough for a reader that keeps up.
 _NOT_KEPT = {"segment.bytes": str(64 << 20), "retention.bytes": str(128 << 20), "file.delete.delay.ms": "1000"}
+# Kafka's default of five minutes is longer than a contender runs.
 _CONFIG = {"log.retention.check.interval.ms": "1000"}
 TIME_DIGITS = 20
 """How long the decimal number at the beginning of each value is: its number or, in measurements of latency, when it was meant to be sent (ns)."""

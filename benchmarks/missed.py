@@ -15,18 +15,19 @@ another garbage collector. With effect, and in the figures: Arrow batches that f
     "throughput, ours / Flink": """Spark's Kafka source into an empty Python function, without any sink, takes most of the CPU that Flink takes for all it does (compare [the
 steps](#where-a-records-time-goes) with Flink's row), and all cores are busy. What is left is less than a producer and the broker need. Flink's job is a chain of operators in one thread, without a row
 format in between: here records are bytes from beginning to end.""",
-    "throughput, ours exactly-once / ours at-least-once": """The transaction adds a decision and a commit to each batch, and both are the same for small and for large ones: see [the cost of a
-commit](#the-cost-of-a-commit).""",
+    "throughput, ours exactly-once / ours at-least-once": """Per record there is no difference that [the steps](#where-a-records-time-goes) would show; per batch there are a decision and a commit, the same for
+small and for large ones: see [the cost of a commit](#the-cost-of-a-commit). With few rounds the place within the round matters more than both.""",
     "CPU seconds per million records": "As for the throughput: the way through Arrow and a Python worker, by the bytes.",
     "p50 latency at 2,000/s, ours / Spark's": """Spark's own sink shows each record as soon as the broker has it, in the middle of a batch; ours are visible at the batch's decision, all together, or
-they would not be exactly-once. And the job takes longer, through its Python workers: [where a batch's time goes](#where-a-batchs-time-goes). One task per batch and a checkpoint without processes make both
-faster.""",
+they would not be exactly-once. And the job takes longer, through its Python workers: [where a batch's time goes](#where-a-batchs-time-goes). One task per batch and a checkpoint without processes can make
+both faster.""",
     "p99 latency at 2,000/s, ours / Spark's": "As for the median: who comes right behind the beginning of a batch waits for all of this one and of the next.",
     "p50 latency at 2,000/s, ours at a 1 s trigger": """Flink writes a record when it comes, long before the checkpoint: there, only the commit is left. Spark begins to read a batch at the trigger, so
 that a record waits half a second on average, as in Flink, and then for the whole of its batch. No sink can change this; shorter batches can.""",
     "decision and commit": "The decision is one synced file, and each sink's commit a round trip to its server, in parallel.",
-    "recovery after kill -9": """The commit log and the sinks' recovery are milliseconds. What is added is the first batch, which has to start the Python workers and to load what they need, on cores that
-the new JVM wants for itself: [where a restart's time goes](#where-a-restarts-time-goes).""",
+    "recovery after kill -9": """The commit log and the sinks' recovery are milliseconds. What is added is the first batch: the JVM loads and compiles the way through Arrow, and Python workers have to be
+started, on cores that the new JVM wants for itself: [where a restart's time goes](#where-a-restarts-time-goes). Tried with effect, and in the figures: workers that import neither pandas nor the driver's
+part of the library, and a [daemon that has loaded what they need](speed.md#a-restart). Tried without: to start the workers ahead, beside the planning of the first batch; the cores are busy by then.""",
     "PostgreSQL": """A bare COPY has its rows in the right form in memory. Ours get them from Spark, and write Arrow's columns as COPY's text: [what is left for the sink](#postgresql) is the
 difference between the last rows and an empty Python function. Beside what users do today (`spark-jdbc`), both modes are faster. Staged rows are written twice, once into a table of their own.""",
     "one pass to three sinks": """One job makes the formats of all three sinks, and all cores are busy in it, as they are for Spark's three writes. What is saved is to read and to shape the rows twice

@@ -6,16 +6,16 @@ pictures in ``docs/images/performance/``, and the results themselves, ``docs/per
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ad_jobs, charts, figures, missed, profile_path, targets, threads
+from benchmarks import ad_jobs, charts, figures, missed, profile_page, targets
 from benchmarks.contenders import DESCRIPTIONS
-from benchmarks.grouping import Unit, by_round, matching, names_of, plans_of, spread_of, value_of
+from benchmarks.grouping import Unit, by_round, matching, names_of, plans_of, spread_of
+from benchmarks.markdown import middle, number, table
 from benchmarks.results import PUBLISHED, Results
 from benchmarks.settings import FOLDER, ROOT, Load
 
@@ -67,35 +67,6 @@ def text_of(results: Results, pictures: Mapping[str, str]) -> str:
 
     text = _MARK.sub(filled, TEMPLATE.read_text(encoding="utf-8"))
     return re.sub(r"\n{3,}", "\n\n", text)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table; nothing without rows. Numbers stand on the right."""
-    lines = [[str(cell) for cell in row] for row in rows]
-    if not lines:
-        return
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + "|".join("---" if number == 0 else "---:" for number in range(len(head))) + "|"
-    for line in lines:
-        yield "| " + " | ".join(line) + " |"
-
-
-def number(value: float | None) -> str:
-    """Return a number with three significant digits or so, as people write it."""
-    if value is None:
-        return "-"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
-
-
-def middle(found: figures.Spread | None) -> str:
-    """Return a median with its range over the rounds."""
-    if found is None:
-        return "-"
-    return (
-        number(found.median) if found.count == 1 else f"{number(found.median)} ({number(found.least)} to {number(found.most)})"
-    )
 
 
 def _machine(results: Results) -> Iterator[str]:
@@ -299,78 +270,8 @@ def _ad_jobs(results: Results) -> Iterator[str]:
         yield ""
 
 
-def _profile(results: Results) -> Iterator[str]:
-    for name, profile in sorted(_profiles(results).items()):
-        if name in {"database", "restart"}:
-            continue
-        stages = profile["stages"]
-        yield f"**{name}** ({profile['at']}, commit {profile['commit']}); microseconds per record:"
-        yield ""
-        rows = [
-            (DESCRIPTIONS.get(name, name), *(number(stage["cpu_us"].get(group)) for group in _GROUPS), *_whole(stage))
-            for name, stage in stages.items()
-        ]
-        yield from table(("", *(f"CPU, {text}" for text in _GROUPS.values()), "CPU in all", "wall"), rows)
-        yield ""
-        kinds = [kind for kind in threads.KINDS if any(kind in stage["threads"] for stage in stages.values())]
-        shares = [
-            (DESCRIPTIONS.get(name, name), *(f"{stage['threads'].get(kind, 0):.0%}" for kind in kinds))
-            for name, stage in stages.items()
-        ]
-        yield from table(("share of the CPU time", *kinds), shares)
-        yield ""
-
-
-def _profile_database(results: Results) -> Iterator[str]:
-    profile = _profiles(results).get("database")
-    if profile is None:
-        return
-    yield f"{profile['at']}, commit {profile['commit']}:"
-    yield ""
-    paths = ("rows_per_s", "batch_s", "cpu_s_per_million.job", "cpu_s_per_million.server")
-    rows = [
-        (_DATABASE_STAGES.get(name, f"`{name}`"), *(number(value_of(sample, path)) for path in paths))
-        for name, sample in profile["stages"].items()
-    ]
-    yield from table(("", "rows/s", "a batch, s", "CPU s per million, job", "server"), rows)
-
-
-def _profile_restart(results: Results) -> Iterator[str]:
-    profile = _profiles(results).get("restart")
-    if profile is None:
-        return
-    yield f"Seconds, each the median of its kills ({profile['at']}, commit {profile['commit']}):"
-    yield ""
-    head = {
-        "ready": "until the query is started",
-        "batch": "the first batch",
-        "plan": "of it plan",
-        "write": "of it write",
-        "recover": "log and sinks",
-        "job": "the job",
-    }
-    rows = [
-        (DESCRIPTIONS.get(name, name), *(number(found.get(part)) for part in head)) for name, found in profile["stages"].items()
-    ]
-    yield from table(("", *head.values()), rows)
-
-
-_DATABASE_STAGES = {"noop": "the rows into nothing", "arrow": "the rows into an empty Python function"}
-
-
-def _profiles(results: Results) -> dict[str, Any]:
-    file = profile_path.OUT / "profile.json"
-    if not file.exists() or results.folder != FOLDER:
-        file = profile_path.PUBLISHED
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return found
-
-
-_GROUPS = {"jvm": "Spark's JVM", "workers": "Python workers", "broker": "broker"}
-
-
-def _whole(stage: Mapping[str, float]) -> tuple[str, str]:
-    return number(stage["cpu_total_us"]), number(stage["wall_us"])
+def _profiles(results: Results) -> Mapping[str, Any]:
+    return profile_page.profiles(of_this_clone=results.folder == FOLDER)
 
 
 def _settings(results: Results) -> Iterator[str]:
@@ -389,9 +290,9 @@ _PARTS: Mapping[str, Callable[[Results], Iterable[str]]] = {
     "targets": _targets,
     "missed": lambda results: missed.lines(list(results.data["units"].values())),
     "throughput": _throughput,
-    "profile": _profile,
-    "profile-database": _profile_database,
-    "profile-restart": _profile_restart,
+    "profile": lambda results: profile_page.steps(_profiles(results)),
+    "profile-database": lambda results: profile_page.database(_profiles(results)),
+    "profile-restart": lambda results: profile_page.restart(_profiles(results)),
     "latency": _latency,
     "latency-parts": _latency_parts,
     "python-tasks": _plain(

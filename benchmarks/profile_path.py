@@ -37,6 +37,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,12 @@ from benchmarks.contenders import Pipe
 from benchmarks.kafka import Broker
 from benchmarks.processes import Meter, tree, warm_memory
 from benchmarks.results import Results, commit, machine
-from benchmarks.settings import ARROW_BYTES, FOLDER, ROOT, TRANSACTION_TIMEOUT_MS, Load
+from benchmarks.settings import ARROW_BYTES, FOLDER, GC, ROOT, TRANSACTION_TIMEOUT_MS, Load
 
 STAGES = ("noop", "arrow", "null", "ours-at-least-once", "ours", "spark")
 DATABASE_STAGES = ("noop", "arrow", "ours-staged", "ours-prepared")
-RESTARTED = ("noop", "spark", "arrow", "ours")
+RESTARTED = ("noop", "spark", "spark+classes", "arrow", "ours", "ours+daemon", "ours+daemon+classes")
+"""Pipelines, and with what: ``daemon`` is ``onceforall.worker_daemon``, ``classes`` an archive of the JVM's loaded classes."""
 OUT = FOLDER / "profile"
 PUBLISHED = ROOT / "docs" / "profile.json"
 _DEADLINE_S = 900.0
@@ -153,58 +155,108 @@ def own_samples(text: str) -> Counter[str]:
 
 
 def database(*, quick: bool = False) -> dict[str, Any]:
-    """Run the stages of a pipeline into PostgreSQL, and return their samples, as those of ``databases``."""
+    """Run the stages of a pipeline into PostgreSQL, and return their samples, as those of ``databases``.
+
+    Raises:
+        MeasurementError: a stage failed.
+    """
     (plan,) = databases.plans(quick)
     with tempfile.TemporaryDirectory(dir=_made(FOLDER / "work")) as folder:
         plan = replace(plan, contenders=DATABASE_STAGES)
-        return databases.run(rounds.Round(plan, 0, Path(folder), Results(Path(folder) / "results"), rounds.say))
+        samples = databases.run(rounds.Round(plan, 0, Path(folder), Results(Path(folder) / "results"), rounds.say))
+    failed = {name: sample["error"] for name, sample in samples.items() if "error" in sample}
+    if failed:
+        raise MeasurementError("; ".join(f"{name}: {error}" for name, error in failed.items()))
+    return samples
 
 
 def restarts(broker: Broker, work: Path, *, kills: int = 3) -> dict[str, Any]:
-    """Kill pipelines and start them again; return medians over the kills: see `of_restart`."""
-    load = Load(records=1_000_000, batch=2_000)
+    """Kill pipelines and start them again; return medians over the kills: see `of_restart`.
+
+    Raises:
+        MeasurementError: a pipeline did not come back, or the dead driver had decided its last batch again and again, so that the first one had nothing to write.
+    """
+    load = Load(records=10_000_000, batch=2_000)
     source = broker.filled_topic(load)
+    archive = work / "spark.jsa"
+    _archive_classes(archive, Pipe("ours", load, broker.servers, source, broker.make_topic(load.partitions)), work / "archive")
     found: dict[str, Any] = {}
     for name in RESTARTED:
+        contender, *given = name.split("+")
+        spark = {"spark.python.daemon.module": "onceforall.worker_daemon" if "daemon" in given else "pyspark.daemon"}
+        if "classes" in given:
+            spark["spark.driver.extraJavaOptions"] = f"{GC} -XX:SharedArchiveFile={archive}"
         target = broker.make_topic(load.partitions)
-        pipe = Pipe(name, load, broker.servers, source, target)
-        samples = []
-        for number in range(kills + 1):
-            started_s = time.time()
-            job = pipe.start(work / f"{name}-{number}", work / name)
-            try:
-                job.until(lambda: len(job.lines("progress.jsonl")) > 2, _DEADLINE_S, "its first batches")  # noqa: B023  awaited here
-                if number:
-                    ready_s = job.said("ready.json")["at_s"] - started_s
-                    samples.append(of_restart(ready_s, job.lines("progress.jsonl"), job.lines("steps.jsonl")))
-            finally:
-                job.kill()
+        pipe = Pipe(contender, load, broker.servers, source, target, spark=spark)
+        samples: list[dict[str, float]] = []
+        for number in range(4 * kills):
+            sample = _of_one(pipe, work / f"{name}-{number}", work / name)
+            # The first start has a new checkpoint.
+            if number and sample is not None:
+                samples.append(sample)
+            if len(samples) == kills:
+                break
+        else:
+            raise MeasurementError(f"{name}: the first batch after a kill had nothing to write.")
         broker.delete(target)
-        names = dict.fromkeys(part for sample in samples for part in sample)
-        found[name] = {
-            part: round(statistics.median(sample[part] for sample in samples if part in sample), 2) for part in names
-        }
+        found[name] = {part: round(statistics.median(sample[part] for sample in samples), 2) for part in samples[0]}
         rounds.say(f"{name}: {found[name]}")
     return found
 
 
-def of_restart(ready_s: float, progress: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return where the time up to the end of the first batch went, in seconds.
+def _of_one(pipe: Pipe, work: Path, checkpoint: Path) -> dict[str, float] | None:
+    started_s = time.time()
+    job = pipe.start(work, checkpoint)
+    is_ours = pipe.contender == "ours"
+    try:
+        job.until(lambda: len(job.lines("progress.jsonl")) > 2, _DEADLINE_S, "its first batches")
+        if is_ours:
+            # The steps' times are written in bundles: they come later than the batches that they are of.
+            job.until(lambda: any(line["step"] == "RunWrites" for line in job.lines("steps.jsonl")), _DEADLINE_S, "its steps")
+        return of_restart(job.said("ready.json")["at_s"] - started_s, job.lines("progress.jsonl"), job.lines("steps.jsonl"))
+    finally:
+        job.kill()
+
+
+def _archive_classes(archive: Path, pipe: Pipe, work: Path) -> None:
+    """Let a pipeline run for some batches and its JVM leave an archive of the classes that it has loaded."""
+    pipe = replace(pipe, spark={"spark.driver.extraJavaOptions": f"{GC} -XX:ArchiveClassesAtExit={archive}"})
+    with pipe.start(work, work / "checkpoint") as job:
+        jvm = psutil.Process(int(job.said("pids.json")["jvm"]))
+        job.until(lambda: len(job.lines("progress.jsonl")) > 2, _DEADLINE_S, "its first batches")
+        (work / "stop").touch()
+        job.wait(_DEADLINE_S)
+        # It writes the archive behind the end of its driver.
+        with suppress(psutil.NoSuchProcess):
+            jvm.wait(_DEADLINE_S)
+    if not archive.exists():
+        raise MeasurementError("The JVM left no archive of its classes.")
+
+
+def of_restart(
+    ready_s: float, progress: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]
+) -> dict[str, float] | None:
+    """Return where the time up to the end of the first batch went, in seconds; None where that batch had been decided before and only had to be committed.
 
     Returns:
-        ``ready`` (until the query was started), ``batch`` (all of the first batch), ``plan`` (its offsets and its plan), ``write`` (the call of the sink); of ours, within that,
+        ``all``, ``ready`` (until the query was started), ``batch`` (all of the first batch), ``plan`` (its offsets and its plan), ``write`` (the call of the sink); of ours, within that,
         ``recover`` (commit log and sinks) and ``job`` (the function and the tasks, up to the last pre-commit).
     """
     times = progress[0]["durationMs"]
+    batch_s = times["triggerExecution"] / 1000
     found = {
+        "all": ready_s + batch_s,
         "ready": ready_s,
-        "batch": times["triggerExecution"] / 1000,
+        "batch": batch_s,
         "plan": sum(times.get(name, 0) for name in ("latestOffset", "getBatch", "queryPlanning")) / 1000,
         "write": times["addBatch"] / 1000,
     }
     if steps:
         job = next(line for line in steps if line["step"] == "RunWrites")
-        found["recover"] = sum(line["end_s"] - line["start_s"] for line in steps[: steps.index(job)] if ":" not in line["step"])
+        before = [line for line in steps[: steps.index(job)] if ":" not in line["step"]]
+        if any(line["step"] == "CommitSinks" for line in before):
+            return None
+        found["recover"] = sum(line["end_s"] - line["start_s"] for line in before)
         found["job"] = job["end_s"] - job["start_s"]
     return found
 

@@ -31,6 +31,8 @@ HARNESS = ROOT / "benchmarks"
 _NOT_PRODUCTION = {"testing", "demo", "embedded", "cli"}
 _NO_JUDGES = {
     "page.py",
+    "markdown.py",
+    "profile_page.py",
     "charts.py",
     "__main__.py",
     "acceptance.py",

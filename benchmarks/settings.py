@@ -37,6 +37,7 @@ SPARK = {
     # With any lower limit Spark adds up the size of the Arrow vectors after every row.
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "onceforall.worker_daemon",
     "spark.sql.streaming.numRecentProgressUpdates": "100",
     "spark.sql.streaming.minBatchesToRetain": "100",
 }

@@ -18,23 +18,26 @@ from pathlib import Path
 from typing import Any
 
 _FLUSH_EVERY = 200
+_FLUSH_EVERY_S = 1.0
 
 
 class _Lines:
-    """Keeps lines in memory and writes them in bundles, so that the measured steps wait for no disk."""
+    """Keeps lines in memory and writes them in bundles, once a second, so that the measured steps hardly wait for a disk."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lines: list[str] = []
         self._lock = threading.Lock()
+        self._due_s = 0.0
         atexit.register(self.flush)
 
     def add(self, step: str, start_s: float, end_s: float) -> None:
         line = json.dumps({"step": step, "start_s": start_s, "end_s": end_s})
         with self._lock:
             self._lines.append(line)
-            if len(self._lines) < _FLUSH_EVERY:
+            if len(self._lines) < _FLUSH_EVERY and end_s < self._due_s:
                 return
+            self._due_s = end_s + _FLUSH_EVERY_S
         self.flush()
 
     def flush(self) -> None:

@@ -188,6 +188,7 @@ def test_a_restarts_time_is_that_of_the_first_batch():
         {"step": "RunWrites", "start_s": 20.0, "end_s": 20.5},
     ]
     assert profile_path.of_restart(8.0, progress, steps) == {
+        "all": 12.0,
         "ready": 8.0,
         "batch": 4.0,
         "plan": 0.32,
@@ -196,6 +197,8 @@ def test_a_restarts_time_is_that_of_the_first_batch():
         "job": 3.0,
     }
     assert "job" not in profile_path.of_restart(8.0, progress, [])
+    decided_before = [{"step": "CommitSinks", "start_s": 10.3, "end_s": 10.4}]
+    assert profile_path.of_restart(8.0, progress, steps[:1] + decided_before + steps[2:]) is None
 
 
 class TestThreads:

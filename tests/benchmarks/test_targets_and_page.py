@@ -10,7 +10,7 @@ from benchmarks.rounds import Plan
 from benchmarks.settings import Load
 from benchmarks.targets import TARGETS, Target
 
-from benchmarks import missed, page, targets
+from benchmarks import missed, page, profile_path, targets
 
 THROUGHPUT = Target("ours / theirs", "throughput", "records_per_s", "ours", "spark", 1.0, where={"payload": 100})
 
@@ -170,14 +170,17 @@ class TestPage:
         taken = {"at": "2026-01-02", "commit": "abc"}
         stages = {"noop": stage(1.25, broker=0.25), "ours": stage(3.5, **{"Python workers": 0.5, "broker": 0.125})}
         into = {"noop": {"rows_per_s": 1000, "batch_s": 0.5, "cpu_s_per_million": {"job": 2.5}}}
+        restarted = {"noop": {"all": 8.5, "batch": 2.0}, "ours+daemon": {"all": 9.5, "batch": 3.5, "job": 2.5}}
         profiles = {"100 bytes": {**taken, "stages": stages}, "database": {**taken, "stages": into}}
+        profiles["restart"] = {**taken, "stages": restarted}
         file = tmp_path / "profile.json"
         file.write_text(json.dumps(profiles))
-        monkeypatch.setattr(page.profile_path, "PUBLISHED", file)
+        monkeypatch.setattr(profile_path, "PUBLISHED", file)
         text = page.text_of(Results(tmp_path / "results", source="a"), {})
         assert "| Spark's Kafka source into nothing | 1.25 | - | 0.50 | 1.75 | 2.00 |" in text
         assert "| onceforall, exactly-once | 50% | 12% |" in text
         assert "| the rows into nothing | 1,000 | 0.50 | 2.50 | - |" in text
+        assert "| onceforall, exactly-once, with `onceforall.worker_daemon` | 9.50 | - | 3.50 | - | - | - | 2.50 |" in text
 
     def test_a_table_without_rows_is_nothing(self):
         assert list(page.table(["a"], [])) == []
