@@ -26,23 +26,41 @@ KEPT = 64
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What one write takes of a task's rows.
+
+    Attributes:
+        names: how the sink calls its columns.
+        places: where each of them is among the rows' columns. There they have names of their own, for two sinks may use the same.
+        hash_place: where the hash of them all is (BIGINT).
+    """
+
+    names: tuple[str, ...]
+    places: tuple[int, ...]
+    hash_place: int
+
+    def place(self, name: str) -> int:
+        """Return where the column is that the sink calls by this name; upper and lower case count as in Spark's default, that is not at all."""
+        same = [place for other, place in zip(self.names, self.places, strict=True) if other.lower() == name.lower()]
+        return self.places[self.names.index(name)] if name in self.names else same[0]
+
+
+@dataclass(frozen=True)
 class Projection:
     """What a task gets for some writes of one frame.
 
     Attributes:
-        columns: for each write its sink's columns, and then their hash (BIGINT). They are not put into a struct per write: on
-            the way to Arrow that costs more than the hash.
-        names: for each write, how its sink calls its columns. In ``columns`` they have names of their own, for two sinks may use the same.
+        columns: each column that a sink takes, and the hashes; what several writes have in common is there once, for the way to a Python worker costs by the column and by
+            the byte. They are not put into a struct per write: on the way to Arrow that costs more than the hash.
+        writes: for each write what is its own.
     """
 
     columns: tuple[Column, ...]
-    names: tuple[tuple[str, ...], ...]
+    writes: tuple[Taken, ...]
 
     def column(self, write: int, name: str) -> str:
-        """Return the name in ``columns`` of what a sink calls by this name; upper and lower case count as in Spark's default, that is not at all."""
-        names = self.names[write]
-        same = [position for position, other in enumerate(names) if other.lower() == name.lower()]
-        return _name(write, names.index(name) if name in names else same[0])
+        """Return the name in ``columns`` of what a sink calls by this name."""
+        return _name(self.writes[write].place(name))
 
 
 class Projections:
@@ -74,17 +92,31 @@ class Projections:
 
     def _of_writes(self, sinks: Sequence[str], frame: DataFrame) -> Projection:
         columns: list[Column] = []
-        names = []
-        for write, sink in enumerate(sinks):
+        writes: list[Taken] = []
+        known = _Known()
+        for sink in sinks:
             taken = self.taken(sink, frame.schema)
             if not taken:
                 raise SchemaError(
                     f"The sink {sink!r} takes none of the columns {', '.join(frame.columns)}. Give it at least one."
                 )
-            names.append(tuple(frame.select(*taken).columns))
-            columns += [column.alias(_name(write, position)) for position, column in enumerate(taken)]
-            columns.append(row_hash(frame, taken).alias(f"h{write}"))
-        return Projection(tuple(columns), tuple(names))
+            selected = frame.select(*taken)
+            expressions: Sequence[Any] = _expressions(selected, len(taken)) if len(sinks) > 1 else ()
+            places = []
+            for position, column in enumerate(taken):
+                place = known.place(expressions[position]) if expressions else None
+                if place is None:
+                    place = len(columns)
+                    columns.append(column.alias(_name(place)))
+                    if expressions:
+                        known.add(expressions[position], place)
+                places.append(place)
+            # The same columns in the same order have the same hash.
+            hash_place = next((other.hash_place for other in writes if other.places == tuple(places)), len(columns))
+            if hash_place == len(columns):
+                columns.append(row_hash(frame, taken).alias(_name(hash_place)))
+            writes.append(Taken(tuple(selected.columns), tuple(places), hash_place))
+        return Projection(tuple(columns), tuple(writes))
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         if key not in self._made:
@@ -96,5 +128,31 @@ class Projections:
         return made
 
 
-def _name(write: int, position: int) -> str:
-    return f"w{write}_{position}"
+class _Known:
+    """Places by what is computed there, as Spark compares expressions: what isn't deterministic equals nothing, not even itself."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, list[tuple[Any, int]]] = {}
+
+    def place(self, expression: Any) -> int | None:
+        alike = self._places.get(int(expression.semanticHash()), [])
+        return next((place for other, place in alike if bool(other.semanticEquals(expression))), None)
+
+    def add(self, expression: Any, place: int) -> None:
+        self._places.setdefault(int(expression.semanticHash()), []).append((expression, place))
+
+
+def _expressions(selected: DataFrame, count: int) -> Sequence[Any]:
+    """Return what each column of a selection computes, as Spark's own expressions; nothing where Spark does not say it column by column."""
+    plan: Any = selected._jdf.queryExecution().analyzed()  # noqa: SLF001  Spark offers this in no other way
+    if str(plan.nodeName()) != "Project":
+        return ()
+    listed = plan.projectList()
+    if int(listed.size()) != count:
+        return ()
+    named = [listed.apply(position) for position in range(count)]
+    return [each.child() if str(each.getClass().getSimpleName()) == "Alias" else each for each in named]
+
+
+def _name(place: int) -> str:
+    return f"c{place}"

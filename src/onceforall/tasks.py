@@ -1,7 +1,7 @@
 """What runs in Spark's tasks: it feeds Arrow record batches to sinks, pre-commits, and returns committables and digests.
 
-One Spark job writes one group of writes that share the same rows. The job's frame has, for each write *i*, the sink's columns as
-``w<i>_<k>`` and a bigint column ``h<i>`` with the row's ``xxhash64``. A task yields one row per write, its only
+One Spark job writes one group of writes that share the same rows. The job's frame has the columns that their sinks take, each once, and for each write a bigint column with the
+``xxhash64`` of what it takes: see ``projections``. A task yields one row per write, its only
 result. A task that fails before it has yielded discards all its transactions; once it has yielded, only the driver may abort.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import RefusedRecordError
 from onceforall.kept import KeptFile, read_kept
+from onceforall.projections import Taken
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.redo import Task
 from onceforall.secrets import received
@@ -45,7 +46,7 @@ class WriteSpec:
     """One write of a group: to which sink, under which name, and its ordinal in the batch.
 
     Attributes:
-        columns: how the sink calls its columns; in the task's rows they come in this order, under other names, and then their hash.
+        taken: what of the task's rows it writes.
         pad: of ``secrets.Handover``.
     """
 
@@ -53,7 +54,7 @@ class WriteSpec:
     name: str
     write: int
     reusable: tuple[Committable, ...] = ()
-    columns: tuple[str, ...] = ()
+    taken: Taken | None = None
     pad: bytes | None = field(default=None, repr=False)
 
 
@@ -95,13 +96,13 @@ class WriteTask:
 
         def add_all() -> None:
             for batch in batches:
-                start = 0
                 for spec, writer in zip(self.writes, writers, strict=True):
-                    end = start + len(spec.columns)
-                    named = zip(range(start, end), spec.columns, strict=True)
+                    taken = spec.taken
+                    assert taken is not None
+                    named = zip(taken.places, taken.names, strict=True)
                     schema = pa.schema([batch.schema.field(at).with_name(name) for at, name in named])
-                    writer.add(pa.RecordBatch.from_arrays(batch.columns[start:end], schema=schema), batch.column(end))
-                    start = end + 1
+                    columns = [batch.column(at) for at in taken.places]
+                    writer.add(pa.RecordBatch.from_arrays(columns, schema=schema), batch.column(taken.hash_place))
 
         yield _result(_finished(writers, add_all), context)
         failpoints.hit("task.handed_over")

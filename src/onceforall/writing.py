@@ -332,8 +332,8 @@ class SparkBatchWriter:
         if group.keys:
             # As the sink writes them: values that differ before a cast may be one key behind it.
             rows = rows.repartition(*(F.col(projection.column(0, key)) for key in group.keys))
-        named = (replace(spec, columns=names) for spec, names in zip(task.writes, projection.names, strict=True))
-        task = replace(task, writes=tuple(named))
+        writes = (replace(spec, taken=taken) for spec, taken in zip(task.writes, projection.writes, strict=True))
+        task = replace(task, writes=tuple(writes))
         self._collect(rows.mapInArrow(task, result_schema()))
 
     def _collect(self, frame: DataFrame) -> None:

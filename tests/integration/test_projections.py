@@ -40,17 +40,65 @@ def test_a_sink_is_asked_once_per_schema_and_the_columns_fit_other_frames_of_it(
     for value in ("x", "y"):
         frame = spark.createDataFrame([(value, 1)], "key string, n int")
         made = columns.of_writes(["a", "b"], frame)
-        assert made.names == (("key",), ("key",))
+        assert [write.names for write in made.writes] == [("key",), ("key",)]
         row = frame.select(*made.columns).first()
         assert row[made.column(0, "key")] == row[made.column(1, "KEY")] == value
-        assert row["h0"] == row["h1"]
     assert [sink.times for sink in sinks.values()] == [1, 1]
+
+
+def test_what_several_sinks_take_is_there_once_and_each_finds_its_own(spark):
+    from pyspark.sql import functions as F
+
+    class Sink:
+        def __init__(self, *columns):
+            self.columns = lambda schema: list(columns)
+
+    sinks = {
+        "all": Sink(F.col("n"), F.col("value"), F.col("key")),
+        "kafka": Sink(F.col("value").cast("binary").alias("value"), F.col("key").alias("KEY")),
+        "same as all": Sink(F.col("n"), F.col("value"), F.col("key").alias("other_name")),
+        "other order": Sink(F.col("key"), F.col("n"), F.col("value")),
+        "computed": Sink((F.col("n") + 1).alias("m"), F.col("n"), (F.col("n") + 1).alias("n1")),
+        "random": Sink(F.rand(1).alias("r"), F.col("n")),
+        "random too": Sink(F.rand(1).alias("r"), F.col("n")),
+    }
+    frame = spark.createDataFrame([("k", 7, "v")], "key string, n int, value string")
+    made = Projections(sinks).of_writes(list(sinks), frame)
+    row = frame.select(*made.columns).first()
+    seen = {}
+    for name, write in zip(sinks, made.writes, strict=True):
+        seen[name] = {column: row[place] for column, place in zip(write.names, write.places, strict=True)}
+        # What one write alone takes, and its hash, is what it takes beside others.
+        (alone,) = Projections(sinks).of_writes([name], frame).writes
+        assert alone.names == write.names
+        if "random" not in name:
+            single = frame.select(*Projections(sinks).of_writes([name], frame).columns).first()
+            assert [single[place] for place in (*alone.places, alone.hash_place)] == [
+                row[place] for place in (*write.places, write.hash_place)
+            ]
+    assert seen["all"] == {"n": 7, "value": "v", "key": "k"}
+    assert seen["kafka"] == {"value": bytearray(b"v"), "KEY": "k"}
+    assert seen["same as all"] == {"n": 7, "value": "v", "other_name": "k"}
+    assert seen["other order"] == seen["all"]
+    assert seen["computed"] == {"m": 8, "n": 7, "n1": 8}
+    hashes = [write.hash_place for write in made.writes]
+    assert hashes[0] == hashes[2]
+    assert len(set(hashes)) == 6
+    # Three of all, the cast one, the sum, and two random ones: Spark computes each of these anew.
+    assert len(made.columns) == 3 + 1 + 1 + 2 + 6
+
+
+def test_the_sinks_of_this_library_share_what_needs_no_conversion(spark, tmp_path):
+    sinks = {"files": ofa.FileSink(str(tmp_path)), "kafka": ofa.KafkaSink({"bootstrap.servers": "127.0.0.1:1"}, topic="t")}
+    frame = spark.createDataFrame([(b"v", b"k", "text", 1)], "value binary, key binary, note string, n int")
+    made = Projections(sinks).of_writes(list(sinks), frame)
+    assert len(made.columns) == 4 + 2
 
 
 def test_another_schema_has_columns_of_its_own(spark, made):
     columns, sinks = made
     hashes = {
-        frame.select(*columns.of_writes(["a"], frame).columns).first()["h0"]
+        frame.select(*columns.of_writes(["a"], frame).columns).first()[1]
         for frame in (spark.sql("SELECT 1 AS key"), spark.sql("SELECT 1L AS key"), spark.sql("SELECT map('a', 1) AS key"))
     }
     assert len(hashes) == sinks["a"].times == 3

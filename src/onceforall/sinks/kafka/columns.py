@@ -49,7 +49,9 @@ def kafka_columns(schema: StructType, *, topic: str | None, timestamp_column: st
     for name in ("value", "key"):
         if name in types:
             _expect(name, types[name], (StringType, BinaryType), "STRING or BINARY", "Cast it, or encode it with to_json.")
-            columns.append(f.col(name).cast("binary").alias(name))
+            # Without a cast where there is nothing to do: another sink's column is then the same one, and both get it once.
+            column = f.col(name) if isinstance(types[name], BinaryType) else f.col(name).cast("binary")
+            columns.append(column.alias(name))
     if topic is None:
         if "topic" not in types:
             raise SchemaError(

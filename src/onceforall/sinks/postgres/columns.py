@@ -159,14 +159,15 @@ def _column(field: StructField, target: TableColumn, table: Table) -> Column:
 
 def _converted(source: Column, spark: DataType, target: PgType) -> Column:
     from pyspark.sql import functions as f
-    from pyspark.sql.types import ArrayType
+    from pyspark.sql.types import ArrayType, StringType
 
     sort = type(spark).__name__
     if target.kind in {"json", "jsonb"} and sort in _AS_JSON:
         return f.to_json(source, {"ignoreNullFields": "false"})
     if sort in {"StringType", "VarcharType", "CharType"}:
-        # A collation is not the sink's business, and Arrow has none.
-        return source.cast("string")
+        # A collation is not the sink's business, and Arrow has none. Without one there is nothing to cast: another sink's column is then the same, and both get it once.
+        is_plain = isinstance(spark, StringType) and sort == "StringType" and spark.isUTF8BinaryCollation()
+        return source if is_plain else source.cast("string")
     if sort == "YearMonthIntervalType":
         # Arrow has no such interval: whole months.
         return (f.extract(f.lit("YEAR"), source) * 12 + f.extract(f.lit("MONTH"), source)).cast("int")
