@@ -236,7 +236,7 @@ def _archive_classes(archive: Path, pipe: Pipe, work: Path) -> None:
 def of_restart(
     ready_s: float, progress: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]
 ) -> dict[str, float] | None:
-    """Return where the time up to the end of the first batch went, in seconds; None where that batch had been decided before and only had to be committed.
+    """Return where the time up to the end of the first batch went, in seconds; None where that batch had been decided before, so that it wrote nothing: the next one did.
 
     Returns:
         ``all``, ``ready`` (until the query was started), ``batch`` (all of the first batch), ``plan`` (its offsets and its plan), ``write`` (the call of the sink); of ours, within that,
@@ -254,7 +254,7 @@ def of_restart(
     if steps:
         job = next(line for line in steps if line["step"] == "RunWrites")
         before = [line for line in steps[: steps.index(job)] if ":" not in line["step"]]
-        if any(line["step"] == "CommitSinks" for line in before):
+        if job["end_s"] - steps[0]["start_s"] > found["write"]:
             return None
         found["recover"] = sum(line["end_s"] - line["start_s"] for line in before)
         found["job"] = job["end_s"] - job["start_s"]
