@@ -12,6 +12,7 @@ from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres
 from onceforall.testing import failpoints
 from support.databases import drop_database, make_database
 from support.disks import small_disk
+from support.small_spark import small_spark
 
 
 @pytest.fixture(scope="session")
@@ -69,18 +70,7 @@ def armed(monkeypatch):
 def spark():
     """A session for all tests of this process: a second one would be the same, and its end the end of both."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("onceforall-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .getOrCreate()
-    )
+    session = small_spark().appName("onceforall-tests").getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

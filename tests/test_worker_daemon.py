@@ -15,10 +15,8 @@ from onceforall.tasks import hash_sum, text_batch
 from onceforall.worker_daemon import installed_first
 
 
-def run(program, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120
-    )
+def run(*arguments):
+    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -29,6 +27,7 @@ def test_a_task_takes_digests_and_answers_without_pandas(tmp_path):
     with pa.ipc.new_stream(file, pa.schema([("h", pa.int64())])) as writer:
         writer.write(pa.RecordBatch.from_pydict({"h": pa.array([-1, 5], pa.int64())}))
     found = run(
+        "-c",
         """
 import json, sys
 import pyarrow as pa
@@ -59,7 +58,8 @@ def test_a_sum_of_hashes_is_that_of_the_slice_alone():
 
 def test_the_package_imports_nothing_of_the_driver_before_it_is_asked_for():
     found = run(
-        "import json, sys, onceforall; print(json.dumps([name for name in sys.modules if name.startswith('onceforall.')]))"
+        "-c",
+        "import json, sys, onceforall; print(json.dumps([name for name in sys.modules if name.startswith('onceforall.')]))",
     )
     assert sorted(found) == ["onceforall._version", "onceforall.errors"]
 
@@ -125,7 +125,7 @@ def test_what_is_not_there_is_left_to_the_workers(monkeypatch):
 
 
 def test_a_query_runs_on_workers_that_were_forked_with_everything_loaded_and_without_threads(tmp_path):
-    found = run((Path(__file__).parent / "support" / "worker_daemon_job.py").read_text(), tmp_path)
+    found = run(Path(__file__).parent / "support" / "worker_daemon_job.py", tmp_path)
     assert found["rows"] == 1000
     for worker in found["workers"]:
         assert "pyspark.zip" not in worker["pyspark"]

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from chaos.machine import end_what_was_left
+from support.small_spark import small_spark
 
 EMPTY_BATCHES = 4
 
@@ -93,27 +94,17 @@ def is_on_a_machine():
 
 
 def session(config):
-    from pyspark.sql import SparkSession
-
     if is_on_a_machine():
         end_what_was_left()
-    builder = (
-        SparkSession.builder.master(config["master"])
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.default.parallelism", "2")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.streaming.minBatchesToRetain", "1000000")
-        .config("spark.sql.adaptive.enabled", "false")
-        # Short-lived JVMs on few cores: most of their time went into optimizing code that then ran a few times.
-        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {config['java_options']}")
-    )
-    if config["master"].startswith("local["):
-        builder = builder.config("spark.python.daemon.module", "chaos.daemon")
-    for key, value in config["spark"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    daemon = {"spark.python.daemon.module": "chaos.daemon"} if config["master"].startswith("local[") else {}
+    settings = {
+        "spark.default.parallelism": "2",
+        "spark.sql.streaming.minBatchesToRetain": "1000000",
+        "spark.sql.adaptive.enabled": "false",
+        **daemon,
+        **config["spark"],
+    }
+    spark = small_spark(config["master"], config["java_options"], settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

@@ -39,26 +39,14 @@ def main():
     config = {**DEFAULTS, **json.loads(Path(sys.argv[1]).read_text())}
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
+    from small_spark import small_spark
 
     import onceforall as ofa
 
     work = Path(config["work"])
-    builder = (
-        SparkSession.builder.master(config["master"])
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.default.parallelism", "2")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.streaming.minBatchesToRetain", "100")
-        # Short-lived JVMs on few cores: most of their time went into optimizing code that then ran a few times.
-        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {config['java_options']}")
-    )
-    for key, value in config["spark"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    settings = {"spark.default.parallelism": "2", "spark.sql.streaming.minBatchesToRetain": "100", **config["spark"]}
+    spark = small_spark(config["master"], config["java_options"], settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     _write(work / "pids.json", {"python": os.getpid(), "jvm": jvm})

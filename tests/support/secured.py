@@ -20,24 +20,19 @@ def main():
     logging.basicConfig(level=logging.DEBUG, format="%(name)s %(levelname)s %(message)s")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark import cloudpickle
-    from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
+    from small_spark import small_spark
 
     import onceforall as ofa
 
     (work / "events").mkdir()
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.local.dir", str(work / "local"))
-        .config("spark.eventLog.enabled", "true")
-        .config("spark.eventLog.compress", "false")
-        .config("spark.eventLog.dir", (work / "events").as_uri())
-        .getOrCreate()
-    )
+    settings = {
+        "spark.local.dir": str(work / "local"),
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": (work / "events").as_uri(),
+    }
+    spark = small_spark(settings=settings).getOrCreate()
     spark.sparkContext.setLogLevel("INFO")
 
     def run(options, checkpoint):

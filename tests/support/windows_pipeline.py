@@ -25,29 +25,19 @@ def main():
     config = json.loads(Path(sys.argv[1]).read_text())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
+    from small_spark import small_spark
 
     import onceforall as ofa
     from onceforall import operators as ops
 
     work = Path(config["work"])
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
-        .config("spark.sql.streaming.minBatchesToRetain", "100")
-        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {config['java_options']}")
-    )
-    for key, value in config["spark"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    settings = {
+        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "spark.sql.streaming.minBatchesToRetain": "100",
+        **config["spark"],
+    }
+    spark = small_spark(java_options=config["java_options"], settings=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     _write(work / "pids.json", {"python": os.getpid(), "jvm": jvm})

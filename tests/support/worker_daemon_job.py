@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from small_spark import small_spark
 
 import onceforall as ofa
 
@@ -39,15 +39,7 @@ def looked(batches):
 
 work = Path(sys.argv[1])
 os.environ["PYSPARK_PYTHON"] = sys.executable
-spark = (
-    SparkSession.builder.master("local[2]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    .config("spark.python.daemon.module", "onceforall.worker_daemon")
-    .getOrCreate()
-)
+spark = small_spark(settings={"spark.python.daemon.module": "onceforall.worker_daemon"}).getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 workers = [json.loads(row["result"]) for row in spark.range(0, 2, 1, 2).mapInArrow(looked, "result string").collect()]
 spark.range(1000).write.parquet(str(work / "in"))
