@@ -60,13 +60,20 @@ class Due:
     turn: int
 
 
-def due(results: Results, names: list[str], *, quick: bool) -> list[Due]:
-    """Return the rounds that are missing, the lowest numbers first, and what the targets need before the rest."""
+def due(results: Results, names: list[str], *, quick: bool, at_least: int = 0) -> list[Due]:
+    """Return the rounds that are missing, the lowest numbers first, and what the targets need before the rest.
+
+    Args:
+        results: what is there.
+        names: of the measurements.
+        quick: whether the plans are the small ones.
+        at_least: how many rounds the targets' plans have; more than their own number may be wanted, so that each contender begins as often as any other.
+    """
     found = [
         Due(MEASUREMENTS[name], plan, turn)
         for name in names
         for plan in MEASUREMENTS[name].plans(quick)
-        for turn in range(plan.repeats)
+        for turn in range(plan.repeats if plan.lag else max(plan.repeats, at_least))
         if not results.has(name, plan.parameters(), turn)
     ]
     return sorted(found, key=lambda each: each.turn + each.plan.lag)
@@ -100,6 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     minutes = float(os.environ.get("BENCH_MINUTES", "240"))
     parser.add_argument("--minutes", type=float, default=minutes, help=f"how long ({minutes:g}; BENCH_MINUTES)")
+    parser.add_argument("--rounds", type=int, default=0, help="at least so many of what a target needs (five)")
     parser.add_argument("--only", nargs="+", choices=sorted(MEASUREMENTS), metavar="NAME", help=", ".join(MEASUREMENTS))
     parser.add_argument(
         "--quick", action="store_true", help="small and once, to see that everything works; the figures mean nothing"
@@ -114,7 +122,7 @@ def main() -> int:
     if arguments.page:
         print(write_page(results, publish=arguments.publish))
         return 0
-    wanted = due(results, arguments.only or list(MEASUREMENTS), quick=arguments.quick)
+    wanted = due(results, arguments.only or list(MEASUREMENTS), quick=arguments.quick, at_least=arguments.rounds)
     expected = sum(each.plan.minutes for each in wanted)
     rounds.say(f"{len(wanted)} rounds are missing, about {expected:.0f} minutes; {arguments.minutes:g} are given")
     if arguments.list:

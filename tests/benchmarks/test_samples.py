@@ -233,3 +233,16 @@ def test_measurements_are_listed_until_they_are_there(tmp_path):
     first = wanted[0]
     results.add(first.measurement.name, first.plan.parameters(), 0, ["ours"], {"ours": {"records_per_s": 1}}, time.monotonic())
     assert len(due(results, list(MEASUREMENTS), quick=False)) == len(wanted) - 1
+
+
+def test_more_rounds_may_be_wanted_of_what_a_target_needs(tmp_path):
+    from benchmarks.__main__ import due
+    from benchmarks.results import Results
+
+    results = Results(tmp_path, source="a")
+    plain, more = (due(results, ["throughput"], quick=False, at_least=count) for count in (0, 8))
+    targets = [each for each in more if not each.plan.lag]
+    assert {each.turn for each in targets} == set(range(8))
+    assert [each for each in more if each.plan.lag] == [each for each in plain if each.plan.lag]
+    begun = [each.plan.order(each.turn)[0] for each in targets]
+    assert {begun.count(name) for name in begun} == {len(targets) // 4}

@@ -152,6 +152,21 @@ class TestPage:
         assert "| throughput, ours / Flink exactly-once, 100 B | ≥ 0.8 | - | - | - | not measured |" in text
         assert "{{" not in text
 
+    def test_what_it_costs_to_begin_a_round_is_said(self, tmp_path):
+        results = Results(tmp_path, source="a")
+        figures = [(80, 100), (100, 80), (80, 120), (120, 80), (80, 100)]
+        for turn, (ours, theirs) in enumerate(figures):
+            samples = {"ours": {"records_per_s": ours}, "spark": {"records_per_s": theirs}}
+            results.add("throughput", Load(payload=100).parameters(), turn, ["ours", "spark"], samples, 60)
+        (line,) = page._first_place(results)
+        assert "by 27% at 100 bytes (medians). Ours began 3 of 5 rounds." in line
+        assert line in page.text_of(results, {})
+
+    def test_one_round_says_nothing_about_who_begins(self, tmp_path):
+        results = Results(tmp_path, source="a")
+        results.add("throughput", Load().parameters(), 0, ["ours"], {"ours": {"records_per_s": 1}}, 60)
+        assert "each round begins with another one. \n" in page.text_of(results, {})
+
     def test_a_page_of_nothing_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match="no results"):
             page.write_page(Results(tmp_path, source="a"))
