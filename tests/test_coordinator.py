@@ -122,10 +122,15 @@ class Query:
         self.sinks = sinks if sinks is not None else {"a": FakeSink()}
         self.waits = []
         self.sweeps = []
+        self.sealed_below = []
         self.log = open_log(self.store)
-        world = World(self.log, self.sinks, lambda: spark_committed, stop, self.waits.append, self.sweeps.append)
+        world = World(self.log, self.sinks, lambda: spark_committed, stop, self.waits.append, self._sweeps_changed)
         self.coordinator = Coordinator(RunConfig("query", "run", "/checkpoint", tuple(self.sinks), **config), world)
         opened.append(self.coordinator)
+
+    def _sweeps_changed(self, sweeps, sealed_below):
+        self.sweeps.append(sweeps)
+        self.sealed_below.append(sealed_below)
 
     def batch(self, batch=0, writer=None, stateful=False):
         self.coordinator.run_batch(batch, (f"offsets {batch}",), stateful, writer or FakeWriter(a=(f"t{batch}",)))
@@ -631,5 +636,7 @@ def test_a_long_run_goes_on_in_a_new_generation():
     assert query.entries(0) == ["CLAIM", "COMMIT", "DONE", "COMMIT", "DONE", "SEAL"]
     assert query.entries(1) == ["CLAIM", "COMMIT", "DONE", "COMMIT", "DONE", "SEAL"]
     assert query.entries(2) == ["CLAIM", "COMMIT", "DONE"]
-    assert [sweeps["a"].generation for sweeps in query.sweeps] == [0, 1, 2]
+    # Names stay as they are; what is superseded is cleaned below the run's own chain all the same.
+    assert [sweeps["a"].generation for sweeps in query.sweeps] == [0, 0, 0]
+    assert query.sealed_below == [0, 1, 2]
     assert query.sinks["a"].of("commit") == [(b, [f"t{b}"]) for b in range(5)]

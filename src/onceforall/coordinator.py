@@ -98,7 +98,8 @@ class World:
         spark_committed: reads the last batch in Spark's commit log; -1 when there is none.
         stop_requested: whether the query was asked to stop.
         wait: sleeps for so many seconds.
-        sweeps_changed: told of the sweeps of older generations, to be repeated in the background.
+        sweeps_changed: told of the sweeps of older generations, to be repeated in the background, and below which generation every
+            chain is sealed (ours), so that what is superseded there can be cleaned.
         batch_done: told of a batch whose DONE is durable: nothing that was kept for it is needed any more.
     """
 
@@ -107,7 +108,7 @@ class World:
     spark_committed: Callable[[], int]
     stop_requested: Callable[[], bool]
     wait: Callable[[float], None]
-    sweeps_changed: Callable[[Mapping[str, Sweep]], None] = lambda _: None
+    sweeps_changed: Callable[[Mapping[str, Sweep], int], None] = lambda _sweeps, _sealed_below: None
     batch_done: Callable[[int], None] = lambda _: None
 
 
@@ -219,7 +220,7 @@ class Coordinator:
             return answers
 
         answers = self._per_sink(decision.sweeps, one)
-        self._world.sweeps_changed(decision.sweeps)
+        self._world.sweeps_changed(decision.sweeps, self.run.generation)
         waiting = tuple(name for name, answer in answers.items() if answer is None)
         if waiting:
             return saw.StopRequested(waiting)
@@ -317,7 +318,7 @@ class Coordinator:
 
         self._per_sink(decision.sweeps, one)
         # A killed worker may write for another moment; this run never writes again, so its own ids may be swept until it ends.
-        self._world.sweeps_changed(decision.sweeps)
+        self._world.sweeps_changed(decision.sweeps, self.run.generation)
         return saw.AttemptAborted()
 
     def _return(self, decision: do.ReturnBatch) -> None:

@@ -271,7 +271,7 @@ def _recover(
         spark_committed=lambda: spark_checkpoint.last_committed(path),
         stop_requested=lambda: time.monotonic() > deadline,
         wait=time.sleep,
-        sweeps_changed=sweeps.update,
+        sweeps_changed=lambda due, _sealed_below: sweeps.update(due),
     )
     coordinator = Coordinator(config, world)
     try:

@@ -42,6 +42,9 @@ SWEEP_AGAIN_AFTER_S = (1, 2, 4, 8, 15, 30, 60)
 
 SWEEPS_AFTER_THE_END = 3
 
+ROLL_AFTER_ENTRIES = 1000
+"""A run goes on in a new generation when its chain is that long, at least; a chain is cleaned only when it is sealed."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -199,6 +202,7 @@ class _QueryRun:
         self._sinks = sinks
         self._projections = Projections(sinks)
         self._sweeps: Mapping[str, Sweep] = {}
+        self._sealed_below = 0
         self._sweeps_changed = threading.Event()
         self._closed = threading.Event()
         self._log: CommitLog | None = None
@@ -239,7 +243,7 @@ class _QueryRun:
             transaction_timeout_ms=timeout_ms,
             decision_reserve_ms=settings.reserve_ms(timeout_ms),
             on_divergence=settings.on_divergence,
-            roll_after_entries=max(1000, 4 * settings.min_batches_to_retain),
+            roll_after_entries=max(ROLL_AFTER_ENTRIES, 4 * settings.min_batches_to_retain),
             adopt_checkpoint=settings.adopt_checkpoint,
             in_doubt=settings.in_doubt,
             durable=settings.redo == "durable",
@@ -308,8 +312,8 @@ class _QueryRun:
         self._closed.set()
         self._sweeps_changed.set()
 
-    def _repeat(self, sweeps: Mapping[str, Sweep]) -> None:
-        self._sweeps = sweeps
+    def _repeat(self, sweeps: Mapping[str, Sweep], sealed_below: int) -> None:
+        self._sweeps, self._sealed_below = sweeps, sealed_below
         self._sweeps_changed.set()
 
     def _housekeeping(self) -> None:
@@ -374,9 +378,8 @@ class _QueryRun:
 
     def _clean(self) -> None:
         assert self._log is not None
-        generation = max((sweep.generation for sweep in self._sweeps.values()), default=0)
         try:
-            self._log.clean(generation)
+            self._log.clean(self._sealed_below)
             failpoints.hit("sweeper.cleaned")
         except Exception as error:  # noqa: BLE001  old entries cost space only
             logger.warning("cleaning the commit log is tried again at the next start: %s", error)

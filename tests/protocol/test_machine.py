@@ -25,8 +25,8 @@ from onceforall.protocol.machine import (
     SWEEPS_AFTER_LOSS,
     CommitPermit,
 )
-from protocol.building import Walk, answers, commit, committed, digests, handle, history, prepared, request
-from protocol.scenarios import EMPTY_INSPECTION, OURS, SCENARIOS, P, closing_past, digesting
+from protocol.building import Walk, answers, commit, committed, digests, handle, history, prepared, request, task
+from protocol.scenarios import EMPTY_INSPECTION, KEPT, OURS, SCENARIOS, P, closing_past, digesting
 
 # --- a start ----------------------------------------------------------------------------------------------------------------------
 
@@ -328,16 +328,82 @@ def test_a_handle_that_is_used_and_retired_is_not_handed_out_again():
     assert walk.run.reusable["a"] == ()
 
 
-def test_no_handle_survives_into_another_generation():
+def rolled(walk, batch, generation):
+    """READY to WRITING, or whatever comes behind recovery, in this generation."""
+    walk.feed(request(batch), saw.LogInspected(OURS, own_sealed=False), saw.GenerationClaimed(generation, OURS))
+    return walk.feed(saw.PastSealed(walk.run.history, batch - 1))
+
+
+def test_a_run_that_rolls_keeps_its_names_and_its_live_producers():
+    walk = Walk(roll_after_entries=3).ready()
+    handles = walk.run.reusable
+    assert handles["a"]
+    for generation in (2, 3):
+        batch = generation - 1
+        recovery = rolled(walk, batch, generation).only(do.RecoverSinks)
+        assert {(sweep.generation, sweep.own) for sweep in recovery.sweeps.values()} == {(1, False)}
+        write = walk.feed(saw.SinksRecovered({})).only(do.RunWrites)
+        assert (write.generation, write.reusable) == (1, handles)
+        walk.feed(prepared(batch))
+        assert walk.only(do.AppendCommit).generation == generation
+        walk.feed(saw.DecisionAppended(1))
+        assert walk.only(do.CommitSinks).permit == CommitPermit(generation, 1, batch)
+        walk.feed(committed(handle("a0")), saw.DoneAppended())
+        handles = walk.run.reusable
+    assert walk.run.generation == 3
+
+
+def test_a_run_that_rolls_behind_another_ones_claim_gives_its_names_and_producers_up():
     walk = Walk(roll_after_entries=3).ready()
     assert walk.run.reusable["a"]
-    walk.feed(
-        request(1),
-        saw.LogInspected(OURS, own_sealed=False),
-        saw.GenerationClaimed(2, OURS),
-        saw.PastSealed(walk.run.history, -1),
-    )
-    assert walk.feed(saw.SinksRecovered({})).only(do.RunWrites) == do.RunWrites(1, 2, {})
+    # Another run had generation 2, and may have swept and fenced what bears our names.
+    assert rolled(walk, 1, 3).only(do.RecoverSinks).sweeps["a"].generation == 3
+    assert walk.feed(saw.SinksRecovered({})).only(do.RunWrites) == do.RunWrites(1, 3, {})
+
+
+def test_a_start_takes_no_names_of_the_generation_before_though_it_is_the_next_one():
+    assert Walk().sealing(generation=0).run.name_generation == 0
+    assert Walk().sealing(generation=1).run.name_generation == 1
+
+
+def test_a_run_that_rolls_after_a_lost_attempt_sweeps_its_own_names_and_spares_its_live_producers():
+    walk = Walk(roll_after_entries=3).committing(prepared(attempts_lost=True)).feed(committed(handle("a0")), saw.DoneAppended())
+    rolled(walk, 1, 2)
+    assert [type(d) for d in walk.decisions] == [do.SweepOwn, do.RecoverSinks]
+    sweeps = walk.only(do.SweepOwn).sweeps
+    assert {(s.generation, s.own) for s in sweeps.values()} == {(1, True)}
+    assert all(s.spared == {"a0"} for s in sweeps.values())
+
+
+def test_a_run_that_rolls_and_has_lost_no_attempt_sweeps_nothing_of_its_own():
+    walk = rolled(Walk(roll_after_entries=3).ready(), 1, 2)
+    assert [type(d) for d in walk.decisions] == [do.RecoverSinks]
+
+
+def test_a_run_whose_names_are_new_does_not_sweep_them():
+    walk = Walk(roll_after_entries=3).committing(prepared(attempts_lost=True)).feed(committed(handle("a0")), saw.DoneAppended())
+    assert [type(d) for d in rolled(walk, 1, 3).decisions] == [do.RecoverSinks]
+
+
+def test_the_replay_of_a_batch_and_its_lost_transactions_bear_the_names_of_the_run():
+    def rolling(**changes):
+        walk = Walk(roll_after_entries=3, **changes).ready()
+        walk.feed(request(1, stateful=True), saw.LogInspected(OURS, own_sealed=False), saw.GenerationClaimed(2, OURS))
+        assert (walk.run.generation, walk.run.name_generation) == (2, 1)
+        return walk
+
+    walk = rolling().feed(saw.PastSealed(history(1), -1), saw.SinksRecovered({}))
+    assert walk.only(do.TakeDigests).generation == 1
+    for lost, durable in ((task("a0"), False), (KEPT, True)):
+        walk = rolling(durable=durable).feed(saw.PastSealed(history(1, done=False, a=(lost,)), -1))
+        walk.feed(saw.SinksRecovered({"a": answers(lost=[lost])}), saw.LostFenced())
+        assert walk.only(do.WriteKept if durable else do.RunWrites).generation == 1
+
+
+def test_leftovers_of_a_run_that_has_rolled_are_swept_under_its_own_names():
+    walk = Walk(roll_after_entries=3).ready()
+    rolled(walk, 1, 2).feed(saw.SinksRecovered({}), prepared(1, attempts_lost=True))
+    assert {(s.generation, s.own) for s in leftovers(walk.run).values()} == {(1, True)}
 
 
 # --- rolling ----------------------------------------------------------------------------------------------------------------------

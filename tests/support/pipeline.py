@@ -32,6 +32,7 @@ DEFAULTS = {
     "java_options": "",
     "stop_file": "",
     "delivery": "exactly_once",
+    "roll_after_entries": 0,
 }
 
 
@@ -43,7 +44,11 @@ def main():
     from small_spark import small_spark
 
     import onceforall as ofa
+    from onceforall import runs
 
+    if config["roll_after_entries"]:
+        # No user can set it; batches enough for it would take minutes.
+        runs.ROLL_AFTER_ENTRIES = config["roll_after_entries"]
     work = Path(config["work"])
     settings = {"spark.default.parallelism": "2", "spark.sql.streaming.minBatchesToRetain": "100", **config["spark"]}
     spark = small_spark(config["master"], config["java_options"], settings).getOrCreate()

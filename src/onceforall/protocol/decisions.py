@@ -67,7 +67,7 @@ class FenceLost:
 class RunWrites:
     """Run the user's function and the jobs of its writes. Answer: WritesPrepared or WritesFailed.
 
-    ``incarnation`` is part of the name of every new handle; see ``state.Run``. ``redo``: only these tasks write, all others only
+    ``generation`` (that of names) and ``incarnation`` are part of the name of every new handle; see ``state.Run``. ``redo``: only these tasks write, all others only
     digest; None: all write.
     """
 
@@ -80,7 +80,10 @@ class RunWrites:
 
 @dataclass(frozen=True)
 class WriteKept:
-    """Write lost transactions again from the rows that were kept beside the log. Answer: WritesPrepared or WritesFailed."""
+    """Write lost transactions again from the rows that were kept beside the log. Answer: WritesPrepared or WritesFailed.
+
+    ``generation``: that of names, as in RunWrites.
+    """
 
     batch: int
     generation: int
@@ -90,7 +93,10 @@ class WriteKept:
 
 @dataclass(frozen=True)
 class TakeDigests:
-    """Run the user's function again, with writers that only digest. Answer: DigestsTaken or WritesFailed."""
+    """Run the user's function again, with writers that only digest. Answer: DigestsTaken or WritesFailed.
+
+    ``generation``: that of names, as in RunWrites.
+    """
 
     batch: int
     generation: int
@@ -114,7 +120,7 @@ class CommitSinks:
 
 @dataclass(frozen=True)
 class SweepOwn:
-    """Abort what losing task attempts of this batch left open. No answer; best effort."""
+    """Abort what losing task attempts of this batch, or of any before a roll, left open. No answer; best effort."""
 
     sweeps: Mapping[str, Sweep]
 

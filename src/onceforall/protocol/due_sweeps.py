@@ -33,7 +33,7 @@ def incomplete(run: Run) -> Mapping[str, tuple[Committable, ...]]:
 def _sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]], *, own: bool) -> dict[str, Sweep]:
     config = run.config
     names = frozenset(name_of(c) for committables in spared.values() for c in committables)
-    return {sink: Sweep(config.query_id, sink, run.generation, own, names) for sink in config.sinks}
+    return {sink: Sweep(config.query_id, sink, run.name_generation, own, names) for sink in config.sinks}
 
 
 def older_sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]]) -> dict[str, Sweep]:

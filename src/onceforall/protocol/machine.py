@@ -142,18 +142,33 @@ def _inspected(run: Run, event: LogInspected) -> Outcome:
 
 
 def _claimed(run: Run, event: GenerationClaimed) -> Outcome:
-    claimed = replace(run, phase=Phase.SEALING, generation=event.generation, entries=1, reusable={}, retired={})
+    claimed = replace(run, phase=Phase.SEALING, generation=event.generation, entries=1, retired={})
+    if not _is_next(run, event.generation):
+        claimed = replace(claimed, name_generation=event.generation, reusable={})
     refusal = judge_claim(run.config, event.previous)
     if refusal is not None:
         return _stop(claimed, refusal.error, refusal.message)
     return claimed, (SealPast(event.generation),)
 
 
+def _is_next(run: Run, generation: int) -> bool:
+    """Tell whether the run rolls, and nobody has claimed since: no other run can have swept our names, or fenced our producers.
+
+    Where another run has claimed a generation in between, it may have taken what bears our names for a dead run's; so they are
+    given up, as at a start.
+    """
+    return run.generation >= 0 and generation == run.generation + 1
+
+
 def _sealed(run: Run, event: PastSealed) -> Outcome:
     sealed = replace(run, phase=Phase.RECOVERING, history=event.history, spark_committed=event.spark_committed)
     decided = event.history.decided
     if decided is None or decided.done:
-        return sealed, (RecoverSinks(None, {}, older_sweeps(run, {})),)
+        # A task attempt that was lost long ago may have opened a transaction after the last sweep of our own names; under names that
+        # stay ours for the whole run no later sweep of older ones finds it.
+        rolled = run.name_generation < run.generation
+        late = (SweepOwn(own_sweeps(run, run.reusable)),) if rolled and run.incarnation else ()
+        return sealed, (*late, RecoverSinks(None, {}, older_sweeps(run, {})))
     pending = {sink: cs for sink, cs in decided.commit.committables.items() if cs}
     unknown = sorted(set(pending) - set(run.config.sinks))
     if _complete_for_spark(sealed, decided.commit.batch):
@@ -206,8 +221,10 @@ def _lost_fenced(run: Run, event: LostFenced) -> Outcome:  # noqa: ARG001  every
     assert redo is not None
     assert request is not None
     if redo.kept:
-        return replace(run, phase=Phase.WRITING_KEPT), (WriteKept(request.batch, run.generation, run.incarnation, redo.lost),)
-    return replace(run, phase=Phase.WRITING), (RunWrites(request.batch, run.generation, {}, run.incarnation, redo.tasks),)
+        return replace(run, phase=Phase.WRITING_KEPT), (
+            WriteKept(request.batch, run.name_generation, run.incarnation, redo.lost),
+        )
+    return replace(run, phase=Phase.WRITING), (RunWrites(request.batch, run.name_generation, {}, run.incarnation, redo.tasks),)
 
 
 def _complete_for_spark(run: Run, batch: int) -> bool:
@@ -234,8 +251,8 @@ def _judge(run: Run) -> Outcome:
     if verdict is Verdict.SKIP:
         return replace(run, phase=Phase.READY, request=None), (ReturnBatch(request.batch),)
     if verdict is Verdict.DIGEST:
-        return replace(run, phase=Phase.DIGESTING), (TakeDigests(request.batch, run.generation),)
-    return replace(run, phase=Phase.WRITING), (RunWrites(request.batch, run.generation, run.reusable, run.incarnation),)
+        return replace(run, phase=Phase.DIGESTING), (TakeDigests(request.batch, run.name_generation),)
+    return replace(run, phase=Phase.WRITING), (RunWrites(request.batch, run.name_generation, run.reusable, run.incarnation),)
 
 
 def _digested(run: Run, event: DigestsTaken) -> Outcome:

@@ -74,6 +74,9 @@ class Run:
 
     Attributes:
         generation: ours; -1 before it is claimed.
+        name_generation: the generation that stands in our names in the world: the one that the run began with, for as long as every
+            generation from there to ours is its own. So a run that rolls keeps its live producers, and needs no ids but those that
+            it has: what each roll would leave behind, a system like Kafka keeps for days.
         entries: the length of our chain.
         history: what is decided, by the sealed past and by us.
         spark_committed: the last batch in Spark's commit log when the past was sealed.
@@ -91,6 +94,7 @@ class Run:
     config: RunConfig
     phase: Phase = Phase.NEW
     generation: int = -1
+    name_generation: int = -1
     entries: int = 0
     history: History = EMPTY
     spark_committed: int = -1

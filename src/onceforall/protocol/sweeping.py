@@ -2,7 +2,11 @@
 
 Pure. A sink lists what it finds of ours in the world (open transactions, prepared transactions, temp files), parses each name as
 a whole, and asks ``Sweep.covers`` of each. Older generations are swept at any time, again and again; one's own
-only between the end of the batch's job and ``DONE``, and never what ``COMMIT`` names; newer ones never.
+only between the end of the batch's job and ``DONE``, and never what ``COMMIT`` names, or, when a run rolls, between two batches, and never
+its live producers; newer ones never.
+
+Generations are here those that stand in names. A run that rolls keeps its own (``state.Run.name_generation``): all chains from that one
+on are its own, so whoever comes later sweeps its names as those of an older generation, and nobody else has any in between.
 
 Of *older* generations every sink may abort what any sink of the query left, whatever that one's name was: a sink that was renamed
 or removed, or that wrote under another prefix, has nobody else who would. Why that aborts nothing that is decided:
@@ -34,8 +38,9 @@ class Sweep:
     Attributes:
         query_id: only this query's.
         sink: the name of the sink that sweeps; of the run's own generation only this sink's.
-        generation: the run's own generation.
-        own: whether the run's own generation is swept too; allowed only between the end of a batch's job and its DONE.
+        generation: the generation of the run's own names.
+        own: whether the run's own generation is swept too; allowed only between the end of a batch's job and its DONE, or between two
+            batches when the run rolls.
         spared: the names of all sinks that a decision without DONE has; never aborted.
     """
 

@@ -171,7 +171,7 @@ def _of_unanswered(log: LogView, generation: int, batch: int, attempts: Attempts
         return
     for sink, batches in attempts.items():
         parsed = {name: parse_name(name) for name in batches.get(batch, ())}
-        own = [name for name, parts in parsed.items() if parts is not None and parts.generation == generation]
+        own = [name for name, parts in parsed.items() if parts is not None and parts.generation <= generation]
         effective = log.effective.get(batch)
         kept = set() if effective is None else {str(c["name"]) for c in effective[1].committables.get(sink, ())}
         if ghosts := set(own) - kept:

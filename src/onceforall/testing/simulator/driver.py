@@ -155,6 +155,7 @@ class Driver:
         self.is_crashed = False
         self.woken_past = number
         self.sweeps: Mapping[str, Sweep] = {}
+        self.sealed_below = 0
         self.sinks = {name: system.driver_side() for name, system in world.systems.items()}
         self.crew = Crew(self, world.choose, lambda: world.now_ms, world.pass_time_to)
         self.log = SimulatedLog(world, self.crew.sleep)
@@ -179,7 +180,7 @@ class Driver:
     def house_keep(self) -> None:
         """Start what a run does beside its batches: clean the log, sweep every sink."""
         sweeps = self.sweeps if self.main.running else (self.coordinator.leftovers() or self.sweeps)
-        generation = max(sweep.generation for sweep in sweeps.values())
+        generation = self.sealed_below
 
         def attempt(action: Callable[[], object]) -> None:
             try:
@@ -226,8 +227,8 @@ class Driver:
         point()
         return self.world.spark
 
-    def _sweeps_changed(self, sweeps: Mapping[str, Sweep]) -> None:
-        self.sweeps = sweeps
+    def _sweeps_changed(self, sweeps: Mapping[str, Sweep], sealed_below: int) -> None:
+        self.sweeps, self.sealed_below = sweeps, sealed_below
         # As the housekeeping of a run does, after each start and roll.
         self.house_keep()
 
