@@ -21,6 +21,7 @@ from onceforall.embedded import EmbeddedKafka
 
 COUNT_EVERY_S = 0.04
 _ROWS_AT_ONCE = 20_000
+_READ_AT_ONCE = 1 << 22
 _FILL_DEADLINE_S = 600.0
 _REQUEST_DEADLINE_S = 15.0
 _LEADERS_DEADLINE_S = 30.0
@@ -43,7 +44,8 @@ class Broker:
             folder: of the data; None: that of all measurements.
             config: broker settings besides those of the embedded broker.
         """
-        self._kafka = EmbeddedKafka(data_dir=folder or FOLDER / "kafka", config=_CONFIG | (config or {}))
+        self._folder = folder or FOLDER / "kafka"
+        self._kafka = EmbeddedKafka(data_dir=self._folder, config=_CONFIG | (config or {}))
         self._numbers = itertools.count()
         self.warm: set[int] = set()
         """The payloads for which it has served producers and consumers for a while, and so has compiled what it does for them."""
@@ -106,6 +108,13 @@ class Broker:
         self._kafka.create_topic(name, partitions=load.partitions)
         fill(self.servers, name, load)
         return name
+
+    def read_ahead(self, topic: str) -> None:
+        """Read a topic's files, so that the page cache has them: whoever came first after another topic would read them from the disk, and pay for all."""
+        for segment in sorted(self._folder.rglob(f"{topic}-*/*.log")):
+            with segment.open("rb", buffering=0) as file:
+                while file.read(_READ_AT_ONCE):
+                    pass
 
     def ends(self, topic: str) -> dict[int, int]:
         """Return each partition's last stable offset: up to there a reader at ``read_committed`` reads (markers count as records)."""

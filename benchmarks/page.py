@@ -15,13 +15,14 @@ from typing import Any
 
 from benchmarks import ad_jobs, charts, figures, missed, profile_page, targets
 from benchmarks.contenders import DESCRIPTIONS
-from benchmarks.grouping import Unit, by_round, matching, names_of, plans_of, spread_of
+from benchmarks.grouping import Unit, by_round, current, is_earlier, matching, names_of, plans_of, spread_of
 from benchmarks.markdown import middle, number, table
 from benchmarks.results import PUBLISHED, Results
 from benchmarks.settings import FOLDER, ROOT, Load
 
 TEMPLATE = Path(__file__).with_name("performance.template.md")
 _MARK = re.compile(r"\{\{([a-z-]+)(?: ([^}]*))?\}\}")
+_EARLIER = "earlier code"
 _NOTHING = "*Not measured yet.*"
 _MAY_BE_EMPTY = {"first-place"}
 """A remark on what is shown elsewhere."""
@@ -33,7 +34,7 @@ def write_page(results: Results, *, publish: bool = False) -> Path:
     Raises:
         ValueError: there are no results at all.
     """
-    if not results.data["units"]:
+    if not results.shown():
         raise ValueError(f"{results.file} holds no results. Run `make bench` first.")
     pictures = charts.draw_all(results, results.folder / "pictures")
     page = results.folder / "performance.md"
@@ -83,10 +84,25 @@ def _machine(results: Results) -> Iterator[str]:
     yield f"| software | Python {machine['python']}, {packages} |"
     yield f"| code | digest {results.data['source']}, commits {', '.join(commits)} (`+`: files were changed since) |"
     yield f"| time | {minutes:,.0f} minutes in {len(runs)} run{'s' * (len(runs) > 1)}, the last on {runs[-1]['at'] if runs else '-'} |"
+    yield from _earlier(results)
+
+
+def _earlier(results: Results) -> Iterator[str]:
+    """Say where what is marked is from."""
+    units = [unit for unit in results.shown() if "earlier" in unit]
+    origins = dict.fromkeys((unit["earlier"]["source"], unit["earlier"]["machine"]) for unit in units)
+    for source, machine in origins:
+        days = sorted(unit["at"][:10] for unit in units if unit["earlier"] == {"source": source, "machine": machine})
+        last = "" if days[0] == days[-1] else f" to {days[-1]}"
+        yield f"| {_EARLIER} | digest {source}, {machine}, {days[0]}{last}: shown until it is measured anew, and compared with nothing else |"
+
+
+def _note(units: Iterable[Unit]) -> str:
+    return f" ({_EARLIER})" if is_earlier(units) else ""
 
 
 def _targets(results: Results) -> Iterator[str]:
-    everything = list(results.data["units"].values())
+    everything = results.shown()
     rows: list[Sequence[object]] = []
     for each in targets.TARGETS:
         found = targets.outcome(each, everything)
@@ -95,19 +111,18 @@ def _targets(results: Results) -> Iterator[str]:
             rows.append((each.text, limit, "-", "-", "-", "not measured"))
             continue
         values = found.spread
+        word = ("met" if found.met else "**missed**") + (f" ({_EARLIER})" if found.is_earlier else "")
         interval = f"{number(values.low)} to {number(values.high)}" if values.count > 1 else "-"
-        rows.append(
-            (each.text, limit, f"**{number(values.median)}**", interval, values.count, "met" if found.met else "**missed**")
-        )
+        rows.append((each.text, limit, f"**{number(values.median)}**", interval, values.count, word))
     yield from table(("figure", "target", "median", "95 % interval", "rounds", ""), rows)
 
 
 def _throughput(results: Results) -> Iterator[str]:
     for (payload, compression, tuned), units in plans_of(
-        results.units("throughput"), ("payload", "compression", "tuned")
+        results.shown("throughput"), ("payload", "compression", "tuned")
     ).items():
         load = units[0]["parameters"]
-        yield f"**{payload} bytes, compression {compression}, consumers {'tuned' if tuned else 'with their defaults'}** "
+        yield f"**{payload} bytes, compression {compression}, consumers {'tuned' if tuned else 'with their defaults'}**{_note(units)} "
         yield f"({load['records']:,} records, {load['batch']:,} per Spark batch, {load['partitions']} partitions)"
         yield ""
         yield from table(
@@ -144,7 +159,7 @@ def _throughput_rows(units: Sequence[Unit]) -> Iterator[Sequence[object]]:
 def _first_place(results: Results) -> Iterator[str]:
     """Say what it costs to begin a round, and who did so how often: with five rounds and four contenders one has done so twice."""
     slower, began = [], []
-    pipelines = [unit for unit in results.units("throughput") if "ours" in unit["order"]]
+    pipelines = [unit for unit in results.shown("throughput") if "ours" in unit["order"]]
     for (payload, compression, tuned), units in plans_of(pipelines, ("payload", "compression", "tuned")).items():
         firsts = {unit["round"]: unit["order"][unit["round"] % len(unit["order"])] for unit in units}
         lost = []
@@ -164,7 +179,7 @@ def _first_place(results: Results) -> Iterator[str]:
 
 
 def _latency(results: Results) -> Iterator[str]:
-    plans = plans_of(results.units("latency"), ("trigger_s", "share", "rate"))
+    plans = plans_of(results.shown("latency"), ("trigger_s", "share", "rate"))
     rows = []
     for (trigger_s, share, rate), units in sorted(plans.items()):
         for name in names_of(units):
@@ -182,7 +197,7 @@ def _latency(results: Results) -> Iterator[str]:
                     load,
                     number(found["rate"].median) if found["rate"] else "-",
                     *(middle(found[path]) for path in ("p50_ms", "p99_ms", "max_ms")),
-                    "" if all(kept) and kept else "did not keep up",
+                    (("" if all(kept) and kept else "did not keep up") + _note(units)).strip(),
                 )
             )
     yield from table(("", "trigger", "load", "records/s", "p50, ms", "p99, ms", "max, ms", ""), rows)
@@ -198,20 +213,20 @@ def _latency_parts(results: Results) -> Iterator[str]:
         "decide_and_commit": "of it decision and commit",
         "commits_log": "commit log",
     }
-    units = matching(results.units("latency"), {"trigger_s": 0.0, "share": 0})
+    units = current(matching(results.shown("latency"), {"trigger_s": 0.0, "share": 0}))
     rows = []
     for name in names_of(units):
         found = {part: spread_of(units, name, f"parts.{part}") for part in head}
         if found["batch"] is not None:
             rows.append((DESCRIPTIONS.get(name, name), *(middle(spread) for spread in found.values())))
-    yield from table(("at 2,000/s, default trigger, ms", *head.values()), rows)
+    yield from table(("at 2,000/s, default trigger, ms" + _note(units), *head.values()), rows)
 
 
 def _plain(measurement: str, head: Mapping[str, str]) -> Callable[[Results], Iterator[str]]:
     """Return tables of a measurement, one for each plan: a row for each contender, a column for each figure."""
 
     def lines(results: Results) -> Iterator[str]:
-        found = results.units(measurement)
+        found = results.shown(measurement)
         names = sorted({name for unit in found for name in unit["parameters"]})
         for units in plans_of([{**unit, "parameters": _all(unit, names)} for unit in found], names).values():
             differing = [name for name in names if len({str(unit["parameters"].get(name)) for unit in found}) > 1]
@@ -223,7 +238,7 @@ def _plain(measurement: str, head: Mapping[str, str]) -> Callable[[Results], Ite
                 (DESCRIPTIONS.get(name, f"`{name}`"), *(middle(spread_of(units, name, path)) for path in head))
                 for name in names_of(units)
             ]
-            yield from table(("", *head.values()), rows)
+            yield from table((_note(units).strip(" ()"), *head.values()), rows)
             yield ""
 
     return lines
@@ -243,20 +258,20 @@ def _curve(curve: str) -> Callable[[Results], Iterator[str]]:
     }
 
     def lines(results: Results) -> Iterator[str]:
-        units = matching(results.units("curves"), {"curve": curve})
+        units = current(matching(results.shown("curves"), {"curve": curve}))
         rows = [(f"`{name}`", *(middle(spread_of(units, name, path)) for path in head)) for name in names_of(units)]
-        yield from table(("", *head.values()), rows)
+        yield from table((_note(units).strip(" ()"), *head.values()), rows)
 
     return lines
 
 
 def _long_run(results: Results) -> Iterator[str]:
-    units = [unit for unit in results.units("long_run") if "verdicts" in unit["samples"].get("ours", {})]
+    units = [unit for unit in results.shown("long_run") if "verdicts" in unit["samples"].get("ours", {})]
     if not units:
         return
     unit = units[-1]
     verdicts = unit["samples"]["ours"]["verdicts"]
-    yield f"{unit['parameters']['minutes']:g} minutes at {unit['parameters']['rate']:,.0f} records/s:"
+    yield f"{unit['parameters']['minutes']:g} minutes at {unit['parameters']['rate']:,.0f} records/s{_note([unit])}:"
     yield ""
     rows = [
         (
@@ -283,8 +298,8 @@ def _ad_jobs(results: Results) -> Iterator[str]:
         "latency.p99_ms": "p99, ms",
         "latency.max_ms": "max, ms",
     }
-    for (events, batch, rate), units in plans_of(results.units("ad_jobs"), ("events", "batch", "rate")).items():
-        yield f"**{events:,} events, at most {batch:,} records in a batch; latency at {rate:,} records/s:**"
+    for (events, batch, rate), units in plans_of(results.shown("ad_jobs"), ("events", "batch", "rate")).items():
+        yield f"**{events:,} events, at most {batch:,} records in a batch; latency at {rate:,} records/s:**{_note(units)}"
         yield ""
         rows = []
         for name in names_of(units):
@@ -304,7 +319,7 @@ def _settings(results: Results) -> Iterator[str]:
     given = ", ".join(f"`{name}={value}`" for name, value in plain.producer().items())
     consumer = ", ".join(f"`{name}={value}`" for name, value in plain.consumer().items())
     yield f"Producers: {given}; for latency `linger.ms={plain.for_latency().linger_ms}`. Consumers, tuned: {consumer}."
-    if not results.data["units"]:
+    if not results.shown():
         yield _NOTHING
 
 
@@ -313,7 +328,7 @@ _PARTS: Mapping[str, Callable[[Results], Iterable[str]]] = {
     "machine": _machine,
     "settings": _settings,
     "targets": _targets,
-    "missed": lambda results: missed.lines(list(results.data["units"].values())),
+    "missed": lambda results: missed.lines(results.shown()),
     "throughput": _throughput,
     "first-place": _first_place,
     "profile": lambda results: profile_page.steps(_profiles(results)),

@@ -2,11 +2,14 @@
 
 The file::
 
-    {"source": digest, "harness": digest, "machine": {…}, "runs": [{…}], "units": {id: unit}}
+    {"source": digest, "harness": digest, "machine": {…}, "runs": [{…}], "units": {id: unit}, "earlier": {id: unit}}
 
 A unit is one round of one measurement under one set of parameters: ``{"measurement", "parameters", "round", "at", "commit", "seconds", "order", "samples": {contender:
 {figure: value}}}``. It is added as a whole, so that what is compared was measured together. A contender that failed has
 ``{"error": text}``.
+
+``earlier`` has what was published of other code or another machine. It is shown, and marked, until its plan is measured anew; nothing is measured, or compared, with
+it. Such a unit says where it is from: ``"earlier": {"source": digest, "machine": text}``.
 """
 
 from __future__ import annotations
@@ -120,6 +123,7 @@ class Results:
             "machine": machine(),
             "runs": [],
             "units": {},
+            "earlier": self._published_earlier(),
         }
 
     def begin_run(self, minutes: float) -> None:
@@ -160,6 +164,15 @@ class Results:
         found = [unit for unit in self.data["units"].values() if unit["measurement"] == measurement]
         return sorted(found, key=lambda unit: (unit["at"], unit["round"]))
 
+    def shown(self, measurement: str | None = None) -> list[dict[str, Any]]:
+        """Return what a page shows of a measurement (None: of all): its units, and those of earlier code for each plan that has none.
+
+        In the order in which they were taken.
+        """
+        found = _with_earlier(self.data["units"], self.data.get("earlier", {}))
+        chosen = [unit for unit in found.values() if measurement in {None, unit["measurement"]}]
+        return sorted(chosen, key=lambda unit: (unit["at"], unit["round"]))
+
     def save(self) -> None:
         """Write the file: whole, or not at all."""
         if self.data["runs"]:
@@ -178,12 +191,32 @@ class Results:
         self.file.rename(self.folder / aside)
         return None
 
+    def _published_earlier(self) -> dict[str, Any]:
+        if self._published is None or not self._published.exists():
+            return {}
+        data: dict[str, Any] = json.loads(self._published.read_text(encoding="utf-8"))
+        made = data["machine"]
+        origin = {"source": data["source"], "machine": f"{made['cores']} cores ({made['cpu'] or 'unknown model'})"}
+        units = {key: {**unit, "earlier": origin} for key, unit in data["units"].items()}
+        return _with_earlier(units, data.get("earlier", {}))
+
     def _of_another_clone(self) -> dict[str, Any] | None:
         if self._published is None or not self._published.exists():
             return None
         data: dict[str, Any] = json.loads(self._published.read_text(encoding="utf-8"))
         is_ours = (data["source"], data["harness"], data["machine"]) == (self._source, self._harness, machine())
         return data if is_ours else None
+
+
+def _with_earlier(units: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Return units, and of the earlier ones those of plans that have none."""
+    plans = {_plan(key) for key in units}
+    return {**{key: unit for key, unit in earlier.items() if _plan(key) not in plans}, **units}
+
+
+def _plan(key: str) -> str:
+    """Return a unit's id without its round."""
+    return key.rpartition(" ")[0]
 
 
 def _version(package: str) -> str:

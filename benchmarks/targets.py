@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks import figures
-from benchmarks.grouping import Unit, by_round, matching
+from benchmarks.grouping import Unit, by_round, current, is_earlier, matching
 
 
 @dataclass(frozen=True)
@@ -153,16 +153,20 @@ TARGETS: Sequence[Target] = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was measured for a target: the spread of its values over the rounds, and whether their median reaches the limit. Both None without samples."""
+    """What was measured for a target: the spread of its values over the rounds, and whether their median reaches the limit. Both None without samples.
+
+    ``is_earlier``: by earlier code.
+    """
 
     target: Target
     spread: figures.Spread | None
     met: bool | None
+    is_earlier: bool = False
 
 
 def outcome(target: Target, units: Iterable[Unit]) -> Outcome:
     """Compare what was measured with a target, given all units."""
-    chosen = matching([unit for unit in units if unit["measurement"] == target.measurement], target.where)
+    chosen = current(matching([unit for unit in units if unit["measurement"] == target.measurement], target.where))
     # Plans with different parameters may each have a round of the same number, and only one of them can be compared with itself.
     plans: dict[str, list[Unit]] = {}
     for unit in chosen:
@@ -171,7 +175,8 @@ def outcome(target: Target, units: Iterable[Unit]) -> Outcome:
     if not values:
         return Outcome(target, None, None)
     found = figures.spread(values)
-    return Outcome(target, found, found.median <= target.limit if target.at_most else found.median >= target.limit)
+    met = found.median <= target.limit if target.at_most else found.median >= target.limit
+    return Outcome(target, found, met, is_earlier(chosen))
 
 
 def _values(target: Target, units: Sequence[Unit]) -> list[float]:

@@ -76,6 +76,8 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
             warm_up(broker, turn.load, source, turn.work / "warm-up")
 
         def measure(contender: str, work: Path) -> Sample:
+            if source:
+                broker.read_ahead(source)
             target = broker.make_topic(turn.load.partitions, is_kept=False)
             try:
                 return one(broker, turn.load, contender, source, target, work)

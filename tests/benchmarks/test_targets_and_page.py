@@ -34,6 +34,12 @@ class TestOutcome:
     def test_a_target_is_met_by_its_median(self):
         assert targets.outcome(THROUGHPUT, [unit(0, 90, 100), unit(1, 101, 100), unit(2, 102, 100)]).met is True
 
+    def test_earlier_code_counts_only_where_there_is_nothing_else_and_is_named(self):
+        earlier = [{**unit(0, 50, 100), "earlier": {"source": "a"}}]
+        assert targets.outcome(THROUGHPUT, earlier).is_earlier
+        found = targets.outcome(THROUGHPUT, [*earlier, unit(1, 200, 100)])
+        assert (found.spread.count, found.spread.median, found.is_earlier) == (1, 2.0, False)
+
     def test_without_samples_nothing_is_said(self):
         assert targets.outcome(THROUGHPUT, [unit(0, 1, 1, payload=1000)]) == targets.Outcome(THROUGHPUT, None, None)
 
@@ -109,6 +115,28 @@ class TestResults:
         first.save()
         assert not Results(tmp_path / "fourth", source="a", published=first.file).has("throughput", {"payload": 1}, 0)
 
+    def test_what_is_published_of_earlier_code_is_shown_until_its_plan_is_measured_and_counts_for_nothing(self, tmp_path):
+        first = self.results(tmp_path / "first")
+        for payload, turn in ((1, 0), (1, 1), (2, 0)):
+            first.add("throughput", {"payload": payload}, turn, ["ours"], {"ours": {"records_per_s": turn}}, 1)
+        second = Results(tmp_path / "second", source="b", published=first.file)
+        assert second.units("throughput") == []
+        assert not second.has("throughput", {"payload": 1}, 0)
+        shown = sorted(
+            (unit["parameters"]["payload"], unit["round"], unit["earlier"]["source"]) for unit in second.shown("throughput")
+        )
+        assert shown == [(1, 0, "a"), (1, 1, "a"), (2, 0, "a")]
+        second.add("throughput", {"payload": 1}, 0, ["ours"], {"ours": {"records_per_s": 9}}, 1)
+        assert {(unit["parameters"]["payload"], "earlier" in unit) for unit in second.shown("throughput")} == {
+            (1, False),
+            (2, True),
+        }
+        # And over a third: each plan's newest.
+        third = Results(tmp_path / "third", source="c", published=second.file)
+        found = {(unit["parameters"]["payload"], unit["earlier"]["source"]) for unit in third.shown()}
+        assert found == {(1, "b"), (2, "a")}
+        assert Results(tmp_path / "third", source="c").shown() == []
+
     def test_a_round_with_a_failure_is_still_missing(self, tmp_path):
         results = self.results(tmp_path)
         results.add("files", {}, 0, ["ours"], {"ours": {"rows_per_s": 1}, "spark": {"error": "x"}}, 1)
@@ -151,6 +179,18 @@ class TestPage:
         assert re.search(r"\| throughput, ours / Spark's own sink, 100 B \| ≥ 1 \| \*\*2.00\*\* \|.*\| 3 \| met \|", text)
         assert "| throughput, ours / Flink exactly-once, 100 B | ≥ 0.8 | - | - | - | not measured |" in text
         assert "{{" not in text
+
+    def test_what_is_of_earlier_code_is_marked(self, tmp_path):
+        parameters = Load(payload=100).parameters()
+        first = Results(tmp_path / "first", source="a")
+        first.add("throughput", parameters, 0, ["ours", "spark"], {n: {"records_per_s": 7} for n in ("ours", "spark")}, 60)
+        second = Results(tmp_path / "second", source="b", published=first.file)
+        text = page.text_of(second, {})
+        assert "consumers tuned** (earlier code)" in text
+        assert re.search(r"ours / Spark's own sink, 100 B \| .* \| 1 \| met \(earlier code\) \|", text)
+        assert re.search(r"\| earlier code \| digest a, \d+ cores", text)
+        second.add("throughput", parameters, 0, ["ours", "spark"], {n: {"records_per_s": 7} for n in ("ours", "spark")}, 60)
+        assert "earlier code" not in page.text_of(second, {})
 
     def test_what_it_costs_to_begin_a_round_is_said(self, tmp_path):
         results = Results(tmp_path, source="a")
