@@ -22,7 +22,7 @@ from benchmarks.settings import FOLDER, ROOT, Load
 
 TEMPLATE = Path(__file__).with_name("performance.template.md")
 _MARK = re.compile(r"\{\{([a-z-]+)(?: ([^}]*))?\}\}")
-_EARLIER = "earlier code"
+_EARLIER = "earlier"
 _NOTHING = "*Not measured yet.*"
 _MAY_BE_EMPTY = {"first-place"}
 """A remark on what is shown elsewhere."""

@@ -57,7 +57,7 @@ def a_sweep_takes_newer_generations(patch):
 def a_sink_spares_only_its_own(patch):
     def sweeps(run, spared, *, own):
         names = {sink: frozenset(c["name"] for c in spared.get(sink, ())) for sink in run.config.sinks}
-        return {sink: Sweep(QUERY, sink, run.generation, own, names[sink]) for sink in run.config.sinks}
+        return {sink: Sweep(QUERY, sink, run.name_generation, own, names[sink]) for sink in run.config.sinks}
 
     patch.setattr(due_sweeps, "_sweeps", sweeps)
 
@@ -226,6 +226,13 @@ def a_claim_that_was_only_read_is_built_on(patch):
     patch.setattr(CommitLog, "claim", claim)
 
 
+def names_survive_another_runs_claim(patch):
+    patch.setattr(machine, "_is_next", lambda run, generation: run.generation >= 0)
+
+
+names_survive_another_runs_claim.options = {"roll_after_entries": 3, "kinds": ("kafka",), "partitions": 1, "generations": 3}
+
+
 def recovery_does_not_complete(patch):
     def sealed(run, event):
         decided = event.history.decided
@@ -250,6 +257,7 @@ MUTANTS = [
     a_batch_is_written_without_waiting_for_done,
     a_decided_batch_is_written_again,
     a_fenced_append_counts_as_done,
+    names_survive_another_runs_claim,
     recovery_does_not_complete,
     names_are_counted_anew_in_each_batch,
     a_redo_writes_every_task_again,
