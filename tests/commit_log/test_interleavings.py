@@ -6,7 +6,7 @@ sync, where everybody can read the entry, and a loss of power takes away what wa
 can lack its newest names. The store keeps its four guarantees.
 
 Checked at every operation: no entry follows a SEAL; chains are sealed from the bottom up, and a SEAL says what its past
-decided; neither generations nor chains have gaps; nothing that is needed is deleted. Checked whenever a run learns or does
+decided; neither generations nor chains have gaps; nothing that is needed is deleted, and a whole chain only below a durable floor. Checked whenever a run learns or does
 something: whoever seals learns exactly what was ever appended; an append that returned is there; one that was fenced is not.
 
 What random schedules hardly ever hit: a sealer that freezes just between its last read and its create, while the chain grows, is
@@ -24,13 +24,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from commit_log.building import NOON, folded
 from commit_log.stores import Actor, LostAnswerError, PoweredStore
 from onceforall.commit_log.chains import entry_key, sealed_key
-from onceforall.commit_log.envelope import decode
+from onceforall.commit_log.envelope import decode, decode_fields
 from onceforall.commit_log.log import CommitLog, _NoAnswerError
 from onceforall.errors import FencedError, OutcomeUnknownError
 from onceforall.protocol.entries import Claim, Commit, Done, Seal
 from onceforall.protocol.history import EMPTY, fold, seal_of
 
 MAXIMAL_LIVE_RUNS = 4
+KEEP_EACH = 2
 EXPECTED = (FencedError, OutcomeUnknownError, _NoAnswerError, LostAnswerError)
 OPERATION_FAULTS = st.sampled_from([None, None, "before", "after", "late", "lag", "empty", "visible", "visible"])
 
@@ -42,6 +43,7 @@ class Ledger(PoweredStore):
         super().__init__()
         self.chains: list[list] = []
         self.seals: dict[int, int] = {}
+        self.floors = [0]
         self.violations: list[str] = []
 
     def check(self, condition, message):
@@ -57,12 +59,25 @@ class Ledger(PoweredStore):
     def sync(self, key):
         synced = super().sync(key)
         for each in synced:
+            if each.startswith("floors/"):
+                self.raised(each, int(each.removeprefix("floors/").removesuffix(".json")))
+                continue
             _, folder, name = each.split("/")
-            if name != "sealed.json" and each in self.contents:
+            if int(folder) >= self.floors[-1] and name != "sealed.json" and each in self.contents:
                 generation, index = int(folder), int(name.removesuffix(".json"))
                 entry = decode(self.contents[each], where=each, generation=generation, index=index).entry
                 self.entered(each, generation, index, entry)
         return synced
+
+    def raised(self, key, number):
+        if number < len(self.floors) - 1:
+            return  # a create that arrived late
+        floor = decode_fields(self.contents[key], key)["generation"]
+        decided = self.history(len(self.seals)).decided
+        self.check(number == len(self.floors) - 1, f"{key}: floors have a gap")
+        self.check(floor > self.floors[-1], f"{key}: {floor} is no higher than {self.floors[-1]}")
+        self.check(decided is not None and floor <= decided.generation, f"{key}: the last decision is below {floor}")
+        self.floors.append(floor)
 
     def entered(self, key, generation, index, entry):
         if index == 0:
@@ -83,8 +98,14 @@ class Ledger(PoweredStore):
             self.check(entry == seal_of(self.history(generation + 1)), f"{key}: {entry} is not what was decided")
 
     def delete(self, key):
-        _, folder, name = key.split("/")
-        if key in self.contents:
+        if key.startswith("floors/"):
+            number = int(key.removeprefix("floors/").removesuffix(".json"))
+            self.check(number % KEEP_EACH and number < len(self.floors) - 2, f"{key}: deleted a floor that counts")
+        elif int(key.split("/")[1]) < self.floors[-1]:
+            self.check(key != entry_key(0, 0), f"{key}: deleted the log's first claim")
+        elif key in self.contents:
+            _, folder, name = key.split("/")
+            self.check(name != "sealed.json", f"{key}: deleted a mark")
             generation, index = int(folder), int(name.removesuffix(".json"))
             entry = decode(self.contents[key], where=key, generation=generation, index=index).entry
             self.check(generation in self.seals, f"{key}: deleted in an open chain")
@@ -112,6 +133,7 @@ class Interleavings(RuleBasedStateMachine):
             log = CommitLog(
                 actor,
                 retain_commits=retain,
+                drop_after=1,
                 retry_pauses_ms=(0, 0, 0),
                 sleep=lambda _: None,
                 new_nonce=lambda: f"{next(self.nonces)}",
@@ -132,6 +154,7 @@ class Interleavings(RuleBasedStateMachine):
         return live
 
     def begin(self, log, name):
+        log._floors.keep_each = KEEP_EACH
         claimed = log.claim(Claim("query", name, "/c"))
         generation = claimed.generation
         below = self.ledger.chains[generation - 1][0] if generation else None
@@ -258,9 +281,9 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def every_claim_and_seal_is_there(self):
         for generation in range(len(self.ledger.chains)):
-            assert entry_key(generation, 0) in self.ledger.contents
+            assert 0 < generation < self.ledger.floors[-1] or entry_key(generation, 0) in self.ledger.contents
         for generation, index in self.ledger.seals.items():
-            assert entry_key(generation, index) in self.ledger.contents
+            assert generation < self.ledger.floors[-1] or entry_key(generation, index) in self.ledger.contents
 
     def teardown(self):
         for actor in self.actors:
@@ -271,7 +294,8 @@ class Interleavings(RuleBasedStateMachine):
         assert not self.ledger.violations, self.ledger.violations
         # Healed, the log serves: it tells what was ever decided, before and after it is cleaned.
         for retain in (3, 1):
-            log = CommitLog(self.ledger, retain_commits=retain, sleep=lambda _: None)
+            log = CommitLog(self.ledger, retain_commits=retain, drop_after=1, sleep=lambda _: None)
+            log._floors.keep_each = KEEP_EACH
             generation = log.claim(Claim("query", "last", "/c")).generation
             history = log.seal_below(generation)
             assert history == self.ledger.history(generation)

@@ -537,4 +537,5 @@ def test_a_long_chain_is_sealed_with_few_reads(store):
     counting = CountingStore(store)
     assert start(counting)[2].decided.commit.batch == 499
     assert counting.counts["list"] <= 2
-    assert counting.counts["read"] <= 16
+    # Of them nine for the floor, once before and once behind what it is read for.
+    assert counting.counts["read"] <= 25

@@ -1,6 +1,7 @@
 """Cleaning: delete what sealed chains no longer need, with bounded work and safe at any crash.
 
-What stays: every CLAIM, every SEAL, the newest decision with its DONE, and the newest COMMITs (see ``clean``).
+What stays: every CLAIM, every SEAL, the newest decision with its DONE, and the newest COMMITs (see ``clean``). What then goes as a
+whole, ``floors`` tells.
 
 **How the walk is bounded.** The SEAL of a chain points at the last COMMIT up to there, so a walk from the top goes from one
 chain with decisions to the next one below, however many empty generations lie between them. Chains are deleted from the
@@ -41,17 +42,20 @@ class _Chain:
         return self.keep_from == self.end.index
 
 
-def clean(chains: Chains, generations: tuple[int, int], retain_commits: int, mark: Callable[[int, End], None]) -> int:
+def clean(
+    chains: Chains, generations: tuple[int, int], retain_commits: int, mark: Callable[[int, End], None]
+) -> tuple[int, int | None]:
     """Delete what is superseded in the chains below a generation.
 
     Args:
         chains: the log.
-        generations: the log's first one, and one of which everything below it is sealed.
+        generations: the log's oldest one, and one of which everything below it is sealed.
         retain_commits: so many of the newest COMMITs stay, counted as two entries each (a COMMIT and its DONE).
         mark: creates ``sealed.json`` in a chain, durably.
 
     Returns:
-        The number of entries that were deleted.
+        The number of entries that were deleted, and the oldest generation of which more than CLAIM and SEAL is needed; None when nothing was
+        ever decided.
 
     Raises:
         ProtocolViolationError: the chain below is not sealed.
@@ -59,16 +63,18 @@ def clean(chains: Chains, generations: tuple[int, int], retain_commits: int, mar
     """
     failpoints.hit("log.clean.before")
     deleted = 0
-    for chain in reversed(_plan(chains, generations, retain_commits)):
+    plan, oldest_needed = _plan(chains, generations, retain_commits)
+    for chain in reversed(plan):
         if chain.is_emptied and not chain.end.seal.done:
             deleted += _delete_done_above(chains, chain, mark)
         deleted += _delete(chains, chain.generation, chain.end, _indexes(chains, chain), mark)
-    return deleted
+    return deleted, oldest_needed
 
 
-def _plan(chains: Chains, generations: tuple[int, int], retain_commits: int) -> list[_Chain]:
-    """Return the chains that have something to delete, from the top down."""
+def _plan(chains: Chains, generations: tuple[int, int], retain_commits: int) -> tuple[list[_Chain], int | None]:
+    """Return the chains that have something to delete, from the top down, and the lowest one of which a COMMIT stays."""
     plan: list[_Chain] = []
+    oldest_needed: int | None = None
     first, below = generations
     room, above, newest = 2 * max(1, retain_commits), below, True
     while below > first:
@@ -84,10 +90,12 @@ def _plan(chains: Chains, generations: tuple[int, int], retain_commits: int) -> 
         elif keep_from > index:
             keep_from = end.index
         room = max(0, room - (end.index - keep_from))
+        if keep_from < end.index:
+            oldest_needed = decided
         if keep_from > 1:
             plan.append(_Chain(decided, end, index, keep_from, above))
         below, above, newest = decided, decided, False
-    return plan
+    return plan, oldest_needed
 
 
 def _indexes(chains: Chains, chain: _Chain) -> list[int]:

@@ -107,12 +107,16 @@ class LocalStore:
         )
 
     def delete(self, key: str) -> None:
-        """Delete the key; an absent one is fine. Not synced: after a loss of power it may be back."""
+        """Delete the key, and the folder that has nothing else; an absent one is fine. Not synced: after a loss of power it may be back."""
         path = self._path(key)
         with self._explained("delete", path), contextlib.suppress(FileNotFoundError):
             failpoints.hit("store.delete.before")
             os.unlink(self._relative(path), dir_fd=self._folder())
             failpoints.hit("store.delete.after")
+            # Whoever creates something in it at this moment makes it again.
+            with contextlib.suppress(OSError):
+                os.rmdir(self._relative(path.parent), dir_fd=self._folder())
+                self._durable_folders.discard(path.parent)
 
     def describe(self, key: str) -> str:
         """Return the path."""
@@ -158,7 +162,7 @@ class LocalStore:
         return path
 
     def _write_and_link(self, path: Path, content: bytes) -> bool:
-        """Create the file durably; False when it exists."""
+        """Create the file durably; False when it exists, or its folder had to be made again."""
         # All of them lie in the root, so that those of crashed writers are found without a look into every chain.
         temporary, folder = f".{path.name}.{secrets.token_hex(16)}.tmp", self._folder()
         try:
@@ -172,6 +176,13 @@ class LocalStore:
             try:
                 os.link(temporary, self._relative(path), src_dir_fd=folder, dst_dir_fd=folder)
             except FileExistsError:
+                return False
+            except FileNotFoundError:
+                if self._is_folder(path.parent):
+                    raise
+                # It was deleted with all that was in it since we made it.
+                self._durable_folders.discard(path.parent)
+                self._make_folders(path.parent)
                 return False
             except OSError as error:
                 if error.errno in _NO_HARD_LINKS:

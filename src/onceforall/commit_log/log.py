@@ -16,6 +16,9 @@ says who won: that answer is durable by the store's guarantee. An entry that was
 be between making it visible and syncing it), and a loss of power may take it back. So before this run builds on another's entry (claims
 behind a CLAIM, seals behind a COMMIT or a DONE, believes a SEAL), it creates it once more, loses, and thereby has it made durable.
 
+Chains that nobody needs are deleted as a whole, behind a floor (see ``floors``): what is concluded from chains holds only if the floor
+has not moved meanwhile, and so does what was created in one.
+
 Not guaranteed: anything, if two processes append to one generation, or if the store breaks one of its guarantees.
 """
 
@@ -26,16 +29,18 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from onceforall.commit_log import cleaning
 from onceforall.commit_log.chains import Chains, End, entry_key, leading, sealed_key
 from onceforall.commit_log.envelope import RESTORE, Envelope, encode
+from onceforall.commit_log.floors import Floors
 from onceforall.commit_log.store import AlreadyExists, Store
 from onceforall.errors import (
     CommitLogError,
     CorruptEntryError,
     FencedError,
+    OnceForAllError,
     OutcomeUnknownError,
     ProtocolViolationError,
 )
@@ -44,6 +49,11 @@ from onceforall.protocol.history import EMPTY, Decided, History, fold, seal_of
 from onceforall.testing import failpoints
 
 __all__ = ["Claimed", "CommitLog"]
+
+_AT_MOST = 4
+"""By so many times ``drop_after`` the floor is raised at once: a log of ten thousand generations is not dropped in one go."""
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,7 @@ class CommitLog:
         retain_commits: so many of the newest COMMITs stay for people to look at; at least 1, which recovery needs.
         first_generation: the number of the first chain; above 0 in the log of a checkpoint that was detached before, so that no
             generation of the query has a number, or names in the world, that an earlier one had.
+        drop_after: chains of which only CLAIM and SEAL are left are deleted when there are so many of them.
         retry_pauses_ms: a create without an answer is repeated after each of these pauses.
         sleep: takes seconds; injected, as the next two are, so that a simulation can replay a run.
         new_nonce: returns a string that no other call ever returned, in any process.
@@ -118,6 +129,7 @@ class CommitLog:
         *,
         retain_commits: int = 100,
         first_generation: int = 0,
+        drop_after: int = 16,
         retry_pauses_ms: Sequence[int] = (50, 200, 1000, 3000),
         sleep: Callable[[float], None] = time.sleep,
         new_nonce: Callable[[], str] = _new_nonce,
@@ -127,6 +139,7 @@ class CommitLog:
         self._chains = Chains(store)
         self._retain_commits = max(1, retain_commits)
         self._first = first_generation
+        self._drop_after = drop_after
         self._retry_pauses_ms = tuple(retry_pauses_ms)
         self._sleep = sleep
         self._new_nonce = new_nonce
@@ -134,24 +147,40 @@ class CommitLog:
         self._lengths: dict[int, int] = {}
         self._last_batches: dict[int, int] = {}
         self._unanswered: set[int] = set()
+        self._floors = Floors(store, first_generation, self._ask, now)
+
+    @property
+    def first_generation(self) -> int:
+        """The number of the log's first chain."""
+        return self._first
+
+    def oldest_generation(self) -> int:
+        """Return the oldest generation whose chain was not dropped; the log's first one where none was."""
+        return self._floors.newest().generation
 
     def newest_generation(self) -> int | None:
         """Return the newest claimed generation, or None in an empty log: about 2 log2(n) reads, no listing."""
-        count = leading(lambda distance: self._chains.exists(self._first + distance, 0))
-        return self._first + count - 1 if count else None
+        return self._steadily(self._newest_from)
 
     def newest_claim(self) -> Claim | None:
         """Return entry 0 of the newest chain, or None in an empty log. Another run may claim a newer one at any time."""
-        newest = self.newest_generation()
-        return None if newest is None else self._claim_at(newest)
+
+        def claim(oldest: int) -> Claim | None:
+            newest = self._newest_from(oldest)
+            return None if newest is None else self._claim_at(newest)
+
+        return self._steadily(claim)
 
     def look(self) -> History:
         """Return what the log decided as far as it can be seen, for people and tools: a live run may decide more meanwhile.
 
         Nothing is written, so nothing may be concluded from it; ``seal_below`` is for that.
         """
-        newest, chains = self.newest_generation(), []
-        for generation in range(self._first - 1 if newest is None else newest, self._first - 1, -1):
+        return self._steadily(self._look_from)
+
+    def _look_from(self, oldest: int) -> History:
+        newest, chains = self._newest_from(oldest), []
+        for generation in range(oldest - 1 if newest is None else newest, oldest - 1, -1):
             found = self._chains.since_last_commit(generation)
             entries = [(found.index, found.seal)] if isinstance(found, End) else found
             if isinstance(entries[-1][1], Seal):
@@ -159,6 +188,8 @@ class CommitLog:
                 break
             chains.append((generation, entries))
         else:
+            if oldest > self._first:
+                raise self._lost(oldest)
             history = EMPTY
         for generation, entries in reversed(chains):
             history = fold(history, generation, entries)
@@ -175,16 +206,23 @@ class CommitLog:
         Raises:
             CommitLogError: the store gave no answer.
         """
-        # Starting at the newest makes it durable, before ours stands above it: else a loss of power could leave a gap.
-        newest = self.newest_generation()
-        generation = self._first if newest is None else newest
+        while True:
+            # Starting at the newest makes it durable, before ours stands above it: else a loss of power could leave a gap.
+            newest = self.newest_generation()
+            claimed = self._claim_from(self._first if newest is None else newest, claim)
+            # Below the floor ours may stand where a chain was dropped: above us is somebody already.
+            if claimed.generation >= self._floors.newest().generation:
+                self._lengths[claimed.generation] = 1
+                return claimed
+
+    def _claim_from(self, generation: int, claim: Claim) -> Claimed:
+        """Create the claim at the first generation from this one on that has none."""
         previous: Claim | None = None
         while True:
             failpoints.hit("log.claim.before")
             standing = self._create(generation, 0, claim)
             failpoints.hit("log.claim.after")
             if standing.ours:
-                self._lengths[generation] = 1
                 return Claimed(generation, previous or self._claim_at(generation - 1))
             assert isinstance(standing.envelope.entry, Claim)
             previous = standing.envelope.entry
@@ -204,11 +242,19 @@ class CommitLog:
             CommitLogError: the store gave no answer, or an entry is damaged. Sealing again goes on where this stopped.
             ProtocolViolationError: a SEAL says something else than the entries before it.
         """
+        return self._steadily(lambda oldest: self._seal_below(generation, oldest))
+
+    def _seal_below(self, generation: int, oldest: int) -> History:
         superseded = -1
         while True:
+            if oldest >= generation > self._first:
+                raise FencedError(
+                    f"a newer run of this query has sealed generation {generation} ({self._chains.describe(generation, 0)}), and gone on for so "
+                    "long that its chain was dropped. Do not restart this run."
+                )
             try:
-                return self._seal_from_frontier(generation)
-            except _SupersededError as error:  # noqa: PERF203 - rarely more than one turn
+                return self._seal_from_frontier(generation, oldest)
+            except _SupersededError as error:
                 if self.is_sealed(generation):
                     raise FencedError(
                         f"a newer run of this query has sealed generation {generation} "
@@ -252,12 +298,16 @@ class CommitLog:
             standing = self._repeat(generation, index, nonce, content)
             failpoints.hit("log.append.after")
             overtaken = self._chains.marked_end(generation) if standing.retried else None
+            is_dropped = self._floors.newest().generation > generation
         except _NoAnswerError as error:
             # A SEAL that can be read there proves nothing: if it went with a loss of power, a create of ours could still arrive.
             taken_over = self._shows_seal(generation, index)
             raise OutcomeUnknownError(_unknown(where, error.reason, taken_over=taken_over)) from error
         except Exception as error:
             raise OutcomeUnknownError(_unknown(where, str(error))) from error
+        if is_dropped:
+            # Ours may be older than the SEAL, and decided, completed and dropped; or it stands where that was dropped.
+            raise OutcomeUnknownError(_unknown(where, "its chain was dropped meanwhile", taken_over=True))
         if overtaken is not None and overtaken.index > index:
             # While no answer came, the entry was decided, completed and cleaned away; what stands there now means nothing.
             raise OutcomeUnknownError(_unknown(where, "an answer was lost, and it was asked again too late", taken_over=True))
@@ -289,13 +339,13 @@ class CommitLog:
 
     def is_sealed(self, generation: int) -> bool:
         """Return whether somebody has sealed this chain; False is out of date as soon as it is returned."""
-        return self._chains.end(generation) is not None
+        return self._chains.end(generation) is not None or self._floors.newest().generation > generation
 
     def clean(self, generation: int) -> int:
         """Delete what is superseded in the sealed chains below a generation; what they decided does not change.
 
-        Every CLAIM and SEAL stays, and so do the newest ``retain_commits`` COMMITs (never fewer, sometimes some more) with
-        their DONEs. The number of operations grows with what is retained and what is to be deleted, not with the number of
+        The newest ``retain_commits`` COMMITs (never fewer, sometimes some more) stay with their DONEs. So do CLAIM and SEAL of each
+        chain, until ``drop_after`` chains have nothing else and go as a whole; and the log's first CLAIM. The number of operations grows with what is retained and what is to be deleted, not with the number of
         generations. Temporary files that crashed writers left in the store go too.
 
         Args:
@@ -308,7 +358,15 @@ class CommitLog:
             CommitLogError: the store failed. Nothing that is needed was deleted; the next clean goes on.
             ProtocolViolationError: the chain below is not sealed.
         """
-        deleted = cleaning.clean(self._chains, (self._first, generation), self._retain_commits, self._mark)
+        deleted, oldest_needed = self._steadily(
+            lambda oldest: cleaning.clean(self._chains, (oldest, generation), self._retain_commits, self._mark)
+        )
+        # First what a crash left of the floor before; only between the two newest floors does anybody look.
+        self._floors.drop()
+        oldest = self.oldest_generation()
+        if oldest_needed is not None and oldest_needed >= oldest + self._drop_after:
+            self._floors.raise_to(min(oldest_needed, oldest + _AT_MOST * self._drop_after))
+            self._floors.drop()
         if isinstance(self._store, _LeavesTemporaryFiles):
             self._store.clean_temporary_files()
         return deleted
@@ -316,16 +374,42 @@ class CommitLog:
     def entries(self, generation: int) -> list[tuple[int, Entry]]:
         """Return the (index, entry) pairs of a chain, for people and tools; empty when there is no such chain.
 
-        A chain that was cleaned has gaps. Nothing may be decided from it: entries may be added while it is read.
+        A chain that was cleaned has gaps, one that was dropped is empty. Nothing may be decided from it: entries may be added while it is read.
         """
-        return self._chains.remaining(generation)
+        return [] if generation < self.oldest_generation() else self._chains.remaining(generation)
+
+    def _steadily(self, action: Callable[[int], _T]) -> _T:
+        """Do what reads chains, given the oldest generation that counts, until the floor was the same before and behind it."""
+        floor = self._floors.newest()
+        while True:
+            try:
+                result = action(floor.generation)
+            except OnceForAllError:
+                before, floor = floor, self._floors.newest()
+                if before == floor:
+                    raise
+                continue
+            before, floor = floor, self._floors.newest()
+            if before == floor:
+                return result
+
+    def _newest_from(self, oldest: int) -> int | None:
+        count = leading(lambda distance: self._chains.exists(oldest + distance, 0))
+        if count == 0 and oldest > self._first:
+            raise self._lost(oldest)
+        return oldest + count - 1 if count else None
+
+    def _lost(self, oldest: int) -> CorruptEntryError:
+        return CorruptEntryError(
+            f"{self._chains.describe(oldest, 0)}: this chain is missing or has no SEAL, though older ones were dropped because it has one. {RESTORE}"
+        )
 
     def _claim_at(self, generation: int) -> Claim | None:
         """Return entry 0 of a chain, or None below the first one."""
         envelope = self._chains.read(generation, 0) if generation >= self._first else None
         return envelope.entry if envelope is not None and isinstance(envelope.entry, Claim) else None
 
-    def _seal_from_frontier(self, generation: int) -> History:
+    def _seal_from_frontier(self, generation: int, oldest: int) -> History:
         ends: dict[int, End | None] = {}
 
         def is_open(distance: int) -> bool:
@@ -333,9 +417,11 @@ class CommitLog:
             ends[chain] = self._chains.end(chain)
             return ends[chain] is None
 
-        first = generation - leading(is_open, generation - self._first)
+        first = generation - leading(is_open, generation - oldest)
         history = EMPTY
-        if first > self._first:
+        if first == oldest > self._first:
+            raise self._lost(oldest)
+        if first > oldest:
             end = ends[first - 1]
             assert end is not None
             self._make_durable(first - 1, end)

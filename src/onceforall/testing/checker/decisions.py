@@ -22,9 +22,11 @@ class LogView:
 
     Attributes:
         chains: by generation, the (index, entry) pairs that are there, ascending; gaps where old entries were cleaned away.
+        is_dropped: whether older chains were there, and went as a whole.
     """
 
     chains: Mapping[int, Sequence[tuple[int, Entry]]]
+    is_dropped: bool = False
 
     def entries(self) -> Iterator[tuple[int, int, Entry]]:
         """Return (generation, index, entry) of all, in the order in which they count."""
@@ -35,7 +37,9 @@ class LogView:
     @property
     def is_cleaned(self) -> bool:
         """Whether entries were cleaned away, so that decisions of old batches are not there any more."""
-        return any([index for index, _ in chain] != list(range(len(chain))) for chain in self.chains.values())
+        return self.is_dropped or any(
+            [index for index, _ in chain] != list(range(len(chain))) for chain in self.chains.values()
+        )
 
     @property
     def effective(self) -> Mapping[int, tuple[int, Commit]]:

@@ -67,8 +67,11 @@ class CommitLogObserver:
         newest = None if log is None else log.newest_generation()
         if log is None or newest is None:
             return LogView({})
-        chains = {generation: log.entries(generation) for generation in range(newest + 1)}
-        return LogView({generation: chain for generation, chain in chains.items() if chain})
+        oldest = log.oldest_generation()
+        chains = {generation: log.entries(generation) for generation in range(oldest, newest + 1)}
+        return LogView(
+            {generation: chain for generation, chain in chains.items() if chain}, is_dropped=oldest > log.first_generation
+        )
 
     def spark_committed(self) -> int:
         """Return the last batch in Spark's own commit log, or -1."""

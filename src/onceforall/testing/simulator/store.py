@@ -161,12 +161,15 @@ class SimulatedLog(CommitLog):
         super().__init__(
             world.store,
             retain_commits=1,
+            drop_after=1,
             retry_pauses_ms=RETRY_PAUSES_MS,
             sleep=sleep,
             new_nonce=lambda: next(world.nonces),
             now=lambda: NOON,
         )
         self._chains = RememberingChains(world.store, world.envelopes)
+        # As soon as anything can be dropped, and a floor can go, it does.
+        self._floors.keep_each = 2
         self._world = world
 
     def _encode(self, generation: int, index: int, entry: Entry) -> tuple[str, bytes]:
