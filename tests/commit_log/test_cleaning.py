@@ -109,7 +109,7 @@ def test_the_done_of_a_deleted_commit_goes_too_though_a_later_run_wrote_it(store
     for _ in range(3):
         start(store)
     run_batches(store, [2, 3])
-    log, generation, history = start(store, retain_commits=1)
+    log, generation, history = start(store, retain_commits=1, drop_after=100)
     assert kinds(store, above) == {0: "CLAIM", 1: "DONE", 2: "SEAL"}
     log.clean(generation)
     assert kinds(store, 0) == {0: "CLAIM", 4: "SEAL"}

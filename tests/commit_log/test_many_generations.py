@@ -112,4 +112,4 @@ def test_a_log_of_2000_generations_is_dropped_bit_by_bit():
         assert history.decided.commit.batch == batch + turn - 1
         assert len(store.contents) <= left + 10
         left = len(store.contents)
-    assert left < 5 * (5 + 16) + 40
+    assert left < 5 * (5 + 8) + 40

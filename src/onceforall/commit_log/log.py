@@ -50,7 +50,7 @@ from onceforall.testing import failpoints
 
 __all__ = ["Claimed", "CommitLog"]
 
-_AT_MOST = 4
+_AT_MOST = 8
 """By so many times ``drop_after`` the floor is raised at once: a log of ten thousand generations is not dropped in one go."""
 
 _T = TypeVar("_T")
@@ -129,7 +129,7 @@ class CommitLog:
         *,
         retain_commits: int = 100,
         first_generation: int = 0,
-        drop_after: int = 16,
+        drop_after: int = 8,
         retry_pauses_ms: Sequence[int] = (50, 200, 1000, 3000),
         sleep: Callable[[float], None] = time.sleep,
         new_nonce: Callable[[], str] = _new_nonce,
