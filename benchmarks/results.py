@@ -20,6 +20,7 @@ import os
 import platform
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -198,7 +199,7 @@ class Results:
         made = data["machine"]
         origin = {"source": data["source"], "machine": f"{made['cores']} cores ({made['cpu'] or 'unknown model'})"}
         units = {key: {**unit, "earlier": origin} for key, unit in data["units"].items()}
-        return _with_earlier(units, data.get("earlier", {}))
+        return _of_most_rounds(units, data.get("earlier", {}))
 
     def _of_another_clone(self) -> dict[str, Any] | None:
         if self._published is None or not self._published.exists():
@@ -212,6 +213,13 @@ def _with_earlier(units: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[
     """Return units, and of the earlier ones those of plans that have none."""
     plans = {_plan(key) for key in units}
     return {**{key: unit for key, unit in earlier.items() if _plan(key) not in plans}, **units}
+
+
+def _of_most_rounds(newer: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of each plan the newer units, or the older ones if they have more rounds: a single one says less than a spread."""
+    count_newer, count_older = (Counter(_plan(key) for key in units) for units in (newer, older))
+    chosen = {key: unit for key, unit in newer.items() if count_newer[_plan(key)] >= count_older[_plan(key)]}
+    return {**{key: unit for key, unit in older.items() if count_newer[_plan(key)] < count_older[_plan(key)]}, **chosen}
 
 
 def _plan(key: str) -> str:

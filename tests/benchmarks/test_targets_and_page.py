@@ -131,10 +131,14 @@ class TestResults:
             (1, False),
             (2, True),
         }
-        # And over a third: each plan's newest.
+        # And over a third: of each plan those of most rounds, and of as many the newest.
         third = Results(tmp_path / "third", source="c", published=second.file)
-        found = {(unit["parameters"]["payload"], unit["earlier"]["source"]) for unit in third.shown()}
-        assert found == {(1, "b"), (2, "a")}
+        found = {(unit["parameters"]["payload"], unit["round"], unit["earlier"]["source"]) for unit in third.shown()}
+        assert found == {(1, 0, "a"), (1, 1, "a"), (2, 0, "a")}
+        second.add("throughput", {"payload": 1}, 1, ["ours"], {"ours": {"records_per_s": 9}}, 1)
+        third = Results(tmp_path / "another third", source="c", published=second.file)
+        found = {(unit["parameters"]["payload"], unit["round"], unit["earlier"]["source"]) for unit in third.shown()}
+        assert found == {(1, 0, "b"), (1, 1, "b"), (2, 0, "a")}
         assert Results(tmp_path / "third", source="c").shown() == []
 
     def test_a_round_with_a_failure_is_still_missing(self, tmp_path):

@@ -240,6 +240,23 @@ def test_a_cleaner_that_was_frozen_deletes_nothing_that_counts():
         assert seen(store)[1] == 3 + 24 - 1
 
 
+def test_a_create_that_arrives_below_the_floor_disturbs_nobody(store):
+    live(store, range(3))
+    for _ in range(20):
+        live(store, [])
+    live(store, [3])
+    before = dict(store.contents)
+    log, generation, _ = start(store, **SOON)
+    log.clean(generation)
+    assert 0 < log.oldest_generation() < 21
+    # The request of a decision that was under way for long: SEALs above the floor still point at it.
+    store.create(entry_key(0, 5), before[entry_key(0, 5)])
+    for _ in range(10):
+        log.clean(generation)
+    assert log.oldest_generation() == 21
+    assert seen(store) == (21, 3)
+
+
 @pytest.mark.parametrize("torn", ["killed", "before", "after"])
 def test_a_crash_while_chains_go_leaves_what_the_next_run_clears(torn):
     def last_clean(store):

@@ -80,7 +80,8 @@ def _plan(chains: Chains, generations: tuple[int, int], retain_commits: int) -> 
     while below > first:
         end = _end(chains, below - 1)
         decided, index = end.seal.decided_generation, end.seal.decided_index
-        if decided is None or index is None or chains.commit_at(decided, index) is None:
+        # What stands below the floor arrived late, and means nothing.
+        if decided is None or index is None or decided < first or chains.commit_at(decided, index) is None:
             break
         if decided != below - 1:
             end = _end(chains, decided)
