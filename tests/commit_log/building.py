@@ -55,11 +55,11 @@ def run_batches(store, batches, **options):
     return log, generation
 
 
-def folded(store, below):
+def folded(log, below):
     """The history that a tool reads from what is left of the chains."""
     history = EMPTY
     for generation in range(below):
-        history = fold(history, generation, open_log(store).entries(generation))
+        history = fold(history, generation, log.entries(generation))
     return history
 
 

@@ -72,7 +72,7 @@ def test_many_runs_leave_no_more_than_a_few(store):
     assert floors(store) == list(range(0, 299, 2))
     assert log.oldest_generation() == open_log(store).oldest_generation() == 299
     assert seen(store) == (299, 299)
-    assert folded(store, 300).decided.commit == commit(299, "g299")
+    assert folded(open_log(store), 300).decided.commit == commit(299, "g299")
 
 
 @pytest.mark.parametrize("keep_each", [64], indirect=True)
@@ -164,7 +164,7 @@ def test_an_append_that_was_frozen_is_fenced_or_unknown():
             assert seen(store)[1] == 3 + 12
         else:
             assert isinstance(outcome, FencedError | OutcomeUnknownError), outcome
-            assert "frozen-" not in str(folded(store, 100))
+            assert "frozen-" not in str(folded(open_log(store), 100))
     assert outcomes == {"appended", FencedError, OutcomeUnknownError}
 
 
@@ -195,6 +195,26 @@ def test_who_looks_sees_what_was_there_before_or_behind(action):
     before = action(reference)
     for store, seen_by_it in frozen_at_each_step(action, three_runs, many_runs):
         assert seen_by_it in {before, action(store)} if isinstance(before, int) else seen_by_it in [before, action(store)]
+
+
+@pytest.mark.parametrize("generation", [2, 3])
+def test_who_reads_a_chain_while_it_is_dropped_gets_it_or_nothing(generation):
+    def read(store):
+        return open_log(store, **SOON).entries(generation)
+
+    reference = MemoryStore()
+    three_runs(reference)
+    before = read(reference)
+    assert before
+    seen_by_it = [outcome for _, outcome in frozen_at_each_step(read, three_runs, many_runs)]
+    assert all(outcome in [before, []] for outcome in seen_by_it), seen_by_it
+    assert [] in seen_by_it
+
+
+def test_who_asks_for_a_seal_while_the_chain_is_dropped_hears_that_it_is_sealed():
+    for store, is_sealed in frozen_at_each_step(lambda s: open_log(s, **SOON).is_sealed(2), three_runs, many_runs):
+        assert 2 not in generations(store)
+        assert is_sealed is True
 
 
 def test_who_seals_while_others_drop_learns_what_was_decided():

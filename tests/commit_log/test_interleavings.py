@@ -299,10 +299,10 @@ class Interleavings(RuleBasedStateMachine):
             generation = log.claim(Claim("query", "last", "/c")).generation
             history = log.seal_below(generation)
             assert history == self.ledger.history(generation)
-            assert folded(self.ledger, generation) == history
+            assert folded(log, generation) == history
             log.clean(generation)
             assert not self.ledger.violations, self.ledger.violations
-            assert folded(self.ledger, generation) == history
+            assert folded(log, generation) == history
             assert log.seal_below(generation) == history
 
 

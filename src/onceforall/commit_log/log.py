@@ -339,7 +339,7 @@ class CommitLog:
 
     def is_sealed(self, generation: int) -> bool:
         """Return whether somebody has sealed this chain; False is out of date as soon as it is returned."""
-        return self._chains.end(generation) is not None or self._floors.newest().generation > generation
+        return self._steadily(lambda oldest: generation < oldest or self._chains.end(generation) is not None)
 
     def clean(self, generation: int) -> int:
         """Delete what is superseded in the sealed chains below a generation; what they decided does not change.
@@ -376,7 +376,7 @@ class CommitLog:
 
         A chain that was cleaned has gaps, one that was dropped is empty. Nothing may be decided from it: entries may be added while it is read.
         """
-        return [] if generation < self.oldest_generation() else self._chains.remaining(generation)
+        return self._steadily(lambda oldest: [] if generation < oldest else self._chains.remaining(generation))
 
     def _steadily(self, action: Callable[[int], _T]) -> _T:
         """Do what reads chains, given the oldest generation that counts, until the floor was the same before and behind it."""
