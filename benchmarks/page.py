@@ -101,6 +101,16 @@ def _note(units: Iterable[Unit]) -> str:
     return f" ({_EARLIER})" if is_earlier(units) else ""
 
 
+def _beside_older(units: Sequence[Unit], by: Sequence[str]) -> dict[tuple[Any, ...], tuple[list[Unit], list[Unit]]]:
+    """Return what ``plans_of`` does, and beside it the earlier units whose contenders today's code has not measured there yet."""
+    found: dict[tuple[Any, ...], tuple[list[Unit], list[Unit]]] = {}
+    for key, chosen in plans_of(units, by).items():
+        measured = set(names_of(chosen))
+        given = matching(units, dict(zip(by, key, strict=True)))
+        found[key] = (chosen, [unit for unit in given if measured.isdisjoint(unit["order"])])
+    return found
+
+
 def _targets(results: Results) -> Iterator[str]:
     everything = results.shown()
     rows: list[Sequence[object]] = []
@@ -118,16 +128,15 @@ def _targets(results: Results) -> Iterator[str]:
 
 
 def _throughput(results: Results) -> Iterator[str]:
-    for (payload, compression, tuned), units in plans_of(
-        results.shown("throughput"), ("payload", "compression", "tuned")
-    ).items():
+    by = ("payload", "compression", "tuned")
+    for (payload, compression, tuned), (units, older) in _beside_older(results.shown("throughput"), by).items():
         load = units[0]["parameters"]
         yield f"**{payload} bytes, compression {compression}, consumers {'tuned' if tuned else 'with their defaults'}**{_note(units)} "
         yield f"({load['records']:,} records, {load['batch']:,} per Spark batch, {load['partitions']} partitions)"
         yield ""
         yield from table(
             ("", "records/s", "ours / this", "CPU s per million", "of it broker", "peak MB (job)", "rounds"),
-            _throughput_rows(units),
+            [*_throughput_rows(units), *((f"{name}{_note(older)}", *rest) for name, *rest in _throughput_rows(older))],
         )
         yield ""
 
@@ -179,10 +188,10 @@ def _first_place(results: Results) -> Iterator[str]:
 
 
 def _latency(results: Results) -> Iterator[str]:
-    plans = plans_of(results.shown("latency"), ("trigger_s", "share", "rate"))
+    plans = _beside_older(results.shown("latency"), ("trigger_s", "share", "rate"))
     rows = []
-    for (trigger_s, share, rate), units in sorted(plans.items()):
-        for name in names_of(units):
+    for (trigger_s, share, rate), both in sorted(plans.items()):
+        for units, name in [(each, name) for each in both for name in names_of(each)]:
             found = {path: spread_of(units, name, path) for path in ("p50_ms", "p99_ms", "max_ms", "rate")}
             load = f"{share:.0%} of its maximum" if share else f"{rate:,}/s"
             kept = [
@@ -213,13 +222,14 @@ def _latency_parts(results: Results) -> Iterator[str]:
         "decide_and_commit": "of it decision and commit",
         "commits_log": "commit log",
     }
-    units = current(matching(results.shown("latency"), {"trigger_s": 0.0, "share": 0}))
+    by = ("trigger_s", "share")
     rows = []
-    for name in names_of(units):
-        found = {part: spread_of(units, name, f"parts.{part}") for part in head}
-        if found["batch"] is not None:
-            rows.append((DESCRIPTIONS.get(name, name), *(middle(spread) for spread in found.values())))
-    yield from table(("at 2,000/s, default trigger, ms" + _note(units), *head.values()), rows)
+    for both in _beside_older(matching(results.shown("latency"), {"trigger_s": 0.0, "share": 0}), by).values():
+        for units, name in [(each, name) for each in both for name in names_of(each)]:
+            found = {part: spread_of(units, name, f"parts.{part}") for part in head}
+            if found["batch"] is not None:
+                rows.append((DESCRIPTIONS.get(name, name) + _note(units), *(middle(spread) for spread in found.values())))
+    yield from table(("at 2,000/s, default trigger, ms", *head.values()), rows)
 
 
 def _plain(measurement: str, head: Mapping[str, str]) -> Callable[[Results], Iterator[str]]:

@@ -196,6 +196,24 @@ class TestPage:
         second.add("throughput", parameters, 0, ["ours", "spark"], {n: {"records_per_s": 7} for n in ("ours", "spark")}, 60)
         assert "(earlier)" not in page.text_of(second, {})
 
+    def test_contenders_that_only_earlier_code_measured_stay_beside_those_of_today(self, tmp_path):
+        def add(results, measurement, contenders, parameters):
+            samples = {n: {"records_per_s": 7, "p50_ms": 7, "parts": {"batch": 7}, "kept_up": True} for n in contenders}
+            results.add(measurement, {**Load(payload=100).parameters(), **parameters}, 0, contenders, samples, 60)
+
+        at_2000 = {"trigger_s": 0.0, "rate": 2000, "share": 0}
+        first = Results(tmp_path / "first", source="a")
+        add(first, "throughput", ["kafka-producer"], {"alone": True})
+        add(first, "latency", ["spark-short-batches"], {**at_2000, "short_batches": True})
+        second = Results(tmp_path / "second", source="b", published=first.file)
+        add(second, "throughput", ["ours", "spark"], {})
+        add(second, "latency", ["ours", "spark"], at_2000)
+        text = page.text_of(second, {})
+        assert re.search(r"\| (kafka-producer|Kafka's own producer benchmark) \(earlier\) \| 7\.00 \|  \|", text)
+        assert re.search(r"\| Spark's own Kafka sink, with the same \| default .*\(earlier\) \|", text)
+        assert "| Spark's own Kafka sink, with the same (earlier) | 7.00 |" in text
+        assert re.search(r"\| Spark's own Kafka sink, at-least-once \| 7\.00 \| 1\.00 ", text)
+
     def test_what_it_costs_to_begin_a_round_is_said(self, tmp_path):
         results = Results(tmp_path, source="a")
         figures = [(80, 100), (100, 80), (80, 120), (120, 80), (80, 100)]
