@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from onceforall.commit_log import AlreadyExists, Created, LocalStore
+from onceforall.commit_log.store import TooLate
 
 
 class MemoryStore:
@@ -24,9 +25,11 @@ class MemoryStore:
         prefix = folder + "/"
         return sorted(k[len(prefix) :] for k in list(self.contents) if k.startswith(prefix) and "/" not in k[len(prefix) :])
 
-    def create(self, key, content):
+    def create(self, key, content, in_time=None):
         if key in self.contents:
             return AlreadyExists(self.contents[key])
+        if in_time is not None and not in_time():
+            return TooLate()
         self.contents[key] = content
         self.ever.setdefault(key, content)
         return Created()

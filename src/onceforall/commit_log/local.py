@@ -22,10 +22,10 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from onceforall.commit_log.store import AlreadyExists, Created
+from onceforall.commit_log.store import AlreadyExists, Created, TooLate
 from onceforall.errors import CommitLogError, ProtocolViolationError
 from onceforall.testing import failpoints
 
@@ -82,8 +82,10 @@ class LocalStore:
             except FileNotFoundError:
                 return []
 
-    def create(self, key: str, content: bytes) -> Created | AlreadyExists:
+    def create(self, key: str, content: bytes, in_time: Callable[[], bool] | None = None) -> Created | AlreadyExists | TooLate:
         """Create the key if it is absent, durably; what exists already is durable when it is returned.
+
+        ``in_time`` is asked right before the link, behind the sync of the content, which may hang for long.
 
         Raises:
             CommitLogError: the message says why and what helps. The file may have been created nevertheless.
@@ -98,9 +100,10 @@ class LocalStore:
                     failpoints.hit("store.create.exists")
                     self._sync_folder(path.parent)
                     return AlreadyExists(existing)
-                if self._write_and_link(path, content):
+                answer = self._write_and_link(path, content, in_time)
+                if answer is not None:
                     failpoints.hit("store.create.after")
-                    return Created()
+                    return answer
         raise CommitLogError(
             f"{path} appears and disappears while it is being created. Stop whatever deletes files in the log; "
             f"only onceforall may. Then restart the query."
@@ -161,8 +164,8 @@ class LocalStore:
                 )
         return path
 
-    def _write_and_link(self, path: Path, content: bytes) -> bool:
-        """Create the file durably; False when it exists, or its folder had to be made again."""
+    def _write_and_link(self, path: Path, content: bytes, in_time: Callable[[], bool] | None) -> Created | TooLate | None:
+        """Create the file durably, in time; None when it exists, or its folder had to be made again."""
         # All of them lie in the root, so that those of crashed writers are found without a look into every chain.
         temporary, folder = f".{path.name}.{secrets.token_hex(16)}.tmp", self._folder()
         try:
@@ -173,17 +176,19 @@ class LocalStore:
                 failpoints.hit("store.create.written")
                 _sync(file.fileno())
             failpoints.hit("store.create.synced")
+            if in_time is not None and not in_time():
+                return TooLate()
             try:
                 os.link(temporary, self._relative(path), src_dir_fd=folder, dst_dir_fd=folder)
             except FileExistsError:
-                return False
+                return None
             except FileNotFoundError:
                 if self._is_folder(path.parent):
                     raise
                 # It was deleted with all that was in it since we made it.
                 self._durable_folders.discard(path.parent)
                 self._make_folders(path.parent)
-                return False
+                return None
             except OSError as error:
                 if error.errno in _NO_HARD_LINKS:
                     raise self._no_hard_links(path, error) from error
@@ -191,7 +196,7 @@ class LocalStore:
             failpoints.hit("store.create.linked")
             self._sync_folder(path.parent)
             failpoints.hit("store.create.folder_synced")
-            return True
+            return Created()
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)

@@ -35,8 +35,9 @@ from onceforall.commit_log import cleaning
 from onceforall.commit_log.chains import Chains, End, entry_key, leading, sealed_key
 from onceforall.commit_log.envelope import RESTORE, Envelope, encode
 from onceforall.commit_log.floors import Floors
-from onceforall.commit_log.store import AlreadyExists, Store
+from onceforall.commit_log.store import AlreadyExists, Store, TooLate
 from onceforall.errors import (
+    BatchTooSlowError,
     CommitLogError,
     CorruptEntryError,
     FencedError,
@@ -264,18 +265,20 @@ class CommitLog:
                     raise CorruptEntryError(str(error)) from None
                 superseded = error.chain
 
-    def append(self, generation: int, entry: Commit | Done) -> int:
+    def append(self, generation: int, entry: Commit | Done, in_time: Callable[[], bool] | None = None) -> int:
         """Append to our chain, durably.
 
         Args:
             generation: one that this instance claimed.
             entry: a decision, or its DONE.
+            in_time: asked right before the entry is created, each time that this is tried; None: it is never too late.
 
         Returns:
             The index of the entry.
 
         Raises:
             FencedError: our chain is sealed; the entry was not written, and never will be.
+            BatchTooSlowError: ``in_time`` said no; the entry was not written, and never will be.
             OutcomeUnknownError: the store gave no answer. The entry may be there, now or later: nothing may be aborted.
             ConfigurationError: the entry is not JSON; nothing was written.
             ProtocolViolationError: the generation isn't ours, the batch is lower than the one before (nothing was written), or
@@ -295,10 +298,13 @@ class CommitLog:
         self._unanswered.add(generation)
         try:
             failpoints.hit("log.append.before")
-            standing = self._repeat(generation, index, nonce, content)
+            standing = self._repeat(generation, index, nonce, content, in_time)
             failpoints.hit("log.append.after")
             overtaken = self._chains.marked_end(generation) if standing.retried else None
             is_dropped = self._floors.newest().generation > generation
+        except BatchTooSlowError:
+            self._unanswered.discard(generation)
+            raise
         except _NoAnswerError as error:
             # A SEAL that can be read there proves nothing: if it went with a loss of power, a create of ours could still arrive.
             taken_over = self._shows_seal(generation, index)
@@ -516,14 +522,20 @@ class CommitLog:
     def _create(self, generation: int, index: int, entry: Entry) -> _Standing:
         return self._repeat(generation, index, *self._encode(generation, index, entry))
 
-    def _repeat(self, generation: int, index: int, nonce: str, content: bytes) -> _Standing:
+    def _repeat(
+        self, generation: int, index: int, nonce: str, content: bytes, in_time: Callable[[], bool] | None = None
+    ) -> _Standing:
         """Create an entry until it is known who won, and return what stands there durably."""
-        winner, retried = self._ask(entry_key(generation, index), content)
+        winner, retried = self._ask(entry_key(generation, index), content, in_time)
         envelope = self._chains.decode(generation, index, winner)
         return _Standing(envelope, ours=envelope.nonce == nonce, retried=retried)
 
-    def _ask(self, key: str, content: bytes) -> tuple[bytes, bool]:
-        """Return the content that won, and whether an answer was lost on the way."""
+    def _ask(self, key: str, content: bytes, in_time: Callable[[], bool] | None = None) -> tuple[bytes, bool]:
+        """Return the content that won, and whether an answer was lost on the way.
+
+        Raises:
+            BatchTooSlowError: ``in_time`` said no, and nothing that was asked before can have created it.
+        """
         pauses_ms = [0, *self._retry_pauses_ms]
         failure: Exception | None = None
         for pause_ms in pauses_ms:
@@ -531,10 +543,15 @@ class CommitLog:
                 self._sleep(pause_ms / 1000)
                 failpoints.hit("log.create.again")
             try:
-                answer = self._store.create(key, content)
+                answer = self._store.create(key, content) if in_time is None else self._store.create(key, content, in_time)
             except Exception as error:  # noqa: BLE001 - a store raises what its client library raises
                 failure = error
             else:
+                if isinstance(answer, TooLate):
+                    if failure is None:
+                        raise BatchTooSlowError(f"{self._store.describe(key)} was not created, for it was too late.")
+                    # A create that was sent in time may still arrive; sealing finds out.
+                    break
                 return (answer.content if isinstance(answer, AlreadyExists) else content), failure is not None
         raise _NoAnswerError(
             f"{self._store.describe(key)}: tried {len(pauses_ms)} times to create it, and got no answer; the last error was: {failure}"

@@ -7,12 +7,15 @@ The whole safety of the commit log rests on these guarantees, and on nothing els
 2. ``create`` is durable before it returns: after its return the entry survives the loss of power.
 3. ``read`` after a ``create`` that returned, by any process, sees it.
 4. A call that raises may or may not have happened.
+5. ``create`` asks ``in_time``, where it is given, as late as it can: when everything is ready, and nothing but the one operation is left that makes
+   the key appear. Where it says no, this call has not created the key, and never will.
 
 ``list`` may lag behind: the log never concludes from a listing that an entry is absent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +32,11 @@ class AlreadyExists:
     content: bytes
 
 
+@dataclass(frozen=True)
+class TooLate:
+    """The key did not exist, and this call has not made it: ``in_time`` said no."""
+
+
 class Store(Protocol):
     """Where a commit log lives. Keys are relative, ``/``-separated, of ASCII letters, digits, ``.``, ``_`` and ``-``."""
 
@@ -38,8 +46,8 @@ class Store(Protocol):
     def list(self, folder: str) -> list[str]:
         """Return the names directly in the folder, sorted; an absent folder is empty."""
 
-    def create(self, key: str, content: bytes) -> Created | AlreadyExists:
-        """Create the key if it is absent, durably."""
+    def create(self, key: str, content: bytes, in_time: Callable[[], bool] | None = None) -> Created | AlreadyExists | TooLate:
+        """Create the key if it is absent, durably, and if ``in_time`` agrees; without it only the first two are answers."""
 
     def delete(self, key: str) -> None:
         """Delete the key; an absent one is fine. Need not be durable at once."""

@@ -75,7 +75,7 @@ class ReplayedStore(Store):
         """A listing of a chain, which has no gaps."""
         return [f"{index:08d}.json" for index in range(self._replay.ask("list", int(folder[-8:])))]
 
-    def create(self, key: str, content: bytes) -> Created | AlreadyExists:
+    def create(self, key: str, content: bytes, in_time: object = None) -> Created | AlreadyExists:  # noqa: ARG002
         """A create; the answer says whether what stands there is the driver's own."""
         place = _place(key)
         answer = self._replay.ask("create", *place, self._entries.number(content, *place))

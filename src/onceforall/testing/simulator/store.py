@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from onceforall.commit_log import AlreadyExists, CommitLog, Created
 from onceforall.commit_log.chains import Chains
 from onceforall.commit_log.envelope import Envelope
+from onceforall.commit_log.store import TooLate
 from onceforall.protocol.entries import Entry, entry_from_body
 from onceforall.testing.simulator.strands import Strand, point, running
 
@@ -60,9 +61,12 @@ class SimulatedStore:
         # In the order of their creation here: a lagging listing lacks the newest.
         return sorted(names[: len(names) // 2] if fault == "lag" else names)
 
-    def create(self, key: str, content: bytes) -> Created | AlreadyExists:
+    def create(self, key: str, content: bytes, in_time: Callable[[], bool] | None = None) -> Created | AlreadyExists | TooLate:
         """Create the key if it is absent: two operations, the second of which makes it durable."""
         point()
+        if in_time is not None and key not in self.contents and not in_time():
+            self.world.count("a decision is too late")
+            return TooLate()
         fault = self.world.take("create")
         if fault in {None, "after"}:
             answer = self._create(key, content)
