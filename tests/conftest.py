@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres
+from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres, spark_kafka_jars
 from onceforall.testing import failpoints
 from support.databases import drop_database, make_database
 from support.disks import small_disk
@@ -70,7 +70,8 @@ def armed(monkeypatch):
 def spark():
     """A session for all tests of this process: a second one would be the same, and its end the end of both."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = small_spark().appName("onceforall-tests").getOrCreate()
+    jars = ",".join(str(jar) for jar in spark_kafka_jars())
+    session = small_spark(settings={"spark.jars": jars}).appName("onceforall-tests").getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from onceforall.commit_log import CommitLog
 from onceforall.coordinator import FIRST_WAIT_S, LONGEST_WAIT_S, Coordinator, Prepared, World
 from onceforall.errors import (
     AttemptFailedError,
+    BatchTooSlowError,
     FencedError,
     InDoubtError,
     OutcomeUnknownError,
@@ -105,6 +107,11 @@ def names(committables):
 
 def lost(committables):
     return CommitReport(lost=tuple(LostTransaction(c, "PRODUCER_FENCED") for c in committables))
+
+
+def a_part_lost(committables):
+    first, *others = committables
+    return CommitReport(completed=tuple(others), lost=(LostTransaction(first, "PRODUCER_FENCED"),))
 
 
 def retired(committables):
@@ -322,12 +329,13 @@ def test_a_stop_while_recovery_waits_is_in_doubt():
     assert query.sinks["a"].of("recover") == []
 
 
-def decided_but_not_done():
+def decided_but_not_done(*names):
     """A log whose only batch is decided and may be incomplete."""
+    committables = tuple({"name": name} for name in names or ("t0",))
     store = MemoryStore()
     log = open_log(store)
     generation = log.claim(Claim("query", "older run", "/checkpoint")).generation
-    log.append(generation, Commit(0, ("offsets 0",), {"a": ({"name": "t0"},)}, {"a/0": (Digest(1, 1),)}))
+    log.append(generation, Commit(0, ("offsets 0",), {"a": committables}, {"a/0": (Digest(1, 1),)}))
     return store
 
 
@@ -366,12 +374,77 @@ def test_a_replay_that_fails_has_the_users_error_as_its_cause():
 
 
 def test_a_lost_transaction_of_the_past_stops_every_start():
-    store = decided_but_not_done()
+    store = decided_but_not_done("t0", "t1")
     for generation in (1, 2):
-        query = Query(store, {"a": FakeSink(lost)})
+        query = Query(store, {"a": FakeSink(a_part_lost)})
         with pytest.raises(TransactionLostError, match="t0"):
             query.batch(0)
         assert query.entries(generation) == ["CLAIM"]
+
+
+def test_what_is_lost_as_a_whole_is_written_anew_by_the_next_start():
+    query = Query(decided_but_not_done(), {"a": FakeSink(lost)})
+    query.batch(0, FakeWriter(a=("new",), digests={"a/0": (Digest(7, 7),)}))
+    assert query.sinks["a"].of("commit") == [(0, ["t0"]), (0, ["new"])]
+    assert query.sinks["a"].of("retire") == [(["t0"],)], "nothing may commit the lost one any more"
+    assert query.entries(1) == ["CLAIM", "COMMIT", "DONE"]
+
+
+# --- a decision that comes too late ------------------------------------------------------------------------------------------------
+
+
+class Slow(MemoryStore):
+    """Time passes in front of each create of a COMMIT; ``lost``: the first answer to one is lost, with what was asked done or not."""
+
+    def __init__(self, passing_ms, lost=None):
+        super().__init__()
+        self.now_ms, self.passing_ms, self.lost = 0, passing_ms, lost
+
+    def create(self, key, content, in_time=None):
+        if b'"COMMIT"' not in content:
+            return super().create(key, content)
+        self.now_ms += self.passing_ms
+        lost, self.lost = self.lost, None
+        if lost == "before":
+            raise OSError("no answer")
+        answer = super().create(key, content, in_time)
+        if lost == "after":
+            raise OSError("no answer")
+        return answer
+
+
+def timed(store):
+    query = Query(store, transaction_timeout_ms=100, decision_reserve_ms=30)
+    query.coordinator._world = replace(query.coordinator._world, now_ms=lambda: store.now_ms)
+    return query
+
+
+def test_a_decision_is_not_taken_when_its_time_passed_between_the_last_look_and_the_entry():
+    query = timed(Slow(71))
+    with pytest.raises(BatchTooSlowError, match="held up"):
+        query.batch(0)
+    assert query.entries() == ["CLAIM"]
+    assert query.sinks["a"].of("abort") == [(["t0"],)]
+    assert query.sinks["a"].of("commit") == []
+
+
+def test_a_decision_is_taken_as_long_as_there_is_time():
+    query = timed(Slow(70))
+    query.batch(0)
+    assert query.entries() == ["CLAIM", "COMMIT", "DONE"]
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+def test_what_was_asked_in_time_and_not_answered_is_found_out_when_it_is_too_late_to_ask_again(lost):
+    query = timed(Slow(70, lost))
+    if lost == "before":
+        with pytest.raises(OutcomeUnknownError):
+            query.batch(0)
+        assert query.entries() == ["CLAIM"]
+        assert query.sinks["a"].of("abort") == [], "a create that was sent may still arrive"
+    else:
+        query.batch(0)
+        assert query.entries() == ["CLAIM", "COMMIT", "DONE"]
 
 
 def test_a_failed_look_at_sparks_commit_log_touches_no_sink():
@@ -480,7 +553,7 @@ def test_any_error_of_the_log_at_the_decision_leaves_the_batch_in_doubt():
     query.coordinator.finish_background()
     error = RuntimeError("a bug in a store")
 
-    def broken(generation, entry):
+    def broken(generation, entry, in_time):
         raise error
 
     query.log.append = broken
@@ -566,38 +639,45 @@ def test_what_looks_lost_to_a_replaced_run_in_recovery_is_its_successors_busines
 
 
 class LosesOnce(FakeSink):
-    """What it is asked to commit first is lost; everything else is committed."""
+    """The first transaction that it is asked to commit is lost; everything else is committed."""
 
     def commit(self, permit, committables):
         first = not self.of("commit")
         super().commit(permit, committables)
-        return lost(committables) if first else CommitReport(tuple(committables))
+        return a_part_lost(committables) if first else CommitReport(tuple(committables))
 
 
-def decided_by_a_task():
-    """A store with a batch that is decided and not done, whose one transaction says which task's it is."""
+TWO_TASKS = {"a/0": (Digest(1, 1), Digest(2, 2))}
+
+
+def by_tasks(*names):
+    """A writer whose transactions say which task's they are."""
+    writer = FakeWriter(a=names, digests=TWO_TASKS)
+    for place, committable in enumerate(writer.prepared["a"]):
+        committable["task"] = [0, place]
+    return writer
+
+
+def decided_by_two_tasks():
+    """A store with a batch that is decided and not done, whose two transactions say which task's they are."""
     store = MemoryStore()
-    writer = FakeWriter(a=("t0",))
-    writer.prepared["a"][0]["task"] = [0, 0]
     with pytest.raises(InDoubtError):
-        Query(store, {"a": FakeSink(AWAY)}, stop=lambda: True).batch(0, writer)
+        Query(store, {"a": FakeSink(AWAY)}, stop=lambda: True).batch(0, by_tasks("t0", "t1"))
     return store
 
 
 def rewriting(name="again"):
-    writer = FakeWriter(a=(name,))
-    writer.prepared["a"][0]["task"] = [0, 0]
-    return writer
+    return by_tasks(name)
 
 
 def test_a_lost_transaction_is_fenced_and_written_again_under_a_decision_of_its_own():
-    query, writer = Query(decided_by_a_task(), {"a": LosesOnce()}), rewriting()
+    query, writer = Query(decided_by_two_tasks(), {"a": LosesOnce()}), rewriting()
     query.batch(0, writer)
     sink = query.sinks["a"]
     assert sink.of("retire") == [(["t0"],)]
     assert writer.decision.redo == {(0, 0)}
     assert [what for what, *_ in sink.asked if what in {"commit", "retire"}] == ["commit", "retire", "commit"]
-    assert sink.of("commit")[1][-1] == ["again"]
+    assert sink.of("commit")[1][-1] == ["t1", "again"]
     assert query.entries(1) == ["CLAIM", "COMMIT", "DONE"]
 
 
@@ -608,11 +688,11 @@ def test_nothing_is_written_again_before_the_lost_transactions_are_fenced():
             if len(self.of("retire")) < 3:
                 raise AWAY
 
-    query, writer = Query(decided_by_a_task(), {"a": AwayForTwoFences()}), rewriting()
+    query, writer = Query(decided_by_two_tasks(), {"a": AwayForTwoFences()}), rewriting()
     query.batch(0, writer)
     assert len(query.sinks["a"].of("retire")) == 3
     assert len(query.waits) > 0
-    stopped = Query(decided_by_a_task(), {"a": AwayForTwoFences()}, stop=lambda: True)
+    stopped = Query(decided_by_two_tasks(), {"a": AwayForTwoFences()}, stop=lambda: True)
     writer = rewriting()
     with pytest.raises(InDoubtError, match="still waited for a"):
         stopped.batch(0, writer)
@@ -620,9 +700,12 @@ def test_nothing_is_written_again_before_the_lost_transactions_are_fenced():
 
 
 def test_a_redo_that_fails_aborts_what_it_wrote_and_nothing_that_was_decided():
-    query = Query(decided_by_a_task(), {"a": LosesOnce()})
-    writer = rewriting()
-    writer.error = ValueError("in the function")
+    class FailsAtTheWrite(FakeWriter):
+        def write(self, decision):
+            raise ValueError("in the function")
+
+    query = Query(decided_by_two_tasks(), {"a": LosesOnce()})
+    writer = FailsAtTheWrite(a=("again",), digests=TWO_TASKS)
     with pytest.raises(AttemptFailedError):
         query.batch(0, writer)
     assert query.sinks["a"].of("abort") == [(["again"],)]

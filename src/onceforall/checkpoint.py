@@ -55,6 +55,14 @@ def offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
     return tuple(lines[2:])
 
 
+def known_offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
+    """Return what ``offsets_of`` does; nothing where Spark's offset log doesn't have the batch, or not any more."""
+    try:
+        return offsets_of(checkpoint, batch)
+    except CheckpointMismatchError:
+        return ()
+
+
 def last_committed(checkpoint: Path) -> int:
     """Return the last batch in Spark's commit log, or -1."""
     return _last(checkpoint / "commits")

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from onceforall.errors import FencedError, OnceForAllError
+from onceforall import clock
+from onceforall.errors import BatchTooSlowError, FencedError, OnceForAllError
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.due_sweeps import leftovers
@@ -52,8 +53,11 @@ class Log(Protocol):
     def seal_below(self, generation: int) -> History:
         """Seal every chain below and return what they decided."""
 
-    def append(self, generation: int, entry: Commit | Done) -> int:
-        """Append to our chain; FencedError when it is sealed, OutcomeUnknownError when there was no answer."""
+    def append(self, generation: int, entry: Commit | Done, in_time: Callable[[], bool] | None = None) -> int:
+        """Append to our chain.
+
+        FencedError when it is sealed, BatchTooSlowError when ``in_time`` said no, OutcomeUnknownError when there was no answer.
+        """
 
     def is_sealed(self, generation: int) -> bool:
         """Tell whether our chain is sealed."""
@@ -67,6 +71,7 @@ class Prepared:
     digests: Mapping[str, tuple[Digest, ...]]
     elapsed_ms: int
     attempts_lost: bool
+    began_ms: int = 0
 
 
 class BatchWriter(Protocol):
@@ -101,6 +106,7 @@ class World:
         sweeps_changed: told of the sweeps of older generations, to be repeated in the background, and below which generation every
             chain is sealed (ours), so that what is superseded there can be cleaned.
         batch_done: told of a batch whose DONE is durable: nothing that was kept for it is needed any more.
+        now_ms: the clock of ``Prepared.began_ms``; it goes on while the machine is suspended.
     """
 
     log: Log
@@ -110,6 +116,7 @@ class World:
     wait: Callable[[float], None]
     sweeps_changed: Callable[[Mapping[str, Sweep], int], None] = lambda _sweeps, _sealed_below: None
     batch_done: Callable[[int], None] = lambda _: None
+    now_ms: Callable[[], int] = lambda: int(clock.now_s() * 1000)
 
 
 class Coordinator:
@@ -124,7 +131,14 @@ class Coordinator:
         self._background: Future[None] | None = None
         self._threads = ThreadPoolExecutor(max_workers=max(4, len(world.sinks) + 1), thread_name_prefix="onceforall")
 
-    def request(self, batch: int, offsets: tuple[str, ...], stateful: bool, writer: BatchWriter) -> None:  # noqa: FBT001
+    def request(
+        self,
+        batch: int,
+        offsets: tuple[str, ...],
+        stateful: bool,  # noqa: FBT001
+        writer: BatchWriter,
+        start: tuple[str, ...] = (),
+    ) -> None:
         """Feed in that Spark asks for a batch; ``pending`` then holds what is to be done.
 
         Args:
@@ -132,18 +146,26 @@ class Coordinator:
             offsets: the batch's lines in Spark's offset log.
             stateful: whether the query keeps state, so that a decided batch must run again to rebuild it.
             writer: what runs the batch's jobs.
+            start: the lines for the batch before, where they are known.
         """
         self.finish_background()
         self._writer = writer
-        self._feed(saw.BatchRequested(batch, offsets, stateful))
+        self._feed(saw.BatchRequested(batch, offsets, stateful, start))
 
-    def run_batch(self, batch: int, offsets: tuple[str, ...], stateful: bool, writer: BatchWriter) -> None:  # noqa: FBT001
+    def run_batch(
+        self,
+        batch: int,
+        offsets: tuple[str, ...],
+        stateful: bool,  # noqa: FBT001
+        writer: BatchWriter,
+        start: tuple[str, ...] = (),
+    ) -> None:
         """Take one call of ``foreachBatch`` to its end.
 
         Raises:
             OnceForAllError: why the run stopped; its docstring says what was aborted and what was not.
         """
-        self.request(batch, offsets, stateful, writer)
+        self.request(batch, offsets, stateful, writer, start)
         while self.pending:
             returned = isinstance(self.pending[0], do.ReturnBatch)
             self.step()
@@ -254,7 +276,9 @@ class Coordinator:
         except Exception as error:  # noqa: BLE001  whatever a user's function or a job raises aborts the attempt
             self._cause = error
             return saw.WritesFailed(_reason(error), self._writer.prepared_so_far())
-        return saw.WritesPrepared(prepared.committables, prepared.digests, prepared.elapsed_ms, prepared.attempts_lost)
+        return saw.WritesPrepared(
+            prepared.committables, prepared.digests, prepared.elapsed_ms, prepared.attempts_lost, prepared.began_ms
+        )
 
     def _digest(self, decision: do.TakeDigests) -> saw.Event:
         assert self._writer is not None
@@ -262,13 +286,17 @@ class Coordinator:
             return saw.DigestsTaken(self._writer.digest(decision))
         except Exception as error:  # noqa: BLE001
             self._cause = error
-            return saw.WritesFailed(_reason(error))
+            return saw.WritesFailed(_reason(error), stopping=self._world.stop_requested())
 
     def _append_commit(self, decision: do.AppendCommit) -> saw.Event:
+        until, now_ms = decision.not_after_ms, self._world.now_ms
+        in_time = None if until is None else lambda: now_ms() <= until
         try:
-            index = self._world.log.append(decision.generation, decision.commit)
+            index = self._world.log.append(decision.generation, decision.commit, in_time)
         except FencedError:
             return saw.AppendFenced()
+        except BatchTooSlowError:
+            return saw.AppendTooLate()
         except Exception as error:  # noqa: BLE001  anything but a clear answer leaves the batch in doubt
             self._cause = error
             return saw.AppendUnknown(_reason(error))

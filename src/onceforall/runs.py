@@ -27,6 +27,7 @@ from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQ
 from onceforall.projections import Projections
 from onceforall.protocol.eligibility import why_not
 from onceforall.protocol.machine import RunConfig
+from onceforall.protocol.redo import CHOICES
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.testing import failpoints
@@ -60,6 +61,8 @@ class Settings:
         redo: how a lost transaction's rows come back: ``replay`` (the batch runs again) or ``durable`` (they are kept).
         in_doubt: what to hold a transaction for that the start finds and of which no proof can be had: ``committed``, ``aborted``, or
             None: stop.
+        lost_rows: ``giveUp:<batch>`` or ``writeAll:<batch>``: what to do where a part of this batch's transactions is lost and a replay can't
+            write the same rows again; None: stop.
     """
 
     on_divergence: str = "warn"
@@ -70,6 +73,7 @@ class Settings:
     commit_log: str | None = None
     redo: str = "replay"
     in_doubt: str | None = None
+    lost_rows: str | None = None
 
     def __post_init__(self) -> None:
         if self.on_divergence not in {"warn", "fail"}:
@@ -82,6 +86,23 @@ class Settings:
             raise OptionError(f"min_batches_to_retain must be at least 1, not {self.min_batches_to_retain}.")
         if self.decision_reserve_ms is not None and self.decision_reserve_ms < 0:
             raise OptionError(f"decision_reserve_ms must not be negative, but is {self.decision_reserve_ms}.")
+
+        self.chosen_for_lost_rows()
+
+    def chosen_for_lost_rows(self) -> tuple[str, int] | None:
+        """Return what is to be done with lost rows, and of which batch.
+
+        Raises:
+            OptionError: it is neither of the choices, or names no batch.
+        """
+        if self.lost_rows is None:
+            return None
+        choice, _, batch = self.lost_rows.partition(":")
+        if choice not in CHOICES or not batch.isdecimal():
+            raise OptionError(
+                f"lost_rows must be 'giveUp:<batch>' or 'writeAll:<batch>' with the number of the batch that has lost rows, not {self.lost_rows!r}."
+            )
+        return choice, int(batch)
 
     def reserve_ms(self, timeout_ms: int | None) -> int:
         """Return the reserve in force, given the shortest transaction timeout of the sinks.
@@ -247,6 +268,7 @@ class _QueryRun:
             adopt_checkpoint=settings.adopt_checkpoint,
             in_doubt=settings.in_doubt,
             durable=settings.redo == "durable",
+            lost_rows=settings.chosen_for_lost_rows(),
             owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}",
         )
         if spark_checkpoint.last_planned(checkpoint) > 0 or spark_checkpoint.detached_logs(checkpoint):
@@ -292,7 +314,12 @@ class _QueryRun:
         writer = self._writer = SparkBatchWriter(
             batch, batch_id, function, self._sinks, self._query_id, consume_all, self._projections, keep_in
         )
-        self._coordinator.run_batch(batch_id, spark_checkpoint.offsets_of(self._checkpoint, batch_id), stateful, writer)
+        offsets = spark_checkpoint.offsets_of(self._checkpoint, batch_id)
+        start = spark_checkpoint.known_offsets_of(self._checkpoint, batch_id - 1)
+        try:
+            self._coordinator.run_batch(batch_id, offsets, stateful, writer, start)
+        finally:
+            writer.close()
 
     def _forget_rows(self, batch: int) -> None:
         assert self._rows_folder is not None

@@ -30,6 +30,7 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "onceforall.commitLog": ("commit_log", str),
     "onceforall.redo": ("redo", str),
     "onceforall.inDoubt": ("in_doubt", str),
+    "onceforall.lostRows": ("lost_rows", str),
 }
 
 
@@ -60,6 +61,7 @@ def exactly_once(
     commit_log: str | os.PathLike[str] | None = None,
     redo: str = "replay",
     in_doubt: str | None = None,
+    lost_rows: str | None = None,
 ) -> Callable[[BatchFunction], ExactlyOnceFunction]:
     """Make a function ``(batch, batch_id, transaction)`` fit for ``writeStream.foreachBatch``, with one decision for all its writes.
 
@@ -76,6 +78,9 @@ def exactly_once(
             give the very same rows; ``durable`` keeps the prepared rows beside the commit log until the batch is complete.
         in_doubt: for one start only: what to hold a decided transaction for of which no proof can be had, ``committed`` or
             ``aborted``.
+        lost_rows: for one batch only: what to do where a part of its transactions is lost and a replay can't write the same rows again:
+            ``giveUp:<batch>`` (these rows stay missing) or ``writeAll:<batch>`` (each sink that has lost some gets the whole batch
+            again, so what is visible there is duplicated). The choice stays on record in the commit log.
 
     Returns:
         A decorator. The decorated function takes (batch, batch_id).
@@ -97,6 +102,7 @@ def exactly_once(
         None if commit_log is None else os.fspath(commit_log),
         redo,
         in_doubt,
+        lost_rows,
     )
     if not sinks:
         raise OptionError("exactly_once needs at least one sink: sinks={'name': sink}.")

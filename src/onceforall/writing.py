@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onceforall import clock as clocks
 from onceforall import kept, spark_errors
 from onceforall.coordinator import Prepared
 from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("onceforall")
+
+COUNTS_ARE_THERE_WITHIN_S = 1.0
+"""Where Spark's counts of a batch's stages are not whole by then, task attempts count as lost: that costs a few sweeps."""
 
 TASKS_END_WITHIN_S = 10.0
 """Spark kills the Python worker of a cancelled task after ``spark.python.task.killTimeout``, 2 seconds by default."""
@@ -106,7 +110,7 @@ class SparkBatchWriter:
         consume_all: whether every partition must be consumed, so that the state stores commit.
         projections: the sinks' columns, kept over batches.
         keep_in: the folder in which rows are kept until the batch is complete; None: they are not.
-        clock: seconds, monotonic.
+        clock: seconds, which go on while the machine is suspended.
     """
 
     frame: DataFrame
@@ -117,18 +121,21 @@ class SparkBatchWriter:
     consume_all: bool
     projections: Projections
     keep_in: str | None = None
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = clocks.now_s
     _results: list[dict[str, Any]] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     _empty: dict[int, Committable] = field(default_factory=dict)
     _undecided_by: int | None = None
     """The generation, while it writes a batch of which nothing is decided."""
     _aborted: bool = False
+    _computed_once: bool = False
+    """Whether the batch was persisted, for a write that follows a look."""
 
     def write(self, decision: RunWrites) -> Prepared:
         """Write and pre-commit; see ``coordinator.BatchWriter``."""
         started = self.clock()
         self._undecided_by = decision.generation if decision.redo is None else None
+        self._forget_results()
         with _plain_errors(self.batch):
             self._call_and_write(decision)
         return self._confirmed(started, self._digests())
@@ -142,12 +149,15 @@ class SparkBatchWriter:
 
     def digest(self, decision: TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
         """Run the batch again without writing; see ``coordinator.BatchWriter``."""
-        # Kept rows may have been written before; they are not this replay's.
-        self._results.clear()
-        self._empty.clear()
+        self._forget_results()
         with _plain_errors(self.batch):
             self._call_and_write(decision)
         return self._digests()
+
+    def _forget_results(self) -> None:
+        """Forget what an earlier pass came to: kept rows may have been written before, or the batch was only looked at."""
+        self._results.clear()
+        self._empty.clear()
 
     @cached_property
     def _secrets(self) -> Handover:
@@ -157,8 +167,9 @@ class SparkBatchWriter:
         failpoints.hit("write.confirm.before")
         committables = self._all_confirmed(self.prepared_so_far())
         failpoints.hit("write.confirm.after")
+        lost = self._attempts_lost()
         elapsed_ms = int((self.clock() - started) * 1000)
-        return Prepared(committables, digests, elapsed_ms, self._attempts_lost())
+        return Prepared(committables, digests, elapsed_ms, lost, int(started * 1000))
 
     def _all_confirmed(self, prepared: Mapping[str, tuple[Committable, ...]]) -> dict[str, tuple[Committable, ...]]:
         """Let all sinks confirm at once; the first error, if any, is raised when every sink has an answer, so that all can be aborted."""
@@ -205,8 +216,12 @@ class SparkBatchWriter:
         return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
     def _call_and_write(self, decision: RunWrites | TakeDigests) -> None:
-        if self.consume_all:
+        if self.consume_all and not self._computed_once:
             self.frame = _without_ordering(self.frame)
+            if isinstance(decision, TakeDigests) and decision.writes_next:
+                # The state must come from the very rows that are written.
+                self.frame.persist()
+                self._computed_once = True
         transaction = BatchTransaction(self.sinks, self.projections)
         failpoints.hit("write.function.before")
         self.function(self.frame, self.batch, transaction)
@@ -231,7 +246,14 @@ class SparkBatchWriter:
                 self._write_empty(task)
         finally:
             for frame in persisted:
-                frame.unpersist()
+                if not (self._computed_once and frame is self.frame):
+                    frame.unpersist()
+
+    def close(self) -> None:
+        """Release what is kept between two passes over the batch."""
+        if self._computed_once:
+            self._computed_once = False
+            self.frame.unpersist()
 
     def _groups(self, transaction: BatchTransaction) -> list[_Group]:
         """Return the writes by what one job can write in one pass: the same rows, in the same tasks. The batch's own rows come first."""
@@ -365,8 +387,24 @@ class SparkBatchWriter:
             return True
         if any(result["attempt"] > 0 for result in self._results):
             return True
-        stages = [context.statusTracker().getStageInfo(stage) for stage in {result["stage"] for result in self._results}]
-        return any(stage is None or stage.numFailedTasks > 0 or stage.currentAttemptId > 0 for stage in stages)
+        until = self.clock() + COUNTS_ARE_THERE_WITHIN_S
+        return any(self._stage_lost_any(context, stage, until) for stage in {result["stage"] for result in self._results})
+
+    def _stage_lost_any(self, context: SparkContext, stage: int, until: float) -> bool:
+        """Tell whether a stage had more attempts than tasks, as soon as Spark's counts of it are whole.
+
+        Spark counts behind its listener bus, in the order of events: when the last task is counted, so is every attempt that failed before. (A task
+        can't tell it: PySpark's ``TaskContext`` lacks ``stageAttemptNumber``.)
+        """
+        while True:
+            info = context.statusTracker().getStageInfo(stage)
+            if info is not None and (info.numFailedTasks > 0 or info.currentAttemptId > 0):
+                return True
+            if info is not None and info.numCompletedTasks >= info.numTasks:
+                return False
+            if self.clock() >= until:
+                return True
+            time.sleep(0.002)
 
 
 @contextmanager

@@ -243,7 +243,8 @@ def test_a_query_that_gives_other_rows_is_not_redone_and_the_message_says_which(
     error = job.error_of(random_part)
     assert "NondeterministicReplayError" in error
     assert "The rows themselves differ" in error
-    assert "task 0 has 3 rows as then, of other content" in error
+    assert "of the lost ones task 0 (3 rows) has no match" in error
+    assert "onceforall.lostRows=giveUp:0" in error
     assert lost[0] not in [c["name"] for c in job.prepared()[1:]]
     assert len(job.entries("COMMIT")) == 1
     # What was not lost is committed; what the replay wrote is aborted; and so it stays.
@@ -254,14 +255,65 @@ def test_a_query_that_gives_other_rows_is_not_redone_and_the_message_says_which(
     assert len(job.seen()) == 2 * 3
 
 
-def test_rows_that_only_lie_in_other_tasks_are_told_apart(job):
-    job.fail("append_commit.after=raise", lambda frame: frame.repartition(3, "key"))
+def test_rows_that_are_only_divided_in_another_way_are_told_apart(job):
+    job.fail("append_commit.after=raise", lambda frame: frame.repartition(3))
     job.lose()
-    error = job.error_of(lambda frame: frame.repartition(4, "key"))
-    assert "The rows are the same, but they lie in other tasks" in error
-    assert "3 tasks then, 4 now" in error
-    job.start(lambda frame: frame.repartition(3, "key"))
+    error = job.error_of(lambda frame: frame.repartition(2))
+    assert "The rows are the same, but they are divided among tasks in another way" in error
+    assert "3 tasks with 9 rows then, 2 with 9 now" in error
+    assert len(job.entries("COMMIT")) == 1
+    job.start(lambda frame: frame.repartition(3))
     job.assert_complete()
+
+
+def test_lost_rows_that_the_replay_splits_are_found(job):
+    job.fail("append_commit.after=raise")
+    job.lose()
+    # So many that no two rows meet in one.
+    job.start(lambda frame: frame.repartition(60, "value"))
+    job.assert_complete()
+    second = job.entries("COMMIT")[1]["body"]["digests"]["out/0"]
+    assert sum(rows for rows, _ in second) == len(ROWS), "the new decision has each row once"
+
+
+def test_a_query_that_gives_other_rows_heals_by_itself_when_all_of_a_batch_is_lost(job):
+    job.fail("append_commit.after=raise", random_part)
+    before = job.written()
+    job.lose(FILES)
+    job.start(random_part)
+    released(job.broker.bootstrap_servers, job.topic)
+    after = job.seen()
+    assert sorted(value.partition("/")[0] for value in after) == ROWS
+    assert not set(after) & set(before), "they are the replay's rows, each once"
+    assert len(job.entries("DONE")) == 1
+
+
+def test_lost_rows_are_given_up_by_a_persons_word_and_stay_on_record(job):
+    job.fail("append_commit.after=raise", random_part)
+    before = job.written()
+    (lost,) = job.lose()
+    job.source.add({"key": "k", "value": "later"})
+    job.start(random_part, lostRows="giveUp:0")
+    released(job.broker.bootstrap_servers, job.topic)
+    seen = job.seen()
+    assert len(seen) == 2 * 3 + 1
+    assert len(set(before) & set(seen)) == 2 * 3
+    (loss,) = job.entries("COMMIT")[-1]["body"]["losses"]
+    assert (loss["batch"], loss["choice"], loss["lost_rows"], loss["visible_rows"]) == (0, "giveUp", 3, 6)
+    assert [each["name"] for each in loss["lost"]] == [lost]
+    assert len(job.entries("DONE")) == 2
+
+
+def test_a_batch_is_written_beside_what_is_visible_of_it_by_a_persons_word(job):
+    job.fail("append_commit.after=raise", random_part)
+    before = job.written()
+    job.lose()
+    job.start(random_part, lostRows="writeAll:0")
+    released(job.broker.bootstrap_servers, job.topic)
+    seen = job.seen()
+    assert len(set(before) & set(seen)) == 2 * 3
+    assert sorted(value.partition("/")[0] for value in set(seen) - set(before)) == ROWS
+    assert job.entries("COMMIT")[-1]["body"]["losses"][0]["choice"] == "writeAll"
 
 
 @pytest.mark.parametrize("lost", [1, FILES])

@@ -33,6 +33,11 @@ def commit(batch, **committables):
     return Commit(batch, offsets(batch), committables or {"a": (handle("a0"),)}, digests(batch))
 
 
+def tasks_of(*sums, key="a/0"):
+    """The digests of a write whose tasks have these sums of hashes, and as many rows each."""
+    return {key: tuple(Digest(10, each) for each in sums)}
+
+
 def history(batch, done=True, generation=0, index=1, **committables):
     return History(Decided(commit(batch, **committables), generation, index, done))
 
@@ -84,9 +89,11 @@ class Walk:
     def recovering(self, past=EMPTY, asked=None, spark_committed=-1):
         return self.sealing(asked).feed(saw.PastSealed(past, spark_committed))
 
-    def redoing(self, *lost, stayed=(), asked=None):
-        """Recovery has lost these; NEW to FENCING_LOST."""
+    def redoing(self, *lost, stayed=(), asked=None, decided=None):
+        """Recovery has lost these; NEW to FENCING_LOST. ``decided``: the digests that the decision has."""
         past = history(0, done=False, a=(*stayed, *lost))
+        if decided is not None:
+            past = History(replace(past.decided, commit=replace(past.decided.commit, digests=decided)))
         return self.recovering(past, asked).feed(saw.SinksRecovered({"a": answers(*stayed, lost=lost)}))
 
     def writing(self, past=EMPTY, asked=None):

@@ -12,7 +12,7 @@ from onceforall.protocol.machine import (
     Phase,
     Run,
 )
-from protocol.building import CONFIG, Walk, answers, committed, digests, handle, history, prepared, request, task
+from protocol.building import CONFIG, Walk, answers, committed, digests, handle, history, prepared, request, task, tasks_of
 
 PAIRS = [(phase, event) for phase, row in TRANSITIONS.items() for event in row]
 EVENTS = saw.Event.__args__
@@ -22,6 +22,9 @@ P = Phase
 W = Walk
 EMPTY_INSPECTION = saw.LogInspected(None, own_sealed=False)
 LOST = task("a0")
+STAYED = task("a1", partition=1)
+DECIDED = tasks_of(1, 2)
+OTHER = tasks_of(2, 3)
 KEPT = task("a0", rows={"file": "0.0/0-0-0.arrow"})
 RECOVERED = saw.SinksRecovered({"a": answers(handle("a0"))})
 SCENARIOS = [
@@ -44,6 +47,13 @@ SCENARIOS = [
         P.FENCING_LOST,
     ),
     (lambda: W().redoing(LOST), saw.LostFenced(), P.WRITING),
+    (lambda: W().redoing(LOST, stayed=(STAYED,), decided=DECIDED), saw.LostFenced(), P.LOOKING),
+    (lambda: giving_up_unknown(), saw.LostFenced(), P.DECIDING),
+    (lambda: looking(), saw.DigestsTaken(DECIDED), P.WRITING),
+    (lambda: looking(), saw.DigestsTaken(OTHER), P.STOPPED),
+    (lambda: looking(lost_rows=("giveUp", 0)), saw.DigestsTaken(OTHER), P.DECIDING),
+    (lambda: looking(), saw.WritesFailed("reason"), P.STOPPED),
+    (lambda: looking(lost_rows=("giveUp", 0)), saw.WritesFailed("reason"), P.DECIDING),
     (lambda: W(durable=True).redoing(KEPT), saw.LostFenced(), P.WRITING_KEPT),
     (lambda: W().redoing(LOST), saw.StopRequested(("a",)), P.STOPPED),
     (lambda: writing_kept(), prepared(a=(task("new"),)), P.DECIDING),
@@ -70,6 +80,7 @@ SCENARIOS = [
     (lambda: W().writing().feed(saw.WritesFailed("reason")), saw.AttemptAborted(), P.STOPPED),
     (lambda: W().deciding(), saw.DecisionAppended(1), P.COMMITTING),
     (lambda: W().deciding(), saw.AppendFenced(), P.ABORTING),
+    (lambda: W().deciding(), saw.AppendTooLate(), P.ABORTING),
     (lambda: W().deciding(), saw.AppendUnknown("no answer"), P.STOPPED),
     (lambda: W().committing(), committed(handle("a0")), P.CLOSING),
     (lambda: W().committing(), committed(lost=[handle("a0")]), P.STOPPED),
@@ -79,6 +90,17 @@ SCENARIOS = [
     (lambda: W().closing(), saw.AppendUnknown("no answer"), P.STOPPED),
     (lambda: W().closing().feed(saw.AppendFenced()), request(), P.STOPPED),
 ]
+
+
+def looking(**changes):
+    return Walk(**changes).redoing(LOST, stayed=(STAYED,), decided=DECIDED).feed(saw.LostFenced())
+
+
+def giving_up_unknown():
+    """An earlier release did not record whose rows these are, and a person gives them up."""
+    past = history(0, done=False, a=(STAYED, handle("a0")))
+    found = saw.SinksRecovered({"a": answers(STAYED, lost=[handle("a0")])})
+    return Walk(lost_rows=("giveUp", 0)).recovering(past).feed(found)
 
 
 def writing_kept():

@@ -107,7 +107,8 @@ def test_a_decided_batch_is_skipped_on_its_replay():
 
 
 def test_a_transaction_that_is_lost_and_does_not_say_whose_rows_it_held_stops_the_run():
-    walk = Walk().recovering(history(0, done=False), request(0)).feed(saw.SinksRecovered({"a": answers(lost=[handle("a0")])}))
+    past = history(0, done=False, a=(handle("a0"), handle("a1")))
+    walk = Walk().recovering(past, request(0)).feed(saw.SinksRecovered({"a": answers(handle("a1"), lost=[handle("a0")])}))
     assert walk.stopped_with(TransactionLostError)
     assert "a0" in walk.only(do.StopRun).message
     assert "PRODUCER_FENCED" in walk.only(do.StopRun).message
@@ -395,8 +396,10 @@ def test_the_replay_of_a_batch_and_its_lost_transactions_bear_the_names_of_the_r
     walk = rolling().feed(saw.PastSealed(history(1), -1), saw.SinksRecovered({}))
     assert walk.only(do.TakeDigests).generation == 1
     for lost, durable in ((task("a0"), False), (KEPT, True)):
-        walk = rolling(durable=durable).feed(saw.PastSealed(history(1, done=False, a=(lost,)), -1))
-        walk.feed(saw.SinksRecovered({"a": answers(lost=[lost])}), saw.LostFenced())
+        stays = task("a9", partition=9) if durable else None
+        both = (lost, stays) if stays else (lost,)
+        walk = rolling(durable=durable).feed(saw.PastSealed(history(1, done=False, a=both), -1))
+        walk.feed(saw.SinksRecovered({"a": answers(*both[1:], lost=[lost])}), saw.LostFenced())
         assert walk.only(do.WriteKept if durable else do.RunWrites).generation == 1
 
 

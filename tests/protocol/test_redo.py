@@ -6,9 +6,13 @@ import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onceforall.errors import (
+    AttemptFailedError,
     CheckpointMismatchError,
+    DivergenceError,
     FencedError,
     InDoubtError,
     NondeterministicReplayError,
@@ -17,17 +21,21 @@ from onceforall.errors import (
 )
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
-from onceforall.protocol.entries import Digest
-from onceforall.protocol.redo import difference
-from protocol.building import Walk, answers, commit, committed, digests, handle, history, prepared, request, task
-from protocol.scenarios import KEPT, LOST, P, writing_kept
+from onceforall.protocol.entries import Digest, total
+from onceforall.protocol.redo import NO_ROWS, Redo, Way, difference, matched
+from protocol.building import Walk, answers, commit, committed, handle, history, prepared, request, task, tasks_of
+from protocol.scenarios import DECIDED, KEPT, LOST, OTHER, STAYED, P, giving_up_unknown, looking, writing_kept
 
-STAYED = task("a1", partition=1)
 NEW = task("new")
+ALONE = {"a": (NEW,)}
 
 
 def writing_again(**changes):
-    return Walk(**changes).redoing(LOST, stayed=(STAYED,)).feed(saw.LostFenced())
+    return looking(**changes).feed(saw.DigestsTaken(DECIDED))
+
+
+def written(committables, of=DECIDED):
+    return saw.WritesPrepared({"a": tuple(committables)}, of, 0, attempts_lost=False)
 
 
 def test_a_lost_transaction_is_fenced_before_anything_is_written():
@@ -36,18 +44,20 @@ def test_a_lost_transaction_is_fenced_before_anything_is_written():
     assert do.RunWrites not in map(type, walk.all)
 
 
-def test_only_the_tasks_of_lost_transactions_write_again():
-    decision = writing_again().only(do.RunWrites)
+def test_the_batch_is_looked_at_before_a_part_of_it_is_written_again():
+    walk = looking()
+    assert walk.decisions == (do.TakeDigests(0, 1, writes_next=True),)
+    decision = walk.feed(saw.DigestsTaken(DECIDED)).only(do.RunWrites)
     assert (decision.batch, decision.redo, decision.reusable) == (0, frozenset({(0, 0)}), {})
 
 
 def test_the_redo_is_a_decision_of_its_own_that_replaces_the_old_one():
-    decision = writing_again().feed(prepared(a=(NEW,))).only(do.AppendCommit)
-    assert decision == do.AppendCommit(1, replace(commit(0), committables={"a": (STAYED, NEW)}))
+    decision = writing_again().feed(written([NEW])).only(do.AppendCommit)
+    assert decision == do.AppendCommit(1, replace(commit(0), committables={"a": (STAYED, NEW)}, digests=DECIDED))
 
 
 def test_nothing_of_the_redo_is_committed_before_that_decision_and_all_of_it_after():
-    walk = writing_again().feed(prepared(a=(NEW,)))
+    walk = writing_again().feed(written([NEW]))
     assert do.CommitSinks not in map(type, walk.all)
     sinks = walk.feed(saw.DecisionAppended(1)).only(do.CommitSinks)
     assert sinks.permit == do.CommitPermit(1, 1, 0)
@@ -55,76 +65,319 @@ def test_nothing_of_the_redo_is_committed_before_that_decision_and_all_of_it_aft
 
 
 def test_after_a_redo_the_batch_returns_and_no_producer_goes_on():
-    walk = writing_again().feed(prepared(a=(NEW,)), saw.DecisionAppended(1), committed(STAYED, NEW))
+    walk = writing_again().feed(written([NEW]), saw.DecisionAppended(1), committed(STAYED, NEW))
     assert walk.decisions == (do.ReturnBatch(0), do.AppendDone(1, 0))
     walk.feed(saw.DoneAppended(), request(1))
     assert walk.only(do.RunWrites) == do.RunWrites(1, 1, {}, 0)
 
 
-@pytest.mark.parametrize(
-    ("again", "words"),
-    [
-        ({"a/0": (Digest(9, 0),)}, "The rows themselves differ.*a/0: task 0 had 10 rows and has 9"),
-        ({"a/0": (Digest(10, 7),)}, "The rows themselves differ.*task 0 has 10 rows as then, of other content"),
-        ({"a/0": (Digest(4, 0), Digest(6, 0))}, "The rows are the same, but they lie in other tasks.*1 tasks then, 2 now"),
-        ({}, "a/0: 1 tasks then, 0 now"),
-        ({**digests(0), "b/1": (Digest(1, 1),)}, "b/1: 0 tasks then, 1 now"),
-    ],
-)
-def test_a_replay_that_differs_is_aborted_alone_and_says_how(again, words):
-    walk = writing_again().feed(saw.WritesPrepared({"a": (NEW,)}, again, 0, attempts_lost=False))
+@pytest.mark.parametrize("again", [(), (NEW, task("more", partition=1)), (task("other", partition=1),)])
+def test_exactly_the_planned_transactions_must_be_prepared_again(again):
+    walk = writing_again().feed(written(again)).feed(saw.AttemptAborted())
+    assert walk.stopped_with(ProtocolViolationError)
+
+
+def test_a_task_that_has_other_rows_than_when_it_was_looked_at_fails_the_redo():
+    walk = writing_again().feed(written([NEW], tasks_of(7, 2)))
     abort = walk.only(do.AbortAttempt)
     assert abort.committables == {"a": (NEW,)}
     assert {"a0", "a1"} <= set(abort.sweeps["a"].spared), "what is decided must be spared"
     walk.feed(saw.AttemptAborted())
     assert walk.stopped_with(NondeterministicReplayError)
+    assert "task 0 had 10 rows, and at its second run 10 of other content" in walk.only(do.StopRun).message
     assert do.AppendCommit not in map(type, walk.all)
-    assert re.search(words, walk.only(do.StopRun).message)
 
 
-def test_rows_that_changed_places_between_two_tasks_are_told_from_rows_that_differ():
-    decided = replace(commit(0), digests={"a/0": (Digest(4, 1), Digest(6, 2))})
-    moved = difference(decided, {"a/0": (Digest(6, 2), Digest(4, 1))})
-    assert moved.startswith("The rows are the same")
-    assert "task 0 had 4 rows and has 6, task 1 had 6 rows and has 4" in moved
-    assert difference(decided, {"a/0": (Digest(4, 1), Digest(6, 3))}).startswith("The rows themselves differ")
-    assert difference(decided, decided.digests) is None
-
-
-def test_many_differing_tasks_are_not_all_named():
-    decided = replace(commit(0), digests={"a/0": tuple(Digest(1, i) for i in range(9))})
-    message = difference(decided, {"a/0": tuple(Digest(2, i) for i in range(9))})
-    assert message.count("task ") == 5
-    assert "and 4 more" in message
-
-
-@pytest.mark.parametrize("again", [(), (NEW, task("more", partition=1)), (task("other", partition=1),)])
-def test_exactly_the_lost_transactions_must_be_prepared_again(again):
-    walk = writing_again().feed(prepared(a=again)).feed(saw.AttemptAborted())
-    assert walk.stopped_with(ProtocolViolationError)
+def test_a_task_that_only_digests_may_have_other_rows_than_when_it_was_looked_at():
+    assert writing_again().feed(written([NEW], tasks_of(1, 7))).only(do.AppendCommit).commit.digests == DECIDED
 
 
 def test_a_redo_that_is_fenced_at_its_decision_aborts_only_what_it_prepared_itself():
-    walk = writing_again().feed(prepared(a=(NEW,)), saw.AppendFenced())
+    walk = writing_again().feed(written([NEW]), saw.AppendFenced())
     assert walk.only(do.AbortAttempt).committables == {"a": (NEW,)}
     assert walk.feed(saw.AttemptAborted()).stopped_with(FencedError)
 
 
 def test_a_redo_without_an_answer_to_its_decision_aborts_nothing():
-    walk = writing_again().feed(prepared(a=(NEW,)), saw.AppendUnknown("no answer"))
+    walk = writing_again().feed(written([NEW]), saw.AppendUnknown("no answer"))
     assert do.AbortAttempt not in map(type, walk.all)
 
 
 def test_the_redo_of_a_redo_after_a_crash_redoes_what_is_lost_by_then():
-    walk = Walk().redoing(task("new"), stayed=(STAYED,)).feed(saw.LostFenced())
+    walk = Walk().redoing(task("new"), stayed=(STAYED,), decided=DECIDED).feed(saw.LostFenced(), saw.DigestsTaken(DECIDED))
     assert walk.only(do.RunWrites).redo == {(0, 0)}
 
 
 def test_a_transaction_that_is_lost_again_after_its_redo_stops_the_run_and_gets_no_done():
-    walk = writing_again().feed(prepared(a=(NEW,)), saw.DecisionAppended(1))
+    walk = writing_again().feed(written([NEW]), saw.DecisionAppended(1))
     walk.feed(saw.SinksCommitted({"a": answers(STAYED, lost=[NEW])}))
     assert walk.stopped_with(TransactionLostError)
     assert do.AppendDone not in map(type, walk.all)
+
+
+# --- which tasks of a replay stand for lost ones ------------------------------------------------------------------------------------
+
+
+def the_plan(decided, gone, replayed, key="a/0"):
+    redo = Redo({"a": tuple(task(f"a{p}", partition=p) for p in gone)}, frozenset({("a", "stayed")}), Way.MATCHED)
+    return matched(replace(commit(0), digests={key: tuple(decided)}), redo, {key: tuple(replayed)})
+
+
+def sums(*each):
+    return tasks_of(*each)["a/0"]
+
+
+@pytest.mark.parametrize(
+    ("decided", "gone", "replayed", "tasks", "places"),
+    [
+        pytest.param(sums(1, 2, 3), [0], sums(1, 2, 3), {0: 0}, {}, id="in its place"),
+        pytest.param(sums(1, 2, 3), [0], sums(3, 1, 2), {1: 0}, {}, id="in another place"),
+        pytest.param(sums(1, 2, 3), [0, 2], sums(3, 2, 1), {2: 0, 0: 2}, {}, id="two that changed places"),
+        pytest.param(sums(5, 5, 5), [1], sums(5, 5, 5), {0: 1}, {}, id="equal ones are interchangeable"),
+        pytest.param(sums(5, 5, 6), [0, 1], sums(6, 5, 5), {1: 0, 2: 1}, {}, id="two equal ones need two"),
+        pytest.param(sums(1, 2), [0], sums(1, 9), {0: 0}, {}, id="what stays visible may differ"),
+        pytest.param(
+            (Digest(30, 3), Digest(10, 9)),
+            [0],
+            (Digest(10, 1), Digest(10, 9), Digest(20, 2)),
+            {},
+            {0: 2, 2: 3},
+            id="split in two",
+        ),
+        pytest.param(sums(1, 2, 9), [0, 1], (Digest(10, 9), Digest(20, 3)), {}, {1: 3}, id="two merged into one"),
+        pytest.param(
+            sums(1, 2, 4, 9),
+            [0, 1],
+            (Digest(10, 1), Digest(4, 1), Digest(6, 1), Digest(20, 13)),
+            {0: 0},
+            {1: 4, 2: 5},
+            id="one split only",
+        ),
+    ],
+)
+def test_lost_tasks_are_matched_by_what_they_wrote(decided, gone, replayed, tasks, places):
+    plan = the_plan(decided, gone, replayed)
+    assert plan.places == {(0, partition): place for partition, place in {**tasks, **places}.items()}
+    assert plan.tasks == {(0, partition): replayed[partition] for partition in {**tasks, **places}}
+    assert total(plan.digests["a/0"]) == total(decided)
+    for (_, partition), place in plan.places.items():
+        assert plan.digests["a/0"][place] == replayed[partition], (
+            "a second loss must find the rows under the number in the decision"
+        )
+    assert all(plan.digests["a/0"][p] == d for p, d in enumerate(decided) if p not in gone), "what stays keeps its place"
+
+
+@pytest.mark.parametrize(
+    ("decided", "gone", "replayed"),
+    [
+        pytest.param(sums(1, 2), [0], sums(2, 3), id="other rows"),
+        pytest.param(sums(5, 5, 6), [0, 1], sums(5, 6, 7), id="two equal ones, and only one there"),
+        pytest.param(sums(1, 2), [0], (Digest(20, 3),), id="merged with what is visible"),
+        pytest.param(sums(1, 2), [0], (), id="no task"),
+        pytest.param((NO_ROWS, Digest(10, 1)), [0], (Digest(10, 1),), id="an empty one where task 0 has rows"),
+        pytest.param(sums(3, 9), [0], (Digest(4, 3), Digest(6, 1), Digest(10, 9)), id="as many rows of other content"),
+    ],
+)
+def test_lost_tasks_without_a_match_have_no_plan(decided, gone, replayed):
+    assert the_plan(decided, gone, replayed) is None
+
+
+def test_an_empty_transaction_is_the_drivers_again():
+    assert the_plan((NO_ROWS,), [0], (NO_ROWS,)).tasks == {(0, 0): NO_ROWS}
+    assert the_plan((), [0], ()).tasks == {(0, 0): NO_ROWS}
+
+
+@given(data=st.data())
+def test_whatever_a_replay_permutes_splits_and_merges_exactly_the_lost_rows_are_planned_or_nothing(data):
+    """Each row has a hash of its own, so that a plan can be checked row by row."""
+    rows = [2**row for row in range(12)]
+
+    def dealt(tasks):
+        places = [data.draw(st.integers(0, tasks - 1)) for _ in rows]
+        return [[row for row, at in zip(rows, places, strict=True) if at == task] for task in range(tasks)]
+
+    decided = [each for each in dealt(data.draw(st.integers(1, 5))) if each]
+    gone = sorted(data.draw(st.sets(st.sampled_from(range(len(decided))), min_size=1)))
+    pieces = []
+    for task_rows in decided:
+        cut = data.draw(st.integers(0, len(task_rows)))
+        pieces += [task_rows] if data.draw(st.booleans()) else [task_rows[:cut], task_rows[cut:]]
+    if data.draw(st.booleans()) and len(pieces) > 1:
+        pieces = [pieces[0] + pieces[1], *pieces[2:]]
+    replayed = data.draw(st.permutations(pieces))
+
+    def digested(tasks):
+        return [Digest(len(each), sum(each)) for each in tasks]
+
+    plan = the_plan(digested(decided), gone, digested(replayed))
+    lost = sorted(row for place in gone for row in decided[place])
+    whole = all(any(set(piece) <= set(lost) for piece in replayed if row in piece) for row in lost)
+    assert (plan is not None) == whole
+    if plan is not None:
+        assert sorted(row for _, partition in plan.tasks for row in replayed[partition]) == lost
+
+
+@pytest.mark.parametrize(
+    ("again", "words"),
+    [
+        (
+            tasks_of(9, 2),
+            "The rows themselves differ.*a/0: 2 tasks with 20 rows then, 2 with 20 now; of the lost ones task 0 .10 rows. has no match",
+        ),
+        (
+            {"a/0": (Digest(20, 3),)},
+            "The rows are the same, but they are divided.*a/0: 2 tasks with 20 rows then, 1 with 20 now",
+        ),
+        ({}, "a/0: 2 tasks with 20 rows then, 0 with 0 now"),
+    ],
+)
+def test_a_replay_without_a_match_writes_nothing_and_says_how_it_differs(again, words):
+    walk = looking().feed(saw.DigestsTaken(again))
+    assert walk.stopped_with(NondeterministicReplayError)
+    assert not {do.RunWrites, do.AppendCommit, do.AbortAttempt} & set(map(type, walk.all))
+    message = walk.only(do.StopRun).message
+    assert re.search(words, message)
+    assert "onceforall.lostRows=giveUp:0" in message
+    assert "onceforall.lostRows=writeAll:0" in message
+
+
+def test_many_lost_tasks_without_a_match_are_not_all_named():
+    lost = {"a": tuple(task(f"a{p}", partition=p) for p in range(9))}
+    redo = Redo(lost, frozenset({("a", "x")}), Way.MATCHED)
+    message = difference(replace(commit(0), digests=tasks_of(*range(1, 11))), redo, tasks_of(*range(21, 31)))
+    assert message.count("task ") == 5
+    assert "and 4 more" in message
+
+
+def test_a_second_loss_finds_the_rows_under_their_number_in_the_redos_decision():
+    """The replay came in another order, so that Spark's number of the task is not the number in the decision."""
+    swapped = tasks_of(2, 1)
+    walk = looking().feed(saw.DigestsTaken(swapped))
+    assert walk.only(do.RunWrites).redo == {(0, 1)}
+    again = walk.feed(written([task("new", partition=1)], swapped)).only(do.AppendCommit).commit
+    assert again.committables["a"] == (STAYED, task("new", partition=0))
+    assert again.digests == DECIDED
+    second = Walk().redoing(task("new", partition=0), stayed=(STAYED,), decided=again.digests)
+    assert second.feed(saw.LostFenced(), saw.DigestsTaken(swapped)).only(do.RunWrites).redo == {(0, 1)}
+
+
+def test_a_stateful_replay_that_matches_what_is_lost_and_differs_elsewhere_is_reported():
+    asked = request(0, stateful=True)
+    walk = Walk().redoing(LOST, stayed=(STAYED,), asked=asked, decided=DECIDED)
+    walk.feed(saw.LostFenced(), saw.DigestsTaken(tasks_of(1, 9)))
+    assert list(map(type, walk.decisions)) == [do.ReportDivergence, do.RunWrites]
+    strict = Walk(on_divergence="fail").redoing(LOST, stayed=(STAYED,), asked=asked, decided=DECIDED)
+    assert strict.feed(saw.LostFenced(), saw.DigestsTaken(tasks_of(1, 9))).stopped_with(DivergenceError)
+
+
+# --- everything is lost ---------------------------------------------------------------------------------------------------------------
+
+
+def test_when_all_of_a_decision_is_lost_any_replay_is_written_and_decided_anew():
+    walk = Walk().redoing(LOST, decided=DECIDED)
+    assert walk.decisions == (do.FenceLost({"a": (LOST,)}),), (
+        "nothing may be written before no request can commit the lost ones"
+    )
+    assert walk.feed(saw.LostFenced()).only(do.RunWrites) == do.RunWrites(0, 1, {}, 0, None)
+    other = (task("new", partition=3), task("more", partition=4))
+    decision = walk.feed(written(other, OTHER)).only(do.AppendCommit)
+    assert decision.commit == replace(commit(0), committables={"a": other}, digests=OTHER)
+    walk.feed(saw.DecisionAppended(1), committed(*other))
+    assert walk.decisions == (do.ReturnBatch(0), do.AppendDone(1, 0))
+
+
+def test_a_decision_is_not_all_lost_while_another_sink_has_a_part_of_it():
+    past = history(0, done=False, a=(LOST,), b=(task("b0"),))
+    found = {"a": answers(lost=[LOST]), "b": answers(task("b0"))}
+    walk = Walk().recovering(past).feed(saw.SinksRecovered(found), saw.LostFenced())
+    assert walk.run.phase is P.LOOKING
+
+
+def test_a_name_that_two_sinks_have_is_lost_on_one_only():
+    past = history(0, done=False, a=(LOST,), b=(LOST,))
+    found = {"a": answers(lost=[LOST]), "b": answers(LOST)}
+    assert Walk().recovering(past).feed(saw.SinksRecovered(found), saw.LostFenced()).run.phase is P.LOOKING
+
+
+def test_a_stateful_query_that_lost_all_of_a_batch_gets_rows_and_state_from_one_replay():
+    """Kept rows would be those of another run than the state is."""
+    walk = Walk(durable=True).redoing(KEPT, asked=request(0, stateful=True)).feed(saw.LostFenced())
+    assert walk.only(do.RunWrites).redo is None
+    partly = Walk(durable=True).redoing(KEPT, stayed=(STAYED,), asked=request(0, stateful=True)).feed(saw.LostFenced())
+    assert partly.only(do.WriteKept)
+
+
+# --- what a person chooses ------------------------------------------------------------------------------------------------------------
+
+
+def record_of(walk):
+    (loss,) = walk.only(do.AppendCommit).commit.losses
+    return loss
+
+
+def test_lost_rows_are_given_up_only_by_a_persons_word_for_this_batch():
+    assert looking(lost_rows=("giveUp", 1)).feed(saw.DigestsTaken(OTHER)).stopped_with(NondeterministicReplayError)
+    walk = looking(lost_rows=("giveUp", 0)).feed(saw.DigestsTaken(OTHER))
+    decided = walk.only(do.AppendCommit).commit
+    assert decided.committables == {"a": (STAYED,)}
+    assert decided.digests == {"a/0": (NO_ROWS, Digest(10, 2))}
+    loss = record_of(walk)
+    assert loss["choice"] == "giveUp"
+    assert loss["lost"] == [{"sink": "a", "name": "a0", "task": [0, 0], "rows": 10}]
+    assert (loss["lost_rows"], loss["visible_rows"]) == (10, 10)
+    assert loss["input"] == {"from": [], "to": ['{"t":0}']}
+    assert "The rows themselves differ" in loss["reason"]
+    walk.feed(saw.DecisionAppended(1), committed(STAYED))
+    assert walk.feed(saw.DoneAppended()).decisions == (do.ReturnBatch(0),)
+
+
+def test_a_batch_may_be_written_again_beside_what_is_visible_of_it_by_a_persons_word():
+    walk = looking(lost_rows=("writeAll", 0)).feed(saw.DigestsTaken(OTHER))
+    assert walk.only(do.RunWrites).redo == {(0, 0), (0, 1)}
+    # Its rows differ each time, so that nothing is compared.
+    walk.feed(written([task("n0"), task("n1", partition=1)], tasks_of(7, 8)))
+    decided = walk.only(do.AppendCommit).commit
+    assert decided.committables == {"a": (STAYED, task("n0", partition=2), task("n1", partition=3))}
+    assert decided.digests == {"a/0": (NO_ROWS, Digest(10, 2), Digest(10, 7), Digest(10, 8))}
+    assert record_of(walk)["choice"] == "writeAll"
+
+
+def test_proof_goes_before_what_a_person_has_chosen():
+    for choice in ("giveUp", "writeAll"):
+        walk = looking(lost_rows=(choice, 0)).feed(saw.DigestsTaken(DECIDED), written([NEW]))
+        assert walk.only(do.AppendCommit).commit.losses == ()
+
+
+def test_a_batch_that_is_written_whole_with_another_number_of_tasks_than_looked_at_is_aborted():
+    walk = looking(lost_rows=("writeAll", 0)).feed(saw.DigestsTaken(OTHER))
+    walk.feed(written([task("n0")], tasks_of(7, 8, 9)), saw.AttemptAborted())
+    assert walk.stopped_with(ProtocolViolationError)
+
+
+def test_rows_are_not_given_up_because_a_query_is_stopped():
+    failed = saw.WritesFailed("cancelled", stopping=True)
+    assert looking(lost_rows=("giveUp", 0)).feed(failed).stopped_with(AttemptFailedError)
+    assert (
+        "can't be replayed: the source has gone"
+        in looking().feed(saw.WritesFailed("the source has gone")).only(do.StopRun).message
+    )
+
+
+def test_what_was_chosen_stays_on_record_in_every_later_decision():
+    walk = looking(lost_rows=("giveUp", 0)).feed(saw.DigestsTaken(OTHER))
+    loss = record_of(walk)
+    walk.feed(saw.DecisionAppended(1), committed(STAYED), saw.DoneAppended())
+    walk.feed(request(1), prepared(1))
+    assert walk.only(do.AppendCommit).commit.losses == (loss,)
+
+
+def test_rows_of_which_an_earlier_release_recorded_no_task_can_be_given_up():
+    walk = giving_up_unknown().feed(saw.LostFenced())
+    assert walk.only(do.AppendCommit).commit.committables == {"a": (STAYED,)}
+    assert record_of(walk)["lost"] == [{"sink": "a", "name": "a0", "task": [None, None], "rows": None}]
+
+
+# --- for which batch ------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_lost_batch_is_not_redone_for_another_request():
@@ -154,13 +407,14 @@ def test_kept_rows_are_written_without_the_users_function():
 
 
 def test_kept_rows_are_not_used_unless_they_are_asked_for():
-    assert Walk().redoing(KEPT).feed(saw.LostFenced()).only(do.RunWrites).redo == {(0, 0)}
+    walk = Walk().redoing(KEPT, stayed=(STAYED,), decided=DECIDED).feed(saw.LostFenced(), saw.DigestsTaken(DECIDED))
+    assert walk.only(do.RunWrites).redo == {(0, 0)}
 
 
 def test_after_a_redo_from_kept_rows_a_stateless_batch_is_skipped_and_a_stateful_one_digests():
     for stateful, decision in ((False, do.ReturnBatch(0)), (True, do.TakeDigests(0, 1))):
-        walk = Walk(durable=True).redoing(KEPT, asked=request(0, stateful=stateful))
-        walk.feed(saw.LostFenced(), prepared(a=(NEW,)), saw.DecisionAppended(1), committed(NEW))
+        walk = Walk(durable=True).redoing(KEPT, stayed=(STAYED,), asked=request(0, stateful=stateful), decided=DECIDED)
+        walk.feed(saw.LostFenced(), prepared(a=(NEW,)), saw.DecisionAppended(1), committed(STAYED, NEW))
         assert walk.decisions == (do.AppendDone(1, 0),)
         assert walk.feed(saw.DoneAppended()).decisions == (decision,)
 
@@ -198,20 +452,20 @@ def test_what_a_user_says_is_about_what_the_start_finds_and_not_about_later_batc
 
 
 def test_what_a_user_says_of_the_past_is_not_said_of_what_was_written_again():
-    stayed = Walk(in_doubt="committed").redoing(LOST, stayed=(STAYED,))
-    stayed.feed(saw.LostFenced(), prepared(a=(NEW,)), saw.DecisionAppended(1))
+    stayed = writing_again(in_doubt="committed")
+    stayed.feed(written([NEW]), saw.DecisionAppended(1))
     stayed.feed(saw.SinksCommitted({"a": answers(NEW, in_doubt=[STAYED])}))
     assert stayed.decisions == (do.ReturnBatch(0), do.AppendDone(1, 0))
     for said in ("committed", "aborted"):
-        walk = Walk(in_doubt=said).redoing(LOST, stayed=(STAYED,))
-        walk.feed(saw.LostFenced(), prepared(a=(NEW,)), saw.DecisionAppended(1))
+        walk = writing_again(in_doubt=said)
+        walk.feed(written([NEW]), saw.DecisionAppended(1))
         assert walk.feed(saw.SinksCommitted({"a": answers(STAYED, in_doubt=[NEW])})).stopped_with(InDoubtError)
 
 
 def test_what_nothing_can_write_again_is_passed_over_only_by_the_word_of_a_user():
     """Of a release before 0.1, which didn't say whose rows a transaction holds."""
-    past = history(0, done=False, a=(handle("a0"),))
-    found = saw.SinksRecovered({"a": answers(lost=[handle("a0")])})
+    past = history(0, done=False, a=(STAYED, handle("a0")))
+    found = saw.SinksRecovered({"a": answers(STAYED, lost=[handle("a0")])})
     for said in (None, "aborted"):
         walk = Walk(in_doubt=said).recovering(past).feed(found)
         assert walk.stopped_with(TransactionLostError)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from onceforall.errors import ProtocolViolationError
 from onceforall.protocol.entries import Commit, Committable
 from onceforall.protocol.events import Lost, SinkAnswers
-from onceforall.protocol.redo import task_of
 from onceforall.protocol.state import Phase, Run
 
 REUSE_WITHIN_BATCHES = 10
@@ -41,15 +40,15 @@ def missing(run: Run, answers: Mapping[str, SinkAnswers]) -> tuple[list[Lost], l
     said = run.config.in_doubt
     lost = [lost for answer in answers.values() for lost in answer.lost]
     unproven = [lost for answer in answers.values() for lost in answer.in_doubt]
-    known = [each for each in unproven if said is not None and not _is_of_this_run(run, each.committable)]
+    known = [each for each in unproven if said is not None and not _is_of_this_run(run, each)]
     unproven = [each for each in unproven if each not in known]
     return (lost + known if said == "aborted" else lost), unproven
 
 
-def _is_of_this_run(run: Run, committable: Committable) -> bool:
+def _is_of_this_run(run: Run, each: Lost) -> bool:
     if run.phase is not Phase.COMMITTING:
         return False
-    return run.redo is None or ("task" in committable and task_of(committable) in run.redo.tasks)
+    return run.redo is None or (each.sink, name_of(each.committable)) not in run.redo.stayed
 
 
 def reusable_handles(run: Run, sink: str, answers: SinkAnswers | None) -> tuple[Committable, ...]:

@@ -95,19 +95,25 @@ class WriteKept:
 class TakeDigests:
     """Run the user's function again, with writers that only digest. Answer: DigestsTaken or WritesFailed.
 
-    ``generation``: that of names, as in RunWrites.
+    ``generation``: that of names, as in RunWrites. ``writes_next``: the same rows may be written after that (RunWrites with a ``redo``), so that a
+    stateful query had better compute them once.
     """
 
     batch: int
     generation: int
+    writes_next: bool = False
 
 
 @dataclass(frozen=True)
 class AppendCommit:
-    """Append the decision. Answer: DecisionAppended, AppendFenced or AppendUnknown."""
+    """Append the decision. Answer: DecisionAppended, AppendFenced, AppendTooLate or AppendUnknown.
+
+    ``not_after_ms``: the entry must not be created later than that, on a clock that goes on while the machine is suspended; None: at any time.
+    """
 
     generation: int
     commit: Commit
+    not_after_ms: int | None = None
 
 
 @dataclass(frozen=True)

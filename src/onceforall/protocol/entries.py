@@ -54,7 +54,10 @@ class Commit:
         batch: Spark's batch id.
         offsets: what Spark's offset log says of the batch's end, a JSON string per source (``-`` where a source has none).
         committables: per sink name, the prepared transactions; a sink that got no rows has none.
-        digests: per write (sink name, ordinal), the digest of each task by partition number.
+        digests: per write (sink name, ordinal), the digest of each task by its number. That is Spark's partition number; a redo gives tasks that
+            stand for lost ones the number of these, or a new one.
+        losses: of this batch and of all before it, what a person has chosen for rows that were lost and could not be written again as they
+            were (``redo.record``); each decision hands them on.
     """
 
     kind: ClassVar[str] = "COMMIT"
@@ -62,6 +65,7 @@ class Commit:
     offsets: tuple[str, ...]
     committables: Mapping[str, tuple[Committable, ...]]
     digests: Mapping[str, tuple[Digest, ...]] = field(default_factory=dict)
+    losses: tuple[Mapping[str, Any], ...] = ()
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body; hash sums are hexadecimal, for readers whose numbers end at 2^53."""
@@ -70,6 +74,7 @@ class Commit:
             "offsets": list(self.offsets),
             "committables": {sink: [dict(c) for c in cs] for sink, cs in self.committables.items()},
             "digests": {write: [[d.rows, f"{d.hash_sum:016x}"] for d in ds] for write, ds in self.digests.items()},
+            **({"losses": [dict(loss) for loss in self.losses]} if self.losses else {}),
         }
 
 
@@ -132,6 +137,7 @@ def entry_from_body(kind: str, body: Mapping[str, Any]) -> Entry:
                 str(write): tuple(Digest(int(rows), int(hash_sum, 16)) for rows, hash_sum in ds)
                 for write, ds in body.get("digests", {}).items()
             },
+            losses=tuple(dict(loss) for loss in body.get("losses", ())),
         )
     if kind == Done.kind:
         return Done(int(body["batch"]))

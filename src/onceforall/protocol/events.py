@@ -30,11 +30,19 @@ class SinkAnswers:
 
 @dataclass(frozen=True)
 class BatchRequested:
-    """Spark calls ``foreachBatch``."""
+    """Spark calls ``foreachBatch``.
+
+    Attributes:
+        batch: Spark's batch id.
+        offsets: where the batch's input ends, a text per source.
+        stateful: the query keeps state.
+        start: where the input begins; empty at the query's beginning, and where it isn't known any more. Only records need it.
+    """
 
     batch: int
     offsets: tuple[str, ...]
     stateful: bool
+    start: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -91,20 +99,29 @@ class WritesPrepared:
         digests: per write.
         elapsed_ms: since before the first transaction was opened.
         attempts_lost: a task attempt failed, was speculative, or was resubmitted: it may have left an open transaction.
+        began_ms: when that was, on the clock of ``AppendCommit.not_after_ms``.
     """
 
     committables: Mapping[str, tuple[Committable, ...]]
     digests: Mapping[str, tuple[Digest, ...]]
     elapsed_ms: int
     attempts_lost: bool
+    began_ms: int = 0
 
 
 @dataclass(frozen=True)
 class WritesFailed:
-    """The user's function or a write raised. ``committables``: what is known to be prepared nevertheless."""
+    """The user's function or a write raised.
+
+    Attributes:
+        reason: what was raised.
+        committables: what is known to be prepared nevertheless.
+        stopping: the query was asked to stop, which may be why.
+    """
 
     reason: str
     committables: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
+    stopping: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,6 +141,11 @@ class DecisionAppended:
 @dataclass(frozen=True)
 class AppendFenced:
     """Our chain is sealed: a newer run owns the query, and the append did not happen."""
+
+
+@dataclass(frozen=True)
+class AppendTooLate:
+    """The entry's time had passed before it could be created: the append did not happen, and never will."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +188,7 @@ Event = (
     | DigestsTaken
     | DecisionAppended
     | AppendFenced
+    | AppendTooLate
     | AppendUnknown
     | SinksCommitted
     | StopRequested

@@ -60,6 +60,7 @@ from onceforall.protocol.due_sweeps import incomplete, older_sweeps, own_sweeps
 from onceforall.protocol.entries import Claim, Commit, Committable
 from onceforall.protocol.events import (
     AppendFenced,
+    AppendTooLate,
     AppendUnknown,
     AttemptAborted,
     BatchRequested,
@@ -80,7 +81,21 @@ from onceforall.protocol.events import (
 )
 from onceforall.protocol.history import Decided, History
 from onceforall.protocol.judgement import Refusal, Verdict, divergence, judge, judge_claim
-from onceforall.protocol.redo import difference, merged, redo_of, written_again
+from onceforall.protocol.redo import (
+    CHOICES,
+    Redo,
+    Way,
+    all_again,
+    changed_since,
+    difference,
+    given_up,
+    given_up_of,
+    matched,
+    merged,
+    record,
+    redo_of,
+    written_again,
+)
 from onceforall.protocol.state import Phase, Run, RunConfig
 
 __all__ = ["REUSE_WITHIN_BATCHES", "TRANSITIONS", "CommitPermit", "Phase", "Run", "RunConfig", "step"]
@@ -207,24 +222,103 @@ def _begin_redo(run: Run, commit: Commit, lost: list[Lost]) -> Outcome:
         return _stop(run, verdict.error, verdict.message)
     if run.request.batch != commit.batch:
         return _stop(run, TransactionLostError, messages.passed_on(commit.batch, run.request.batch, lost))
-    redo = redo_of(lost, durable=run.config.durable)
-    if redo is None and run.config.in_doubt == "committed":
+    redo = redo_of(lost, commit, use_kept=run.config.durable, stateful=run.request.stateful)
+    if redo is None:
+        return _redo_unknown(run, commit, lost)
+    return replace(run, phase=Phase.FENCING_LOST, redo=redo), (FenceLost(redo.lost),)
+
+
+def _redo_unknown(run: Run, commit: Commit, lost: list[Lost]) -> Outcome:
+    """An earlier release decided the batch, and didn't record which task's rows a transaction holds."""
+    if run.config.in_doubt == "committed":
         # Nobody can write it again but the user, who has done so by these words.
         return replace(run, phase=Phase.CLOSING_PAST), (AppendDone(run.generation, commit.batch),)
-    if redo is None:
-        return _stop(run, TransactionLostError, messages.lost_for_good(commit.batch, lost))
-    return replace(run, phase=Phase.FENCING_LOST, redo=redo), (FenceLost(redo.lost),)
+    if _choice(run, commit) is Way.GIVEN_UP:
+        reason = "an earlier release decided the batch and did not record which task's rows these are"
+        redo = given_up_of(lost, commit, reason)
+        return replace(run, phase=Phase.FENCING_LOST, redo=redo), (FenceLost(redo.lost),)
+    return _stop(run, TransactionLostError, messages.lost_for_good(commit.batch, lost))
+
+
+def _choice(run: Run, commit: Commit) -> Way | None:
+    """Return what a person has chosen for rows of this batch that can't be written again as they were."""
+    word, batch = run.config.lost_rows or (None, None)
+    return CHOICES[word] if word is not None and batch == commit.batch else None
 
 
 def _lost_fenced(run: Run, event: LostFenced) -> Outcome:  # noqa: ARG001  every row of the table has the same signature
     redo, request = run.redo, run.request
     assert redo is not None
     assert request is not None
-    if redo.kept:
+    if redo.way is Way.KEPT:
         return replace(run, phase=Phase.WRITING_KEPT), (
             WriteKept(request.batch, run.name_generation, run.incarnation, redo.lost),
         )
-    return replace(run, phase=Phase.WRITING), (RunWrites(request.batch, run.name_generation, {}, run.incarnation, redo.tasks),)
+    if redo.way is Way.WHOLE:
+        return _write_again(run, redo)
+    if redo.way is Way.GIVEN_UP:
+        return _give_up(run, redo)
+    return replace(run, phase=Phase.LOOKING), (TakeDigests(request.batch, run.name_generation, writes_next=True),)
+
+
+def _write_again(run: Run, redo: Redo) -> Outcome:
+    assert run.request is not None
+    tasks = None if redo.plan is None else frozenset(redo.plan.tasks)
+    return replace(run, phase=Phase.WRITING, redo=redo), (
+        RunWrites(run.request.batch, run.name_generation, {}, run.incarnation, tasks),
+    )
+
+
+def _looked(run: Run, event: DigestsTaken) -> Outcome:
+    redo, decided = run.redo, run.history.decided
+    assert redo is not None
+    assert decided is not None
+    commit = decided.commit
+    plan = matched(commit, redo, event.digests)
+    if plan is not None:
+        return _write_matched(run, commit, replace(redo, plan=plan), event)
+    differs, choice = difference(commit, redo, event.digests), _choice(run, commit)
+    if choice is Way.GIVEN_UP:
+        return _give_up(run, replace(redo, way=choice, reason=differs))
+    if choice is Way.ALL_AGAIN:
+        plan = all_again(commit, redo, event.digests)
+        return _write_again(run, replace(redo, way=choice, plan=plan, reason=differs))
+    return _stop(run, NondeterministicReplayError, messages.not_replayed(commit, differs))
+
+
+def _write_matched(run: Run, commit: Commit, redo: Redo, event: DigestsTaken) -> Outcome:
+    # The lost rows are all there; others may differ, and a stateful query's state comes from this replay.
+    assert run.request is not None
+    differs = divergence(commit, event.digests) if run.request.stateful else None
+    if differs is not None and run.config.on_divergence == "fail":
+        return _stop(run, DivergenceError, differs)
+    report = (ReportDivergence(commit.batch, differs),) if differs is not None else ()
+    after, decisions = _write_again(run, redo)
+    return after, (*report, *decisions)
+
+
+def _look_failed(run: Run, event: WritesFailed) -> Outcome:
+    redo, decided = run.redo, run.history.decided
+    assert redo is not None
+    assert decided is not None
+    if _choice(run, decided.commit) is Way.GIVEN_UP and not event.stopping:
+        return _give_up(run, replace(redo, way=Way.GIVEN_UP, reason=f"the batch could not be replayed: {event.reason}"))
+    return _stop(run, AttemptFailedError, messages.no_replay(decided.commit.batch, event.reason))
+
+
+def _give_up(run: Run, redo: Redo) -> Outcome:
+    decided = run.history.decided
+    assert decided is not None
+    commit = _recorded(run, decided.commit, redo, given_up(decided.commit, redo))
+    return replace(run, phase=Phase.DECIDING, redo=redo, prepared=commit), (AppendCommit(run.generation, commit),)
+
+
+def _recorded(run: Run, before: Commit, redo: Redo, commit: Commit) -> Commit:
+    """Put on record what a person has chosen, if it was that."""
+    assert run.request is not None
+    if redo.way.value not in CHOICES:
+        return commit
+    return replace(commit, losses=(*before.losses, record(before, redo, run.request.start)))
 
 
 def _complete_for_spark(run: Run, batch: int) -> bool:
@@ -282,26 +376,32 @@ def _prepared(run: Run, event: WritesPrepared) -> Outcome:
     if timeout_ms is not None and names and event.elapsed_ms + run.config.decision_reserve_ms > timeout_ms:
         message = messages.too_slow(request.batch, event.elapsed_ms, timeout_ms, run.config.decision_reserve_ms)
         return _abort(run, event.committables, BatchTooSlowError, message)
+    not_after_ms = None
+    if timeout_ms is not None and names:
+        not_after_ms = event.began_ms + timeout_ms - run.config.decision_reserve_ms
     if run.redo is not None:
-        return _written_again(run, event)
-    commit = Commit(request.batch, request.offsets, event.committables, event.digests)
-    return replace(run, phase=Phase.DECIDING, prepared=commit), (AppendCommit(run.generation, commit),)
+        return _written_again(run, event, not_after_ms)
+    before = run.history.decided
+    losses = () if before is None else before.commit.losses
+    commit = Commit(request.batch, request.offsets, event.committables, event.digests, losses)
+    return replace(run, phase=Phase.DECIDING, prepared=commit), (AppendCommit(run.generation, commit, not_after_ms),)
 
 
-def _written_again(run: Run, event: WritesPrepared) -> Outcome:
+def _written_again(run: Run, event: WritesPrepared, not_after_ms: int | None) -> Outcome:
     redo, decided = run.redo, run.history.decided
     assert redo is not None
     assert decided is not None
     # Kept rows are what was decided, by their checksum; only a replay has to prove it.
-    differs = None if redo.kept else difference(decided.commit, event.digests)
-    if differs is not None:
-        message = messages.not_replayed(decided.commit, differs)
+    changed = changed_since(redo, event.digests)
+    if changed is not None:
+        message = messages.not_replayed(decided.commit, messages.changed_since(changed))
         return _abort(run, event.committables, NondeterministicReplayError, message)
-    mismatch = written_again(decided.commit, redo, event.committables)
+    mismatch = written_again(decided.commit, redo, event.committables, event.digests)
     if mismatch is not None:
         return _abort(run, event.committables, ProtocolViolationError, mismatch)
-    commit = merged(decided.commit, redo, event.committables)
-    return replace(run, phase=Phase.DECIDING, prepared=commit), (AppendCommit(run.generation, commit),)
+    commit = merged(decided.commit, redo, event.committables, event.digests)
+    commit = _recorded(run, decided.commit, redo, commit)
+    return replace(run, phase=Phase.DECIDING, prepared=commit), (AppendCommit(run.generation, commit, not_after_ms),)
 
 
 def _abort(
@@ -358,8 +458,8 @@ def _redone(run: Run, batch: int) -> Outcome:
     # sweeps of older generations would do at any time.
     assert run.redo is not None
     done = AppendDone(run.generation, batch)
-    if run.redo.kept:
-        # The user's function has not run yet: a stateful query still needs it.
+    if run.redo.way in {Way.KEPT, Way.GIVEN_UP}:
+        # The user's function has not run yet, or wrote nothing: a stateful query still needs it.
         return replace(run, phase=Phase.CLOSING_PAST, redo=None), (done,)
     return replace(run, phase=Phase.CLOSING, request=None, redo=None), (ReturnBatch(batch), done)
 
@@ -378,10 +478,21 @@ def _undecided_and_fenced(run: Run, event: AppendFenced) -> Outcome:
     # before this run woke and prepared, so readers would wait for the timeout.
     _, (stop,) = _fenced(run, event)
     assert isinstance(stop, StopRun)
+    return _abort(run, _of_this_attempt(run), stop.error, stop.message)
+
+
+def _of_this_attempt(run: Run) -> dict[str, tuple[Committable, ...]]:
+    """Return what was prepared for the decision that did not come about; a redo's names also what an earlier one decided."""
     assert run.prepared is not None
-    decided = {name_of(c) for cs in incomplete(run).values() for c in cs}
-    ours = {sink: tuple(c for c in cs if name_of(c) not in decided) for sink, cs in run.prepared.committables.items()}
-    return _abort(run, ours, stop.error, stop.message)
+    decided = {(sink, name_of(c)) for sink, cs in incomplete(run).items() for c in cs}
+    prepared = run.prepared.committables.items()
+    return {sink: tuple(c for c in cs if (sink, name_of(c)) not in decided) for sink, cs in prepared}
+
+
+def _too_late(run: Run, event: AppendTooLate) -> Outcome:  # noqa: ARG001
+    # COMMIT was not created, nor ever will be: the batch is as undecided as it was.
+    assert run.prepared is not None
+    return _abort(run, _of_this_attempt(run), BatchTooSlowError, messages.held_up(run.prepared.batch))
 
 
 def _unknown(run: Run, event: AppendUnknown) -> Outcome:
@@ -422,8 +533,12 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Any], Transition]] = {
         StopRequested: Transition(_stop_waiting, (P.STOPPED,)),
     },
     P.FENCING_LOST: {
-        LostFenced: Transition(_lost_fenced, (P.WRITING, P.WRITING_KEPT)),
+        LostFenced: Transition(_lost_fenced, (P.LOOKING, P.WRITING, P.WRITING_KEPT, P.DECIDING)),
         StopRequested: Transition(_stop_waiting, (P.STOPPED,)),
+    },
+    P.LOOKING: {
+        DigestsTaken: Transition(_looked, (P.WRITING, P.DECIDING, P.STOPPED)),
+        WritesFailed: Transition(_look_failed, (P.DECIDING, P.STOPPED)),
     },
     P.WRITING_KEPT: {
         WritesPrepared: Transition(_prepared, (P.DECIDING, P.ABORTING)),
@@ -447,6 +562,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Any], Transition]] = {
     P.DECIDING: {
         DecisionAppended: Transition(_decided, (P.COMMITTING,)),
         AppendFenced: Transition(_undecided_and_fenced, (P.ABORTING,)),
+        AppendTooLate: Transition(_too_late, (P.ABORTING,)),
         AppendUnknown: Transition(_unknown, (P.STOPPED,)),
     },
     P.COMMITTING: {

@@ -23,7 +23,7 @@ def lost_for_good(batch: int, transactions: Sequence[Lost]) -> str:
         f"Batch {batch} is decided, but {len(transactions)} of its prepared transactions are gone; the first is {_first(transactions)}. "
         "An earlier release decided the batch and did not record which task's rows they hold, so they can't be written again by "
         "themselves, and nothing later is written. Restore the rows of this batch by hand, then start once with the option "
-        "onceforall.inDoubt=committed."
+        f"onceforall.inDoubt=committed; or give them up with onceforall.lostRows=giveUp:{batch}."
     )
 
 
@@ -55,9 +55,28 @@ def _first(transactions: Sequence[Lost]) -> str:
 def not_replayed(commit: Commit, difference: str) -> str:
     """The replay can't stand in for what was decided."""
     return (
-        f"Transactions of the decided batch {commit.batch} are lost and must be written again, but the replay is not what was decided. "
-        f"{difference}, then restart: nothing was written by this replay, and everything stays in doubt until a replay agrees. A query "
-        "whose replays differ by nature needs the option onceforall.redo=durable, from before the next such loss."
+        f"A part of the transactions of the decided batch {commit.batch} is lost and must be written again, but the replay is not what was "
+        f"decided. {difference}, then restart: nothing was written by this replay. {_choices(commit.batch)}"
+    )
+
+
+def changed_since(changed: str) -> str:
+    """A task that writes gives other rows than when it was looked at."""
+    return f"Two runs of it, one after the other, gave other rows ({changed}). Keep what it reads from changing"
+
+
+def no_replay(batch: int, reason: str) -> str:
+    """A replay that only looks has failed."""
+    return (
+        f"A part of the transactions of the decided batch {batch} is lost and must be written again, but the batch can't be replayed: {reason}. "
+        f"Mend that and restart: nothing was written by this replay. {_choices(batch)}"
+    )
+
+
+def _choices(batch: int) -> str:
+    return (
+        f"If it can't be mended, start once with onceforall.lostRows=giveUp:{batch} (the lost rows stay missing) or onceforall.lostRows=writeAll:{batch} "
+        "(each sink that has lost some gets the whole batch again, so what is visible there is duplicated)."
     )
 
 
@@ -67,6 +86,14 @@ def too_slow(batch: int, elapsed_ms: int, timeout_ms: int, reserve_ms: int) -> s
         f"Batch {batch} took {elapsed_ms / 1000:.1f} s, and its transactions time out after {timeout_ms / 1000:.1f} s, of which "
         f"{reserve_ms / 1000:.1f} s must be left for the commit. Raise transaction.timeout.ms (and the broker's "
         "transaction.max.timeout.ms) for this batch, whose offsets are planned; smaller batches (maxOffsetsPerTrigger) help later ones."
+    )
+
+
+def held_up(batch: int) -> str:
+    """The driver was held up between its last look at the time and the decision."""
+    return (
+        f"Batch {batch} was ready, but the driver was held up (frozen, suspended, or waiting for the disk) until too little of the transactions' "
+        "timeout was left for the commit. Nothing was decided, and the attempt is aborted. Restart the query: it writes the batch again."
     )
 
 

@@ -22,6 +22,7 @@ class Phase(Enum):
     SEALING = "sealing"
     RECOVERING = "recovering"
     FENCING_LOST = "fencing what is lost"
+    LOOKING = "looking at the replay"
     WRITING_KEPT = "writing kept rows"
     CLOSING_PAST = "closing the past"
     READY = "ready"
@@ -49,9 +50,11 @@ class RunConfig:
         roll_after_entries: the run goes on in a new generation when its chain is that long.
         adopt_checkpoint: take over a log whose checkpoint had another path.
         owner: who runs this, for people who read the log.
-        durable: rows are kept until their batch is complete, and written again from there.
+        durable: lost rows are written again from where they were kept, if they were.
         in_doubt: what to hold a transaction for that the start finds and of which no proof can be had: ``committed``, ``aborted``, or
             None: stop.
+        lost_rows: what a person has chosen for one batch of which a part is lost and can't be written again as it was: the word
+            for it (``redo.CHOICES``), and the batch; None: stop.
     """
 
     query_id: str
@@ -66,6 +69,7 @@ class RunConfig:
     owner: str = ""
     in_doubt: str | None = None
     durable: bool = False
+    lost_rows: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)

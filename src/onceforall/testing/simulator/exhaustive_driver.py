@@ -109,7 +109,10 @@ class Writer:
         return self._digests()
 
     def _digests(self) -> Mapping[str, tuple[Digest, ...]]:
-        return {f"s{participant}/0": (Digest(1, self._batch),) for participant in range(self._driver.options.participants)}
+        return {
+            f"s{participant}/{participant}": (Digest(1, self._batch),)
+            for participant in range(self._driver.options.participants)
+        }
 
     def prepared_so_far(self) -> Mapping[str, tuple[Committable, ...]]:
         """Return what has been prepared."""
