@@ -17,6 +17,7 @@ ALLOWED = {
     "enum",
     "functools",
     "hashlib",
+    "itertools",
     "re",
     "typing",
     "onceforall.errors",

@@ -11,6 +11,7 @@ import pytest
 from commit_log.building import commit, run_batches, start
 from commit_log.stores import race
 from onceforall.commit_log import AlreadyExists, Created, LocalStore
+from onceforall.commit_log.store import TooLate
 from onceforall.errors import CommitLogError, FencedError, OutcomeUnknownError, ProtocolViolationError
 from onceforall.protocol.entries import Done
 
@@ -93,6 +94,22 @@ def test_the_file_is_synced_before_it_is_linked_and_its_folder_after(store, root
     assert (first, temporary.parent) == ("sync", root)
     assert rest == [("link", folder / "00000001.json"), ("sync", folder)]
     assert names(root) == ["chains"]
+
+
+def test_a_create_asks_for_the_time_when_nothing_but_the_link_is_left(store, root, calls):
+    def too_late():
+        assert [what for what, path in calls if path.name.endswith(".tmp")] == ["sync"], "the sync may hang for long"
+        assert not (root / KEY).exists()
+        asked.append(True)
+        return False
+
+    asked = []
+    assert store.create(KEY, b"late", too_late) == TooLate()
+    assert asked == [True]
+    assert store.read(KEY) is None
+    assert not list(root.glob(".*.tmp"))
+    assert store.create(KEY, b"in time", lambda: True) == Created()
+    assert store.create(KEY, b"late", lambda: False) == AlreadyExists(b"in time"), "who has lost needs no time"
 
 
 def test_every_new_folder_is_synced_in_its_parent_before_the_entry_is_linked(store, root, calls):

@@ -269,7 +269,9 @@ def test_rows_that_are_only_divided_in_another_way_are_told_apart(job):
 def test_lost_rows_that_the_replay_splits_are_found(job, spark):
     job.fail("append_commit.after=raise")
     job.lose()
-    hashes = [row[0] for row in spark.createDataFrame([(row,) for row in ROWS], "value string").select(F.hash("value")).collect()]
+    hashes = [
+        row[0] for row in spark.createDataFrame([(row,) for row in ROWS], "value string").select(F.hash("value")).collect()
+    ]
     apart = next(n for n in range(len(ROWS), 1000) if len({each % n for each in hashes}) == len(ROWS))
     job.start(lambda frame: frame.repartition(apart, "value"))
     job.assert_complete()

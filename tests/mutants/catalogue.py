@@ -52,6 +52,9 @@ REQUIRED = frozenset(
         "prefixes compared",
         "staging shared by attempts",
         "DONE before the folder is synced",
+        "task numbers taken to be stable",
+        "a replay accepted beside what is visible",
+        "a decision after its time",
     }
 )
 """The classes of bugs of which there must be one each, whatever else is planted."""

@@ -8,7 +8,7 @@ from onceforall.commit_log import CommitLog
 from onceforall.commit_log.log import Claimed
 from onceforall.coordinator import Coordinator
 from onceforall.protocol import decisions as do
-from onceforall.protocol import due_sweeps, machine
+from onceforall.protocol import due_sweeps, machine, redo
 from onceforall.protocol import events as saw
 from onceforall.protocol.history import EMPTY, History, fold
 from onceforall.protocol.machine import TRANSITIONS, Phase, Transition
@@ -242,7 +242,65 @@ def recovery_does_not_complete(patch):
     _row(patch, Phase.SEALING, saw.PastSealed, sealed)
 
 
+def lost_tasks_are_matched_by_place(patch):
+    def match(decided, gone, replayed):
+        there = all(place < len(replayed) for place in gone)
+        return (
+            {place: place for place in gone}
+            if there and sum(d.rows for d in decided) == sum(d.rows for d in replayed)
+            else None
+        )
+
+    patch.setattr(redo, "_match", match)
+    patch.setattr(redo, "_at", lambda digests, place: digests[place])
+
+
+lost_tasks_are_matched_by_place.options = {"kinds": ("kafka",), "partitions": 3, "timeouts": 3, "durable": False}
+
+
+def one_task_stands_for_two_lost_ones(patch):
+    def match(decided, gone, replayed):
+        found = {}
+        for place in gone:
+            same = [at for at, digest in enumerate(replayed) if digest.rows == decided[place].rows]
+            if not same:
+                return None
+            found[same[0]] = place
+        return found
+
+    patch.setattr(redo, "_match", match)
+
+
+one_task_stands_for_two_lost_ones.options = lost_tasks_are_matched_by_place.options
+
+
+def a_part_counts_as_the_whole(patch):
+    def redo_of(lost, commit, **_):
+        found = redo.given_up_of(lost, commit, "")
+        return replace(found, way=redo.Way.WHOLE)
+
+    patch.setattr(machine, "redo_of", redo_of)
+
+
+a_part_counts_as_the_whole.options = lost_tasks_are_matched_by_place.options
+
+
+def a_decision_has_no_deadline(patch):
+    def append(log, generation, entry, in_time=None):
+        return original(log, generation, entry, in_time and (lambda: True))
+
+    original = CommitLog.append
+    patch.setattr(CommitLog, "append", append)
+
+
+a_decision_has_no_deadline.options = {"kinds": ("kafka",), "timeout_ms": 60_000}
+
+
 MUTANTS = [
+    lost_tasks_are_matched_by_place,
+    one_task_stands_for_two_lost_ones,
+    a_part_counts_as_the_whole,
+    a_decision_has_no_deadline,
     recovery_completes_what_is_done,
     the_past_is_read_but_not_sealed,
     commit_before_the_decision_is_durable,

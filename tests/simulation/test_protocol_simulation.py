@@ -164,6 +164,35 @@ def test_a_lost_batch_is_redone_whatever_step_of_the_redo_a_crash_meets(durable,
     assert crashes > 40, "the successor had hardly a step to be killed in front of"
 
 
+@pytest.mark.parametrize("kinds", [("kafka",), ("kafka", "kafka")])
+def test_a_driver_that_is_frozen_in_front_of_any_operation_decides_nothing_dead(kinds):
+    """It wakes when its transactions have timed out. Where no row is visible by then, a replay with other rows heals it by itself."""
+    too_late, decided, steps, frozen = 0, 0, 0, True
+    while frozen:
+        steps += 1
+        simulation = Simulation(Options(batches=1, kinds=kinds, timeout_ms=60_000))
+        try:
+            first = simulation.start()
+            simulation.step(first, steps)
+            frozen = first.main.running
+            simulation.tick(100_000)
+            while first.main.running:
+                simulation.step(first, 1)
+            too_late += simulation.world.fault_counts["a decision is too late"]
+            nothing_seen = not any(system.visible for system in simulation.world.systems.values())
+            decided += bool(simulation.world.lost) and nothing_seen
+            simulation.world.whims = lambda whim: nothing_seen and whim == "other rows"  # noqa: B023  of this turn
+            second = simulation.start()
+            while second.main.running:
+                simulation.step(second, 1)
+            assert second.main.outcome == "finished"
+            simulation.heal()
+        finally:
+            simulation.close()
+    assert too_late, "no driver came too late; the test proves nothing"
+    assert decided, "no driver was frozen between its decision and its commit; the test proves nothing"
+
+
 def test_ids_that_are_counted_anew_in_each_batch_let_a_late_task_abort_what_is_decided():
     """Why an id that a lost task attempt may still claim must not be given out again in a later batch."""
     # In batch 0 a speculative attempt (slot 1) has not begun yet; in batch 1 a task of another worker has slot 1.

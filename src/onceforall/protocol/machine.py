@@ -221,6 +221,8 @@ def _begin_redo(run: Run, commit: Commit, lost: list[Lost]) -> Outcome:
     if isinstance(verdict, Refusal):
         return _stop(run, verdict.error, verdict.message)
     if run.request.batch != commit.batch:
+        if _choice(run, commit) is Way.GIVEN_UP:
+            return _fence_given_up(run, commit, lost, f"Spark asks for batch {run.request.batch}")
         return _stop(run, TransactionLostError, messages.passed_on(commit.batch, run.request.batch, lost))
     redo = redo_of(lost, commit, use_kept=run.config.durable, stateful=run.request.stateful)
     if redo is None:
@@ -234,10 +236,13 @@ def _redo_unknown(run: Run, commit: Commit, lost: list[Lost]) -> Outcome:
         # Nobody can write it again but the user, who has done so by these words.
         return replace(run, phase=Phase.CLOSING_PAST), (AppendDone(run.generation, commit.batch),)
     if _choice(run, commit) is Way.GIVEN_UP:
-        reason = "an earlier release decided the batch and did not record which task's rows these are"
-        redo = given_up_of(lost, commit, reason)
-        return replace(run, phase=Phase.FENCING_LOST, redo=redo), (FenceLost(redo.lost),)
+        return _fence_given_up(run, commit, lost, "an earlier release did not record which task's rows these are")
     return _stop(run, TransactionLostError, messages.lost_for_good(commit.batch, lost))
+
+
+def _fence_given_up(run: Run, commit: Commit, lost: list[Lost], reason: str) -> Outcome:
+    redo = given_up_of(lost, commit, reason)
+    return replace(run, phase=Phase.FENCING_LOST, redo=redo), (FenceLost(redo.lost),)
 
 
 def _choice(run: Run, commit: Commit) -> Way | None:
@@ -318,7 +323,8 @@ def _recorded(run: Run, before: Commit, redo: Redo, commit: Commit) -> Commit:
     assert run.request is not None
     if redo.way.value not in CHOICES:
         return commit
-    return replace(commit, losses=(*before.losses, record(before, redo, run.request.start)))
+    start = run.request.start if run.request.batch == before.batch else ()
+    return replace(commit, losses=(*before.losses, record(before, redo, start)))
 
 
 def _complete_for_spark(run: Run, batch: int) -> bool:

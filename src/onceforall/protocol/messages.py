@@ -32,7 +32,7 @@ def passed_on(batch: int, requested: int, transactions: Sequence[Lost]) -> str:
     return (
         f"Batch {batch} is decided, and {len(transactions)} of its prepared transactions are gone, the first {_first(transactions)}; but Spark "
         f"asks for batch {requested}, so that batch {batch} can't be replayed: the checkpoint was edited or mixed with another one. Put back "
-        "the folder that belongs to this commit log."
+        f"the folder that belongs to this commit log; or give the lost rows up, with onceforall.lostRows=giveUp:{batch} for one start."
     )
 
 

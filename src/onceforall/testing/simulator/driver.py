@@ -15,6 +15,7 @@ from onceforall.protocol.sweeping import Sweep
 from onceforall.testing.simulator.store import SimulatedLog
 from onceforall.testing.simulator.strands import Crew, point
 from onceforall.testing.simulator.systems import QUERY, Assignment, Owner, Task
+from onceforall.testing.simulator.world import digest_of
 
 if TYPE_CHECKING:
     from onceforall.testing.simulator.world import SimulatedWorld
@@ -35,17 +36,46 @@ class Writer:
 
     def write(self, decision: do.RunWrites) -> Prepared:
         """Run the tasks, all of them or those of a redo."""
-        everything = itertools.product(range(len(self.world.systems)), range(self.world.options.partitions))
-        return self._write(decision, set(everything) if decision.redo is None else set(decision.redo), decision.reusable)
+        divided = self._divided()
+        places = {(write, at): rows for write, tasks in enumerate(divided) for at, rows in enumerate(tasks)}
+        wanted = places if decision.redo is None else {place: places.get(place, 0) for place in sorted(decision.redo)}
+        return self._write(decision, wanted, decision.reusable, self._digests(divided))
 
     def write_kept(self, decision: do.WriteKept) -> Prepared:
         """Run those whose rows were kept."""
-        return self._write(decision, {tuple(c["task"]) for cs in decision.lost.values() for c in cs}, {})
+        lost = [c for cs in decision.lost.values() for c in cs]
+        wanted = {(int(c["task"][0]), int(c["task"][1])): Owner(*c["owner"]).rows for c in lost}
+        return self._write(decision, dict(sorted(wanted.items())), {}, {})
 
     def digest(self, decision: do.TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
-        """Return the digest of a replay without writing."""
+        """Return the digests of a replay without writing."""
         point()
-        return self._digests(decision.batch)
+        assert decision.batch == self.batch
+        return self._digests(self._divided())
+
+    def _divided(self) -> list[list[int]]:
+        """Return which rows each task has at this pass over the batch, per write."""
+        divided = []
+        for sink in self.world.systems:
+            tasks = self.world.division(self.batch, sink)
+            if self.batch in self.world.standing:
+                # Spark numbers the tasks of a replay in another way than at first.
+                tasks.reverse()
+                self._whims_of_a_replay(tasks)
+            divided.append(tasks)
+        return divided
+
+    def _whims_of_a_replay(self, tasks: list[int]) -> None:
+        choose = self.world.choose
+        if len(tasks) > 1 and self.world.whims("tasks in any order"):
+            tasks[:] = [tasks.pop(choose(len(tasks))) for _ in range(len(tasks))]
+        if self.world.whims("a task is split"):
+            at = choose(len(tasks))
+            first = tasks[at] & -tasks[at]
+            if tasks[at] != first:
+                tasks[at : at + 1] = [tasks[at] - first, first]
+        if len(tasks) > 1 and self.world.whims("tasks are merged"):
+            tasks[-1] |= tasks.pop(choose(len(tasks) - 1))
 
     def wait_for_tasks(self) -> None:
         """The wait is bounded: tasks may go on after it."""
@@ -62,36 +92,36 @@ class Writer:
     def _write(
         self,
         decision: do.RunWrites | do.WriteKept,
-        wanted: set[tuple[int, ...]],
+        wanted: Mapping[tuple[int, int], int],
         reusable: Mapping[str, tuple[Committable, ...]],
+        digests: Mapping[str, tuple[Digest, ...]],
     ) -> Prepared:
         assert decision.batch == self.batch
         started_ms = self.world.now_ms
-        for write, sink in enumerate(self.world.systems):
-            for partition in range(self.world.options.partitions):
-                if (write, partition) not in wanted:
-                    continue
-                self._start(decision, sink, (write, partition), reusable, counts=True)
-                if self.world.whims("second attempt"):
-                    self._start(decision, sink, (write, partition), reusable, counts=False)
+        sinks = list(self.world.systems)
+        for place, rows in wanted.items():
+            self._start(decision, sinks[place[0]], place, rows, reusable, counts=True)
+            if self.world.whims("second attempt"):
+                self._start(decision, sinks[place[0]], place, rows, reusable, counts=False)
         self._run_all(decision, reusable)
         if self.world.whims("user error"):
             raise UserError("the function of the batch raised")
         prepared = self.prepared_so_far()
         confirmed = {sink: tuple(self.driver.sinks[sink].confirm(cs)) for sink, cs in prepared.items()}
         elapsed_ms = self.world.now_ms - started_ms
-        return Prepared(confirmed, self._digests(self.batch), elapsed_ms, attempts_lost=self._losers > 0)
+        return Prepared(confirmed, digests, elapsed_ms, attempts_lost=self._losers > 0, began_ms=started_ms)
 
     def _start(
         self,
         decision: do.RunWrites | do.WriteKept,
         sink: str,
         place: tuple[int, int],
+        rows: int,
         reusable: Mapping[str, tuple[Committable, ...]],
         *,
         counts: bool,
     ) -> Task:
-        owner = Owner(decision.batch, decision.generation, place[1], next(self._slots))
+        owner = Owner(decision.batch, decision.generation, rows, next(self._slots))
         worker = 1 if self.world.whims("other worker") else 0
         avoided = frozenset(self.driver.sinks[sink].burnt)
         incarnation = 0 if self.world.options.slots_restart else decision.incarnation
@@ -108,7 +138,7 @@ class Writer:
             self._run(task)
             if task.failed and self.world.whims("task is repeated"):
                 self._losers += 1
-                again = self._start(decision, task.sink, task.assignment.place, reusable, counts=True)
+                again = self._start(decision, task.sink, task.assignment.place, task.owner.rows, reusable, counts=True)
                 self._tasks.remove(again)
                 self._tasks[index] = again
                 self._run(again)
@@ -133,10 +163,12 @@ class Writer:
         except AttemptFailedError:
             self.world.count("failed task")
 
-    def _digests(self, batch: int) -> dict[str, tuple[Digest, ...]]:
-        decided = self.world.digests.get(batch, 0)
-        rows = decided + 1 if self.world.whims("other rows") else decided
-        return {"s0/0": (Digest(rows, batch),)}
+    def _digests(self, divided: list[list[int]]) -> dict[str, tuple[Digest, ...]]:
+        version = self.world.versions.get(self.batch, 0) + self.world.whims("other rows")
+        return {
+            f"{sink}/{write}": tuple(digest_of(self.batch, rows, version) for rows in tasks)
+            for write, (sink, tasks) in enumerate(zip(self.world.systems, divided, strict=True))
+        }
 
 
 class Driver:
@@ -221,6 +253,7 @@ class Driver:
             stop_requested=lambda: self.stop,
             wait=self.crew.sleep,
             sweeps_changed=self._sweeps_changed,
+            now_ms=lambda: self.world.now_ms,
         )
 
     def _spark_committed(self) -> int:

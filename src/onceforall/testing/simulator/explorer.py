@@ -48,6 +48,9 @@ _WHIMS: dict[str, tuple[float, ...]] = {
     "task fails": (0, 0, 0.05),
     "task is repeated": (0.5,),
     "other rows": (0, 0.6),
+    "tasks in any order": (0, 0.5),
+    "a task is split": (0, 0, 0.4),
+    "tasks are merged": (0, 0, 0.4),
     "stands before its sync": (0, 0, 0.5),
 }
 _SINKS = (

@@ -17,7 +17,16 @@ from onceforall.protocol.machine import CommitPermit
 from onceforall.protocol.names import TransactionName
 from onceforall.sink import CommitReport
 from onceforall.testing.simulator.strands import point
-from onceforall.testing.simulator.systems import QUERY, Assignment, FencedAttemptError, Owner, SimulatedSink, System, report
+from onceforall.testing.simulator.systems import (
+    BY_THE_CLOCK,
+    QUERY,
+    Assignment,
+    FencedAttemptError,
+    Owner,
+    SimulatedSink,
+    System,
+    report,
+)
 from onceforall.testing.simulator.violation import Violation
 
 if TYPE_CHECKING:
@@ -77,11 +86,11 @@ class Cluster(System):
         txn.state = "C"
         return None
 
-    def time_out(self, name: str) -> None:
+    def time_out(self, name: str, why: str = "timeout at any time") -> None:
         """Abort by the broker itself."""
         txn = self.txns[name]
         assert txn.state == "O"
-        self._abort(name, txn, "timeout")
+        self._abort(name, txn, why)
         txn.epoch, txn.state = txn.epoch + 1, "A"
 
     def expire(self, name: str) -> None:
@@ -104,7 +113,7 @@ class Cluster(System):
             for name, txn in self.txns.items():
                 if txn.state == "O" and txn.since_ms + timeout_ms <= self.world.now_ms:
                     self.world.count("time-out")
-                    self.time_out(name)
+                    self.time_out(name, BY_THE_CLOCK)
 
     def _abort(self, name: str, txn: Txn, why: str) -> None:
         assert txn.owner is not None

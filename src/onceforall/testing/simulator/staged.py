@@ -46,7 +46,7 @@ class StagedSystem(System):
     def begin(self, assignment: Assignment) -> Staging:
         """Make an empty place for the attempt, under a name that nobody ever had."""
         owner = assignment.owner
-        parts = owner.generation, owner.batch, assignment.place[0], owner.partition, assignment.incarnation, owner.slot
+        parts = owner.generation, owner.batch, assignment.place[0], assignment.place[1], assignment.incarnation, owner.slot
         name = str(TransactionName(QUERY, self.code, *parts))
         if name in self._ever:
             raise Violation(f"two attempts share the place {name}")

@@ -67,6 +67,9 @@ class SimulatedStore:
         if in_time is not None and key not in self.contents and not in_time():
             self.world.count("a decision is too late")
             return TooLate()
+        match = _ENTRY.fullmatch(key)
+        if in_time is not None and match and key not in self.contents:
+            self.world.check_in_time(int(match[1]), int(match[2]), content)
         fault = self.world.take("create")
         if fault in {None, "after"}:
             answer = self._create(key, content)

@@ -23,16 +23,24 @@ if TYPE_CHECKING:
     from onceforall.testing.simulator.world import SimulatedWorld
 
 QUERY = "query"
+BY_THE_CLOCK = "timeout by the clock"
+"""Why something was aborted that was older than its timeout."""
+
 T = TypeVar("T")
 
 
 class Owner(NamedTuple):
-    """Which attempt of which task wrote something."""
+    """Which attempt of which task wrote something, and which rows of the batch: a bit for each."""
 
     batch: int
     generation: int
-    partition: int
+    rows: int
     slot: int
+
+    @property
+    def each_row(self) -> list[int]:
+        """The numbers of the rows."""
+        return [row for row in range(self.rows.bit_length()) if self.rows >> row & 1]
 
 
 class FencedAttemptError(AttemptFailedError):
@@ -44,8 +52,8 @@ class Assignment:
     """What a task attempt is given.
 
     Attributes:
-        owner: batch, generation, partition and slot.
-        place: the ordinal of its write, and its partition.
+        owner: batch, generation, rows and slot.
+        place: the ordinal of its write, and the number that Spark gives the task.
         incarnation: see ``onceforall.sink.TaskAttempt``.
         worker: which worker process runs it.
         reusable: handles that are complete without doubt.
@@ -66,7 +74,7 @@ class System(ABC):
     Attributes:
         sink: the sink's name.
         code: what stands for it in names.
-        visible: which attempt's rows readers see, by batch and partition.
+        visible: which attempt's rows readers see, by batch and row.
         late: requests without an answer that are still on their way.
     """
 
@@ -106,9 +114,10 @@ class System(ABC):
     def show(self, owner: Owner) -> None:
         """Make rows visible to readers."""
         self.world.check_may_be_seen(self.sink, owner)
-        if (owner.batch, owner.partition) in self.visible:
-            raise Violation(f"batch {owner.batch}, partition {owner.partition} becomes visible twice on {self.sink}")
-        self.visible[owner.batch, owner.partition] = owner
+        for row in owner.each_row:
+            if (owner.batch, row) in self.visible:
+                raise Violation(f"batch {owner.batch}, row {row} becomes visible twice on {self.sink}")
+            self.visible[owner.batch, row] = owner
 
     def deliver_late(self, index: int) -> None:
         """Let a request happen whose caller has long given up."""

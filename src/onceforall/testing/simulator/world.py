@@ -8,8 +8,8 @@ operation, be it a read of the log or one EndTxn of many, and its tasks go on wi
 
 - What becomes visible is in the newest decision of its batch, and every earlier batch is complete on every sink: so nothing undecided or aborted
   is ever seen, and the sinks are apart by one decided batch at the most.
-- No partition of a batch becomes visible twice, and what a reader has seen between two moves stays.
-- Nothing decided is aborted, but by the system's own time-out.
+- No row of a batch becomes visible twice, and what a reader has seen between two moves stays.
+- Nothing decided is aborted, but by the system's own time-out; and nothing is decided that had timed out by the clock when its COMMIT was created.
 - Nothing follows a SEAL, no generation is claimed above a gap, an entry is durable once: a create without an answer has one outcome.
 - A permit names a COMMIT that is durable.
 - A batch is neither written nor passed over before the one before it is complete and has its DONE; Spark's own log never jumps.
@@ -29,13 +29,26 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from onceforall.commit_log.envelope import Envelope
-from onceforall.protocol.entries import Claim, Commit, Done, Seal
+from onceforall.protocol.entries import Claim, Commit, Digest, Done, Seal, total
 from onceforall.testing.simulator.kafka import Cluster
 from onceforall.testing.simulator.staged import Database, Files
 from onceforall.testing.simulator.store import RememberingChains, SimulatedStore
 from onceforall.testing.simulator.strands import point
-from onceforall.testing.simulator.systems import Owner, System, Task
+from onceforall.testing.simulator.systems import BY_THE_CLOCK, Owner, System, Task
 from onceforall.testing.simulator.violation import Violation
+
+_VERSION = 50
+
+
+def digest_of(batch: int, rows: int, version: int) -> Digest:
+    """Return the digest of rows; each version of them has other content."""
+    count = rows.bit_count()
+    return Digest(count, (rows + count * ((batch << 32) + (version << _VERSION))) % 2**64)
+
+
+def version_of(digest: Digest) -> int:
+    """Return the version of all rows of a batch, by their digest."""
+    return (digest.hash_sum >> _VERSION) // digest.rows
 
 
 class SparkConflictError(Exception):
@@ -52,7 +65,7 @@ class Options:
 
     Attributes:
         batches: how many Spark has.
-        partitions: tasks per sink and batch.
+        partitions: tasks per sink and batch, at its first run; each has two rows. A replay may put them in another order, split or merge them.
         kinds: the kind of each sink, out of ``KINDS``.
         generations: how many drivers a schedule starts before healing.
         timeouts: so many transactions of Kafka's kind are aborted by their system, at any time.
@@ -139,7 +152,7 @@ class SimulatedWorld:
         self.decided: set[tuple[str, Owner]] = set()
         self.standing: dict[int, set[tuple[str, Owner]]] = {}
         self.commits: set[tuple[int, int]] = set()
-        self.digests: dict[int, int] = {}
+        self.versions: dict[int, int] = {}
         self.done: set[int] = set()
         self.claimed: set[int] = set()
         self.sealed: set[int] = set()
@@ -186,17 +199,37 @@ class SimulatedWorld:
 
     def _decide(self, generation: int, index: int, entry: Commit) -> None:
         self.commits.add((generation, index))
-        self.digests[entry.batch] = entry.digests["s0/0"][0].rows
+        self.versions[entry.batch] = version_of(total(entry.digests["s0/0"]))
         owners = {(sink, Owner(*c["owner"])) for sink, cs in entry.committables.items() for c in cs}
         if {owner.batch for _, owner in owners} != {entry.batch}:
             raise Violation(f"COMMIT({entry.batch}) names {sorted(owners)}")
-        if len(owners) != len(self.systems) * self.options.partitions:
-            raise Violation(f"COMMIT({entry.batch}) names {len(owners)} transactions, not one for each task")
+        for name in self.systems:
+            rows = sorted(row for sink, owner in owners if sink == name for row in owner.each_row)
+            if rows != list(range(self.rows)):
+                raise Violation(f"COMMIT({entry.batch}) names the rows {rows} of {name}, and not each of {self.rows} once")
         self.standing[entry.batch] = owners
         self.decided |= owners
         for owner in sorted(owners):
             if owner in self.aborts:
                 self._decided_is_aborted(owner, self.aborts[owner])
+
+    def check_in_time(self, generation: int, index: int, content: bytes) -> None:
+        """See a decision be created, by whom asks in time: no transaction of it may have timed out."""
+        entry = self.entries.decode(generation, index, content).entry
+        if isinstance(entry, Commit):
+            for owner in sorted((sink, Owner(*c["owner"])) for sink, cs in entry.committables.items() for c in cs):
+                if self.aborts.get(owner, "").startswith(BY_THE_CLOCK):
+                    raise Violation(f"COMMIT({entry.batch}) names {owner}, which has timed out")
+
+    @property
+    def rows(self) -> int:
+        """How many rows each batch has."""
+        return 2 * self.options.partitions
+
+    def division(self, batch: int, sink: str) -> list[int]:
+        """Return which rows each task has that the newest decision of a batch knows; of an undecided one two each."""
+        standing = [owner.rows for name, owner in self.standing.get(batch, ()) if name == sink]
+        return sorted(standing) or [0b11 << 2 * partition for partition in range(self.options.partitions)]
 
     def aborted(self, sink: str, owner: Owner, name: str, why: str) -> None:
         """See something be aborted."""
@@ -228,9 +261,9 @@ class SimulatedWorld:
     def check_complete(self, batch: int, what: str) -> None:
         """All rows of a batch are visible on every sink."""
         for name, system in self.systems.items():
-            for partition in range(self.options.partitions):
-                if (batch, partition) not in system.visible:
-                    raise Violation(f"{what}, but batch {batch}, partition {partition} is not visible on {name}")
+            for row in range(self.rows):
+                if (batch, row) not in system.visible:
+                    raise Violation(f"{what}, but batch {batch}, row {row} is not visible on {name}")
 
     def commit_spark(self, batch: int) -> None:
         """Create the batch's entry in Spark's own commit log: an operation."""
