@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator mutants compat docs lock clean
+.PHONY: redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator mutants compat docs lock clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -63,6 +63,9 @@ bench-long: $(READY)  ## a query at steady load for BENCH_LONG_MINUTES (60): not
 
 chaos: $(READY)  ## the crash campaign: kills, freezes and broken networks, for CHAOS_MINUTES (60); goes on where it ended
 	PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
+
+redos: $(READY)  ## a hundred lost batches of Kafka sources of all shapes (REDOS=100, REDOS_SEED=1), each healed by restarts alone
+	REDOS=$(or $(REDOS),100) $(BIN)/python -m pytest -s -q tests/integration/test_many_redos.py
 
 simulator: $(READY)  ## a million simulated schedules with five faults or more, and every schedule of small worlds; goes on from what is published
 	mkdir -p build/simulator && test -e build/simulator/state.json || cp docs/simulator-state.json build/simulator/state.json

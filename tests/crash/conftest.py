@@ -23,9 +23,9 @@ def pipeline_on(tmp_path):
     """Make a pipeline on another broker."""
     made = []
 
-    def make(broker):
+    def make(broker, **config):
         broker.create_topic("out", partitions=3)
-        made.append(Pipeline(tmp_path, broker.bootstrap_servers, "out"))
+        made.append(Pipeline(tmp_path, broker.bootstrap_servers, "out", **config))
         return made[-1]
 
     yield make

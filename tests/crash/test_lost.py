@@ -1,10 +1,12 @@
 """kill -9 after the decision, the prepared transactions gone, and kill -9 again in the redo: each row is there exactly once."""
 
+import signal
+
 import pytest
 
 from onceforall.embedded import EmbeddedKafka
 from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
-from support.driver import ROWS_PER_BATCH, assert_exactly_once
+from support.driver import ROWS_PER_BATCH, UNTIL_BATCH, assert_exactly_once
 from support.reading import held_back, values
 from support.waiting import until
 
@@ -60,3 +62,29 @@ def test_transactions_that_time_out_between_decision_and_commit_are_written_agai
         assert len(values(broker.bootstrap_servers, pipeline.topic)) == 2 * ROWS_PER_BATCH
         pipeline.run(options=options)
         assert_exactly_once(pipeline)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("step", "error"), [("append_commit.before", "BatchTooSlowError"), ("append_commit.after", "TransactionLostError")]
+)
+def test_a_query_of_random_rows_heals_by_a_restart_when_its_driver_was_frozen_around_its_decision(
+    tmp_path, pipeline_on, step, error
+):
+    """It wakes when its transactions have timed out: it decides nothing, or what it has decided is lost as a whole."""
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    with EmbeddedKafka(config=settings) as broker:
+        pipeline = pipeline_on(broker, random=True)
+        short = {"transaction.timeout.ms": 20_000, "message.timeout.ms": 20_000}
+        options = {"onceforall.redo": "replay"}
+        driver = pipeline.start(f"{step}=freeze@3", sink_options=short, options=options)
+        driver.wait_for_failpoint(step)
+        assert held_back(broker.bootstrap_servers, pipeline.topic) >= ROWS_PER_BATCH
+        until(lambda: held_back(broker.bootstrap_servers, pipeline.topic) == 0, 60, "the brokers abort the transactions")
+        driver.signal(signal.SIGCONT)
+        driver.wait()
+        assert error in driver.status()["error"]
+        pipeline.run(options=options)
+        seen = [value.partition("/")[0] for value in values(broker.bootstrap_servers, pipeline.topic)]
+        assert sorted(seen) == sorted(str(row) for row in range(ROWS_PER_BATCH * pipeline.batches()))
+        assert pipeline.batches() > UNTIL_BATCH

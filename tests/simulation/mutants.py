@@ -144,21 +144,23 @@ names_are_counted_anew_in_each_batch.options = {"kinds": ("kafka",), "partitions
 
 
 def a_redo_writes_every_task_again(patch):
-    def lost_fenced(run, event):
-        after, decisions = machine._lost_fenced(run, event)
+    def looked(run, event):
+        after, decisions = machine._looked(run, event)
         return after, tuple(replace(d, redo=None) if isinstance(d, do.RunWrites) else d for d in decisions)
 
-    def anything(*_):
-        return None
+    def merged(commit, redo, again, digests):
+        kept = {sink: tuple(c for c in cs if (sink, c["name"]) in redo.stayed) for sink, cs in commit.committables.items()}
+        return replace(commit, committables={sink: (*kept.get(sink, ()), *cs) for sink, cs in again.items()}, digests=digests)
 
-    patch.setattr(machine, "written_again", anything)
-    _row(patch, Phase.FENCING_LOST, saw.LostFenced, lost_fenced)
+    patch.setattr(machine, "written_again", lambda *_: None)
+    patch.setattr(machine, "merged", merged)
+    _row(patch, Phase.LOOKING, saw.DigestsTaken, looked)
 
 
 def a_redo_is_committed_under_the_old_decision(patch):
     def written_again(run, event):
         decided = run.history.decided
-        commit = machine.merged(decided.commit, run.redo, event.committables)
+        commit = machine.merged(decided.commit, run.redo, event.committables, event.digests)
         permit = do.CommitPermit(decided.generation, decided.index, commit.batch)
         history = History(replace(decided, commit=commit))
         return replace(run, phase=Phase.COMMITTING, history=history), (do.CommitSinks(permit, commit.committables),)

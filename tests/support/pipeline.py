@@ -26,6 +26,7 @@ DEFAULTS = {
     "partitions": 4,
     "master": "local[2]",
     "stateful": False,
+    "random": False,
     "options": {},
     "sink_options": {},
     "spark": {},
@@ -74,6 +75,8 @@ def main():
     else:
         out = rows.select((F.col("value") % 7).cast("string").alias("key"), F.col("value").cast("string").alias("value"))
         mode = "append"
+    if config["random"]:
+        out = out.withColumn("value", F.concat_ws("/", "value", F.expr("uuid()")))
     writer = ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
     for kind in config["sinks"]:
         writer.to(_sink(kind, config), name="out" if kind == "kafka" else kind)
