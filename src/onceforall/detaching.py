@@ -44,6 +44,7 @@ from onceforall.protocol.history import Decided
 from onceforall.protocol.state import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
+from onceforall.targets import check_targets
 from onceforall.testing import failpoints
 
 __all__ = ["Detachment", "detach"]
@@ -127,7 +128,7 @@ def detach(
         report.say("No run of onceforall ever began here.")
         return Detachment(tuple(report.steps), log=_set_aside(home, 0, report))
     log = CommitLog(bound.store, first_generation=bound.first_generation)
-    checked = _checked(sinks, log, query_id)
+    checked = _checked(path, sinks, log, query_id)
     if dry_run:
         _close(checked)
         return _foresee(path, log, report)
@@ -158,7 +159,9 @@ def _check_is_one(path: Path) -> str:
     return query_id
 
 
-def _checked(sinks: Mapping[str, TwoPhaseCommitSink], log: CommitLog, query_id: str) -> dict[str, TwoPhaseCommitSink]:
+def _checked(
+    path: Path, sinks: Mapping[str, TwoPhaseCommitSink], log: CommitLog, query_id: str
+) -> dict[str, TwoPhaseCommitSink]:
     """Refuse names that can't be right, and sinks that don't answer, while nothing has been changed; return copies of one's own."""
     if not sinks:
         raise OptionError("No sinks: detaching needs the query's sinks by name, to complete and abort what is open there.")
@@ -172,8 +175,10 @@ def _checked(sinks: Mapping[str, TwoPhaseCommitSink], log: CommitLog, query_id: 
         )
     checked = {name: copy.copy(sink) for name, sink in sinks.items()}
     try:
+        starts = {name: StartInfo(query_id, name, None) for name in checked}
+        check_targets(decided, path, checked, starts)
         for name, sink in checked.items():
-            sink.check(StartInfo(query_id, name, None))
+            sink.check(starts[name])
     except BaseException:
         _close(checked)
         raise

@@ -30,6 +30,7 @@ from onceforall.protocol.machine import RunConfig
 from onceforall.protocol.redo import CHOICES
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
+from onceforall.targets import check_adopted, check_targets, last_decision
 from onceforall.testing import failpoints
 from onceforall.writing import BatchFunction, SparkBatchWriter
 
@@ -63,6 +64,7 @@ class Settings:
             None: stop.
         lost_rows: ``giveUp:<batch>`` or ``writeAll:<batch>``: what to do where a part of this batch's transactions is lost and a replay can't
             write the same rows again; None: stop.
+        adopt_target: the sinks whose target is another one, or an older copy, on purpose; for one start.
     """
 
     on_divergence: str = "warn"
@@ -74,6 +76,7 @@ class Settings:
     redo: str = "replay"
     in_doubt: str | None = None
     lost_rows: str | None = None
+    adopt_target: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.on_divergence not in {"warn", "fail"}:
@@ -135,6 +138,7 @@ class ExactlyOnceFunction:
         self._checkpoint = checkpoint
         self._sinks = dict(sinks)
         self._settings = settings
+        check_adopted(settings.adopt_target, sinks)
         self._runs: dict[str, _QueryRun] = {}
         self._lock = threading.Lock()
         self.__name__ = getattr(function, "__name__", "exactly_once")
@@ -252,7 +256,13 @@ class _QueryRun:
             )
         # A copy per run: a sink's driver side belongs to one run, also when its user gives one object to two queries.
         sinks = {name: copy.copy(sink) for name, sink in sinks.items()}
-        check_sinks(sinks, spark, query_id, str(execution.outputMode()).lower())
+        output_mode = str(execution.outputMode()).lower()
+        starts = {name: StartInfo(query_id, name, spark, output_mode) for name in sinks}
+        found = check_targets(last_decision(checkpoint), checkpoint, sinks, starts, settings.adopt_target)
+        failpoints.hit("start.targets_checked")
+        check_sinks(sinks, spark, query_id, output_mode)
+        # What was not there before may have been made by the check; that has an identity now.
+        found |= {name: sink.identity(starts[name]) for name, sink in sinks.items() if found.get(name) is None}
         failpoints.hit("start.sinks_checked")
         run = cls(execution, query_id, checkpoint, sinks)
         timeout_ms = shortest_timeout_ms(sinks)
@@ -269,6 +279,8 @@ class _QueryRun:
             in_doubt=settings.in_doubt,
             durable=settings.redo == "durable",
             lost_rows=settings.chosen_for_lost_rows(),
+            identities=found,
+            adopt_targets=frozenset(settings.adopt_target),
             owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}",
         )
         if spark_checkpoint.last_planned(checkpoint) > 0 or spark_checkpoint.detached_logs(checkpoint):

@@ -6,6 +6,8 @@ driver, and pickles it to the executors. In this order, for a batch:
 =====================  ======  =============================================================================================
 method                 where   when, and how often
 =====================  ======  =============================================================================================
+``identity``           driver  at ``start()`` and with the run's query id, before ``check``; after it where there was no target yet
+``holds``              driver  with ``identity``, where the log knows a batch that must be there
 ``check``              driver  at ``start()`` and again with the run's query id, before any data moves
 ``columns``            driver  at ``start()`` and once or more per write: what of the rows the sink takes
 ``recover``            driver  at each start after ``commit`` of what is decided, after an abort, and now and then in a thread of its own
@@ -44,9 +46,19 @@ completed by any process that knows the committable. After the decision a sink m
 - Sweeps of older generations are repeated, so that what a late task leaves behind one is found by the next.
 - ``TaskAttempt.name`` is given to one attempt only, for ever.
 
+**The target.** A name and an address don't say whether the system behind them is the one that the last batch went to: a volume may not be mounted, a
+cluster be rebuilt, a database be restored from a backup. So ``identity`` tells one target from another, and ``holds`` whether a batch is
+there. The commit log keeps, per sink, identity and last batch; what is compared, and what is refused, is the library's business
+(``protocol.identity``), before ``check`` makes anything. Two keys of a committable take part in that:
+
+- ``after``, which the library adds before ``confirm``: the last batch that the log knows to be complete in this sink. Where the sink can
+  see that its target doesn't have it, ``confirm`` refuses. It isn't there where the log knows none.
+- ``identity``, which ``confirm`` may put into one committable or several: what the target was at that moment. Another one than the log's
+  aborts the attempt.
+
 **A committable** is a JSON object of less than 64 KiB with no secret in it. Its text ``name`` is unique among the sink's task attempts of a
 batch, names the transaction in the world, and is what ``Sweep.covers`` or ``covers_name`` is asked. All committables of a batch are in
-one entry of the commit log, which others may read and which later releases of the sink must understand. The library adds the keys ``task``, ``rows`` (where rows
+one entry of the commit log, which others may read and which later releases of the sink must understand. The library adds the keys ``task``, ``after``, ``rows`` (where rows
 are kept) and, in ``TaskAttempt.reusable``, ``batch``: a sink has none of its own under these names, and hands back what it doesn't know.
 
 **What to raise.**
@@ -235,6 +247,38 @@ class TwoPhaseCommitSink(ABC):
         from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 
         return [F.col(f"`{name.replace('`', '``')}`") for name in schema.names]
+
+    def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
+        """Return what tells the target from any other that may come to lie under the same name and address. Nothing is created.
+
+        A small JSON object, the same in every process and for as long as the target is the same: an id that the system made, not an address.
+        A later release of the sink may add keys; those that both have are compared. By default None.
+
+        Args:
+            start: its ``query_id`` may be empty.
+
+        Returns:
+            None when there is no target yet, or none any more; or always, and then nothing is ever compared.
+
+        Raises:
+            OnceForAllError: as ``check``.
+        """
+        return None
+
+    def holds(self, start: StartInfo, batch: int) -> bool | None:  # noqa: ARG002
+        """Tell whether the target has a batch that the log knows to be complete there: a restored one may be behind. Nothing is created.
+
+        Args:
+            start: whose batch.
+            batch: one in which this query wrote to this sink, in whichever of its modes.
+
+        Returns:
+            False when it certainly doesn't; None, by default, when that can't be told.
+
+        Raises:
+            OnceForAllError: as ``check``.
+        """
+        return None
 
     def check(self, start: StartInfo) -> None:
         """Check at start, before any data moves, what would make a later call fail (target, rights, limits).

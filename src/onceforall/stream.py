@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.runs import ExactlyOnceFunction, Settings, bind_log, check_sinks, default_scheme, shortest_timeout_ms
-from onceforall.sink import TwoPhaseCommitSink
+from onceforall.sink import StartInfo, TwoPhaseCommitSink
+from onceforall.targets import check_adopted, check_targets, last_decision
 from onceforall.writing import BatchFunction, BatchTransaction
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "onceforall.redo": ("redo", str),
     "onceforall.inDoubt": ("in_doubt", str),
     "onceforall.lostRows": ("lost_rows", str),
+    "onceforall.adoptTarget": ("adopt_target", lambda value: tuple(name.strip() for name in value.split(","))),
 }
 
 
@@ -62,6 +64,7 @@ def exactly_once(
     redo: str = "replay",
     in_doubt: str | None = None,
     lost_rows: str | None = None,
+    adopt_target: Collection[str] = (),
 ) -> Callable[[BatchFunction], ExactlyOnceFunction]:
     """Make a function ``(batch, batch_id, transaction)`` fit for ``writeStream.foreachBatch``, with one decision for all its writes.
 
@@ -81,6 +84,7 @@ def exactly_once(
         lost_rows: for one batch only: what to do where a part of its transactions is lost and a replay can't write the same rows again:
             ``giveUp:<batch>`` (these rows stay missing) or ``writeAll:<batch>`` (each sink that has lost some gets the whole batch
             again, so what is visible there is duplicated). The choice stays on record in the commit log.
+        adopt_target: for one start only: the names of sinks whose target was replaced, or put back to an older state, on purpose.
 
     Returns:
         A decorator. The decorated function takes (batch, batch_id).
@@ -103,6 +107,7 @@ def exactly_once(
         redo,
         in_doubt,
         lost_rows,
+        (adopt_target,) if isinstance(adopt_target, str) else tuple(adopt_target),
     )
     if not sinks:
         raise OptionError("exactly_once needs at least one sink: sinks={'name': sink}.")
@@ -238,8 +243,12 @@ class StreamWriter:
         for name, sink in self._sinks.items():
             if self._transforms[name] is None:
                 sink.columns(self._frame.schema)
+        check_adopted(settings.adopt_target, self._sinks)
         checked = {name: copy.copy(sink) for name, sink in self._sinks.items()}
+        query_id = spark_checkpoint.query_id(checkpoint) or ""
+        starts = {name: StartInfo(query_id, name, spark, self._output_mode) for name in checked}
         try:
+            check_targets(last_decision(checkpoint), checkpoint, checked, starts, settings.adopt_target)
             check_sinks(checked, spark, "", self._output_mode)
         finally:
             for sink in checked.values():

@@ -138,14 +138,14 @@ class SparkBatchWriter:
         self._forget_results()
         with _plain_errors(self.batch):
             self._call_and_write(decision)
-        return self._confirmed(started, self._digests())
+        return self._confirmed(started, self._digests(), decision.after)
 
     def write_kept(self, decision: WriteKept) -> Prepared:
         """Write lost transactions again from the rows that were kept; see ``coordinator.BatchWriter``."""
         started = self.clock()
         with _plain_errors(self.batch):
             self._write_kept(decision)
-        return self._confirmed(started, {})
+        return self._confirmed(started, {}, decision.after)
 
     def digest(self, decision: TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
         """Run the batch again without writing; see ``coordinator.BatchWriter``."""
@@ -163,9 +163,13 @@ class SparkBatchWriter:
     def _secrets(self) -> Handover:
         return Handover(self.sinks)
 
-    def _confirmed(self, started: float, digests: Mapping[str, tuple[Digest, ...]]) -> Prepared:
+    def _confirmed(self, started: float, digests: Mapping[str, tuple[Digest, ...]], after: Mapping[str, int]) -> Prepared:
         failpoints.hit("write.confirm.before")
-        committables = self._all_confirmed(self.prepared_so_far())
+        prepared = {
+            name: tuple({**c, "after": after[name]} for c in cs) if name in after else cs
+            for name, cs in self.prepared_so_far().items()
+        }
+        committables = self._all_confirmed(prepared)
         failpoints.hit("write.confirm.after")
         lost = self._attempts_lost()
         elapsed_ms = int((self.clock() - started) * 1000)

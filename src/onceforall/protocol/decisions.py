@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onceforall.errors import OnceForAllError
 from onceforall.protocol.entries import Claim, Commit, Committable
@@ -68,7 +68,7 @@ class RunWrites:
     """Run the user's function and the jobs of its writes. Answer: WritesPrepared or WritesFailed.
 
     ``generation`` (that of names) and ``incarnation`` are part of the name of every new handle; see ``state.Run``. ``redo``: only these tasks write, all others only
-    digest; None: all write.
+    digest; None: all write. ``after``: per sink, the last batch that is complete there as far as the log knows; see ``identity.predecessors``.
     """
 
     batch: int
@@ -76,19 +76,21 @@ class RunWrites:
     reusable: Mapping[str, tuple[Committable, ...]]
     incarnation: int = 0
     redo: frozenset[Task] | None = None
+    after: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class WriteKept:
     """Write lost transactions again from the rows that were kept beside the log. Answer: WritesPrepared or WritesFailed.
 
-    ``generation``: that of names, as in RunWrites.
+    ``generation``: that of names, as in RunWrites; ``after`` is as there, too.
     """
 
     batch: int
     generation: int
     incarnation: int
     lost: Mapping[str, tuple[Committable, ...]]
+    after: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,41 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Target:
+    """Where a sink's rows go, and how far they reach there, as a decision has it (``protocol.identity``).
+
+    Attributes:
+        identity: what tells the target from any other under the same name and address; None: nothing is known.
+        batch: the last decided batch that wrote to the sink; None: not known.
+        after: the one before that; None: not known, or there is none.
+        adopted: the body of the target that was given up for this one by a user's word; None: none was.
+    """
+
+    identity: Mapping[str, Any] | None = None
+    batch: int | None = None
+    after: int | None = None
+    adopted: Mapping[str, Any] | None = None
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON body."""
+        position = {name: value for name, value in (("batch", self.batch), ("after", self.after)) if value is not None}
+        known = {} if self.identity is None else {"identity": dict(self.identity)}
+        adopted = {} if self.adopted is None else {"adopted": dict(self.adopted)}
+        return {**known, "position": position, **adopted}
+
+
+def _target(body: Mapping[str, Any]) -> Target:
+    identity, position, adopted = body.get("identity"), body.get("position", {}), body.get("adopted")
+    batch, after = position.get("batch"), position.get("after")
+    return Target(
+        None if identity is None else dict(identity),
+        None if batch is None else int(batch),
+        None if after is None else int(after),
+        None if adopted is None else dict(adopted),
+    )
+
+
+@dataclass(frozen=True)
 class Commit:
     """The decision: this batch, read from these offsets, is committed on every sink.
 
@@ -58,6 +93,8 @@ class Commit:
             stand for lost ones the number of these, or a new one.
         losses: of this batch and of all before it, what a person has chosen for rows that were lost and could not be written again as they
             were (``redo.record``); each decision hands them on.
+        targets: per sink name, where its rows go and how far they reach; also of sinks without rows in this batch, so that the last
+            decision that names a sink is always the last decision. Empty in the entries of earlier releases.
     """
 
     kind: ClassVar[str] = "COMMIT"
@@ -66,15 +103,18 @@ class Commit:
     committables: Mapping[str, tuple[Committable, ...]]
     digests: Mapping[str, tuple[Digest, ...]] = field(default_factory=dict)
     losses: tuple[Mapping[str, Any], ...] = ()
+    targets: Mapping[str, Target] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body; hash sums are hexadecimal, for readers whose numbers end at 2^53."""
+        targets = {"targets": {sink: target.body() for sink, target in self.targets.items()}} if self.targets else {}
         return {
             "batch": self.batch,
             "offsets": list(self.offsets),
             "committables": {sink: [dict(c) for c in cs] for sink, cs in self.committables.items()},
             "digests": {write: [[d.rows, f"{d.hash_sum:016x}"] for d in ds] for write, ds in self.digests.items()},
             **({"losses": [dict(loss) for loss in self.losses]} if self.losses else {}),
+            **targets,
         }
 
 
@@ -138,6 +178,7 @@ def entry_from_body(kind: str, body: Mapping[str, Any]) -> Entry:
                 for write, ds in body.get("digests", {}).items()
             },
             losses=tuple(dict(loss) for loss in body.get("losses", ())),
+            targets={str(sink): _target(target) for sink, target in body.get("targets", {}).items()},
         )
     if kind == Done.kind:
         return Done(int(body["batch"]))

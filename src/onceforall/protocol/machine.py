@@ -33,7 +33,7 @@ from onceforall.errors import (
     ProtocolViolationError,
     TransactionLostError,
 )
-from onceforall.protocol import messages
+from onceforall.protocol import identity, messages
 from onceforall.protocol.answers import REUSE_WITHIN_BATCHES, check_answered, missing, name_of, reusable_handles
 from onceforall.protocol.decisions import (
     AbortAttempt,
@@ -178,6 +178,9 @@ def _is_next(run: Run, generation: int) -> bool:
 def _sealed(run: Run, event: PastSealed) -> Outcome:
     sealed = replace(run, phase=Phase.RECOVERING, history=event.history, spark_committed=event.spark_committed)
     decided = event.history.decided
+    refusal = identity.judge(identity.known(sealed), run.config.identities)
+    if refusal is not None:
+        return _stop(sealed, refusal.error, refusal.message)
     if decided is None or decided.done:
         # A task attempt that was lost long ago may have opened a transaction after the last sweep of our own names; under names that
         # stay ours for the whole run no later sweep of older ones finds it.
@@ -210,6 +213,7 @@ def _recovered(run: Run, event: SinksRecovered) -> Outcome:
             return _fenced(run, AppendFenced())
         if unproven:
             return _stop(run, InDoubtError, messages.unproven(decided.commit.batch, unproven))
+        run = replace(run, unplaced=identity.unplaced(event.answers))
         if lost:
             return _begin_redo(run, decided.commit, lost)
     return replace(run, phase=Phase.CLOSING_PAST), (AppendDone(run.generation, decided.commit.batch),)
@@ -257,7 +261,7 @@ def _lost_fenced(run: Run, event: LostFenced) -> Outcome:  # noqa: ARG001  every
     assert request is not None
     if redo.way is Way.KEPT:
         return replace(run, phase=Phase.WRITING_KEPT), (
-            WriteKept(request.batch, run.name_generation, run.incarnation, redo.lost),
+            WriteKept(request.batch, run.name_generation, run.incarnation, redo.lost, after=identity.predecessors(run)),
         )
     if redo.way is Way.WHOLE:
         return _write_again(run, redo)
@@ -269,8 +273,9 @@ def _lost_fenced(run: Run, event: LostFenced) -> Outcome:  # noqa: ARG001  every
 def _write_again(run: Run, redo: Redo) -> Outcome:
     assert run.request is not None
     tasks = None if redo.plan is None else frozenset(redo.plan.tasks)
+    after = identity.predecessors(run)
     return replace(run, phase=Phase.WRITING, redo=redo), (
-        RunWrites(run.request.batch, run.name_generation, {}, run.incarnation, tasks),
+        RunWrites(run.request.batch, run.name_generation, {}, run.incarnation, tasks, after=after),
     )
 
 
@@ -314,7 +319,7 @@ def _look_failed(run: Run, event: WritesFailed) -> Outcome:
 def _give_up(run: Run, redo: Redo) -> Outcome:
     decided = run.history.decided
     assert decided is not None
-    commit = _recorded(run, decided.commit, redo, given_up(decided.commit, redo))
+    commit = identity.placed(run, _recorded(run, decided.commit, redo, given_up(decided.commit, redo)), {})
     return replace(run, phase=Phase.DECIDING, redo=redo, prepared=commit), (AppendCommit(run.generation, commit),)
 
 
@@ -352,7 +357,10 @@ def _judge(run: Run) -> Outcome:
         return replace(run, phase=Phase.READY, request=None), (ReturnBatch(request.batch),)
     if verdict is Verdict.DIGEST:
         return replace(run, phase=Phase.DIGESTING), (TakeDigests(request.batch, run.name_generation),)
-    return replace(run, phase=Phase.WRITING), (RunWrites(request.batch, run.name_generation, run.reusable, run.incarnation),)
+    after = identity.predecessors(run)
+    return replace(run, phase=Phase.WRITING), (
+        RunWrites(request.batch, run.name_generation, run.reusable, run.incarnation, after=after),
+    )
 
 
 def _digested(run: Run, event: DigestsTaken) -> Outcome:
@@ -385,11 +393,15 @@ def _prepared(run: Run, event: WritesPrepared) -> Outcome:
     not_after_ms = None
     if timeout_ms is not None and names:
         not_after_ms = event.began_ms + timeout_ms - run.config.decision_reserve_ms
+    refusal = identity.judge(identity.known(run), identity.confirmed(event.committables))
+    if refusal is not None:
+        return _abort(run, event.committables, refusal.error, refusal.message)
     if run.redo is not None:
         return _written_again(run, event, not_after_ms)
     before = run.history.decided
     losses = () if before is None else before.commit.losses
     commit = Commit(request.batch, request.offsets, event.committables, event.digests, losses)
+    commit = identity.placed(run, commit, identity.confirmed(event.committables))
     return replace(run, phase=Phase.DECIDING, prepared=commit), (AppendCommit(run.generation, commit, not_after_ms),)
 
 
@@ -406,7 +418,7 @@ def _written_again(run: Run, event: WritesPrepared, not_after_ms: int | None) ->
     if mismatch is not None:
         return _abort(run, event.committables, ProtocolViolationError, mismatch)
     commit = merged(decided.commit, redo, event.committables, event.digests)
-    commit = _recorded(run, decided.commit, redo, commit)
+    commit = identity.placed(run, _recorded(run, decided.commit, redo, commit), identity.confirmed(event.committables))
     return replace(run, phase=Phase.DECIDING, prepared=commit), (AppendCommit(run.generation, commit, not_after_ms),)
 
 
@@ -431,7 +443,9 @@ def _decided(run: Run, event: DecisionAppended) -> Outcome:
     assert commit is not None
     history = History(Decided(commit, run.generation, event.index, done=False))
     permit = CommitPermit(run.generation, event.index, commit.batch)
-    committing = replace(run, phase=Phase.COMMITTING, history=history, prepared=None, entries=run.entries + 1)
+    committing = replace(
+        run, phase=Phase.COMMITTING, history=history, prepared=None, entries=run.entries + 1, unplaced=frozenset()
+    )
     return committing, (CommitSinks(permit, {sink: cs for sink, cs in commit.committables.items() if cs}),)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from onceforall.protocol.decisions import StopRun
 from onceforall.protocol.entries import Commit, Committable
@@ -55,6 +56,9 @@ class RunConfig:
             None: stop.
         lost_rows: what a person has chosen for one batch of which a part is lost and can't be written again as it was: the word
             for it (``redo.CHOICES``), and the batch; None: stop.
+        identities: per sink, what its target is, as the run found it at its opening; None: there is none. A sink that is not in here is
+            not compared.
+        adopt_targets: sinks whose target is another one, or an older copy, on purpose.
     """
 
     query_id: str
@@ -70,6 +74,8 @@ class RunConfig:
     in_doubt: str | None = None
     durable: bool = False
     lost_rows: tuple[str, int] | None = None
+    identities: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict, hash=False)
+    adopt_targets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,7 @@ class Run:
         incarnation: raised with every batch that may have left a task attempt alive. Task slots begin anew with each batch, and
             such an attempt must not open a transaction under a name that a later batch has prepared: that would abort it.
         redo: what of the last decided batch is being written again, because its transactions are lost.
+        unplaced: sinks on which the last decided batch was closed by a user's word: nobody knows whether the target has it.
         stopped: why the run stopped.
     """
 
@@ -109,4 +116,5 @@ class Run:
     sweep_own: int = 0
     incarnation: int = 0
     redo: Redo | None = None
+    unplaced: frozenset[str] = frozenset()
     stopped: StopRun | None = None

@@ -103,7 +103,7 @@ _BOTH_SIDES = "before after"
 _METHOD = "asked answered"
 
 # --- a start, in its order ---
-_points("driver", (), "", "", "start", "sinks_checked checkpoint_checked bound")
+_points("driver", (), "", "", "start", "targets_checked sinks_checked checkpoint_checked bound")
 _points("driver", (), "", None, "bind", "prepared pointed")
 _points("driver", (), "elsewhere", None, "bind", "log_marked")
 _points("driver", (), "race", None, "bind", "lost")

@@ -1,0 +1,182 @@
+"""Whether a sink's target is the one that the last decision wrote to, and has what was decided for it.
+
+A sink's name and address don't say that: a volume may not be mounted, a cluster be rebuilt under its old address, a database be restored from a
+backup. So each COMMIT has, per sink, the *identity* of the target and the last batch that wrote to it (``entries.Target``). A start
+compares them before it creates anything, and each batch is compared once more when it is confirmed. Pure.
+
+Nothing is compared where nothing is known: in logs of earlier releases, of sinks that tell no identity, and of a target that a user has
+adopted (``RunConfig.adopt_targets``) until it has its first batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from onceforall.errors import CheckpointMismatchError
+from onceforall.protocol.entries import Commit, Committable, Target
+from onceforall.protocol.events import SinkAnswers
+from onceforall.protocol.history import Decided
+from onceforall.protocol.judgement import Refusal
+from onceforall.protocol.state import Run
+
+Identity = Mapping[str, Any]
+"""What tells a target from any other under the same name and address: a small JSON object of the sink's."""
+
+
+def adopted(targets: Mapping[str, Target], sinks: Iterable[str]) -> dict[str, Target]:
+    """Return what is known of targets when those of some sinks are given up for whatever the sinks lead to now."""
+    given_up = {sink: Target(adopted=_given_up(targets[sink])) for sink in sinks if sink in targets}
+    return {**targets, **given_up}
+
+
+def _given_up(target: Target) -> Mapping[str, Any]:
+    if target.identity is None and target.adopted is not None:
+        return target.adopted  # Adopted before, and nothing was written since.
+    return replace(target, adopted=None).body()
+
+
+def known(run: Run) -> dict[str, Target]:
+    """Return what the last decision knows of the targets; what this run has decided itself, it doesn't adopt once more."""
+    decided = run.history.decided
+    if decided is None:
+        return {}
+    is_ours = run.name_generation <= decided.generation
+    return dict(decided.commit.targets) if is_ours else adopted(decided.commit.targets, run.config.adopt_targets)
+
+
+def judge(
+    targets: Mapping[str, Target], found: Mapping[str, Identity | None], shown: Mapping[str, str] | None = None
+) -> Refusal | None:
+    """Compare what the last decision knows of the targets with what is found.
+
+    Args:
+        targets: of the last decision.
+        found: per sink; None: there is no such target. Sinks that are not in here are not compared.
+        shown: how to show a sink, where that is more than its name.
+
+    Returns:
+        None when they are the same, as far as both know.
+    """
+    for sink, identity in found.items():
+        target = targets.get(sink)
+        if target is None or target.identity is None or _same(target.identity, identity):
+            continue
+        where = (shown or {}).get(sink, "it")
+        now = (
+            "nothing that has an identity: the folder, the volume or the database is not there"
+            if identity is None
+            else _text(identity)
+        )
+        return Refusal(
+            CheckpointMismatchError,
+            f"Sink {sink}: the last decision that names it wrote to {_text(target.identity)}, and {where} now leads to {now}. Nothing was "
+            "created or written there. Mount the volume, or put back the address or the system that was there. If the target was replaced "
+            f"on purpose, give the sink another name, or start once with onceforall.adoptTarget={sink}.",
+        )
+    return None
+
+
+def _same(before: Identity, now: Identity | None) -> bool:
+    if now is None:
+        return False
+    both = before.keys() & now.keys()
+    return bool(both) and all(before[key] == now[key] for key in both)
+
+
+def _text(identity: Identity) -> str:
+    return ", ".join(f"{key} {value}" for key, value in sorted(identity.items()))
+
+
+def complete_batches(decided: Decided | None, targets: Mapping[str, Target], spark_committed: int) -> dict[str, int]:
+    """Return per sink the last batch that its target must have, by the log; a sink of which none is known isn't in it.
+
+    Args:
+        decided: the last decision.
+        targets: what is known of the targets.
+        spark_committed: the last batch in Spark's commit log: it is complete on every sink.
+    """
+    if decided is None:
+        return {}
+    last = decided.commit.batch
+    is_complete = decided.done or spark_committed >= last
+    found = {sink: target.batch if is_complete or target.batch != last else target.after for sink, target in targets.items()}
+    return {sink: batch for sink, batch in found.items() if batch is not None}
+
+
+def judge_reach(sink: str, batch: int, shown: str, *, holds: bool | None) -> Refusal | None:
+    """Judge whether a target is behind the log.
+
+    Args:
+        sink: its name.
+        batch: one of ``complete_batches``.
+        shown: how to show the sink.
+        holds: whether the target has that batch; None: it can't tell.
+    """
+    if holds is not False:
+        return None
+    return Refusal(
+        CheckpointMismatchError,
+        f"Sink {sink} is behind the commit log: batch {batch} is complete there by the log, and {shown} doesn't have it. It was restored from an "
+        "older backup, or what it keeps for itself was deleted. Put the newer state back. If that is gone for ever, "
+        f"onceforall.adoptTarget={sink} goes on once with what is there: the rows of the batches in between stay missing.",
+    )
+
+
+def unplaced(answers: Mapping[str, SinkAnswers]) -> frozenset[str]:
+    """Return the sinks on which a batch that is closed nevertheless has transactions that are lost or in doubt."""
+    return frozenset(sink for sink, answer in answers.items() if answer.lost or answer.in_doubt)
+
+
+def predecessors(run: Run) -> dict[str, int]:
+    """Return, for the batch that Spark waits for, the batch before it in each sink, where the log knows one."""
+    assert run.request is not None
+    found = {sink: _before(run, sink, target) for sink, target in known(run).items()}
+    return {sink: batch for sink, batch in found.items() if batch is not None}
+
+
+def _before(run: Run, sink: str, target: Target) -> int | None:
+    assert run.request is not None
+    if target.batch == run.request.batch:
+        return target.after  # It is written again.
+    return None if sink in run.unplaced else target.batch
+
+
+def confirmed(committables: Mapping[str, tuple[Committable, ...]]) -> dict[str, Identity]:
+    """Return the targets' identities as the sinks' ``confirm`` has put them into a committable, where it has."""
+    return {sink: c["identity"] for sink, cs in committables.items() for c in cs if isinstance(c.get("identity"), Mapping)}
+
+
+def placed(run: Run, commit: Commit, confirmed: Mapping[str, Identity]) -> Commit:
+    """Return a decision with what it says of the targets: those of this batch's sinks, and all others as the last decision has them.
+
+    Args:
+        run: before it is decided.
+        commit: the decision; also one that replaces another of the same batch.
+        confirmed: the identities of what was prepared for it.
+    """
+    found = {**run.config.identities, **confirmed}
+    targets = {}
+    for sink, last in known(run).items():
+        stays = last if last.batch is None else replace(last, adopted=None)
+        # Where the batch is written anew without this sink, its target reaches what came before.
+        targets[sink] = replace(stays, batch=last.after, after=None) if last.batch == commit.batch else stays
+    for sink in sorted(_written(run, commit)):
+        last = known(run).get(sink, Target())
+        identity = found.get(sink) or last.identity
+        if identity is not None:
+            given_up = last.adopted if last.batch is None else None
+            targets[sink] = Target(identity, commit.batch, _before(run, sink, last), given_up)
+    return replace(commit, targets=targets)
+
+
+def _written(run: Run, commit: Commit) -> set[str]:
+    prepared = {sink for sink, committables in commit.committables.items() if committables}
+    again = run.history.decided is not None and run.history.decided.commit.batch == commit.batch
+    # A sink that needs no commit is known by its rows alone; one that had transactions, and has none any more, isn't written to.
+    gone = (
+        {sink for sink, cs in run.history.decided.commit.committables.items() if cs} if again and run.history.decided else set()
+    )
+    with_rows = {write.rpartition("/")[0] for write, digests in commit.digests.items() if any(d.rows for d in digests)}
+    return prepared | (with_rows - gone)

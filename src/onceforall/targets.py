@@ -1,0 +1,89 @@
+"""Looks at the sinks' targets before anything is created in them, and compares them with what the log knows (``protocol.identity`` judges)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from onceforall import checkpoint as spark_checkpoint
+from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError
+from onceforall.protocol import identity
+from onceforall.protocol.history import Decided
+from onceforall.protocol.identity import Identity
+from onceforall.sink import StartInfo, TwoPhaseCommitSink
+
+logger = logging.getLogger("onceforall")
+
+
+def last_decision(checkpoint: Path) -> Decided | None:
+    """Return the last decision in a checkpoint's log, as far as it can be seen; None where there is none. Nothing is written.
+
+    A log that can't be found or read is told by whoever binds or claims it, next, with what to do.
+    """
+    home = checkpoint / spark_checkpoint.LOG_FOLDER
+    if not home.is_dir():
+        return None
+    try:
+        bound = binding.find(LocalStore(home))
+        return None if bound is None else CommitLog(bound.store, first_generation=bound.first_generation).look().decided
+    except (CheckpointMismatchError, CommitLogError):
+        return None
+
+
+def check_targets(
+    decided: Decided | None,
+    checkpoint: Path,
+    sinks: Mapping[str, TwoPhaseCommitSink],
+    starts: Mapping[str, StartInfo],
+    adopt: Collection[str] = (),
+) -> dict[str, Identity | None]:
+    """Compare the sinks' targets with what the last decision knows of them, before anything is created in them.
+
+    Args:
+        decided: the log's last decision; None: nothing is known.
+        checkpoint: the query's.
+        sinks: by name.
+        starts: per sink, what it learns at start.
+        adopt: the sinks whose targets are taken as they are.
+
+    Returns:
+        The identities of those sinks of which the log knows one.
+
+    Raises:
+        CheckpointMismatchError: a target is another one, is not there, or is behind the log.
+        SinkUnavailableError: a sink doesn't answer.
+    """
+    if decided is None:
+        return {}
+    known = {name: target for name, target in decided.commit.targets.items() if name in sinks}
+    for name in known.keys() & set(adopt):
+        logger.warning(
+            "The target of sink %s is taken as it is (onceforall.adoptTarget); the last decision knows it as %s. Take the option out again "
+            "when a batch has been written.",
+            name, known[name].body(),
+        )  # fmt: skip
+    targets = identity.adopted(known, adopt)
+    found = {name: sinks[name].identity(starts[name]) for name, target in targets.items() if target.identity is not None}
+    refusal = identity.judge(targets, found, {name: repr(sink) for name, sink in sinks.items()})
+    if refusal is not None:
+        raise refusal.error(refusal.message)
+    must_have = identity.complete_batches(decided, targets, spark_checkpoint.last_committed(checkpoint))
+    for name, batch in must_have.items():
+        refusal = identity.judge_reach(name, batch, repr(sinks[name]), holds=sinks[name].holds(starts[name], batch))
+        if refusal is not None:
+            raise refusal.error(refusal.message)
+    return found
+
+
+def check_adopted(names: Collection[str], sinks: Collection[str]) -> None:
+    """Refuse to adopt the target of a sink that the query doesn't have.
+
+    Raises:
+        OptionError: naming those that it has.
+    """
+    if unknown := sorted(set(names) - set(sinks)):
+        raise OptionError(
+            f"onceforall.adoptTarget={','.join(unknown)} names no sink of this query; it has: {', '.join(sorted(sinks))}."
+        )
