@@ -64,3 +64,57 @@ def small_disk(root):
 
 def _mount(*arguments):
     subprocess.run(["mount", *arguments], check=True, capture_output=True)
+
+
+class Volume:
+    """A folder that is mounted at another one, and can go away from there and come back with what it held."""
+
+    def __init__(self, volume, mount_point):
+        self.mount_point = mount_point
+        self._volume = volume
+
+    def mount(self):
+        _mount("--bind", str(self._volume), str(self.mount_point))
+
+    def go_away(self):
+        subprocess.run(["umount", "-l", str(self.mount_point)], check=True, capture_output=True)
+
+
+class RenamedVolume:
+    """The twin of a volume where nobody may mount: the folder is renamed away, and an empty one is left."""
+
+    def __init__(self, volume, mount_point):
+        self.mount_point = mount_point
+        self._volume = volume
+
+    def mount(self):
+        self.mount_point.rmdir()
+        self._volume.rename(self.mount_point)
+
+    def go_away(self):
+        self.mount_point.rename(self._volume)
+        self.mount_point.mkdir()
+
+
+@contextlib.contextmanager
+def volume(folder, *, really):
+    """A volume that is mounted at ``folder/out``; the test is skipped where mounting isn't allowed: its twin says the same everywhere."""
+    made, mount_point = folder / "volume", folder / "out"
+    made.mkdir()
+    mount_point.mkdir()
+    if not really:
+        renamed = RenamedVolume(made, mount_point)
+        renamed.mount()
+        yield renamed
+        return
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a volume")
+    mounted = Volume(made, mount_point)
+    try:
+        mounted.mount()
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"a volume can't be mounted here: {error.stderr.decode().strip()}")
+    try:
+        yield mounted
+    finally:
+        mounted.go_away()

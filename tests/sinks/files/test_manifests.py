@@ -1,12 +1,14 @@
 """Manifests: the chain of batches, merging, damage, and what late writers do to it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from onceforall import read_files
-from onceforall.errors import CorruptEntryError, ForeignEntryError, NewerEntryError
+from onceforall.errors import AttemptFailedError, CorruptEntryError, ForeignEntryError, NewerEntryError
 from onceforall.protocol.names import sink_code
+from onceforall.sink import StartInfo
 from onceforall.sinks.files import manifests
 from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
 
@@ -136,3 +138,77 @@ def test_a_newer_releases_manifest_is_told_apart(tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "onceforall": 2}))
     with pytest.raises(NewerEntryError, match="newer release"):
         read_files(tmp_path)
+
+
+# --- a network file system that lists a folder as it was ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listed_late(monkeypatch):
+    """Names of manifests that a listing doesn't show though they are there, as NFS does while its cache of the folder lives."""
+    hidden = set()
+    real = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda self: (path for path in real(self) if path.name not in hidden))
+    return hidden
+
+
+def committed(sink, batch, after):
+    """Take a batch to its end as the library does, which knows the batch before it from the commit log."""
+    decided = sink.confirm([{**prepared(sink, numbers(1, batch), batch), "after": after}])
+    report = sink.commit(permit(batch), decided)
+    assert len(report.completed) == 1
+
+
+def test_a_manifest_names_the_batch_before_it_though_an_old_listing_lacks_that(tmp_path, listed_late):
+    here, another_host = checked(tmp_path), checked(tmp_path)
+    commit(here, 0, numbers(1))
+    committed(another_host, 1, after=0)
+    listed_late.add("1.json")
+    committed(here, 2, after=1)
+    listed_late.clear()
+    assert batches(tmp_path) == [0, 1, 2]
+
+
+def test_a_reader_with_an_old_listing_follows_the_chain_by_its_names(tmp_path, listed_late):
+    write(tmp_path, range(5))
+    listed_late.update({"1.json", "2.json", "3.json"})
+    assert batches(tmp_path) == [0, 1, 2, 3, 4]
+    listed_late.add("4.json")
+    assert batches(tmp_path) == [0]
+
+
+def test_a_missing_manifest_is_named_also_where_the_chain_is_followed(tmp_path, listed_late):
+    write(tmp_path, range(4))
+    listed_late.update({"1.json", "2.json"})
+    (folder_of(tmp_path) / "1.json").unlink()
+    with pytest.raises(CorruptEntryError, match=r"2\.json.*missing|1\.json.*missing"):
+        batches(tmp_path)
+
+
+def test_a_batch_that_is_not_listed_yet_is_not_committed_twice(tmp_path, listed_late):
+    sink = checked(tmp_path)
+    decided = commit(sink, 0, numbers(1))
+    listed_late.add("0.json")
+    report = checked(tmp_path).commit(permit(), decided)
+    assert len(report.completed) == 1
+    assert sink.holds(StartInfo(QUERY, "out"), 0)
+    assert not sink.holds(StartInfo(QUERY, "out"), 1)
+
+
+def test_merging_with_an_old_listing_takes_nothing_away_that_is_needed(tmp_path, merging, listed_late):
+    write(tmp_path, range(9))
+    gone = sorted(name for name in names(tmp_path) if "-" in name)[:1]
+    listed_late.update(gone)
+    sink = checked(tmp_path)
+    for batch in range(9, 15):
+        committed(sink, batch, after=batch - 1)
+    listed_late.clear()
+    assert batches(tmp_path) == list(range(15))
+
+
+def test_a_folder_without_the_batch_before_confirms_nothing(tmp_path):
+    sink = checked(tmp_path)
+    commit(sink, 0, numbers(1))
+    with pytest.raises(AttemptFailedError, match="doesn't have batch 1"):
+        sink.confirm([{**prepared(sink, numbers(1, 2), 2), "after": 1}])
+    assert batches(tmp_path) == [0]

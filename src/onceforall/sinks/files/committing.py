@@ -82,7 +82,11 @@ class Folder:
 
     def manifests(self, name: TransactionName) -> Manifests:
         """Return the manifests of a transaction's query and sink."""
-        return Manifests(self.root / MANIFESTS, name.query_id, name.sink_code)
+        return self.manifests_of(name.query_id, name.sink_code)
+
+    def manifests_of(self, query_id: str, code: str) -> Manifests:
+        """Return the manifests of a query and one of its sinks, by the sink's code."""
+        return Manifests(self.root / MANIFESTS, query_id, code)
 
     def staging(self, attempt: str) -> Path:
         """Return the folder of an attempt's temp files."""
@@ -120,6 +124,15 @@ class Folder:
                 folders.add(file.folder)
         for folder in folders:
             self._check_target(folder, home)
+        self._check_predecessor(prepared)
+
+    def _check_predecessor(self, prepared: Sequence[Prepared]) -> None:
+        after = after_of(prepared)
+        if after is not None and self.manifests(prepared[0].name).find(after) is None:
+            raise AttemptFailedError(
+                f"{self.root} doesn't have batch {after}, which the commit log knows to be complete there: another volume is mounted now, or the "
+                "folder was put back to an older state. Nothing of this batch is decided. Mount the right volume, or put the newer state back."
+            )
 
     def _check_target(self, folder: str, home: int) -> None:
         at = self.root
@@ -232,7 +245,7 @@ class Folder:
         failpoints.hit("file.commit.synced")
         if refused or not whole:
             return refused
-        added = self.manifests(todo[0].name).add(_batch_files(batch, todo))
+        added = self.manifests(todo[0].name).add(_batch_files(batch, todo), after_of(todo))
         return [
             LostTransaction(t.committable, f"batch {batch} was committed without it, by another process")
             for t in todo
@@ -280,6 +293,11 @@ class Folder:
                 with contextlib.suppress(FileNotFoundError):
                     (self.root / file.path).unlink()
                     failpoints.hit("file.retire.deleted")
+
+
+def after_of(prepared: Iterable[Prepared]) -> int | None:
+    """Return the batch that comes before this one in the sink, by the commit log; None where that knows none."""
+    return max((int(t.committable["after"]) for t in prepared if t.committable.get("after") is not None), default=None)
 
 
 def _check_rights(temporary: Path) -> None:

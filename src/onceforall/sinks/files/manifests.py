@@ -231,32 +231,37 @@ class Manifests:
         Raises:
             CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: its manifest can't be read.
         """
+        absent = False
         for _ in range(_TRIES):
             listing = self._list()
             covering = [(after, upto) for after, upto in listing.merged if after < batch <= upto]
             try:
-                if covering:
-                    manifest = self._read(_name(max(covering, key=lambda pair: pair[1])))
-                elif batch in listing.loose:
-                    manifest = self._read(_name(batch))
-                else:
-                    return None
+                # Its own name is opened, listed or not: a network file system may list a folder as it was a while ago.
+                manifest = self._read(_name(max(covering, key=lambda pair: pair[1]) if covering else batch))
             except FileNotFoundError:
-                continue  # merged and deleted since
+                if not covering and batch not in listing.loose:
+                    if absent:
+                        return None
+                    absent = True
+                continue  # merged and deleted since, perhaps
             found = [each for each in manifest.batches if each.batch == batch]
             return found[0] if found else None
         raise self._vanishing()
 
-    def add(self, files: BatchFiles) -> BatchFiles:
+    def add(self, files: BatchFiles, after: int | None = None) -> BatchFiles:
         """Commit a batch, durably, unless it is; return what is committed: another process may have been faster.
+
+        Args:
+            files: of the batch.
+            after: the batch before it, as the commit log knows it; None: the last one that is listed here, which on a network file system
+                may not be the last one that is there.
 
         Raises:
             CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: it can't be written, or read.
         """
-        listing = self._list()
-        before = [batch for batch in listing.loose if batch < files.batch]
-        before += [upto for _, upto in listing.merged if upto < files.batch]
-        content = encode(Manifest(max(before, default=-1), (files,)), self.query_id, self.sink)
+        content = encode(
+            Manifest(self._last_before(files.batch) if after is None else after, (files,)), self.query_id, self.sink
+        )
         make_folder(self.folder)
         sync_folders(self._above())
         failpoints.hit("file.manifest.before")
@@ -266,6 +271,11 @@ class Manifests:
         if found is None:
             raise self._vanishing()
         return found
+
+    def _last_before(self, batch: int) -> int:
+        listing = self._list()
+        ends = [*listing.loose, *(upto for _, upto in listing.merged)]
+        return max((end for end in ends if end < batch), default=-1)
 
     def make_durable(self) -> None:
         """Make durable what another process has named here: it may have been killed before it could sync it.
@@ -320,6 +330,8 @@ class Manifests:
         failpoints.hit("file.merge.before")
         create(self.folder / _name((whole.after, whole.upto)), encode(whole, self.query_id, self.sink))
         failpoints.hit("file.merge.after")
+        if not all((self.folder / _name(link)).exists() for link in merged):
+            return  # the folder was listed as it was a while ago
         end = merged[-1][1] if merged else -1
         old: list[tuple[int, int] | int] = [batch for batch in listing.loose if batch <= end]
         old += [pair for pair in listing.merged if pair not in merged and pair[1] <= end]
@@ -350,14 +362,24 @@ class Manifests:
         for link in listing.chain():
             try:
                 manifest = self._read(_name(link))
+                between = self._not_listed(manifest.after, at)
             except FileNotFoundError:
                 return None
-            if manifest.after != at:
+            if between is None:
                 return None
-            found += manifest.batches
+            found += [*between, *manifest.batches]
             at = manifest.upto
         ends = [upto for _, upto in listing.merged] + list(listing.loose)
         return found if at == max(ends, default=-1) else None
+
+    def _not_listed(self, batch: int, at: int) -> list[BatchFiles] | None:
+        """Return the batches above ``at`` up to this one, which no listing has shown, by the names that they say; None when they lead elsewhere."""
+        found: list[BatchFiles] = []
+        while batch > at:
+            manifest = self._read(_name(batch))
+            found[:0] = manifest.batches
+            batch = manifest.after
+        return found if batch == at else None
 
     def _list(self) -> _Listing:
         try:

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from onceforall.errors import OnceForAllError, OptionError, SinkCheckError, UnsupportedQueryError
 from onceforall.protocol.entries import Committable
+from onceforall.protocol.names import sink_code
 from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
 from onceforall.sinks.files.columns import check_columns
 from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_few_layouts
@@ -210,6 +211,29 @@ class FileSink(TwoPhaseCommitSink):
 
     # --- on the driver -----------------------------------------------------------------------------------------------------
 
+    def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
+        """Return the folder's id; None where there is no folder, or none of a FileSink: a mount point whose volume is not mounted, perhaps.
+
+        Raises:
+            SinkUnavailableError: the file system gives no answer.
+            CommitLogError: the id is damaged.
+        """
+        with asking_again("read the id of the folder", self._root):
+            try:
+                return {"folder": folder_id(self._root)}
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def holds(self, start: StartInfo, batch: int) -> bool | None:
+        """Tell whether the batch has its manifest.
+
+        Raises:
+            SinkUnavailableError: the file system gives no answer.
+            CommitLogError: a manifest is damaged.
+        """
+        with asking_again("look for the manifest", self._root):
+            return self._folder.manifests_of(start.query_id, sink_code(start.sink)).find(batch) is not None
+
     @failpoints.around("file.check")
     def check(self, start: StartInfo) -> None:
         """Make the folder, and see that files can be written and moved there, and that nothing foreign lies under our names.
@@ -246,7 +270,7 @@ class FileSink(TwoPhaseCommitSink):
             The committables, with ``folder``: the id of this folder, and with each write's ``layout`` on its first one only.
 
         Raises:
-            AttemptFailedError: a file is missing or changed, a name is taken, or a folder can't be used.
+            AttemptFailedError: a file is missing or changed, a name is taken, a folder can't be used, or the batch before has no manifest.
             SinkCheckError: Spark's log has appeared in the folder.
             SinkUnavailableError: the file system gives no answer.
         """
@@ -257,7 +281,8 @@ class FileSink(TwoPhaseCommitSink):
             check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
             folder = folder_id(self._root)
         failpoints.hit("file.confirm.after")
-        return [{**committable, "folder": folder} for committable in with_few_layouts(committables)]
+        first, *others = ({**committable, "folder": folder} for committable in with_few_layouts(committables))
+        return [{**first, "identity": {"folder": folder}}, *others]
 
     @failpoints.around("file.commit")
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
