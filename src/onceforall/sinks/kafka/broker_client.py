@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,19 @@ _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 
 class AccessRefusedError(SinkUnavailableError):
     """The brokers, or a security option, said no; asking again at once is useless, but after a while it may be mended."""
+
+
+@dataclass(frozen=True)
+class ClusterIdentity:
+    """What no other cluster, and no topic that is made again under an old name, has.
+
+    Attributes:
+        cluster: the cluster's id; None where its brokers tell none.
+        topics: the ids of those topics that are there, by name.
+    """
+
+    cluster: str | None
+    topics: Mapping[str, str]
 
 
 class BrokerClient:
@@ -80,6 +94,16 @@ class BrokerClient:
         with self._lock:
             self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         return answer
+
+    def identify(self, topics: Collection[str] = ()) -> ClusterIdentity:
+        """Ask which cluster it is, and for the ids of topics; nothing is created, and nothing is remembered from earlier answers.
+
+        Raises:
+            SinkUnavailableError: no broker answered.
+        """
+        answer = self.ask_any(partial(_identity_request, sorted(topics)))
+        found = {str(topic.name): str(topic.topic_id) for topic in answer.topics if topic.error_code == _OK}
+        return ClusterIdentity(None if answer.cluster_id is None else str(answer.cluster_id), found)
 
     def broker_setting(self, name: str) -> str | None:
         """Return a setting of a broker; None when this user may not read it.
@@ -261,6 +285,19 @@ def metadata_request(topic: str | None) -> Any:
         include_topic_authorized_operations=topic is not None,
         min_version=8,
         max_version=9,
+    )
+
+
+def _identity_request(topics: Collection[str]) -> Any:
+    """Return a request for the ids of cluster and topics (KIP-516); it creates nothing."""
+    from kafka.protocol.metadata import MetadataRequest
+
+    return MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(topic_id=None, name=name) for name in topics],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+        min_version=10,
+        max_version=12,
     )
 
 

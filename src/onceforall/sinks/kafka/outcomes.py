@@ -88,6 +88,44 @@ def _confirmed(committable: Committable, state: TransactionState | None, proof: 
     return kept if proof is None else {**kept, "proof": proof}
 
 
+def placed(committables: Sequence[Committable], client: CoordinatorClient) -> list[Committable]:
+    """Note in which cluster confirmed transactions are, and the id of the topic that has the proof: addresses and names can pass to others.
+
+    Raises:
+        SinkUnavailableError: no broker answered.
+    """
+    found = client.identify({str(c["proof"]["topic"]) for c in committables if "proof" in c})
+    if found.cluster is None:
+        return list(committables)
+    noted: list[Committable] = []
+    for committable in committables:
+        proof = committable.get("proof")
+        topic_id = None if proof is None else found.topics.get(str(proof["topic"]))
+        with_id = {} if topic_id is None else {"proof": {**committable["proof"], "topic_id": topic_id}}
+        noted.append({**committable, **with_id, "cluster": found.cluster})
+    return [{**noted[0], "identity": {"cluster": found.cluster}}, *noted[1:]]
+
+
+def in_other_clusters(committables: Sequence[Committable], client: CoordinatorClient, servers: str) -> list[LostTransaction]:
+    """Return those transactions that were decided for another cluster than the one that answers now; nothing is proved there.
+
+    Raises:
+        SinkUnavailableError: no broker answered.
+    """
+    if not any("cluster" in c for c in committables):
+        return []
+    here = client.identify().cluster
+    return [
+        LostTransaction(
+            c,
+            f"it was decided for the Kafka cluster with the id {c['cluster']}, and at {servers} the cluster {here} answers: it was rebuilt, or the address "
+            "leads elsewhere. Nothing that is found there proves anything. Let bootstrap.servers lead to the old cluster",
+        )
+        for c in committables
+        if c.get("cluster", here) != here
+    ]
+
+
 def withheld(names: Collection[str], reader: TransactionReader) -> dict[str, str]:
     """Return which open transactions must not be ended yet, for a partition of theirs has no leader; with the reason.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from onceforall.sink import (
     CommitPermit,
     CommitReport,
     Committable,
+    LostTransaction,
     StartInfo,
     Sweep,
     TaskAttempt,
@@ -42,7 +44,7 @@ from onceforall.sinks.kafka.options import (
     producer_configuration,
     transaction_timeout_ms,
 )
-from onceforall.sinks.kafka.outcomes import confirmed, ended, unavailable, with_findings, withheld
+from onceforall.sinks.kafka.outcomes import confirmed, ended, in_other_clusters, placed, unavailable, with_findings, withheld
 from onceforall.sinks.kafka.partitioning import PartitionRules
 from onceforall.sinks.kafka.producers import POOL
 from onceforall.sinks.kafka.rights import Rights
@@ -269,6 +271,19 @@ class KafkaSink(TwoPhaseCommitSink):
 
     # --- on the driver -----------------------------------------------------------------------------------------------------
 
+    def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
+        """Return the cluster's id.
+
+        Raises:
+            SinkUnavailableError: no broker can be reached.
+            SinkCheckError: access is refused.
+        """
+        try:
+            cluster = self._connected().identify().cluster
+        except (AccessError, AccessRefusedError) as error:
+            raise SinkCheckError(str(error)) from error
+        return None if cluster is None else {"cluster": cluster}
+
     @failpoints.around("kafka.check")
     def check(self, start: StartInfo) -> None:
         """Check options, brokers, topic and limits; nothing is created in the cluster.
@@ -322,6 +337,16 @@ class KafkaSink(TwoPhaseCommitSink):
         self._burn([name for committable in committables for name in committable.get("burnt", ())])
         confirmed_now, self._just_confirmed = self._just_confirmed, frozenset()
         unsure = {str(c["name"]) for c in committables} - confirmed_now
+        # Before anything is sent: producer ids begin anew in another cluster, and may be a stranger's there.
+        strange = self._in_other_clusters([c for c in committables if c["name"] in unsure])
+        if not strange:
+            return self._commit(committables, unsure)
+        of_others = {str(each.committable["name"]) for each in strange}
+        others = [c for c in committables if c["name"] not in of_others]
+        report = self._commit(others, unsure - of_others) if others else CommitReport()
+        return replace(report, in_doubt=(*report.in_doubt, *strange))
+
+    def _commit(self, committables: Sequence[Committable], unsure: Collection[str]) -> CommitReport:
         held = withheld(unsure, self._connected_reader())
         answers = ended(self._connected(), [c for c in committables if c["name"] not in held])
         answers.missing.update(held)
@@ -341,7 +366,22 @@ class KafkaSink(TwoPhaseCommitSink):
             else:
                 completed.append(committable)
         report = CommitReport(tuple(completed), tuple(retired))
-        return with_findings(report, missing, answers.codes, self._connected_reader()) if missing else report
+        return self._with_findings(report, missing, answers.codes) if missing else report
+
+    def _with_findings(self, report: CommitReport, missing: Sequence[Committable], codes: Mapping[str, int]) -> CommitReport:
+        found = with_findings(report, missing, codes, self._connected_reader())
+        # The cluster may have been replaced while it was asked.
+        strange = self._in_other_clusters(missing)
+        of_others = {str(each.committable["name"]) for each in strange}
+        return CommitReport(
+            found.completed,
+            tuple(c for c in found.retired if c["name"] not in of_others),
+            tuple(each for each in found.lost if each.committable["name"] not in of_others),
+            (*(each for each in found.in_doubt if each.committable["name"] not in of_others), *strange),
+        )
+
+    def _in_other_clusters(self, committables: Sequence[Committable]) -> list[LostTransaction]:
+        return in_other_clusters(committables, self._connected(), self._options["bootstrap.servers"])
 
     def _connected_reader(self) -> TransactionReader:
         client = self._connected()
@@ -355,7 +395,7 @@ class KafkaSink(TwoPhaseCommitSink):
         """See that every transaction is still open, and note where the log will prove what became of it (module ``evidence``).
 
         Returns:
-            The committables, with ``proof``: ``topic``, ``partition`` and ``offset``.
+            The committables, with ``cluster``, its id, and ``proof``: ``topic`` and its ``topic_id``, ``partition`` and ``offset``.
 
         Raises:
             AttemptFailedError: one is not open any more: it timed out, or was fenced.
@@ -366,7 +406,7 @@ class KafkaSink(TwoPhaseCommitSink):
         topics = {self._topic} if self._topic is not None else {t for c in committables for t in c["topics"]}
         found = confirmed(committables, {str(t) for t in topics}, self._connected_reader())
         self._just_confirmed = frozenset(str(c["name"]) for c in found)
-        return found
+        return placed(found, self._connected())
 
     @failpoints.around("kafka.abort")
     def abort(self, committables: Sequence[Committable]) -> None:

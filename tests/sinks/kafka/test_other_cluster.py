@@ -1,0 +1,110 @@
+"""Another cluster, or another topic, where the decided one was: nothing that is found there proves anything."""
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from onceforall.embedded import EmbeddedKafka
+from onceforall.sink import StartInfo
+
+pytestmark = pytest.mark.kafka
+
+TOPIC = "events"
+START = StartInfo("", "out")
+
+
+class Replaced:
+    """A cluster that another one follows under the same address, with a topic of the same name."""
+
+    def __init__(self):
+        self._first = self._start(0)
+        self._port = self._first.port
+        self.servers = self._first.bootstrap_servers
+        self._second = None
+
+    @staticmethod
+    def _start(port):
+        made = EmbeddedKafka(port=port)
+        made.start()
+        made.create_topic(TOPIC)
+        return made
+
+    def replace(self):
+        self._first.stop()
+        self._second = self._start(self._port)
+
+    def stop(self):
+        for each in (self._first, self._second):
+            if each is not None:
+                each.stop()
+
+
+@pytest.fixture
+def cluster():
+    made = Replaced()
+    yield made
+    made.stop()
+
+
+def written_by_a_stranger(stranger, committable):
+    """Let somebody commit in the new cluster under the very producer id and epoch of a decided transaction of the old one."""
+    for slot in range(50):
+        (theirs,) = stranger.sink.confirm([stranger.prepare(["x", "y", "z"], slot=slot)])
+        assert stranger.commit(theirs).completed
+        if (theirs["producer_id"], theirs["producer_epoch"]) == (committable["producer_id"], committable["producer_epoch"]):
+            return
+    raise AssertionError("no stranger got the producer id; the test proves nothing")
+
+
+def test_a_strangers_marker_in_another_cluster_under_the_same_address_proves_nothing(query, cluster, monkeypatch):
+    q = query(TOPIC, cluster.servers)
+    (committable,) = q.sink.confirm([q.prepare(["a"])])
+    expected = q.sink.identity(START)["cluster"]
+    assert committable["cluster"] == expected
+    cluster.replace()
+    found = q.sink.identity(START)["cluster"]
+    assert found != expected
+    written_by_a_stranger(query(TOPIC, cluster.servers), committable)
+    # The first call comes from the process that has confirmed it; the second one could be any other's.
+    for again in (False, True):
+        if again:
+            monkeypatch.setattr(q.sink._connected(), "end_transactions", lambda _: pytest.fail("sent to a stranger"))
+        report = q.commit(committable)
+        assert not report.completed
+        assert not report.retired
+        assert not report.lost
+        assert [each.committable for each in report.in_doubt] == [committable]
+        assert expected in report.in_doubt[0].reason
+        assert found in report.in_doubt[0].reason
+
+
+def test_transactions_without_a_clusters_id_are_judged_as_before(query, topic):
+    q = query(topic())
+    (committable,) = q.sink.confirm([q.prepare(["a"])])
+    old = {key: value for key, value in committable.items() if key not in {"cluster", "identity"}}
+    q.sink._just_confirmed = frozenset()
+    assert q.commit(old).completed == (old,)
+
+
+def test_of_two_transactions_only_that_of_the_other_cluster_is_in_doubt(query, topic):
+    q = query(topic())
+    here, there = q.sink.confirm([q.prepare(["a"]), q.prepare(["b"], slot=1)])
+    there = {**there, "cluster": "another"}
+    q.sink._just_confirmed = frozenset()
+    report = q.commit(here, there)
+    assert report.completed == (here,)
+    assert [each.committable for each in report.in_doubt] == [there]
+    q.sink.abort([there])
+
+
+def test_a_topic_that_was_made_again_has_no_proof(query, topic, broker):
+    name = topic()
+    q = query(name)
+    (committable,) = q.sink.confirm([q.prepare(["a"])])
+    q.commit(committable)
+    assert not q.sink._connected().fence([committable["name"]]).missing
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics([name])[name].result(20)
+    broker.create_topic(name)
+    report = q.commit(committable)
+    assert len(report.in_doubt) == 1
+    assert committable["proof"]["topic_id"] in report.in_doubt[0].reason
