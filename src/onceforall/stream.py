@@ -240,15 +240,15 @@ class StreamWriter:
         settings = Settings(**self._settings)
         settings.reserve_ms(shortest_timeout_ms(self._sinks))
         checkpoint = spark_checkpoint.local_path(location, default_scheme(spark))
-        for name, sink in self._sinks.items():
-            if self._transforms[name] is None:
-                sink.columns(self._frame.schema)
         check_adopted(settings.adopt_target, self._sinks)
         checked = {name: copy.copy(sink) for name, sink in self._sinks.items()}
         query_id = spark_checkpoint.query_id(checkpoint) or ""
         starts = {name: StartInfo(query_id, name, spark, self._output_mode) for name in checked}
         try:
             check_targets(last_decision(checkpoint), checkpoint, checked, starts, settings.adopt_target)
+            for name, sink in self._sinks.items():
+                if self._transforms[name] is None:
+                    sink.columns(self._frame.schema)
             check_sinks(checked, spark, "", self._output_mode)
         finally:
             for sink in checked.values():

@@ -2,11 +2,12 @@
 
 import psycopg
 import pytest
+from psycopg import sql
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 import onceforall as ofa
-from onceforall.errors import SchemaError, UnsupportedQueryError
+from onceforall.errors import CheckpointMismatchError, SchemaError, UnsupportedQueryError
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -67,3 +68,33 @@ def test_a_refused_row_stops_the_query_and_a_corrected_table_lets_it_go_on(sourc
         connection.execute("ALTER TABLE t DROP CONSTRAINT t_value_check")
     run(made)
     assert ask(database, "SELECT count(*), count(DISTINCT value) FROM t") == [(60, 60)]
+
+
+def test_a_database_that_was_made_again_is_refused_until_it_is_adopted(source, run, tmp_path, database):
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    source.add({"key": "k", "value": "v0"})
+    run(writer(source.stream(), tmp_path, "append", database, "rows"))
+    with psycopg.connect(psycopg.conninfo.make_conninfo(database, dbname="postgres"), autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    source.add({"key": "k", "value": "v1"})
+    with pytest.raises(CheckpointMismatchError, match=r"Sink postgres-rows.*onceforall\.adoptTarget=postgres-rows"):
+        run(writer(source.stream(), tmp_path, "append", database, "rows"))
+    assert ask(database, "SELECT tablename FROM pg_tables WHERE schemaname IN ('public', 'onceforall')") == []
+    run(writer(source.stream(), tmp_path, "append", database, "rows").option("onceforall.adoptTarget", "postgres-rows"))
+    source.add({"key": "k", "value": "v2"})
+    run(writer(source.stream(), tmp_path, "append", database, "rows"))
+    assert sorted(ask(database, "SELECT value FROM rows")) == [("v1",), ("v2",)]
+
+
+def test_a_database_that_lost_its_newest_batch_is_behind_the_log(source, run, tmp_path, database):
+    for number in range(2):
+        source.add({"key": "k", "value": f"v{number}"})
+        run(writer(source.stream(), tmp_path, "append", database, "rows"))
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DELETE FROM rows WHERE value = 'v1'")
+        connection.execute("UPDATE onceforall.markers SET batch = 0, names = ''")
+    source.add({"key": "k", "value": "v2"})
+    with pytest.raises(CheckpointMismatchError, match="behind the commit log: batch 1 is complete"):
+        run(writer(source.stream(), tmp_path, "append", database, "rows"))
+    assert ask(database, "SELECT value FROM rows") == [("v0",)]

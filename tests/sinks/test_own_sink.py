@@ -28,5 +28,5 @@ def test_the_test_on_the_page_passes(tmp_path, capsys):
     sink = run_block("json_file_sink.py")["JsonFileSink"]
     test = run_block("test_json_file_sink.py", JsonFileSink=sink)["test_the_sink_keeps_the_contract"]
     test(tmp_path)
-    assert "40 cases passed" in capsys.readouterr().out
+    assert "42 cases passed" in capsys.readouterr().out
     assert rows_of(tmp_path)

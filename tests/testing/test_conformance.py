@@ -1,8 +1,11 @@
 """The conformance suite finds what is wrong: each broken sink is told by the case that is there for it, and the sound one passes."""
 
+import contextlib
 import json
 import os
+import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,8 +32,18 @@ def under_test(folder, kind=JsonFileSink, patience_s=1.0, **more):
         read=lambda: [json.loads(line)["n"] for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()],
         leftovers=lambda: [path.name for path in folder.glob("*.tmp")],
         patience_s=patience_s,
+        another_target=lambda: another_folder(folder),
         **more,
     )
+
+
+@contextlib.contextmanager
+def another_folder(folder):
+    away = folder.rename(f"{folder}-away")
+    folder.mkdir()
+    yield
+    shutil.rmtree(folder)
+    away.rename(folder)
 
 
 def failing(folder, kind, *only, **more):
@@ -73,10 +86,42 @@ def test_a_sink_whose_tasks_need_a_secret_passes(tmp_path):
 def test_a_sound_sink_passes_every_case_with_a_kill_at_every_line(tmp_path):
     sink = under_test(tmp_path, WithSecret, patience_s=20, crash_points=50, lose=lose(tmp_path), secrets=[PASSWORD])
     report = check_sink(sink)
-    assert report.passed == cases(WithSecret(tmp_path))
-    assert len(report.passed) == 41
-    assert not report.skipped
+    assert set(report.skipped) == {"missing_predecessor_is_noticed"}
+    assert set(report.passed) == set(cases(WithSecret(tmp_path))) - set(report.skipped)
+    assert len(report.passed) == 43
     assert list(tmp_path.glob("*.jsonl"))
+
+
+class KnowsItsBatches(JsonFileSink):
+    """Sees from the files' names which batches are there."""
+
+    def holds(self, start, batch):
+        from onceforall.protocol.names import parse_name
+
+        names = [parse_name(path.stem) for path in self.folder.glob("*.jsonl")]
+        return any((name.query_id, name.batch) == (start.query_id, batch) for name in names)
+
+    def check(self, start):
+        super().check(start)
+        self.start = start
+
+    def confirm(self, committables):
+        if not all(self.holds(self.start, c["after"]) for c in committables if "after" in c):
+            raise ValueError("it is behind")
+        return [{**c, "identity": self.identity(self.start)} for c in committables]
+
+
+def test_a_sink_that_knows_its_batches_passes_the_cases_about_its_target(tmp_path):
+    some = ["target_has_an_identity", "another_target_has_another_identity", "missing_predecessor_is_noticed"]
+    report = check_sink(under_test(tmp_path, KnowsItsBatches), only=some)
+    assert set(report.passed) == set(some)
+
+
+def test_without_another_target_the_suite_says_what_it_did_not_look_at(tmp_path):
+    sink = replace(under_test(tmp_path), another_target=None)
+    report = check_sink(sink, only=["target_has_an_identity", "another_target_has_another_identity"])
+    assert report.passed == ("target_has_an_identity",)
+    assert "another_target" in report.skipped["another_target_has_another_identity"]
 
 
 class Upserts:
@@ -441,6 +486,36 @@ class BearsNoSecondThread(JsonFileSink):
         return self.alone(lambda: JsonFileSink.recover(self, sweep))
 
 
+class TellsNoIdentity(JsonFileSink):
+    def identity(self, start):
+        return None
+
+
+class IdentityIsTheAddress(JsonFileSink):
+    def identity(self, start):
+        return {"folder": str(self.folder)}
+
+
+class IdentityIsOfTheProcess(JsonFileSink):
+    def identity(self, start):
+        return {"folder": os.getpid()}
+
+
+class ConfirmTellsAnotherIdentity(JsonFileSink):
+    def confirm(self, committables):
+        return [{**c, "identity": {"folder": "another"}} for c in committables]
+
+
+class HoldsEverything(KnowsItsBatches):
+    def holds(self, start, batch):
+        return True
+
+
+class ConfirmsBehindAGap(KnowsItsBatches):
+    def confirm(self, committables):
+        return committables
+
+
 BROKEN = [
     (CommitIsNotIdempotent, "commit_twice", "FileNotFoundError"),
     (CommitNeedsThePreparingProcess, "commit_in_another_process", "missing are"),
@@ -456,6 +531,10 @@ BROKEN = [
     (RecoverFindsNothing, "recover_aborts_what_nobody_decided", "recover returned 0"),
     (PicklesASecret, "no_secret_is_shown", "secret number 1"),
     (HoldsALock, "frozen_driver_of_an_undecided_batch", "SinkUnavailableError"),
+    (TellsNoIdentity, "target_has_an_identity", "identity returned None"),
+    (IdentityIsTheAddress, "another_target_has_another_identity", "also where another target lies"),
+    (IdentityIsOfTheProcess, "target_has_an_identity", "in another process"),
+    (ConfirmsBehindAGap, "missing_predecessor_is_noticed", "confirm took a batch"),
     # From here on: long.
     (CommitReturnsNothing, "commit_twice", "instead of a CommitReport"),
     (CommitReportsLossesAsCommittables, "lost_transactions_are_reported", "must be LostTransactions"),
@@ -491,10 +570,12 @@ BROKEN = [
     (TellsASecretInItsRepresentation, "no_secret_is_shown", "secret number 1"),
     (TellsASecretInACommittable, "commit_shows_each_row_once", "secret number 1"),
     (ClosesForEver, "closed_and_used_again", "TypeError"),
+    (ConfirmTellsAnotherIdentity, "target_has_an_identity", "in a confirmed committable"),
+    (HoldsEverything, "missing_predecessor_is_noticed", "never written"),
 ]
 
 
-QUICK = 14
+QUICK = 18
 
 
 @pytest.mark.parametrize(
@@ -511,4 +592,4 @@ def test_a_broken_sink_is_found_by_the_case_that_is_there_for_it(kind, case, wor
 
 def test_every_broken_sink_is_tried():
     kinds = {value for value in globals().values() if isinstance(value, type) and issubclass(value, JsonFileSink)}
-    assert kinds - {JsonFileSink, IdempotentSink, Doubling, WithSecret} == {kind for kind, _, _ in BROKEN}
+    assert kinds - {JsonFileSink, IdempotentSink, Doubling, WithSecret, KnowsItsBatches} == {kind for kind, _, _ in BROKEN}

@@ -15,7 +15,7 @@ and what is left over in it, is told by two functions of the caller's::
         ))
 
 Each case has a query id and rows of its own, so that all may run on one target. What the suite can't know it skips, and says so in its
-report: ``lose`` and ``secrets`` give it more to do. A sink without two-phase commit that is idempotent (``Capabilities``) gets the cases
+report: ``lose``, ``another_target`` and ``secrets`` give it more to do. A sink without two-phase commit that is idempotent (``Capabilities``) gets the cases
 for those. ``TwoPhaseCommitSink.columns`` isn't called, for it needs a Spark session.
 
 Processes are forked from a helper process without threads, so a POSIX system is needed.
@@ -24,12 +24,13 @@ Processes are forked from a helper process without threads, so a POSIX system is
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from onceforall.protocol.entries import Committable
 from onceforall.sink import TwoPhaseCommitSink
-from onceforall.testing import conformance_crashes, conformance_idempotent, conformance_two_phase
+from onceforall.testing import conformance_crashes, conformance_idempotent, conformance_targets, conformance_two_phase
 from onceforall.testing.conformance_driver import Mismatch
 from onceforall.testing.conformance_process import CallError, Nursery
 from onceforall.testing.conformance_world import CaseFunction, SkipCase, World
@@ -56,6 +57,8 @@ class SinkUnderTest:
         twin_attempts: False for a sink that doesn't serve two living attempts of one task, and refuses speculative execution in ``check``.
         crash_points: at how many lines within each method a process is killed; each costs a few processes. 0: only between calls.
         preload: modules that the sink imports late and that take long; they are imported once instead of in each process.
+        another_target: returns a context manager: while it is entered, another target, new and empty, lies under the name and address of the
+            sink's own, which comes back as it was at the end. None: the suite doesn't look whether ``identity`` tells them apart.
         patience_s: how long a reader's view, a clean-up or an answer may take, in seconds, from the last call on.
     """
 
@@ -69,6 +72,7 @@ class SinkUnderTest:
     crash_points: int = 5
     preload: Sequence[str] = ()
     patience_s: float = 20.0
+    another_target: Callable[[], AbstractContextManager[object]] | None = None
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,9 @@ def _cases(sink: TwoPhaseCommitSink) -> dict[str, CaseFunction]:
     if can.delivery != "exactly_once":
         return {}
     if can.two_phase:
-        return {**conformance_two_phase.CASES, **conformance_crashes.CASES}
-    return dict(conformance_idempotent.CASES) if can.idempotent else {}
+        targets = {**conformance_targets.CASES, **conformance_targets.TWO_PHASE_CASES}
+        return {**conformance_two_phase.CASES, **targets, **conformance_crashes.CASES}
+    return {**conformance_idempotent.CASES, **conformance_targets.CASES} if can.idempotent else {}
 
 
 def check_sink(sink: SinkUnderTest, *, only: Collection[str] | None = None) -> ConformanceReport:

@@ -97,6 +97,7 @@ class _Actor:
         self._make_sink = make_sink
         self._rows = rows
         self._driver: TwoPhaseCommitSink | None = None
+        self._start = StartInfo("", "")
         self._task: TwoPhaseCommitSink | None = None
         self._secrets: Mapping[str, str] = {}
         self._transactions: list[Any] = []
@@ -126,9 +127,23 @@ class _Actor:
     def do_start(self, query: str, sink: str) -> None:
         # As a run does: a copy of the user's own, checked, and pickled for the tasks afterwards.
         self._driver = copy.copy(self._make_sink())
-        self._driver.check(StartInfo(query, sink))
+        self._start = StartInfo(query, sink)
+        self._driver.check(self._start)
         self._load(self._dumped())
         self._secrets = dict(self._driver.secrets())
+
+    def do_unchecked(self, asked: str, query: str, sink: str) -> str:
+        made = copy.copy(self._make_sink())
+        try:
+            return _as_json(getattr(made, asked)(StartInfo(query, sink)), "what it returns")
+        finally:
+            made.close()
+
+    def do_identity(self) -> str:
+        return _as_json(self._of_driver.identity(self._start), "an identity")
+
+    def do_holds(self, batch: int) -> bool | None:
+        return self._of_driver.holds(self._start, batch)
 
     def do_start_task(self, pickled: str, secrets: Mapping[str, str]) -> None:
         self._load(base64.b64decode(pickled))
@@ -218,11 +233,11 @@ def _answer(stream: Any, message: str) -> None:
         stream.flush()
 
 
-def _as_json(value: Any) -> str:
+def _as_json(value: Any, what: str = "a committable") -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"a committable must be plain JSON: {error}; it is {value!r}") from error
+        raise TypeError(f"{what} must be plain JSON: {error}; it is {value!r}") from error
 
 
 def _described(error: BaseException) -> str:

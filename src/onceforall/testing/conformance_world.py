@@ -15,7 +15,7 @@ from onceforall.testing.conformance_process import CallError, Nursery
 if TYPE_CHECKING:
     from onceforall.testing.conformance import SinkUnderTest
 
-LIBRARY_KEYS = frozenset({"task", "rows", "batch"})
+LIBRARY_KEYS = frozenset({"task", "after", "rows", "batch"})
 """What the library itself adds to a committable."""
 
 MAX_COMMITTABLE_BYTES = 64 * 1024
@@ -94,6 +94,10 @@ class Case:
         query = query or self.query
         self._guarded("check", lambda: process.call("start", query=query, sink=sink))
         return Driver(self, process, query, sink, generation)
+
+    def unchecked(self, asked: str) -> Any:
+        """Start a process with a sink that is made anew and not checked, and call a method of it that gets a ``StartInfo``."""
+        return self._world.nursery.new().call("unchecked", asked=asked, query=self.query, sink="out")
 
     def task_process(self, driver: Driver) -> Driver:
         """Start a process that has nothing but a pickled sink of the driver, as a Python worker of Spark's."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+
 import pyarrow as pa
 import pytest
 
@@ -38,10 +41,19 @@ def under_test(folder, form, **more):
             for file in (folder / "_onceforall" / "staging" / committable["name"]).iterdir():
                 file.unlink()
 
+    @contextlib.contextmanager
+    def another_target():
+        away = folder.rename(f"{folder}-away")
+        yield
+        shutil.rmtree(folder)
+        away.rename(folder)
+
     def make_sink():
         return FileSink(folder, format=form, partition_by=["part"])
 
-    return SinkUnderTest(make_sink=make_sink, rows=rows, read=read, leftovers=leftovers, lose=lose, **more)
+    return SinkUnderTest(
+        make_sink=make_sink, rows=rows, read=read, leftovers=leftovers, lose=lose, another_target=another_target, **more
+    )
 
 
 def check(folder, form, **more):

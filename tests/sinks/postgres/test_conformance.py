@@ -1,8 +1,11 @@
 """The public conformance suite, on each mode of the sink."""
 
+from contextlib import contextmanager
+
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg import sql
 
 from onceforall.sinks.postgres.sink import PostgresSink
 from onceforall.testing.conformance import SinkUnderTest, cases, check_sink
@@ -27,8 +30,25 @@ def under_test(url, password, **options):
             for each in committables:
                 connection.execute(f"ROLLBACK PREPARED '{each['name']}'")
 
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE TABLE n (n bigint{' PRIMARY KEY' if 'key' in options else ''})")
+    @contextmanager
+    def another_target():
+        name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+        here, away = sql.Identifier(name), sql.Identifier(f"{name}-away")
+        with psycopg.connect(psycopg.conninfo.make_conninfo(url, dbname="postgres"), autocommit=True) as connection:
+            end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+            connection.execute(end, [name])
+            connection.execute(sql.SQL("ALTER DATABASE {} RENAME TO {}").format(here, away))
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(here))
+            make_table()
+            yield
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(here))
+            connection.execute(sql.SQL("ALTER DATABASE {} RENAME TO {}").format(away, here))
+
+    def make_table():
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"CREATE TABLE n (n bigint{' PRIMARY KEY' if 'key' in options else ''})")
+
+    make_table()
     return SinkUnderTest(
         make_sink=lambda: PostgresSink(url, "n", retry_for_s=10, lock_timeout_s=5, **options),
         rows=lambda numbers: pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())}),
@@ -39,6 +59,7 @@ def under_test(url, password, **options):
         secrets=[password],
         twin_attempts=options.get("mode") != "prepared",
         crash_points=2,
+        another_target=another_target,
     )
 
 
@@ -52,6 +73,7 @@ def check(database, postgres, only=None, **options):
 @pytest.mark.parametrize("mode", ["staged", "upsert"])
 def test_the_sink_keeps_the_heart_of_the_contract(database, postgres, mode):
     heart = {"commit_in_two_processes_at_once", "recover_beside_everything_else", "written_twice"}
+    heart |= {"target_has_an_identity", "another_target_has_another_identity", "missing_predecessor_is_noticed"}
     check(database, postgres, heart, mode=mode, **({"key": "n"} if mode == "upsert" else {}))
 
 

@@ -18,11 +18,12 @@ The row named ``confirmed`` says which attempt's prepared transactions the drive
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psycopg import sql
 from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
+from onceforall.errors import AttemptFailedError
 from onceforall.sinks.postgres.statements import Connection, transaction
 
 TABLE = "markers"
@@ -106,6 +107,54 @@ def read(connection: Connection, owner: Owner, name: str = COMPLETE) -> Marker |
         [owner.query_id, owner.sink, name],
     ).fetchone()
     return None if row is None else Marker(*row)
+
+
+def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
+    """Tell whether a batch is complete in this database, by the markers of any mode.
+
+    A query may have had its markers in another schema, which was changed since: where it has none at all in this one, every table
+    of markers that can be read is looked into.
+    """
+    if exists(connection, owner.schema) and _any(connection, owner):
+        return _any(connection, owner, batch)
+    query = (
+        "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = %s AND c.relkind = 'r' "
+        "AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AND (SELECT count(*) FROM pg_attribute a "
+        "WHERE a.attrelid = c.oid AND NOT a.attisdropped AND a.attname IN ('query_id', 'sink', 'name', 'generation', 'batch', 'names')) = 6"
+    )
+    schemas = [str(schema) for (schema,) in connection.execute(query, [TABLE]).fetchall()]
+    return any(_any(connection, replace(owner, schema=schema), batch) for schema in schemas)
+
+
+def _any(connection: Connection, owner: Owner, batch: int = -1) -> bool:
+    # CONFIRMED is written before the decision, and proves nothing.
+    found = connection.execute(
+        sql.SQL("SELECT 1 FROM {} WHERE query_id = %s AND sink = %s AND name <> %s AND batch >= %s LIMIT 1").format(
+            owner.table
+        ),
+        [owner.query_id, owner.sink, CONFIRMED, batch],
+    )
+    return found.fetchone() is not None
+
+
+def check_predecessor(connection: Connection, owner: Owner, after: int | None) -> None:
+    """Refuse a batch where the database doesn't have the one before it.
+
+    Args:
+        connection: in whatever state.
+        owner: whose.
+        after: the batch before, by the commit log; None: it knows none.
+
+    Raises:
+        AttemptFailedError: it isn't there.
+    """
+    if after is None or _any(connection, owner, after):
+        return
+    if not has_batch(connection, owner, after):
+        raise AttemptFailedError(
+            f"No marker in this database has batch {after}, which the commit log knows to be complete here (table {owner.schema}.{TABLE}): it was "
+            "restored from an older state, or is another one. Nothing of this batch is decided. Put the newer state back."
+        )
 
 
 def put(connection: Connection, owner: Owner, name: str, marker: Marker) -> None:

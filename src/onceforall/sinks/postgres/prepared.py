@@ -196,6 +196,7 @@ def confirm(connection: Connection, batch: Batch) -> None:
     complete = markers.read(connection, batch.owner)
     if complete is not None and complete.batch >= batch.batch:
         refuse_old(complete, batch)
+    markers.check_predecessor(connection, batch.owner, batch.after)
     with _locked(connection, batch.owner, batch.generation, batch.batch, shared=False):
         if not markers.raise_to(connection, batch.owner, markers.CONFIRMED, Marker(batch.batch, batch.generation)):
             raise AttemptFailedError(

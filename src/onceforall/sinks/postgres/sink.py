@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 from onceforall.errors import SchemaError, SinkCheckError
+from onceforall.protocol.names import sink_code
 from onceforall.sink import (
     Capabilities,
     CommitPermit,
@@ -168,6 +169,37 @@ class PostgresSink(TwoPhaseCommitSink):
         return self._access.secret_values()
 
     # --- at start ----------------------------------------------------------------------------------------------------------
+
+    def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
+        """Return what tells this database from every other one, a copy of it included: the ids of the server's data and of the database.
+
+        Raises:
+            SinkCheckError, SinkUnavailableError: as ``check``.
+        """
+        from onceforall.sinks.postgres.staged import database_of
+
+        return {"database": self._at_start(database_of)}
+
+    def holds(self, start: StartInfo, batch: int) -> bool | None:
+        """Tell whether the markers have the batch, in whichever mode it was written.
+
+        Raises:
+            SinkCheckError, SinkUnavailableError: as ``check``.
+        """
+        from onceforall.sinks.postgres import markers
+
+        owner = markers.Owner(self._schema, start.query_id, sink_code(start.sink))
+        return self._at_start(lambda connection: markers.has_batch(connection, owner, batch))
+
+    def _at_start(self, look: Callable[[Connection], T]) -> T:
+        from onceforall.sinks.postgres.statements import close_quietly
+
+        connection = self._connect(_AT_START, patience_s=self._retry_for_s)
+        try:
+            with translated(f"Looking at the database of {self._name}"):
+                return look(connection)
+        finally:
+            close_quietly(connection)
 
     @failpoints.around("postgres.check")
     def check(self, start: StartInfo) -> None:
@@ -328,6 +360,9 @@ class PostgresSink(TwoPhaseCommitSink):
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
         """Exhaust every reason to refuse: merge what is staged and hold the transaction, or see that all prepared transactions are there.
 
+        Returns:
+            The committables, with ``identity`` on the first one.
+
         Raises:
             RefusedRecordError: the table refuses a row; the message names the first one.
             AttemptFailedError: something that was prepared is gone, or another run was faster.
@@ -353,7 +388,7 @@ class PostgresSink(TwoPhaseCommitSink):
         action = merge if committables[0]["kind"] == staged.KIND else look
         with self._lock:
             patiently(action, self._retry_for_s, batch.what("Merging"))
-        return committables
+        return [{**committables[0], "identity": {"database": batch.database}}, *committables[1:]]
 
     def _connected_merger(self) -> Merger:
         from onceforall.sinks.postgres.staged import Merger

@@ -77,6 +77,7 @@ class Batch:
         database: see ``database_of``.
         staged: the staging tables, without their columns.
         names: the committables' names.
+        after: the batch before it in this sink, by the commit log; None: not known.
     """
 
     owner: Owner
@@ -86,6 +87,7 @@ class Batch:
     database: str
     staged: tuple[Staged, ...]
     names: tuple[str, ...]
+    after: int | None = None
 
     @property
     def marker(self) -> Marker:
@@ -120,6 +122,7 @@ def batch_of(committables: Sequence[Committable]) -> Batch:
         str(first["database"]),
         tuple(Staged(schema, staging_table(str(c["name"])), (), int(c["count"])) for c in committables),
         tuple(names),
+        max((int(c["after"]) for c in committables if c.get("after") is not None), default=None),
     )
 
 
@@ -172,6 +175,7 @@ class Merger:
         connection = self._open(batch)
         try:
             begin(connection)
+            markers.check_predecessor(connection, batch.owner, batch.after)
             if not self._advance(connection, batch):
                 complete = markers.read(connection, batch.owner)
                 assert complete is not None

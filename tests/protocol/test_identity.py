@@ -1,0 +1,201 @@
+"""Which target a sink leads to, and whether that is behind the log: the rule alone, and what the machine does with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from onceforall.errors import CheckpointMismatchError
+from onceforall.protocol import decisions as do
+from onceforall.protocol import events as saw
+from onceforall.protocol import identity
+from onceforall.protocol.entries import Digest, Target, entry_from_body
+from onceforall.protocol.history import Decided, History
+from onceforall.protocol.state import Phase
+from protocol.building import Walk, answers, commit, handle, prepared, request
+
+HERE, THERE = {"folder": "here"}, {"folder": "there"}
+
+
+def past(batch=0, done=True, generation=0, **targets):
+    return History(Decided(replace(commit(batch), targets=targets), generation, 1, done))
+
+
+def placed(batch, identity=HERE):
+    return prepared(batch, a=(handle("a0", identity=identity),))
+
+
+def decided_targets(walk):
+    return walk.only(do.AppendCommit).commit.targets
+
+
+# --- the rule ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "refused"),
+    [
+        (HERE, HERE, False),
+        (HERE, THERE, True),
+        (HERE, None, True),
+        (HERE, {"cluster": "here"}, True),
+        (HERE, {}, True),
+        (None, THERE, False),
+        (HERE, {**HERE, "volume": "new key of a later release"}, False),
+        ({**HERE, "volume": "one"}, {**HERE, "volume": "another"}, True),
+    ],
+)
+def test_a_target_is_the_same_when_all_that_both_know_of_it_is(before, now, refused):
+    refusal = identity.judge({"a": Target(before, 3)}, {"a": now}, {"a": "MySink()"})
+    assert (refusal is not None) == refused
+    if refusal is not None:
+        assert refusal.error is CheckpointMismatchError
+        assert "folder here" in refusal.message
+        assert "MySink()" in refusal.message
+        assert "onceforall.adoptTarget=a" in refusal.message
+
+
+def test_only_what_the_log_and_the_run_both_know_is_compared():
+    assert identity.judge({}, {"a": HERE}) is None
+    assert identity.judge({"gone": Target(HERE, 3)}, {"a": THERE}) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "done", "spark_committed", "batch"),
+    [
+        (Target(HERE, 5, 3), True, -1, 5),
+        (Target(HERE, 5, 3), False, 5, 5),
+        (Target(HERE, 5, 3), False, 4, 3),
+        (Target(HERE, 5), False, 4, None),
+        (Target(HERE, 3, 2), False, 4, 3),
+        (Target(HERE, None), True, 5, None),
+    ],
+)
+def test_a_target_must_have_the_last_batch_that_is_complete_there(target, done, spark_committed, batch):
+    decided = past(5, done, a=target).decided
+    found = identity.complete_batches(decided, decided.commit.targets, spark_committed)
+    assert found == ({} if batch is None else {"a": batch})
+
+
+def test_a_target_is_behind_only_when_it_certainly_lacks_the_batch():
+    assert identity.judge_reach("a", 3, "MySink()", holds=True) is None
+    assert identity.judge_reach("a", 3, "MySink()", holds=None) is None
+    refusal = identity.judge_reach("a", 3, "MySink()", holds=False)
+    assert "behind" in refusal.message
+    assert "batch 3" in refusal.message
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "target",
+    [Target(HERE, 4, 2), Target(HERE, 0), Target(adopted=Target(HERE, 3).body()), Target(HERE, 9, None, {"position": {}})],
+)
+def test_a_target_comes_back_from_the_log_as_it_was(target):
+    entry = replace(commit(4), targets={"a": target})
+    assert entry_from_body("COMMIT", json.loads(json.dumps(entry.body()))) == entry
+
+
+def test_a_decision_without_targets_has_the_body_that_it_always_had():
+    assert "targets" not in commit(4).body()
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------------------
+
+
+def test_another_target_than_the_last_decisions_is_refused_before_any_sink_is_touched():
+    for done in (True, False):
+        walk = Walk(identities={"a": THERE}).sealing(request(1)).feed(saw.PastSealed(past(0, done, a=Target(HERE, 0)), -1))
+        assert walk.stopped_with(CheckpointMismatchError)
+        assert not any(isinstance(d, do.RecoverSinks) for d in walk.all)
+
+
+def test_the_same_target_goes_on_and_an_adopted_one_does():
+    history = past(0, a=Target(HERE, 0))
+    assert Walk(identities={"a": HERE}).writing(history, request(1)).run.phase is Phase.WRITING
+    adopting = Walk(identities={"a": THERE}, adopt_targets=frozenset({"a"}))
+    assert adopting.writing(history, request(1)).run.phase is Phase.WRITING
+
+
+def test_a_batch_is_written_with_the_batch_before_it_in_each_sink():
+    history = past(4, a=Target(HERE, 2, 1), b=Target(HERE, 4, 2))
+    walk = Walk().writing(history, request(5))
+    assert walk.only(do.RunWrites).after == {"a": 2, "b": 4}
+
+
+def test_an_adopted_target_has_no_batch_before():
+    history = past(4, a=Target(HERE, 2, 1), b=Target(HERE, 4, 2))
+    walk = Walk(adopt_targets=frozenset({"a"})).writing(history, request(5))
+    assert walk.only(do.RunWrites).after == {"b": 4}
+
+
+def test_what_a_batch_wrote_to_names_the_batch_before_and_what_it_did_not_is_carried_on():
+    history = past(4, a=Target(HERE, 2, 1), b=Target(THERE, 4, 2), gone=Target(THERE, 3))
+    walk = Walk(identities={"a": HERE, "b": THERE}).writing(history, request(5)).feed(placed(5))
+    assert decided_targets(walk) == {"a": Target(HERE, 5, 2), "b": Target(THERE, 4, 2), "gone": Target(THERE, 3)}
+
+
+def test_a_sink_that_needs_no_commit_is_placed_by_its_rows():
+    event = replace(prepared(0, a=()), digests={"a/0": (Digest(0, 0),), "b/1": (Digest(0, 0), Digest(2, 7))})
+    walk = Walk(identities={"a": HERE, "b": THERE}).writing().feed(event)
+    assert decided_targets(walk) == {"b": Target(THERE, 0)}
+
+
+def test_a_sink_that_tells_no_identity_is_not_in_the_decision():
+    walk = Walk(identities={"a": None}).writing().feed(prepared(0))
+    assert decided_targets(walk) == {}
+
+
+def test_a_target_that_changes_under_a_living_run_decides_nothing():
+    walk = Walk(identities={"a": HERE}).writing(past(0, a=Target(HERE, 0)), request(1)).feed(placed(1, THERE))
+    assert [type(d) for d in walk.decisions] == [do.AbortAttempt]
+    walk.feed(saw.AttemptAborted())
+    assert walk.stopped_with(CheckpointMismatchError)
+
+
+def test_a_run_compares_with_what_it_has_decided_itself_and_adopts_once():
+    walk = Walk(identities={"a": THERE}, adopt_targets=frozenset({"a"})).writing(past(0, a=Target(HERE, 0)), request(1))
+    walk.feed(placed(1, THERE))
+    given_up = {"identity": HERE, "position": {"batch": 0}}
+    assert decided_targets(walk) == {"a": Target(THERE, 1, None, given_up)}
+    walk.feed(saw.DecisionAppended(1), saw.SinksCommitted({"a": answers(handle("a0", identity=THERE))}), saw.DoneAppended())
+    walk.feed(request(2))
+    assert walk.only(do.RunWrites).after == {"a": 1}
+    walk.feed(placed(2, THERE))
+    assert decided_targets(walk) == {"a": Target(THERE, 2, 1)}
+
+
+def test_an_adoption_without_rows_stays_on_record():
+    walk = Walk(adopt_targets=frozenset({"a"})).writing(past(0, a=Target(HERE, 0)), request(1))
+    walk.feed(replace(prepared(1, b=(handle("b0"),)), digests={}))
+    (target,) = decided_targets(walk).values()
+    assert target == Target(adopted={"identity": HERE, "position": {"batch": 0}})
+    again = Walk(adopt_targets=frozenset({"a"})).writing(past(1, a=target), request(2))
+    again.feed(replace(prepared(2, b=(handle("b0"),)), digests={}))
+    assert decided_targets(again) == {"a": target}
+
+
+def test_a_redo_keeps_the_targets_and_its_batch_comes_after_the_same_one():
+    lost = handle("a0", task=[0, 0])
+    decided = replace(commit(4, a=(lost,)), targets={"a": Target(HERE, 4, 1)})
+    walk = Walk(identities={"a": HERE}).recovering(History(Decided(decided, 0, 1, done=False)), request(4))
+    walk.feed(saw.SinksRecovered({"a": answers(lost=(lost,))}), saw.LostFenced())
+    assert walk.only(do.RunWrites).after == {"a": 1}
+    walk.feed(prepared(4, a=(handle("a1", task=[0, 0]),)))
+    assert decided_targets(walk) == {"a": Target(HERE, 4, 1)}
+
+
+def test_behind_a_batch_that_was_closed_by_a_users_word_nobody_knows_the_batch_before():
+    doubtful = handle("a0")
+    decided = replace(commit(4, a=(doubtful,)), targets={"a": Target(HERE, 4, 1), "b": Target(HERE, 3)})
+    walk = Walk(in_doubt="committed").recovering(History(Decided(decided, 0, 1, done=False)), request(5))
+    walk.feed(saw.SinksRecovered({"a": answers(in_doubt=(doubtful,))}), saw.DoneAppended())
+    assert walk.only(do.RunWrites).after == {"b": 3}
+    walk.feed(placed(5))
+    assert decided_targets(walk)["a"] == Target(HERE, 5, None)
+    walk.feed(saw.DecisionAppended(1), saw.SinksCommitted({"a": answers(handle("a0", identity=HERE))}), saw.DoneAppended())
+    walk.feed(request(6))
+    assert walk.only(do.RunWrites).after == {"a": 5, "b": 3}
