@@ -22,7 +22,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,7 +44,7 @@ from onceforall.protocol.history import Decided
 from onceforall.protocol.state import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
-from onceforall.targets import check_targets
+from onceforall.targets import check_adopted, check_targets
 from onceforall.testing import failpoints
 
 __all__ = ["Detachment", "detach"]
@@ -87,6 +87,7 @@ def detach(
     *,
     commit_log: str | os.PathLike[str] | None = None,
     adopt_checkpoint: bool = False,
+    adopt_target: Collection[str] = (),
     timeout_s: float = 300.0,
     dry_run: bool = False,
 ) -> Detachment:
@@ -100,6 +101,7 @@ def detach(
         sinks: the query's sinks by the names that they have in the query.
         commit_log: where the commit log lies; it need not be said, for the checkpoint has a pointer.
         adopt_checkpoint: the checkpoint (or the log that ``commit_log`` names) was moved here, and the old one will never run again.
+        adopt_target: the names of sinks whose target was replaced, or put back to an older state, on purpose.
         timeout_s: after so many seconds without an answer from a sink that something decided waits for, it is given up.
         dry_run: look and tell only; nothing is changed, and no sink is asked to do anything.
 
@@ -110,7 +112,7 @@ def detach(
         OptionError: no sink, or one that the last decision names is missing; this is no checkpoint, or not one of onceforall's.
         SinkCheckError, SinkUnavailableError: a sink can't be used; if that shows at the beginning, nothing was changed.
         CheckpointMismatchError: the last batch must be run once more by onceforall first, for it keeps state; or checkpoint and
-            commit log don't fit together.
+            commit log don't fit together, or a sink's target is not the one that the log knows.
         TransactionLostError: a decided transaction is gone: start the query once more, which writes it again.
         FencedError: a run of the query has started meanwhile.
         InDoubtError: a sink did not answer in time, or can't tell what became of a decided transaction.
@@ -128,7 +130,7 @@ def detach(
         report.say("No run of onceforall ever began here.")
         return Detachment(tuple(report.steps), log=_set_aside(home, 0, report))
     log = CommitLog(bound.store, first_generation=bound.first_generation)
-    checked = _checked(path, sinks, log, query_id)
+    checked = _checked(path, sinks, log, query_id, adopt_target)
     if dry_run:
         _close(checked)
         return _foresee(path, log, report)
@@ -160,7 +162,7 @@ def _check_is_one(path: Path) -> str:
 
 
 def _checked(
-    path: Path, sinks: Mapping[str, TwoPhaseCommitSink], log: CommitLog, query_id: str
+    path: Path, sinks: Mapping[str, TwoPhaseCommitSink], log: CommitLog, query_id: str, adopt_target: Collection[str]
 ) -> dict[str, TwoPhaseCommitSink]:
     """Refuse names that can't be right, and sinks that don't answer, while nothing has been changed; return copies of one's own."""
     if not sinks:
@@ -173,10 +175,11 @@ def _checked(
             f"given are {', '.join(map(repr, sorted(sinks)))}. Give each sink of the query under the name that it has there (.to(sink, "
             "name=…), or the sink's default_name). Nothing was changed."
         )
+    check_adopted(adopt_target, sinks)
     checked = {name: copy.copy(sink) for name, sink in sinks.items()}
     try:
         starts = {name: StartInfo(query_id, name, None) for name in checked}
-        check_targets(decided, path, checked, starts)
+        check_targets(decided, path, checked, starts, adopt_target)
         for name, sink in checked.items():
             sink.check(starts[name])
     except BaseException:

@@ -199,3 +199,25 @@ def test_behind_a_batch_that_was_closed_by_a_users_word_nobody_knows_the_batch_b
     walk.feed(saw.DecisionAppended(1), saw.SinksCommitted({"a": answers(handle("a0", identity=HERE))}), saw.DoneAppended())
     walk.feed(request(6))
     assert walk.only(do.RunWrites).after == {"a": 5, "b": 3}
+
+
+def test_a_batch_that_is_written_anew_without_a_sink_leaves_that_at_the_batch_before():
+    lost = handle("a0", task=[0, 0])
+    decided = replace(commit(4, a=(lost,)), targets={"a": Target(HERE, 4, 1), "b": Target(THERE, 2)})
+    walk = Walk(identities={"a": HERE, "b": THERE}).recovering(History(Decided(decided, 0, 1, done=False)), request(4))
+    walk.feed(saw.SinksRecovered({"a": answers(lost=(lost,))}), saw.LostFenced())
+    # Nothing of the decision was ever visible, so any replay will do: this one has rows for the other sink.
+    walk.feed(replace(prepared(4, b=(handle("b1", task=[0, 0]),)), digests={"a/0": (Digest(0, 0),), "b/1": (Digest(3, 9),)}))
+    assert decided_targets(walk) == {"a": Target(HERE, 1), "b": Target(THERE, 4, 2)}
+
+
+def test_a_redo_in_an_adopted_target_is_known_there():
+    lost = handle("a0", task=[0, 0])
+    decided = replace(commit(4, a=(lost,)), targets={"a": Target(HERE, 4, 1)})
+    walk = Walk(identities={"a": THERE}, adopt_targets=frozenset({"a"}), in_doubt="aborted")
+    walk.recovering(History(Decided(decided, 0, 1, done=False)), request(4))
+    walk.feed(saw.SinksRecovered({"a": answers(in_doubt=(lost,))}), saw.LostFenced())
+    assert walk.only(do.RunWrites).after == {}
+    walk.feed(prepared(4, a=(handle("a1", task=[0, 0], identity=THERE),)))
+    given_up = {"identity": HERE, "position": {"batch": 4, "after": 1}}
+    assert decided_targets(walk) == {"a": Target(THERE, 4, None, given_up)}

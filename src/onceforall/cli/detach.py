@@ -36,6 +36,13 @@ def add_commands(groups: Any) -> None:
         "--adopt-checkpoint", action="store_true", help="the checkpoint was moved here, and the old one will never run again"
     )
     detach.add_argument(
+        "--adopt-target",
+        action="append",
+        default=[],
+        metavar="SINK",
+        help="the target of this sink was replaced, or put back to an older state, on purpose; may be given several times",
+    )
+    detach.add_argument(
         "--timeout", type=float, default=300.0, metavar="SECONDS", help="how long to wait for a sink to answer (default: 300)"
     )
     detach.add_argument("--dry-run", action="store_true", help="look and tell only")
@@ -50,6 +57,7 @@ def _run(arguments: argparse.Namespace) -> int:
         load_sinks(arguments.sinks),
         commit_log=arguments.commit_log,
         adopt_checkpoint=arguments.adopt_checkpoint,
+        adopt_target=arguments.adopt_target,
         timeout_s=arguments.timeout,
         dry_run=arguments.dry_run,
     )

@@ -1,0 +1,116 @@
+"""The sinks' targets are looked at before anything is made in them, in the order that keeps a wrong one untouched."""
+
+import json
+
+import pytest
+
+from onceforall.commit_log import CommitLog, LocalStore
+from onceforall.errors import CheckpointMismatchError, OptionError
+from onceforall.protocol.entries import Claim, Commit, Done, Target
+from onceforall.sink import StartInfo
+from onceforall.targets import check_adopted, check_targets, last_decision
+
+QUERY = "6f1c2d3e-0000-4000-8000-000000000001"
+
+
+class Looked:
+    """A sink whose target is as the test says."""
+
+    def __init__(self, identity, batches=()):
+        self._identity = identity
+        self._batches = batches
+        self.asked = []
+
+    def __repr__(self):
+        return "Looked('/there')"
+
+    def identity(self, start):
+        self.asked.append(("identity", start.query_id))
+        return self._identity
+
+    def holds(self, start, batch):
+        self.asked.append(("holds", batch))
+        return batch in self._batches
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    (tmp_path / "metadata").write_text(json.dumps({"id": QUERY}))
+    (tmp_path / "commits").mkdir()
+    return tmp_path
+
+
+def decide(checkpoint, batch, *, done=True, **targets):
+    log = CommitLog(LocalStore(checkpoint / "onceforall"))
+    generation = log.claim(Claim(QUERY, "run", str(checkpoint))).generation
+    log.seal_below(generation)
+    log.append(generation, Commit(batch, ("{}",), {}, targets=targets))
+    if done:
+        log.append(generation, Done(batch))
+
+
+def check(checkpoint, sink, adopt=(), name="out"):
+    return check_targets(last_decision(checkpoint), checkpoint, {name: sink}, {name: StartInfo(QUERY, name)}, adopt)
+
+
+HERE = {"folder": "here"}
+
+
+def test_a_sink_is_not_asked_where_the_log_knows_nothing_of_it(checkpoint):
+    sink = Looked(HERE)
+    assert check(checkpoint, sink) == {}
+    decide(checkpoint, 0)
+    assert check(checkpoint, sink) == {}
+    assert sink.asked == []
+    assert list(checkpoint.glob("onceforall-*")) == []
+
+
+def test_a_look_at_a_checkpoint_without_a_log_makes_none(checkpoint):
+    assert last_decision(checkpoint) is None
+    assert not (checkpoint / "onceforall").exists()
+
+
+@pytest.mark.parametrize("found", [None, {"folder": "there"}])
+def test_another_target_or_none_is_refused_with_what_helps(checkpoint, found):
+    decide(checkpoint, 3, out=Target(HERE, 3))
+    with pytest.raises(CheckpointMismatchError, match=r"folder here.*Looked\('/there'\).*onceforall\.adoptTarget=out"):
+        check(checkpoint, Looked(found, [3]))
+
+
+@pytest.mark.parametrize(("done", "needed"), [(True, 3), (False, 1)])
+def test_a_target_without_the_last_complete_batch_is_refused(checkpoint, done, needed):
+    decide(checkpoint, 3, done=done, out=Target(HERE, 3, 1))
+    with pytest.raises(CheckpointMismatchError, match=f"behind the commit log: batch {needed} is complete"):
+        check(checkpoint, Looked(HERE))
+    sink = Looked(HERE, [needed])
+    assert check(checkpoint, sink) == {"out": HERE}
+    assert sink.asked == [("identity", QUERY), ("holds", needed)]
+
+
+def test_what_spark_has_committed_is_complete_on_every_sink(checkpoint):
+    decide(checkpoint, 3, done=False, out=Target(HERE, 3, 1))
+    (checkpoint / "commits" / "3").touch()
+    with pytest.raises(CheckpointMismatchError, match="batch 3 is complete"):
+        check(checkpoint, Looked(HERE, [1]))
+
+
+def test_an_adopted_target_is_not_asked_and_the_log_says_so_to_people(checkpoint, caplog):
+    decide(checkpoint, 3, out=Target(HERE, 3))
+    sink = Looked({"folder": "there"})
+    assert check(checkpoint, sink, ["out"]) == {}
+    assert sink.asked == []
+    assert "onceforall.adoptTarget" in caplog.text
+    assert "here" in caplog.text
+
+
+def test_only_a_sink_of_the_query_can_have_its_target_adopted():
+    check_adopted(["a"], ["a", "b"])
+    with pytest.raises(OptionError, match=r"adoptTarget=c names no sink of this query; it has: a, b"):
+        check_adopted(["a", "c"], ["a", "b"])
+
+
+def test_a_damaged_log_is_left_to_those_who_read_it_for_a_decision(checkpoint):
+    decide(checkpoint, 3, out=Target(HERE, 3))
+    (entry,) = checkpoint.glob("onceforall/chains/*/00000001.json")
+    entry.write_text("{")
+    assert last_decision(checkpoint) is None
