@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from dataclasses import replace
 
 import psycopg
 import pyarrow as pa
@@ -10,7 +11,8 @@ import pytest
 import onceforall as ofa
 from onceforall.commit_log import CommitLog, LocalStore
 from onceforall.detaching import detach
-from onceforall.protocol.entries import Claim, Commit, Digest
+from onceforall.errors import CheckpointMismatchError, OptionError
+from onceforall.protocol.entries import Claim, Commit, Digest, Done, Target
 from onceforall.sink import StartInfo, TaskAttempt
 
 OFFSETS = '{"clicks":{"0":3}}'
@@ -57,6 +59,25 @@ def test_files_that_were_decided_are_put_in_the_open(tmp_path):
     assert_detached(path, make)
     assert sorted(ofa.read_files(tmp_path / "out").to_arrow().column("n").to_pylist()) == [0, 1]
     assert list((tmp_path / "out" / "_onceforall" / "staging").iterdir()) == []
+
+
+def test_a_folder_that_is_not_the_last_decisions_is_not_touched_until_it_is_adopted(tmp_path):
+    def make():
+        return ofa.FileSink(tmp_path / "out")
+
+    path = decided(tmp_path, make)
+    log = CommitLog(LocalStore(path / "onceforall"))
+    generation = log.claim(Claim(json.loads((path / "metadata").read_text())["id"], "run", str(path))).generation
+    before = log.seal_below(generation).decided.commit
+    log.append(generation, replace(before, committables={}, targets={"out": Target({"folder": "another"}, 0)}))
+    log.append(generation, Done(0))
+    (tmp_path / "out").rename(tmp_path / "away")
+    with pytest.raises(CheckpointMismatchError, match="folder another"):
+        detach(path, {"out": make()})
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(OptionError, match="no sink of this query"):
+        detach(path, {"out": make()}, adopt_target=["other"])
+    assert detach(path, {"out": make()}, adopt_target=["out"]).log is not None
 
 
 @pytest.mark.postgres

@@ -1,13 +1,18 @@
 """A sink's target that is another one at a restart, or an older copy: it is refused, and nothing is created there. Whole queries on real Spark."""
 
 import json
+import re
 import shutil
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import onceforall as ofa
+from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import CheckpointMismatchError, OptionError
+from onceforall.testing import failpoints
 from support.disks import volume
+from support.reading import values
 
 pytestmark = pytest.mark.spark
 
@@ -156,3 +161,76 @@ def test_a_sink_that_was_left_out_for_some_batches_still_knows_its_folder(pipeli
     (tmp_path / "gone").rename(folder)
     pipeline.run()
     assert pipeline.batches() == [0, 2]
+
+
+# --- another cluster -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster():
+    made = ReplacedCluster()
+    yield made
+    made.stop()
+
+
+class ReplacedCluster:
+    """A cluster that another one follows under the same address, with a topic of the same name."""
+
+    def __init__(self):
+        self._running = self._started(0)
+        self._port = self._running.port
+        self.servers = self._running.bootstrap_servers
+
+    @staticmethod
+    def _started(port):
+        made = EmbeddedKafka(port=port)
+        made.start()
+        made.create_topic("events")
+        return made
+
+    def replace(self):
+        self._running.stop()
+        self._running = self._started(self._port)
+
+    def stop(self):
+        self._running.stop()
+
+
+@pytest.mark.long
+@pytest.mark.kafka
+def test_a_decided_batch_is_not_looked_for_in_the_cluster_that_has_replaced_its_own(source, tmp_path, cluster):
+    def run(**options):
+        sink = ofa.KafkaSink({"bootstrap.servers": cluster.servers}, topic="events")
+        named = {f"onceforall.{option}": value for option, value in options.items()}
+        made = ofa.write_stream(source.stream()).to(sink, name="out").options(**named)
+        query = made.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+
+    source.add({"key": "k", "value": "v0"})
+    run()
+    source.add({"key": "k", "value": "v1"})
+    failpoints.arm("append_commit.after=raise")
+    try:
+        with pytest.raises(StreamingQueryException):
+            run()
+    finally:
+        failpoints.arm("")
+    decision = Pipeline(source, tmp_path).decisions()[-1]
+    expected = decision["targets"]["out"]["identity"]["cluster"]
+    assert decision["committables"]["out"][0]["cluster"] == expected
+    cluster.replace()
+    with pytest.raises(CheckpointMismatchError, match=f"cluster {re.escape(expected)}"):
+        run()
+    with pytest.raises(StreamingQueryException) as raised:
+        run(adoptTarget="out")
+    assert "InDoubtError" in str(raised.value)
+    assert expected in str(raised.value)
+    assert values(cluster.servers, "events") == []
+    # The old cluster is gone for ever: a person says so, and the batch is written in the new one.
+    run(adoptTarget="out", inDoubt="aborted")
+    source.add({"key": "k", "value": "v2"})
+    run()
+    assert values(cluster.servers, "events") == ["v1", "v2"]

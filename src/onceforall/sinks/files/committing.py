@@ -128,7 +128,7 @@ class Folder:
 
     def _check_predecessor(self, prepared: Sequence[Prepared]) -> None:
         after = after_of(prepared)
-        if after is not None and self.manifests(prepared[0].name).find(after) is None:
+        if after is not None and not self.manifests(prepared[0].name).has(after):
             raise AttemptFailedError(
                 f"{self.root} doesn't have batch {after}, which the commit log knows to be complete there: another volume is mounted now, or the "
                 "folder was put back to an older state. Nothing of this batch is decided. Mount the right volume, or put the newer state back."

@@ -248,6 +248,14 @@ class Manifests:
             return found[0] if found else None
         raise self._vanishing()
 
+    def has(self, batch: int) -> bool:
+        """Tell whether a batch is committed; for the last ones that costs one look at a name, however many files they have.
+
+        Raises:
+            CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: a merged manifest can't be read.
+        """
+        return (self.folder / _name(batch)).exists() or self.find(batch) is not None
+
     def add(self, files: BatchFiles, after: int | None = None) -> BatchFiles:
         """Commit a batch, durably, unless it is; return what is committed: another process may have been faster.
 

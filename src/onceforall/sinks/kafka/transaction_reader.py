@@ -224,10 +224,13 @@ class TransactionReader:
         producer_id, epoch = int(committable["producer_id"]), int(committable["producer_epoch"])
         marker = self.marker(partition, int(proof["offset"]), producer_id, epoch)
         # Asked behind the scan: an id never comes back, so that what has it now had it all the time.
-        if "topic_id" in proof and self._client.identify([partition[0]]).topics.get(partition[0]) != proof["topic_id"]:
-            marker = Unreadable(
-                f"topic {partition[0]} is not the one that it was written to (id {proof['topic_id']}): it was deleted, or made again, and the proof with it"
-            )
+        if "topic_id" in proof:
+            found = self._client.identify([partition[0]]).topics.get(partition[0])
+            if found != proof["topic_id"] and (found is not None or not isinstance(marker, Unreadable)):
+                marker = Unreadable(
+                    f"topic {partition[0]} is not the one that it was written to (id {proof['topic_id']}): it was deleted, or made again under that "
+                    "name, and the proof is gone"
+                )
         return judge_log(committable, state, marker)
 
     def marker(self, partition: Partition, offset: int, producer_id: int, epoch: int) -> Marker | Unreadable | None:
