@@ -211,6 +211,26 @@ def test_a_batch_that_is_written_anew_without_a_sink_leaves_that_at_the_batch_be
     assert decided_targets(walk) == {"a": Target(HERE, 1), "b": Target(THERE, 4, 2)}
 
 
+def test_what_is_given_up_behind_a_batch_that_spark_has_passed_keeps_its_place():
+    stays, lost = handle("a0", task=[0, 0]), handle("a1", task=[0, 1])
+    decided = replace(commit(4, a=(stays, lost)), targets={"a": Target(HERE, 4, 1)})
+    walk = Walk(identities={"a": HERE}, lost_rows=("giveUp", 4)).recovering(
+        History(Decided(decided, 0, 1, done=False)), request(5)
+    )
+    walk.feed(saw.SinksRecovered({"a": answers(stays, lost=(lost,))}), saw.LostFenced())
+    assert decided_targets(walk) == {"a": Target(HERE, 4, 1)}
+
+
+def test_a_sink_of_which_all_is_given_up_stays_at_the_batch_before():
+    lost = handle("a0", task=[0, 0])
+    decided = replace(
+        commit(4, a=(lost,), b=(handle("b0", task=[1, 0]),)), targets={"a": Target(HERE, 4, 1), "b": Target(HERE, 4)}
+    )
+    walk = Walk(lost_rows=("giveUp", 4)).recovering(History(Decided(decided, 0, 1, done=False)), request(5))
+    walk.feed(saw.SinksRecovered({"a": answers(lost=(lost,)), "b": answers(handle("b0", task=[1, 0]))}), saw.LostFenced())
+    assert decided_targets(walk) == {"a": Target(HERE, 1), "b": Target(HERE, 4)}
+
+
 def test_a_redo_in_an_adopted_target_is_known_there():
     lost = handle("a0", task=[0, 0])
     decided = replace(commit(4, a=(lost,)), targets={"a": Target(HERE, 4, 1)})

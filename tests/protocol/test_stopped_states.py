@@ -14,6 +14,7 @@ from onceforall.errors import OnceForAllError
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol import machine
+from onceforall.protocol.entries import Target
 from onceforall.protocol.history import EMPTY, History
 from protocol.building import Walk, answers, committed, digests, handle, history, prepared, request, task, tasks_of
 from protocol.scenarios import DECIDED, KEPT, LOST, OTHER, OURS, RECOVERED, STAYED, P
@@ -94,6 +95,11 @@ STOPS = [
         lambda: recovered(WHOLE_PAST, sinks=("a", "b")),
     ),
     Stop(
+        P.SEALING,
+        lambda: start(placed("here"), request(1), identities={"a": {"folder": "there"}}),
+        lambda: recovered(placed("here"), request(1), identities={"a": {"folder": "there"}}, adopt_targets=frozenset({"a"})),
+    ),
+    Stop(
         P.RECOVERING,
         lambda: start(part_lost(), replace(request(0), offsets=("other",))).feed(
             saw.SinksRecovered({"a": answers(STAYED, lost=[LOST])})
@@ -154,6 +160,11 @@ STOPS = [
     ),
     Stop(P.WRITING, lambda: Walk().writing().feed(FAILED, saw.AttemptAborted()), lambda: recovered(UNDECIDED)),
     Stop(
+        P.WRITING,
+        lambda: recovered(placed("here"), request(1)).feed(written_to("there"), saw.AttemptAborted()),
+        lambda: recovered(placed("here"), request(1)).feed(written_to("here")),
+    ),
+    Stop(
         P.WRITING_KEPT,
         lambda: kept(durable=True).feed(FAILED, saw.AttemptAborted()),
         lambda: kept(durable=False).feed(saw.DigestsTaken(DECIDED)),
@@ -182,6 +193,15 @@ STOPS = [
         lambda: recovered(history(0), request(1)),
     ),
 ]
+
+
+def placed(folder):
+    past = history(0)
+    return History(replace(past.decided, commit=replace(past.decided.commit, targets={"a": Target({"folder": folder}, 0)})))
+
+
+def written_to(folder):
+    return prepared(1, a=(handle("a1", identity={"folder": folder}),))
 
 
 def committed_by(*committables):

@@ -132,13 +132,12 @@ def unplaced(answers: Mapping[str, SinkAnswers]) -> frozenset[str]:
 def predecessors(run: Run) -> dict[str, int]:
     """Return, for the batch that Spark waits for, the batch before it in each sink, where the log knows one."""
     assert run.request is not None
-    found = {sink: _before(run, sink, target) for sink, target in known(run).items()}
+    found = {sink: _before(run, sink, target, run.request.batch) for sink, target in known(run).items()}
     return {sink: batch for sink, batch in found.items() if batch is not None}
 
 
-def _before(run: Run, sink: str, target: Target) -> int | None:
-    assert run.request is not None
-    if target.batch == run.request.batch:
+def _before(run: Run, sink: str, target: Target, batch: int) -> int | None:
+    if target.batch == batch:
         return target.after  # It is written again.
     return None if sink in run.unplaced else target.batch
 
@@ -167,7 +166,7 @@ def placed(run: Run, commit: Commit, confirmed: Mapping[str, Identity]) -> Commi
         identity = found.get(sink) or last.identity
         if identity is not None:
             given_up = last.adopted if last.batch is None else None
-            targets[sink] = Target(identity, commit.batch, _before(run, sink, last), given_up)
+            targets[sink] = Target(identity, commit.batch, _before(run, sink, last, commit.batch), given_up)
     return replace(commit, targets=targets)
 
 
