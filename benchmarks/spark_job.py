@@ -4,7 +4,7 @@
 
 - ``source``: ``{"kind": "kafka", "topic", "starting", "batch", "options"}`` (``batch``: records per batch or 0) or ``{"kind": "rate", "rows", "partitions"}``
   (rows per batch, from a source that costs next to nothing);
-- ``rows``: what is written, see `shaped`: ``value``, ``wide`` or ``counts``;
+- ``rows``: what is written, see `shaped`: ``value``, ``wide``, ``wide-value``, ``wide-value-uuid`` or ``counts``;
 - ``tasks``: how many tasks write a batch; without it as many as the source has partitions;
 - ``contender`` and ``sinks``: see ``spark_writers``;
 - ``trigger``: seconds between batches; 0 for one batch after the other;
@@ -106,6 +106,7 @@ def shaped(rows: DataFrame, shape: str) -> DataFrame:
     - ``wide``: from a number (the value, or that with which a Kafka value begins), the columns of a table of events: ``id``,
       ``campaign_id``, ``user_id``, ``amount``, ``at``, ``note``;
     - ``wide-value``: the same, and a ``value`` for Kafka; all sinks write all of it, so that one job can write to each of them;
+    - ``wide-value-uuid``: the same, and a ``uuid()``, which is another one in a replay;
     - ``counts``: a stateful query: for each of `KEYS` groups how many records there were and the newest time that a value began with,
       as a value that begins with that time.
     """
@@ -129,7 +130,8 @@ def shaped(rows: DataFrame, shape: str) -> DataFrame:
         F.timestamp_micros(number * 1000 + F.lit(1_700_000_000_000_000)).alias("at"),
         F.concat(F.lit("note of event "), number.cast("string")).alias("note"),
     ]
-    return rows.select(*columns, *([value.alias("value")] if shape == "wide-value" else []))
+    columns += [value.alias("value")] if shape.startswith("wide-value") else []
+    return rows.select(*columns, *([F.expr("uuid()").alias("unique")] if shape == "wide-value-uuid" else []))
 
 
 class _Reports:

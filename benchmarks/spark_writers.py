@@ -13,6 +13,8 @@
 ``arrow``         an empty ``mapInArrow`` function in ``foreachBatch``: the way to the Python worker
 ================  ==========================================================================================================================
 
+``options``: more options of ``ours``.
+
 ``sinks``: a list of ``{"kind": "kafka", "topic", "delivery", "options"}``, ``{"kind": "file", "path"}``, ``{"kind": "postgres", "table", "mode"}`` and
 ``{"kind": "null"}``, which takes what the Kafka sink takes and drops it.
 """
@@ -82,6 +84,8 @@ def start(rows: DataFrame, config: Mapping[str, Any]) -> StreamingQuery:
     trigger = {"processingTime": f"{round(1000 * seconds)} milliseconds"}
     if name == "ours":
         ours = ofa.write_stream(rows).outputMode(mode).option("checkpointLocation", config["checkpoint"]).trigger(**trigger)
+        for option, value in config.get("options", {}).items():
+            ours.option(option, value)
         for sink in config["sinks"]:
             ours.to(_our_sink(sink, config))
         return ours.start()

@@ -111,7 +111,7 @@ def test_the_defaults_in_the_table_of_options_are_those_of_the_code():
         "adopt_checkpoint": "`false`",
         "takeover": "none",
         "commit_log": "none",
-        "redo": "`replay`",
+        "redo": "`auto`",
         "in_doubt": "none",
         "decision_reserve_ms": "a third",
     }.items():

@@ -1,10 +1,12 @@
 """Rows that are kept for a redo, without Spark: durable before they are named, checked before they are written."""
 
+import logging
+
 import pyarrow as pa
 import pytest
 
 from onceforall.errors import AttemptFailedError
-from onceforall.kept import KeptFile, forget, forget_attempt, read_kept
+from onceforall.kept import KeptFile, RowKeeper, forget, forget_attempt, read_kept
 from onceforall.sink import TaskAttempt
 from support.syncing import Recorder
 
@@ -62,3 +64,77 @@ def test_rows_of_an_aborted_attempt_are_forgotten_and_no_others(tmp_path):
     assert not (tmp_path / aborted["file"]).exists()
     assert numbers(tmp_path, decided) == numbers(tmp_path, other) == list(range(100))
     forget_attempt(tmp_path / "none", 1, 5)
+
+
+# --- whether rows are kept ------------------------------------------------------------------------------------------------------------
+
+
+def keeper(folder, reason="uuid() is not deterministic", *, required=False):
+    return RowKeeper(folder, required=required, why_not=lambda batch, frames: reason)
+
+
+def result_of(kept):
+    return {"write": 0, "committable": {"name": "t", "rows": kept}}
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_rows_are_kept_where_a_replay_may_differ_and_the_reason_is_said_once(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "onceforall")
+    of_run = keeper(tmp_path / "rows")
+    for batch in range(2):
+        keeping = of_run.keeping(None, [], 3, batch)
+        assert (keeping.folder, keeping.required) == (str(tmp_path / "rows"), False)
+        assert (tmp_path / "rows" / f"3.{batch}").is_dir(), "the driver makes the folder, for the tasks don't"
+    assert [record.getMessage() for record in caplog.records if "uuid()" in record.getMessage()] != []
+    assert len(caplog.records) == 1
+
+
+def test_rows_are_not_kept_where_a_replay_is_the_same(tmp_path):
+    assert keeper(tmp_path / "rows", None).keeping(None, [], 0, 0) is None
+    assert not (tmp_path / "rows").exists()
+
+
+def test_rows_that_must_be_kept_are_whatever_a_plan_says(tmp_path):
+    assert keeper(tmp_path, None, required=True).keeping(None, [], 0, 0).required
+
+
+def test_a_folder_that_cannot_be_made_fails_the_batch_only_where_rows_must_be_kept(tmp_path, caplog):
+    (tmp_path / "rows").write_text("a file")
+    of_run = keeper(tmp_path / "rows")
+    assert [of_run.keeping(None, [], 0, batch) for batch in range(2)] == [None, None]
+    (warning,) = warnings(caplog)
+    assert "onceforall.commitLog" in warning
+    with pytest.raises(AttemptFailedError, match="must be able to write"):
+        keeper(tmp_path / "rows", required=True).keeping(None, [], 0, 0)
+
+
+def test_a_task_makes_no_folder_of_its_own_for_rows_that_need_not_be_kept(tmp_path):
+    kept = KeptFile(str(tmp_path / "rows"), TaskAttempt("query", "out", 0, 0, 0, 1, 2), required=False)
+    with pytest.raises(AttemptFailedError, match="No such file") as caught:
+        kept.add(ROWS)
+    assert "durable" not in str(caught.value), "nobody has set that option"
+    assert not (tmp_path / "rows").exists()
+
+
+def test_kept_rows_that_the_driver_does_not_see_do_not_count(tmp_path, caplog):
+    of_run = keeper(tmp_path)
+    here, elsewhere = keep(tmp_path), {"file": "0.0/0-9-9.arrow", "sha256": "", "rows": 100}
+    seen, unseen, again = of_run.seen([result_of(here), result_of(elsewhere), result_of(elsewhere)])
+    assert seen["committable"]["rows"] == here
+    assert unseen["committable"] == again["committable"] == {"name": "t"}
+    assert len(warnings(caplog)) == 1
+    with pytest.raises(AttemptFailedError, match="doesn't see them"):
+        keeper(tmp_path, required=True).seen([result_of(elsewhere)])
+
+
+def test_what_has_no_kept_rows_passes_and_a_task_that_could_not_keep_them_is_reported_once(tmp_path, caplog):
+    results = [{"refused": "a record"}, {"committable": None}, {"committable": {"name": "t", "rows": {}}}]
+    assert keeper(tmp_path).seen(results) == results
+    assert not warnings(caplog)
+    without = {"committable": {"name": "t"}, "not_kept": "A task can't keep rows in /rows: No space left on device."}
+    assert keeper(tmp_path).seen([without, without]) == [without, without]
+    (warning,) = warnings(caplog)
+    assert "No space left" in warning

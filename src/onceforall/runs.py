@@ -17,12 +17,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall import checkpoint as spark_checkpoint
 from onceforall import kept
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
+from onceforall.determinism import Determinism
 from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQueryError
 from onceforall.projections import Projections
 from onceforall.protocol.eligibility import why_not
@@ -59,7 +60,8 @@ class Settings:
         adopt_checkpoint: take over a commit log whose checkpoint was moved.
         takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
         commit_log: where the commit log lies; None: in the checkpoint, or where the checkpoint's pointer says.
-        redo: how a lost transaction's rows come back: ``replay`` (the batch runs again) or ``durable`` (they are kept).
+        redo: how a lost transaction's rows come back: ``replay`` (the batch runs again), ``durable`` (they are kept), or ``auto`` (they are
+            kept where Spark's plan doesn't show that a replay gives the same ones).
         in_doubt: what to hold a transaction for that the start finds and of which no proof can be had: ``committed``, ``aborted``, or
             None: stop.
         lost_rows: ``giveUp:<batch>`` or ``writeAll:<batch>``: what to do where a part of this batch's transactions is lost and a replay can't
@@ -73,7 +75,7 @@ class Settings:
     adopt_checkpoint: bool = False
     takeover: str | None = None
     commit_log: str | None = None
-    redo: str = "replay"
+    redo: Literal["auto", "replay", "durable"] = "auto"
     in_doubt: str | None = None
     lost_rows: str | None = None
     adopt_target: tuple[str, ...] = ()
@@ -81,8 +83,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.on_divergence not in {"warn", "fail"}:
             raise OptionError(f"on_divergence must be 'warn' or 'fail', not {self.on_divergence!r}.")
-        if self.redo not in {"replay", "durable"}:
-            raise OptionError(f"redo must be 'replay' or 'durable', not {self.redo!r}.")
+        if self.redo not in {"auto", "replay", "durable"}:
+            raise OptionError(f"redo must be 'auto', 'replay' or 'durable', not {self.redo!r}.")
         if self.in_doubt not in {None, "committed", "aborted"}:
             raise OptionError(f"in_doubt must be 'committed' or 'aborted' or be left out, not {self.in_doubt!r}.")
         if self.min_batches_to_retain < 1:
@@ -233,7 +235,7 @@ class _QueryRun:
         self._log: CommitLog | None = None
         self._rows_folder: Path | None = None
         self._writer: SparkBatchWriter | None = None
-        self._keep = False
+        self._keeper: kept.RowKeeper | None = None
         self._coordinator: Coordinator | None = None
 
     @classmethod
@@ -277,7 +279,7 @@ class _QueryRun:
             roll_after_entries=max(ROLL_AFTER_ENTRIES, 4 * settings.min_batches_to_retain),
             adopt_checkpoint=settings.adopt_checkpoint,
             in_doubt=settings.in_doubt,
-            durable=settings.redo == "durable",
+            durable=settings.redo != "replay",
             lost_rows=settings.chosen_for_lost_rows(),
             identities=found,
             adopt_targets=frozenset(settings.adopt_target),
@@ -293,7 +295,10 @@ class _QueryRun:
         run._log = CommitLog(
             bound.store, retain_commits=settings.min_batches_to_retain, first_generation=bound.first_generation
         )
-        run._rows_folder, run._keep = log_folder / kept.FOLDER, settings.redo == "durable"
+        run._rows_folder = log_folder / kept.FOLDER
+        if settings.redo != "replay":
+            required = settings.redo == "durable"
+            run._keeper = kept.RowKeeper(run._rows_folder, required=required, why_not=Determinism(execution).why_not)
         run._coordinator = Coordinator(
             config,
             World(
@@ -322,9 +327,8 @@ class _QueryRun:
         stateful = spark_checkpoint.keeps_state(self._checkpoint)
         # Before its first batch has run, a query's state folder does not tell whether it will keep state.
         consume_all = stateful or batch_id == 0
-        keep_in = str(self._rows_folder) if self._keep else None
         writer = self._writer = SparkBatchWriter(
-            batch, batch_id, function, self._sinks, self._query_id, consume_all, self._projections, keep_in
+            batch, batch_id, function, self._sinks, self._query_id, consume_all, self._projections, self._keeper
         )
         offsets = spark_checkpoint.offsets_of(self._checkpoint, batch_id)
         start = spark_checkpoint.known_offsets_of(self._checkpoint, batch_id - 1)

@@ -6,7 +6,7 @@ import copy
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import OptionError, UnsupportedQueryError
@@ -61,7 +61,7 @@ def exactly_once(
     adopt_checkpoint: bool = False,
     takeover: str | None = None,
     commit_log: str | os.PathLike[str] | None = None,
-    redo: str = "replay",
+    redo: Literal["auto", "replay", "durable"] = "auto",
     in_doubt: str | None = None,
     lost_rows: str | None = None,
     adopt_target: Collection[str] = (),
@@ -78,7 +78,8 @@ def exactly_once(
         takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
         commit_log: where a new query's commit log lies, if not in the checkpoint; a pointer in the checkpoint then leads to it.
         redo: how the rows of a transaction come back that was lost after the decision: ``replay`` runs the batch again, which must
-            give the very same rows; ``durable`` keeps the prepared rows beside the commit log until the batch is complete.
+            give the very same rows; ``durable`` keeps the prepared rows beside the commit log until the batch is complete; ``auto``
+            keeps them where Spark's plan doesn't show that a replay gives the same ones.
         in_doubt: for one start only: what to hold a decided transaction for of which no proof can be had, ``committed`` or
             ``aborted``.
         lost_rows: for one batch only: what to do where a part of its transactions is lost and a replay can't write the same rows again:

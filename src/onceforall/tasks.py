@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from onceforall.errors import RefusedRecordError
-from onceforall.kept import KeptFile, read_kept
+from onceforall.errors import AttemptFailedError, RefusedRecordError
+from onceforall.kept import Keeping, KeptFile, read_kept
 from onceforall.projections import Taken
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.redo import Task
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger("onceforall")
+
+T = TypeVar("T")
 
 _spared: list[bool] = []
 """Not empty once this process, or the one that it was forked from, has spared the garbage collector."""
@@ -72,7 +74,7 @@ class WriteTask:
         digest_only: nothing is written; the replay of a decided batch.
         incarnation: see ``onceforall.sink.TaskAttempt``.
         redo: only these tasks write, all others only digest; None: all write.
-        keep_in: the folder in which rows are kept until the batch is complete; None: they are not.
+        keep_in: how rows are kept until the batch is complete; None: they are not.
     """
 
     writes: tuple[WriteSpec, ...]
@@ -83,7 +85,7 @@ class WriteTask:
     digest_only: bool
     incarnation: int = 0
     redo: frozenset[Task] | None = None
-    keep_in: str | None = None
+    keep_in: Keeping | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Consume all rows of one task and yield its results."""
@@ -260,13 +262,15 @@ class _Writer:
         spec: WriteSpec,
         attempt: TaskAttempt,
         digest_only: bool,  # noqa: FBT001
-        keep_in: str | None,
+        keep_in: Keeping | None,
         kept: Mapping[str, Any] | None = None,
     ) -> None:
         self._spec = spec
         self._attempt = attempt
         self._digest_only = digest_only
-        self._keeper = None if keep_in is None else KeptFile(keep_in, attempt)
+        self._must_keep = keep_in is not None and keep_in.required
+        self._keeper = None if keep_in is None else KeptFile(keep_in.folder, attempt, required=keep_in.required)
+        self._not_kept: dict[str, str] = {}
         self._kept = kept
         self._transaction: Any = None
         self._open = False
@@ -289,12 +293,25 @@ class _Writer:
             failpoints.hit("task.begin.after")
         self._spec.sink.invoke(self._transaction, rows)
         failpoints.hit("task.invoke.after")
-        if self._keeper is not None:
-            self._keeper.add(rows)
+        self._keep(lambda keeper: keeper.add(rows))
+
+    def _keep(self, keep: Callable[[KeptFile], T]) -> T | None:
+        """Take a step of keeping the rows; unless they must be kept, one that fails is the last."""
+        if self._keeper is None:
+            return None
+        try:
+            return keep(self._keeper)
+        except AttemptFailedError as error:
+            if self._must_keep:
+                raise
+            self._keeper.discard()
+            self._keeper = None
+            self._not_kept = {"not_kept": str(error)}
+            return None
 
     def finish(self) -> dict[str, Any]:
-        if self._open and self._keeper is not None:
-            self._kept = self._keeper.finish()
+        if self._open:
+            self._kept = self._keep(lambda keeper: keeper.finish()) or self._kept
         committable = self._spec.sink.pre_commit(self._transaction) if self._open else None
         failpoints.hit("task.pre_commit.one")
         return {
@@ -302,6 +319,7 @@ class _Writer:
             "rows": self._rows,
             "hash_sum": f"{self._hash_sum:016x}",
             "committable": None if committable is None else {**committable, **self._whose()},
+            **self._not_kept,
         }
 
     def _whose(self) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class SparkBatchWriter:
         query_id: Spark's query id.
         consume_all: whether every partition must be consumed, so that the state stores commit.
         projections: the sinks' columns, kept over batches.
-        keep_in: the folder in which rows are kept until the batch is complete; None: they are not.
+        keeper: decides whether the rows are kept until the batch is complete; None: they are not.
         clock: seconds, which go on while the machine is suspended.
     """
 
@@ -120,7 +120,7 @@ class SparkBatchWriter:
     query_id: str
     consume_all: bool
     projections: Projections
-    keep_in: str | None = None
+    keeper: kept.RowKeeper | None = None
     clock: Callable[[], float] = clocks.now_s
     _results: list[dict[str, Any]] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
@@ -130,6 +130,7 @@ class SparkBatchWriter:
     _aborted: bool = False
     _computed_once: bool = False
     """Whether the batch was persisted, for a write that follows a look."""
+    _keeping: kept.Keeping | None = None
 
     def write(self, decision: RunWrites) -> Prepared:
         """Write and pre-commit; see ``coordinator.BatchWriter``."""
@@ -209,8 +210,8 @@ class SparkBatchWriter:
 
         Worth repeating, for the worker of a killed task may write for another moment.
         """
-        if self._aborted and self.keep_in is not None and self._undecided_by is not None:
-            kept.forget_attempt(Path(self.keep_in), self._undecided_by, self.batch)
+        if self._aborted and self.keeper is not None and self._undecided_by is not None:
+            kept.forget_attempt(Path(self.keeper.folder), self._undecided_by, self.batch)
 
     @staticmethod
     def _active_tasks(context: SparkContext, run_id: str | None) -> int:
@@ -235,6 +236,7 @@ class SparkBatchWriter:
             raise transaction.failure
         self._names = {i: name for i, (name, _) in enumerate(transaction.writes)}
         groups = self._groups(transaction)
+        self._keeping = self._how_kept(decision, groups)
         consumed = bool(groups) and groups[0].frame is self.frame
         persisted = self._shared(groups, consumed=consumed)
         try:
@@ -252,6 +254,11 @@ class SparkBatchWriter:
             for frame in persisted:
                 if not (self._computed_once and frame is self.frame):
                     frame.unpersist()
+
+    def _how_kept(self, decision: RunWrites | TakeDigests, groups: list[_Group]) -> kept.Keeping | None:
+        if self.keeper is None or isinstance(decision, TakeDigests):
+            return None
+        return self.keeper.keeping(self.frame, [group.frame for group in groups], decision.generation, self.batch)
 
     def close(self) -> None:
         """Release what is kept between two passes over the batch."""
@@ -304,8 +311,8 @@ class SparkBatchWriter:
             raise
         if committable is not None:
             # Nothing is kept of no rows: should this one be lost, it is just opened again.
-            kept: dict[str, Any] = {} if self.keep_in is None else {"rows": {}}
-            self._empty[write] = {**committable, "task": [write, 0], **kept}
+            rows: dict[str, Any] = {} if self.keeper is None else {"rows": {}}
+            self._empty[write] = {**committable, "task": [write, 0], **rows}
 
     @staticmethod
     def _reusable(decision: RunWrites | TakeDigests) -> Mapping[str, tuple[Committable, ...]]:
@@ -324,11 +331,11 @@ class SparkBatchWriter:
             digest_only=False,
             incarnation=decision.incarnation,
             redo=decision.redo,
-            keep_in=self.keep_in,
+            keep_in=self._keeping,
         )
 
     def _write_kept(self, decision: WriteKept) -> None:
-        assert self.keep_in is not None
+        assert self.keeper is not None
         entries, empty = [], []
         for name, committables in decision.lost.items():
             for committable in committables:
@@ -341,7 +348,7 @@ class SparkBatchWriter:
                 entries.append(KeptRows(spec, partition, committable["rows"]))
         base = self._first_task_attempt_id()
         task = WriteKeptTask(
-            tuple(entries), self.query_id, decision.generation, self.batch, base, decision.incarnation, self.keep_in
+            tuple(entries), self.query_id, decision.generation, self.batch, base, decision.incarnation, self.keeper.folder
         )
         if entries:
             # One number per partition: each entry is a task of its own.
@@ -367,7 +374,10 @@ class SparkBatchWriter:
             failpoints.hit("write.job.before")
             results = [json.loads(row["result"]) for row in frame.collect()]
             failpoints.hit("write.job.after")
-        self._results += [result for result in results if "refused" not in result]
+        prepared = [result for result in results if "refused" not in result]
+        self._results += prepared
+        if self._keeping is not None and self.keeper is not None:
+            self._results[len(self._results) - len(prepared) :] = self.keeper.seen(prepared)
         refused = [result["refused"] for result in results if "refused" in result]
         if refused:
             raise RefusedRecordError(refused[0])

@@ -2,6 +2,8 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -10,6 +12,7 @@ from pyspark.sql import functions as F
 
 import onceforall as ofa
 from onceforall.embedded import EmbeddedKafka
+from onceforall.kept import RowKeeper
 from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
 from onceforall.testing import failpoints
 from support.reading import read_all, released, values
@@ -237,10 +240,10 @@ def test_a_transaction_that_is_gone_before_the_decision_is_not_decided(job):
 
 
 def test_a_query_that_gives_other_rows_is_not_redone_and_the_message_says_which(job):
-    job.fail("append_commit.after=raise", random_part)
+    job.fail("append_commit.after=raise", random_part, redo="replay")
     before = job.written()
     lost = job.lose()
-    error = job.error_of(random_part)
+    error = job.error_of(random_part, redo="replay")
     assert "NondeterministicReplayError" in error
     assert "The rows themselves differ" in error
     assert "of the lost ones task 0 (3 rows) has no match" in error
@@ -251,8 +254,67 @@ def test_a_query_that_gives_other_rows_is_not_redone_and_the_message_says_which(
     assert set(job.seen()) < set(before)
     assert len(job.seen()) == 2 * 3
     released(job.broker.bootstrap_servers, job.topic)
-    assert "NondeterministicReplayError" in job.error_of(random_part)
+    assert "NondeterministicReplayError" in job.error_of(random_part, redo="replay")
     assert len(job.seen()) == 2 * 3
+
+
+@pytest.mark.parametrize("lost", [1, FILES])
+def test_a_query_that_gives_other_rows_is_redone_without_an_option(job, lost):
+    job.fail("append_commit.after=raise", random_part)
+    before = job.written()
+    job.lose(lost)
+    job.start(random_part)
+    job.assert_complete(before)
+
+
+def test_a_query_whose_replays_are_the_same_keeps_no_rows(job):
+    job.fail("append_commit.after=raise", lambda frame: frame.where("key >= 0"))
+    assert [set(c) & {"rows", "task"} for c in job.prepared()] == [{"task"}] * FILES
+    job.assert_no_kept_rows()
+    job.lose()
+    job.start(lambda frame: frame.where("key >= 0"))
+    job.assert_complete()
+
+
+def test_the_time_of_a_batch_is_the_same_in_its_replay_and_its_rows_are_not_kept(job):
+    def frame():
+        return job.source.stream(files_per_batch=FILES).withColumn(
+            "value", F.concat("value", F.lit("/"), F.current_timestamp())
+        )
+
+    job.fail("append_commit.after=raise", frame=frame())
+    job.assert_no_kept_rows()
+    before = job.written()
+    job.lose()
+    job.start(frame=frame(), onDivergence="fail")
+    job.assert_complete(before)
+
+
+def _no_folder_on_executors(keeping, tmp_path):
+    (folder,) = Path(keeping.folder).iterdir()
+    folder.rmdir()
+    return keeping
+
+
+def _a_folder_of_the_same_name_on_executors(keeping, tmp_path):
+    (folder,) = Path(keeping.folder).iterdir()
+    elsewhere = tmp_path / "elsewhere" / folder.name
+    elsewhere.mkdir(parents=True, exist_ok=True)
+    return replace(keeping, folder=str(elsewhere.parent))
+
+
+@pytest.mark.parametrize("of_executors", [_no_folder_on_executors, _a_folder_of_the_same_name_on_executors])
+def test_where_executors_do_not_share_the_folder_the_query_goes_on_without_kept_rows(job, tmp_path, caplog, of_executors):
+    original = RowKeeper.keeping
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RowKeeper, "keeping", lambda *arguments: of_executors(original(*arguments), tmp_path))
+        job.source.add({"key": "k", "value": "later"})
+        job.start(random_part)
+    assert [bool(c.get("rows")) for c in job.prepared()] == [False]
+    assert len(job.entries("DONE")) == 2
+    warned = [record for record in caplog.records if "rows are not kept" in record.getMessage()]
+    assert len(warned) == 1, "once per run, and not once per task or batch"
+    assert len(job.seen()) == len(ROWS) + 1
 
 
 def test_rows_that_are_only_divided_in_another_way_are_told_apart(job):
@@ -355,7 +417,7 @@ def test_kept_rows_that_are_damaged_are_not_written_and_the_replay_can_take_thei
         file.write_bytes(file.read_bytes()[:-1] + b"?")
     assert "damaged" in job.error_of(redo="durable")
     assert job.seen() != []
-    job.start()
+    job.start(redo="replay")
     job.assert_complete()
 
 

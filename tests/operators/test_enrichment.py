@@ -116,20 +116,20 @@ def test_a_key_that_is_missing_or_no_text_fails_a_pinned_batch_until_it_is_mende
 def test_without_it_such_a_batch_is_in_doubt_unless_its_rows_are_kept(job):
     job.events.add(row("a", 1), row("b", 2))
     job.events.add(row("c", 3), row(None, 4))
-    job.runs.failing(job.writer(job.enriched("as it is")), DECIDED)
+    job.runs.failing(job.writer(job.enriched("as it is"), redo="replay"), DECIDED)
     job.rename()
     job.lose()
     with pytest.raises(Exception, match="NondeterministicReplayError"):
-        job.runs.whole(job.writer(job.enriched("as it is")))
+        job.runs.whole(job.writer(job.enriched("as it is"), redo="replay"))
     assert execute(job.url, "SELECT count(*) FROM out") == [(0,)]
 
     job.checkpoint = job.checkpoint.with_name("cp2")
     execute(job.url, "UPDATE names SET name = 'old' WHERE k = 'a'")
     execute(job.url, "DELETE FROM names WHERE k = 'c'")
-    job.runs.failing(job.writer(job.enriched("as it is"), redo="durable"), DECIDED)
+    job.runs.failing(job.writer(job.enriched("as it is")), DECIDED)
     execute(job.url, "UPDATE names SET name = 'new' WHERE k = 'a'")
     job.lose()
-    job.runs.whole(job.writer(job.enriched("as it is"), redo="durable"))
+    job.runs.whole(job.writer(job.enriched("as it is")))
     assert execute(job.url, "SELECT n, key, name, found FROM out ORDER BY n") == OLD
 
 

@@ -4,7 +4,7 @@ Each task looks up the distinct keys of an Arrow batch with one query, and keeps
 and there are three ways; docs/operators.md tells when which one is needed:
 
 - *as it is now* (the default): a replay looks up again, and may find other values. Nobody ever saw those of an attempt that was not decided; but a decided
-  batch whose transaction was lost can then be written again from kept rows only (``onceforall.redo=durable``), and a stateful operator behind this one
+  batch whose transaction was lost can then be written again from kept rows only (``onceforall.redo``), and a stateful operator behind this one
   would rebuild another state than the one that its output was made of.
 - ``as_of=``: the values that held at a row's time, from a table with history. The same at any time, as long as the past is not rewritten and no row is
   dated ahead of the clock: of its time, the table doesn't know all yet.
