@@ -14,6 +14,7 @@ ROWS = pa.RecordBatch.from_pydict({"n": pa.array(range(100), pa.int64())})
 
 
 def keep(folder, batch=0, generation=0):
+    (folder / f"{generation}.{batch}").mkdir(parents=True, exist_ok=True)
     kept = KeptFile(str(folder), TaskAttempt("query", "out", generation, batch, 0, 1, 2))
     kept.add(ROWS)
     return kept.finish()
@@ -32,11 +33,11 @@ def test_kept_rows_come_back(tmp_path):
 def test_kept_rows_are_durable_with_their_folders_when_they_are_named(tmp_path, monkeypatch):
     recorder = Recorder(monkeypatch)
     folder = tmp_path / "rows"
-    kept = keep(folder)
-    file = folder / kept["file"]
-    assert recorder.synced(file) < recorder.synced(file.parent)
+    keeper(folder).keeping(None, [], 0, 0)
     recorder.synced(folder)
     recorder.synced(tmp_path)
+    file = folder / keep(folder)["file"]
+    assert recorder.synced(file) < recorder.synced(file.parent)
 
 
 @pytest.mark.parametrize("place", [0, 40, -1])

@@ -16,6 +16,8 @@ def rows(count=10):
 
 
 def kept(folder, attempt=ATTEMPT):
+    """As in a batch: the driver has made its folder."""
+    (folder / "1.7").mkdir(parents=True, exist_ok=True)
     file = KeptFile(str(folder), attempt)
     try:
         file.add(rows())
@@ -26,6 +28,7 @@ def kept(folder, attempt=ATTEMPT):
 
 def test_a_full_disk_fails_the_attempt_and_the_next_one_keeps_its_rows(disk):
     folder = disk.root / "rows"
+    (folder / "1.7").mkdir(parents=True)
     disk.fill()
     with pytest.raises(AttemptFailedError, match=f"{folder}/{NAME}: No space left on device"):
         kept(folder)
@@ -38,6 +41,7 @@ def test_a_full_disk_fails_the_attempt_and_the_next_one_keeps_its_rows(disk):
 
 def test_a_read_only_disk_fails_the_attempt(disk):
     folder = disk.root / "rows"
+    (folder / "1.7").mkdir(parents=True)
     with disk.read_only(), pytest.raises(AttemptFailedError, match=f"{folder}/{NAME}: Read-only file system"):
         kept(folder)
 

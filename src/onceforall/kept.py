@@ -6,9 +6,9 @@ with its folder before the transaction is handed over; its SHA-256 goes into the
 
 Layout: ``<folder>/<generation>.<batch>/<write>-<partition>-<slot>.arrow``. Every executor must see the folder under the same path.
 
-Under ``auto`` nobody has asked for that, so a batch goes on without kept rows where it isn't so. The driver makes the batch's folder, whose name is
-new; a task makes none. So a task whose disk is another one finds no folder there, and leaves nothing behind on it. And a file counts only
-if the driver sees it.
+The driver makes the batch's folder, whose name is new; a task makes none. So a task whose disk is another one finds no folder there, and leaves nothing
+behind on it. And a file counts only if the driver sees it. Under ``auto`` nobody has asked for kept rows, so a batch goes on without them where they
+can't be kept.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class RowKeeper:
         self.folder = str(folder)
         self._required = required
         self._why_not = why_not
+        self._is_there = False
         self._said = False
         self._warned = False
 
@@ -91,6 +92,11 @@ class RowKeeper:
         path = Path(self.folder) / f"{generation}.{batch_id}"
         try:
             path.mkdir(parents=True, exist_ok=True)
+            # The entry of each folder in its own, for both may be new; here, once per batch, and not in each task.
+            _sync(path.parent)
+            if not self._is_there:
+                _sync(path.parent.parent)
+            self._is_there = True
         except OSError as error:
             if self._required:
                 raise _failed(path, error) from error
@@ -139,12 +145,12 @@ class KeptFile:
     """Keeps the rows of one task attempt's write."""
 
     def __init__(self, folder: str, attempt: TaskAttempt, *, required: bool = True) -> None:
-        """Nothing is created yet.
+        """Nothing is created yet; the batch's folder is there, by ``RowKeeper``.
 
         Args:
             folder: where the query keeps its rows.
             attempt: whose rows they are.
-            required: the user has asked for it. Otherwise the batch's folder isn't made when it isn't there.
+            required: the user has asked for it, and is told so when it can't be done.
         """
         self._required = required
         self._name = f"{attempt.generation}.{attempt.batch}/{attempt.write}-{attempt.partition}-{attempt.slot}.arrow"
@@ -163,8 +169,6 @@ class KeptFile:
 
         try:
             if self._writer is None:
-                if self._required:
-                    self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = _HashedFile(self._path)
                 failpoints.hit("kept.file_made")
                 self._writer = pa.ipc.new_stream(self._file, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
@@ -186,9 +190,7 @@ class KeptFile:
             failpoints.hit("kept.finish.written")
             self._file.sync_and_close()
             failpoints.hit("kept.finish.synced")
-            # The entry of the file in its folder, and that of each folder in its own, for all may be new.
-            for folder in list(self._path.parents)[:3]:
-                _sync(folder)
+            _sync(self._path.parent)
             failpoints.hit("kept.finish.folders_synced")
         except OSError as error:
             raise self._failed(error) from error

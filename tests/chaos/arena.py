@@ -39,6 +39,10 @@ class Scenario:
     weight: int = 1
 
 
+class StuckError(Exception):
+    """A query does not go on, though all that was done to it has healed and it was started again and again."""
+
+
 class Arena:
     """What a scenario gets; a context manager, which closes all that was started in it.
 
@@ -155,6 +159,10 @@ class Arena:
         for name in ("records", "lost", "duplicated", "torn", "leftovers", "looks"):
             setattr(total, name, sum(getattr(verdict, name) for verdict in self._verdicts))
         return total
+
+    def violations(self):
+        """What was found so far."""
+        return self._found()
 
     def _found(self):
         return [violation for verdict in self._verdicts for violation in verdict.violations] + self._violations

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from chaos import matrix
+from chaos.arena import StuckError
 from chaos.judging import Watch
 from chaos.page import write_page
 from chaos.results import Results
@@ -72,7 +73,7 @@ class Campaign:
         self._lanes_with_servers = 0
 
     def run(self):
-        """Run to the end, once; return whether no violation was found, and every cell that was tried was reached."""
+        """Run to the end, once; return whether no violation and no stuck query was found, and every cell that was tried was reached."""
         with self._lock:
             return self._run()
 
@@ -94,18 +95,24 @@ class Campaign:
         write_page(self.results)
         data = self.results.data
         missed = [name for name, cell in data["cells"].items() if cell["runs"] and not cell["reached"]]
-        self.say(f"{data['kills']} kills, {data['records']} records, {data['violations']} violations; {self.results.file}")
+        self.say(
+            f"{data['kills']} kills, {data['records']} records, {data['violations']} violations, {data['stuck']} stuck queries; "
+            f"{self.results.file}"
+        )
         if missed:
             self.say(f"{len(missed)} cells were not reached: {'; '.join(missed)}")
         if had_to_do and not self._done:
             self.say("nothing was done: the time is too short")
-        return data["violations"] == 0 and not missed and (self._done > 0 or not had_to_do)
+        return data["violations"] == 0 and data["stuck"] == 0 and not missed and (self._done > 0 or not had_to_do)
 
     def say(self, text):
         with self._say_lock:
             left = max(0, self.until - time.monotonic())
             data = self.results.data
-            print(f"[{left / 60:5.1f} min left, {data['kills']} kills, {data['violations']} violations] {text}", flush=True)
+            print(
+                f"[{left / 60:5.1f} min left, {data['kills']} kills, {data['violations']} violations, {data['stuck']} stuck] {text}",
+                flush=True,
+            )
 
     def _lane(self, lane):
         try:
@@ -188,6 +195,11 @@ class Campaign:
             with arena:
                 self.scenarios[name].run(arena)
             verdict = arena.verdict()
+        except StuckError as stuck:
+            self._done += 1
+            self.results.stuck(f"{label}, seed {seed}", str(stuck), arena.violations())
+            self.say(f"{label} (seed {seed}): STUCK: {stuck} {arena.violations()}")
+            return
         except Exception:
             self.results.fail(f"{label}, seed {seed}", traceback.format_exc()[-1500:])
             self.say(f"{label}: NO JUDGEMENT: {traceback.format_exc()}")

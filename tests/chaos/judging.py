@@ -58,7 +58,8 @@ class Watch:
         if world.counts:
             return running_counts(world.rows_per_batch, max(batches, 1), KEYS)
         # Where a query removes duplicates, it shuffles: only batches have an order.
-        return UniformTruth(world.rows_per_batch, keys=KEYS, tasks=None if world.stateful else PARTITIONS)
+        tasks = sum(world.config.get("source", {}).get("partitions", [PARTITIONS]))
+        return UniformTruth(world.rows_per_batch, keys=KEYS, tasks=None if world.stateful else tasks)
 
     def _last_counts_of(self, batches):
         """In the output mode complete the table holds what the last batch came to; the first batches are empty."""

@@ -1,7 +1,10 @@
 """The scenarios of random faults, by name. What is expected in each is its function's docstring."""
 
 from chaos import nemeses_disks as disks
+from chaos import nemeses_identity as identity
+from chaos import nemeses_power as power
 from chaos import nemeses_servers as servers
+from chaos import nemeses_sources as sources
 from chaos import nemeses_storm as storms
 from chaos import nemeses_tasks as tasks
 from chaos import nemeses_times as times
@@ -51,6 +54,23 @@ SCENARIOS = {
             ("transactions timed out between decision and commit", "SIGKILL: driver in the redo"),
             times.lost,
         ),
+        Scenario(
+            "kafka-source",
+            (
+                "transactions of a batch from one to twelve Kafka partitions timed out behind the decision",
+                "SIGKILL: driver in the redo",
+            ),
+            sources.kafka_source,
+            weight=2,
+        ),
+        Scenario(
+            "frozen-append",
+            ("SIGSTOP between the last look at the time left and the append, past the transactions' timeout",),
+            times.frozen_append,
+        ),
+        Scenario("unmounted", ("the files' volume away at a start, and back",), identity.unmounted),
+        Scenario("swapped", ("another Kafka cluster under the same address behind a decision",), identity.swapped),
+        Scenario("power", ("power cut: checkpoint",), power.power_cut),
         Scenario("disk-full", ("disk full: checkpoint, files",), disks.disk_full),
         Scenario("short-write", ("write cut off: checkpoint, files",), disks.short_write),
         Scenario("read-only", ("file system read-only: checkpoint, files",), disks.read_only),

@@ -10,7 +10,7 @@ import psutil
 import psycopg
 from confluent_kafka import KafkaException
 
-from chaos.arena import DEADLINE_S
+from chaos.arena import DEADLINE_S, StuckError
 from support.reading import held_back
 from support.waiting import until
 
@@ -18,10 +18,14 @@ RESTARTS = 100_000
 STATEFUL = {"stateful": True, "sinks": ["kafka", "postgres"], "postgres": {"key": ["value"]}}
 """A query that counts gives updates, which files can't take, and a table only with a key."""
 
+PLAIN_RESTARTS = 4
+"""So often a query is started when a fault has healed; one that hasn't gone on by then is stuck."""
+
 _HOPELESS = ("OptionError", "SchemaError", "UnsupportedQueryError", "MissingExtraError")
 _START_DEADLINE_S = 600
 _LOOK_INTERVAL_S = 12.0
 _MOMENT_S = 1.5
+_TOLD = 1500
 _JVM_MISSED_S = 60
 """So long after its JVM's end a Python driver may take to end, too."""
 
@@ -71,6 +75,32 @@ class Siege:
         until(there, deadline_s, Story(lambda: f"{batches} more batches\n{self.driver.errors()[-1:]}\n{self.driver.tail()}"))
         self._measure()
         self.look()
+
+    def go_on(self, batches=1):
+        """All is healed: start plain drivers, of one run each, until there are so many more batches.
+
+        Raises:
+            StuckError: ``PLAIN_RESTARTS`` of them have not got there.
+        """
+        self.end_driver()
+        goal = self.world.spark_batches() + batches
+        ends = []
+        for _ in range(PLAIN_RESTARTS):
+            # It ends when its query does, and is not asked to end by itself.
+            driver = self.driver = self.world.start(**{**self.config, "restarts": 0})
+            try:
+                until(lambda d=driver: self.world.spark_batches() >= goal or d.process.poll() is not None, DEADLINE_S, "an end")
+            except AssertionError:
+                ends.append(f"it neither ended nor went on: {driver.tail()}")
+                self.end_driver()
+            if self.world.spark_batches() >= goal:
+                self._measure()
+                self.look()
+                return
+            ends += driver.errors()[-1:]
+        raise StuckError(
+            f"after {PLAIN_RESTARTS} plain restarts no batch was completed: {ends[-1][-_TOLD:] if ends else 'no run told why'}"
+        )
 
     def look(self):
         """Let the running check look at the sinks, now and then."""

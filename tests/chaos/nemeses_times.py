@@ -22,6 +22,7 @@ FREEZE_AT = (
     "postgres.commit.before",
     "file.commit.renamed",
 )
+FREEZE_IN_APPEND_AT = ("append_commit.before", "append_commit.before", "store.create.before", "store.create.written")
 KILL_IN_REDO_AT = ("fence_lost.after", "append_commit.before", "append_commit.after", "kafka.end_txn.after", "commit.after")
 
 
@@ -67,6 +68,49 @@ def _sleep_through(servers, world):
     until(lambda: held_back(servers.direct, world.topic) == 0, DEADLINE_S, "the brokers abort what has timed out")
 
 
+def frozen_append(arena):
+    """The driver freezes between its last look at the time that is left and the append of the decision, past the transactions' timeout, and wakes.
+
+    It decides nothing, or its decision is for transactions that are dead, and their rows are written again: also those of a query whose replays differ. No
+    person and no option is needed where rows are kept (``auto``), nor where all of a decision is lost (Kafka alone).
+    """
+    rng = arena.rng
+    servers = arena.servers(config=BROKER)
+    diverging, redo = rng.random() < 0.6, rng.choice(["auto", "replay"])
+    alone = diverging and redo == "replay"
+    world = arena.world(
+        "kafka" if alone else rng.choice(["kafka", "all"]),
+        servers,
+        sink_options=SHORT,
+        options={**OPTIONS, "onceforall.redo": redo},
+        rows_per_batch=2000,
+        diverging=diverging,
+    )
+    what = f"redo={redo}, {'a query whose replays differ' if diverging else 'a deterministic query'}"
+    siege = Siege(arena, world, arena.watch(world))
+    siege.begin()
+    while arena.goes_on:
+        siege.end_driver()
+        point = rng.choice(FREEZE_IN_APPEND_AT)
+        # What is armed behind a batch meets DONE of that one, or COMMIT of the next.
+        sleeper = siege.driver = world.start(**siege.config, armed=f"{point}=freeze@{rng.randint(1, 2)}")
+        _until_frozen(siege, sleeper, point)
+        sleeper.signal(signal.SIGSTOP)
+        _sleep_through(servers, world)
+        known, batches = len(sleeper.errors()), world.spark_batches()
+        siege.wake(sleeper, f"driver frozen past its timeout at {point} ({what})")
+        story = Story(lambda d=sleeper: f"an end of the woken driver's run, or another batch\n{d.tail()}")
+        until(
+            lambda d=sleeper, k=known, b=batches: (
+                d.process.poll() is not None or len(d.errors()) > k or world.spark_batches() > b + 1
+            ),
+            DEADLINE_S,
+            story,
+        )
+        siege.go_on()
+    siege.judge(sink_options={})
+
+
 def _until_frozen(siege, driver, point):
     story = Story(lambda: f"the driver reaches {point}\n{driver.errors()[-1:]}\n{driver.tail()}")
     until(lambda: driver.acted(point) or driver.process.poll() is not None, DEADLINE_S, story)
@@ -96,14 +140,14 @@ def lost(arena):
         siege.driver = world.start(
             **siege.config, armed=f"{rng.choice(['append_commit.after', 'commit.before'])}=kill@{rng.randint(1, 3)}"
         )
-        _until_killed(siege)
+        until_killed(siege)
         assert world.is_in_doubt(), "the driver was killed behind its decision, and nothing is in doubt"
         until(lambda: held_back(servers.direct, world.topic) == 0, DEADLINE_S, "the brokers abort what has timed out")
         siege.struck("transactions timed out between decision and commit")
         if rng.random() < 0.5:
             point, batch = rng.choice(KILL_IN_REDO_AT), world.newest("COMMIT")
             siege.driver = world.start(f"{point}=kill", **siege.config)
-            _until_killed(siege)
+            until_killed(siege)
             # With DONE of the batch in the log, the redo was over.
             done = world.newest("DONE") >= batch
             siege.struck(f"driver killed behind the redo at {point}" if done else f"driver killed in the redo at {point}")
@@ -113,7 +157,8 @@ def lost(arena):
     siege.judge(sink_options={})
 
 
-def _until_killed(siege):
+def until_killed(siege):
+    """Wait until the driver has killed itself at its failpoint."""
     driver = siege.driver
     until(lambda: driver.process.poll() is not None, DEADLINE_S, Story(lambda: f"the driver kills itself\n{driver.tail()}"))
     assert driver.was_killed, f"the driver ended by itself\n{driver.tail()}"

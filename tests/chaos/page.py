@@ -43,6 +43,7 @@ def _totals(data):
     yield f"| SIGKILLs | **{data['kills']:,}** ({kills}) |"
     yield f"| records (input rows whose effect was looked for in each sink) | **{data['records']:,}** |"
     yield f"| violations | **{data['violations']}** |"
+    yield f"| stuck queries | **{data['stuck']}** |"
     yield f"| cells of the matrix that were reached | {covered:,} of {len(cells):,} |"
     yield f"| time | {minutes:,.0f} minutes in {len(data['runs'])} run{'s' * (len(data['runs']) > 1)}, the last on {data['runs'][-1]['at'] if data['runs'] else '-'} |"
     yield f"| production code | digest {data['source']}, harness {data.get('harness')}, commits {', '.join(commits)} (`+`: other files were changed, too) |"

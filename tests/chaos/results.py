@@ -73,6 +73,7 @@ class Results:
             "kills": 0,
             "records": 0,
             "violations": 0,
+            "stuck": 0,
             "found": [],
         }
         self._started = time.monotonic()
@@ -126,6 +127,14 @@ class Results:
         with self._lock:
             self.data["violations"] += 1
             self.data["found"].append({"in": name, "what": [f"no judgement: {error}"[:2000]]})
+            self._save()
+
+    def stuck(self, name, why, violations=()):
+        """Add a scenario whose query did not go on when all had healed, and the violations that were seen before."""
+        with self._lock:
+            self.data["stuck"] += 1
+            self.data["violations"] += len(violations)
+            self.data["found"].append({"in": name, "what": [f"stuck: {why}"[:2000], *violations]})
             self._save()
 
     def _add_world(self, name, verdict, *worlds):

@@ -5,8 +5,10 @@ import json
 import pytest
 
 from chaos import matrix
+from chaos.arena import Scenario, StuckError
 from chaos.campaign import Campaign
 from chaos.nemeses import SCENARIOS
+from chaos.nemeses_siege import PLAIN_RESTARTS, Siege
 from chaos.page import write_page
 from chaos.recipes_more import RECIPES
 from chaos.results import Results
@@ -72,3 +74,67 @@ class TestResults:
         again = Results(tmp_path)
         assert again.data["violations"] == 1
         assert "no driver could be killed" in write_page(again).read_text()
+
+
+class Ending:
+    """A world whose drivers end at once, and a siege's other neighbours."""
+
+    def __init__(self, batches=0, completes=()):
+        self.batches, self.completes, self.started, self.configs = batches, completes, 0, []
+        self.process = self.tally = self.rng = self
+        self.kills = {}
+
+    def spark_batches(self):
+        return self.batches + (self.started in self.completes)
+
+    def start(self, **config):
+        self.started += 1
+        self.configs.append(config)
+        return self
+
+    def poll(self):
+        return 1
+
+    def errors(self):
+        return [f"NondeterministicReplayError of start {self.started}"]
+
+    def completed_after(self, moment):
+        return None
+
+    def look(self):
+        """Nothing to look at."""
+
+
+class TestStuckQueries:
+    def test_a_query_that_does_not_go_on_after_plain_restarts_is_stuck_and_says_why(self):
+        world = Ending()
+        with pytest.raises(StuckError, match=f"NondeterministicReplayError of start {PLAIN_RESTARTS}"):
+            Siege(world, world, world).go_on()
+        assert [config["restarts"] for config in world.configs] == [0] * PLAIN_RESTARTS
+
+    def test_a_query_that_goes_on_at_the_last_restart_is_not_stuck(self):
+        world = Ending(completes=(PLAIN_RESTARTS,))
+        Siege(world, world, world).go_on()
+        assert world.started == PLAIN_RESTARTS
+
+    def test_it_is_counted_apart_from_violations_and_fails_the_campaign(self, tmp_path, monkeypatch):
+        def run(arena):
+            arena.violation("a row is lost")
+            raise StuckError("no batch was completed")
+
+        monkeypatch.setattr("support.class_archive.make", lambda _: None)
+        scenarios = {"stub": Scenario("stub", (), run)}
+        campaign = Campaign(tmp_path, minutes=5, lanes=1, cells=[], scenarios=scenarios, rounds=1)
+        assert not campaign.run()
+        assert (campaign.results.data["stuck"], campaign.results.data["violations"]) == (1, 1)
+        assert campaign.results.data["found"][0]["what"] == ["stuck: no batch was completed", "a row is lost"]
+        assert "| stuck queries | **1** |" in (tmp_path / "results.md").read_text()
+        alone = Campaign(
+            tmp_path / "alone", minutes=5, lanes=1, cells=[], scenarios={"stub": Scenario("stub", (), _stuck)}, rounds=1
+        )
+        assert not alone.run(), "without a violation, too"
+        assert alone.results.data["violations"] == 0
+
+
+def _stuck(arena):
+    raise StuckError(arena.folder.name)

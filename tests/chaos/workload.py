@@ -1,4 +1,4 @@
-"""A driver process of the campaign: rows 0, 1, 2, … from a source that replays exactly, to one or several sinks, exactly once.
+"""A driver process of the campaign: rows 0, 1, 2, … from a source that replays exactly, or from Kafka's, to one or several sinks, exactly once.
 
 ``python workload.py CONFIG.json``, with the keys of ``DEFAULTS``. A query that fails is started again in the same process, as a supervisor
 would, at most ``restarts`` times; the process ends behind batch ``until_batch``, or when ``stop_file`` appears. It leaves ``pids.json``,
@@ -50,6 +50,7 @@ DEFAULTS = {
     "sink_arguments": {},
     "files_arguments": {},
     "environment": {},
+    "source": {},
 }
 
 
@@ -97,7 +98,9 @@ def session(config):
     if is_on_a_machine():
         end_what_was_left()
     daemon = {"spark.python.daemon.module": "chaos.daemon"} if config["master"].startswith("local[") else {}
+    jars = {"spark.jars": ",".join(map(str, kafka_jars()))} if config["source"] else {}
     settings = {
+        **jars,
         "spark.default.parallelism": "2",
         "spark.sql.streaming.minBatchesToRetain": "1000000",
         "spark.sql.adaptive.enabled": "false",
@@ -107,6 +110,12 @@ def session(config):
     spark = small_spark(config["master"], config["java_options"], settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def kafka_jars():
+    from onceforall.embedded.jars import spark_kafka_jars
+
+    return spark_kafka_jars()
 
 
 def run(spark, config):
@@ -170,7 +179,16 @@ def arm(config):
 def start(spark, config):
     import onceforall as ofa
 
-    rows = (
+    rows = (of_kafka if config["source"] else of_numbers)(spark, config)
+    out, mode = (counted if counts(config) else passed)(rows, config)
+    writer = ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
+    for kind in config["sinks"]:
+        writer.to(sink(kind, config), name=kind)
+    return writer.options(**config["options"]).trigger(processingTime=config["trigger"]).start()
+
+
+def of_numbers(spark, config):
+    return (
         spark.readStream.format("rate-micro-batch")
         .option("rowsPerBatch", config["rows_per_batch"])
         .option("numPartitions", config["partitions"])
@@ -178,11 +196,21 @@ def start(spark, config):
         .option("advanceMillisPerBatch", 1000)
         .load()
     )
-    out, mode = (counted if counts(config) else passed)(rows, config)
-    writer = ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
-    for kind in config["sinks"]:
-        writer.to(sink(kind, config), name=kind)
-    return writer.options(**config["options"]).trigger(processingTime=config["trigger"]).start()
+
+
+def of_kafka(spark, config):
+    """The same rows from topics whose partitions are equally long, so that each batch takes as many rows from each; see ``sources``."""
+    from pyspark.sql import functions as F
+
+    rows = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", config["source"]["bootstrap"])
+        .option("subscribe", ",".join(config["source"]["topics"]))
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", config["rows_per_batch"])
+        .load()
+    )
+    return rows.select(F.col("value").cast("string").cast("bigint").alias("value"), "timestamp")
 
 
 def counts(config):
@@ -194,7 +222,7 @@ def passed(rows, config):
     from pyspark.sql import functions as F
 
     # Partition p of the source gives p, p + partitions, p + 2 partitions, …: with keys a multiple of partitions, a key has one task.
-    assert config["keys"] % config["partitions"] == 0
+    assert config["source"] or config["keys"] % config["partitions"] == 0
     key = (F.col("value") % config["keys"]).cast("string")
     if config["stateful"]:
         rows = rows.withWatermark("timestamp", "1 hour").dropDuplicatesWithinWatermark(["value"])

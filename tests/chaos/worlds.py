@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 
-from chaos import workload
+from chaos import sources, workload
 from chaos.tally import Tally
 from support.databases import make_database
 from support.driver import Driver
@@ -76,6 +76,9 @@ class World:
         self.checkpoint = self.folder / "checkpoint"
         self.topic = f"chaos-{uuid.uuid4().hex[:12]}"
         self.stateful = bool(config.get("stateful"))
+        if "source" in config:
+            topics, rows_per_batch = sources.fill(servers.kafka, config["source"]["partitions"])
+            config["source"] = {**config["source"], "bootstrap": servers.direct, "topics": topics}
         base = json.loads(json.dumps({**KINDS[kind], **config}).replace("{folder}", str(self.folder)))
         self.rows_per_batch = rows_per_batch = base.get("rows_per_batch", rows_per_batch)
         self.sinks = base["sinks"]
