@@ -29,11 +29,18 @@ def unmounted(arena):
     siege = Siege(arena, world, arena.watch(world))
     siege.begin(2)
     while arena.goes_on:
-        siege.a_moment()
-        siege.kill_driver()
-        if rng.random() < 0.5:
-            siege.driver = world.start(**siege.config, armed=f"append_commit.after=kill@{rng.randint(1, 3)}")
-            until_killed(siege)
+        match rng.choice(["complete", "complete", "any", "decided"]):
+            case "complete":
+                # The last batch is, on every sink, and by the log.
+                siege.keep_running()
+                world.stop(siege.driver)
+            case "any":
+                siege.a_moment()
+                siege.kill_driver()
+            case "decided":
+                siege.end_driver()
+                siege.driver = world.start(**siege.config, armed=f"append_commit.after=kill@{rng.randint(1, 3)}")
+                until_killed(siege)
         # Nothing looks at the sinks in here.
         with away(world.folder / "files"):
             siege.struck("the files' volume away at a start")

@@ -76,8 +76,8 @@ class Siege:
         self._measure()
         self.look()
 
-    def go_on(self, batches=1):
-        """All is healed: start plain drivers, of one run each, until there are so many more batches.
+    def go_on(self, batches=1, **config):
+        """All is healed: start plain drivers, of one run each, until there are so many more batches. ``config`` is for these drivers alone.
 
         Raises:
             StuckError: ``PLAIN_RESTARTS`` of them have not got there.
@@ -87,7 +87,7 @@ class Siege:
         ends = []
         for _ in range(PLAIN_RESTARTS):
             # It ends when its query does, and is not asked to end by itself.
-            driver = self.driver = self.world.start(**{**self.config, "restarts": 0})
+            driver = self.driver = self.world.start(**{**self.config, "restarts": 0, **config})
             try:
                 until(lambda d=driver: self.world.spark_batches() >= goal or d.process.poll() is not None, DEADLINE_S, "an end")
             except AssertionError:
@@ -99,7 +99,7 @@ class Siege:
                 return
             ends += driver.errors()[-1:]
         raise StuckError(
-            f"after {PLAIN_RESTARTS} plain restarts no batch was completed: {ends[-1][-_TOLD:] if ends else 'no run told why'}"
+            f"after {PLAIN_RESTARTS} plain restarts no batch was completed: {ends[-1][:_TOLD] if ends else 'no run told why'}"
         )
 
     def look(self):

@@ -107,7 +107,7 @@ def frozen_append(arena):
             DEADLINE_S,
             story,
         )
-        siege.go_on()
+        siege.go_on(sink_options={})
     siege.judge(sink_options={})
 
 
