@@ -1,19 +1,17 @@
 """Systems that are not the ones that they were: a volume that isn't mounted, another cluster under the same address."""
 
 import contextlib
-import re
 import uuid
 
 from confluent_kafka import Producer
 
 from chaos.arena import DEADLINE_S
-from chaos.nemeses_siege import Siege, Story
+from chaos.nemeses_siege import Siege, Story, named
 from chaos.nemeses_times import until_killed
 from chaos.worlds import Servers
 from onceforall.embedded import EmbeddedKafka
 from support.waiting import until
 
-_NAMED = re.compile(r"onceforall\.errors\.[^\n]*")
 STRANGERS = 40
 STRANGERS_RECORDS = 20_000
 
@@ -131,4 +129,4 @@ def _completes_nothing(siege, where):
     if world.newest("DONE") > done or world.spark_batches() > known:
         siege.arena.violation(f"batch {world.newest('DONE')} was completed {where}")
     for error in driver.errors():
-        siege.arena.say(f"refused: {_NAMED.findall(error)[:1] or error[-300:]}")
+        siege.arena.say(f"refused: {named(error)}")

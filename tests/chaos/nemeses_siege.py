@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -26,6 +27,7 @@ _START_DEADLINE_S = 600
 _LOOK_INTERVAL_S = 12.0
 _MOMENT_S = 1.5
 _TOLD = 1500
+_OURS = re.compile(r"onceforall\.errors\.[^\n]*")
 _JVM_MISSED_S = 60
 """So long after its JVM's end a Python driver may take to end, too."""
 
@@ -97,9 +99,9 @@ class Siege:
                 self._measure()
                 self.look()
                 return
-            ends += driver.errors()[-1:]
+            ends += map(named, driver.errors()[-1:])
         raise StuckError(
-            f"after {PLAIN_RESTARTS} plain restarts no batch was completed: {ends[-1][:_TOLD] if ends else 'no run told why'}"
+            f"after {PLAIN_RESTARTS} plain restarts no batch was completed: {ends[-1] if ends else 'no run told why'}"
         )
 
     def look(self):
@@ -332,6 +334,11 @@ class Siege:
                 self.progress()
         finally:
             left.kill()
+
+
+def named(error):
+    """What an error of ours says, without Spark's words around it; of another one, its beginning."""
+    return "".join(_OURS.findall(error)[:1]) or error[:_TOLD]
 
 
 def is_stopped(pid):

@@ -38,8 +38,11 @@ def kafka_source(arena):
         until(lambda: held_back(servers.direct, world.topic) == 0, DEADLINE_S, "the brokers abort what has timed out")
         siege.struck(f"transactions of a batch from {sum(partitions)} Kafka partitions timed out behind the decision")
         if rng.random() < 0.3:
+            batches = world.spark_batches()
             siege.driver = world.start(
-                f"{rng.choice(KILL_IN_REDO_AT)}=kill", **siege.config, until_batch=world.spark_batches() + 1
+                f"{rng.choice(KILL_IN_REDO_AT)}=kill",
+                **{**siege.config, "restarts": 0, "sink_options": {}},
+                until_batch=batches,
             )
             until(lambda: siege.driver.process.poll() is not None, DEADLINE_S, "an end, in the redo or behind it")
         # A machine with much to do may need longer for a batch than the transactions live that are to be lost.
