@@ -259,7 +259,7 @@ def test_a_query_that_gives_other_rows_is_not_redone_and_the_message_says_which(
 
 
 @pytest.mark.parametrize("lost", [1, FILES])
-def test_a_query_that_gives_other_rows_is_redone_without_an_option(job, lost):
+def test_a_query_that_gives_other_rows_is_redone_from_kept_rows_without_an_option(job, lost):
     job.fail("append_commit.after=raise", random_part)
     before = job.written()
     job.lose(lost)
@@ -318,13 +318,13 @@ def test_where_executors_do_not_share_the_folder_the_query_goes_on_without_kept_
 
 
 def test_rows_that_are_only_divided_in_another_way_are_told_apart(job):
-    job.fail("append_commit.after=raise", lambda frame: frame.repartition(3))
+    job.fail("append_commit.after=raise", lambda frame: frame.repartition(3), redo="replay")
     job.lose()
-    error = job.error_of(lambda frame: frame.repartition(2))
+    error = job.error_of(lambda frame: frame.repartition(2), redo="replay")
     assert "The rows are the same, but they are divided among tasks in another way" in error
     assert "3 tasks with 9 rows then, 2 with 9 now" in error
     assert len(job.entries("COMMIT")) == 1
-    job.start(lambda frame: frame.repartition(3))
+    job.start(lambda frame: frame.repartition(3), redo="replay")
     job.assert_complete()
 
 
@@ -342,10 +342,10 @@ def test_lost_rows_that_the_replay_splits_are_found(job, spark):
 
 
 def test_a_query_that_gives_other_rows_heals_by_itself_when_all_of_a_batch_is_lost(job):
-    job.fail("append_commit.after=raise", random_part)
+    job.fail("append_commit.after=raise", random_part, redo="replay")
     before = job.written()
     job.lose(FILES)
-    job.start(random_part)
+    job.start(random_part, redo="replay")
     released(job.broker.bootstrap_servers, job.topic)
     after = job.seen()
     assert sorted(value.partition("/")[0] for value in after) == ROWS
@@ -354,11 +354,11 @@ def test_a_query_that_gives_other_rows_heals_by_itself_when_all_of_a_batch_is_lo
 
 
 def test_lost_rows_are_given_up_by_a_persons_word_and_stay_on_record(job):
-    job.fail("append_commit.after=raise", random_part)
+    job.fail("append_commit.after=raise", random_part, redo="replay")
     before = job.written()
     (lost,) = job.lose()
     job.source.add({"key": "k", "value": "later"})
-    job.start(random_part, lostRows="giveUp:0")
+    job.start(random_part, redo="replay", lostRows="giveUp:0")
     released(job.broker.bootstrap_servers, job.topic)
     seen = job.seen()
     assert len(seen) == 2 * 3 + 1
@@ -370,10 +370,10 @@ def test_lost_rows_are_given_up_by_a_persons_word_and_stay_on_record(job):
 
 
 def test_a_batch_is_written_beside_what_is_visible_of_it_by_a_persons_word(job):
-    job.fail("append_commit.after=raise", random_part)
+    job.fail("append_commit.after=raise", random_part, redo="replay")
     before = job.written()
     job.lose()
-    job.start(random_part, lostRows="writeAll:0")
+    job.start(random_part, redo="replay", lostRows="writeAll:0")
     released(job.broker.bootstrap_servers, job.topic)
     seen = job.seen()
     assert len(set(before) & set(seen)) == 2 * 3
