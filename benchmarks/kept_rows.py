@@ -1,40 +1,41 @@
-"""What ``onceforall.redo`` costs: nothing kept, Spark's plan looked at, rows kept.
+"""What ``onceforall.redo=auto`` costs beside ``replay``, batch by batch in one and the same query.
 
-``python -m benchmarks.kept_rows``. The same rows go to the same sink by all contenders, one after the other in each round, which begins with another one each time:
+``python -m benchmarks.kept_rows``. Every second batch of a run is written as under ``replay``, and the others as under ``auto``: what else goes on on the machine meets both.
+The contenders are queries with the same rows to Kafka and to files:
 
-- ``replay`` and ``auto``: a query whose replays are the same; ``auto`` looks at the plan, and keeps nothing;
-- ``uuid-replay`` and ``uuid-auto``: one with ``uuid()``; ``auto`` keeps each batch's rows until it is complete.
+- ``same``: one whose replays are the same; a transform has ``auto`` look at a plan in each batch, and nothing is kept;
+- ``uuid``: one with ``uuid()``; ``auto`` keeps each batch's rows until it is complete.
 
-A sample: ``batch_ms``, the median of whole batches by Spark's own report; ``rows_per_s`` from it; ``batches``. Each round ends with the ratios of its times. A contender that
-keeps rows where it should not, or keeps none where it should, has failed.
+A sample: ``replay_ms`` and ``auto_ms``, medians of whole batches by Spark's own report; ``ratio``, the median of the ratios of neighbours; ``batches``, how many of each. A contender that keeps rows
+where it should not, or none where it should, has failed.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import rounds
+from benchmarks import rounds, spark_job
 from benchmarks.children import Child, MeasurementError
 from benchmarks.kafka import standing_broker
 from benchmarks.results import Sample
 from benchmarks.settings import Load
 
-_DEADLINE_S = 600.0
-CONTENDERS = ("replay", "auto", "uuid-replay", "uuid-auto")
-PAIRS = (("auto", "replay"), ("uuid-auto", "uuid-replay"))
+_DEADLINE_S = 900.0
+CONTENDERS = ("same", "uuid")
 
 
 def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     """Return the plans: short batches, in which a decision is most of the time, and long ones, in which rows are."""
     load = Load(records=0, payload=100, partitions=2, batch=0)
     if quick:
-        return [rounds.Plan(CONTENDERS, load, {"rows": 2000, "batches": 8, "skip": 3}, repeats=1)]
+        return [rounds.Plan(CONTENDERS, load, {"rows": 2000, "batches": 12, "skip": 4}, repeats=1)]
     return [
-        rounds.Plan(CONTENDERS, load, {"rows": 2000, "batches": 120, "skip": 40}, repeats=5, minutes=2),
-        rounds.Plan(CONTENDERS, load, {"rows": 200_000, "batches": 40, "skip": 10}, repeats=5, minutes=3),
+        rounds.Plan(CONTENDERS, load, {"rows": 2000, "batches": 100, "skip": 20}, repeats=3, minutes=2),
+        rounds.Plan(CONTENDERS, load, {"rows": 200_000, "batches": 60, "skip": 10}, repeats=3, minutes=3),
     ]
 
 
@@ -44,37 +45,28 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
 
         def measure(contender: str, work: Path) -> Sample:
             target = broker.make_topic(turn.load.partitions)
+            kafka = {"kind": "kafka", "topic": target, "options": turn.load.producer()}
             config = {
                 "bootstrap": broker.servers,
                 "source": {"kind": "rate", "rows": turn["rows"], "partitions": turn.load.partitions},
-                "rows": "wide-value-uuid" if contender.startswith("uuid") else "wide-value",
+                "rows": "wide-value-uuid" if contender == "uuid" else "wide-value",
                 "contender": "ours",
-                "options": {"onceforall.redo": contender.rpartition("-")[2]},
-                "sinks": [
-                    {"kind": "file", "path": str(work / "files")},
-                    {"kind": "kafka", "topic": target, "options": turn.load.producer()},
-                ],
+                "sinks": [{"kind": "file", "path": str(work / "files")}, kafka],
                 "cores": turn.load.cores,
                 "batches": turn["batches"],
                 "checkpoint": str(work / "checkpoint"),
             }
             try:
-                with Child("benchmarks.spark_job", work, config) as job:
+                with Child("benchmarks.kept_rows", work, config) as job:
                     job.wait(_DEADLINE_S)
                     kept = _kept_rows(work / "checkpoint")
-                    if bool(kept) != (contender == "uuid-auto"):
+                    if bool(kept) != (contender == "uuid"):
                         raise MeasurementError(f"{contender} has kept {kept} rows.")
-                    return sample_of(job.lines("progress.jsonl"), turn["skip"], turn["rows"])
+                    return sample_of(job.lines("progress.jsonl"), turn["skip"])
             finally:
                 broker.delete(target)
 
-        samples = turn.each(measure)
-    for above, below in PAIRS:
-        if all("batch_ms" in samples.get(name, {}) for name in (above, below)):
-            turn.say(
-                f"  {above} / {below}: {samples[above]['batch_ms'] / samples[below]['batch_ms']:.3f} of the time of a batch"
-            )
-    return samples
+        return turn.each(measure)
 
 
 def _kept_rows(checkpoint: Path) -> int:
@@ -83,27 +75,51 @@ def _kept_rows(checkpoint: Path) -> int:
         json.loads(file.read_text(encoding="utf-8")) for file in (checkpoint / "onceforall" / "chains").glob("*/0*.json")
     ]
     decided = [entry["body"]["committables"] for entry in entries if entry["kind"] == "COMMIT"]
-    return sum(
-        each.get("rows", {}).get("rows", 0)
-        for sinks in decided
-        for each in (one for of_sink in sinks.values() for one in of_sink)
-    )
+    named = [one for sinks in decided for of_sink in sinks.values() for one in of_sink]
+    return sum(one.get("rows", {}).get("rows", 0) for one in named)
 
 
-def sample_of(progress: list[dict[str, Any]], skip: int, rows: int) -> Sample:
-    """Return the sample of a job's progress reports.
+def sample_of(progress: list[dict[str, Any]], skip: int) -> Sample:
+    """Return the sample of a job's progress reports: even batches are ``replay``'s, odd ones ``auto``'s.
 
     Raises:
-        MeasurementError: no batch is left.
+        MeasurementError: no pair of batches is left.
     """
-    whole = [report["durationMs"]["triggerExecution"] for report in progress[skip:]]
-    if not whole:
-        raise MeasurementError(f"No batch was committed after the first {skip}.")
-    median_ms = statistics.median(whole)
-    return {"batch_ms": round(median_ms, 1), "rows_per_s": round(1000 * rows / median_ms), "batches": len(whole)}
+    took_ms = {report["batchId"]: report["durationMs"]["triggerExecution"] for report in progress[skip:]}
+    pairs = [(took_ms[batch], took_ms[batch + 1]) for batch in took_ms if batch % 2 == 0 and batch + 1 in took_ms]
+    if not pairs:
+        raise MeasurementError(f"No two batches were committed after the first {skip}.")
+    return {
+        "replay_ms": round(statistics.median(replay for replay, _ in pairs), 1),
+        "auto_ms": round(statistics.median(auto for _, auto in pairs), 1),
+        "ratio": round(statistics.median(auto / replay for replay, auto in pairs), 3),
+        "batches": len(pairs),
+    }
+
+
+def _alternate() -> None:
+    """Let every second batch be written as under ``replay``."""
+    from onceforall import runs
+
+    original = runs.SparkBatchWriter
+
+    def writer(frame: Any, batch: int, function: Any, *more: Any) -> Any:
+        *others, keeper = more
+
+        def derived(rows: Any, batch_id: int, transaction: Any) -> None:
+            # As a transform does; otherwise there is nothing to look at.
+            function(rows.where("id >= 0"), batch_id, transaction)
+
+        return original(frame, batch, derived, *others, keeper if batch % 2 else None)
+
+    runs.SparkBatchWriter = writer  # type: ignore[misc,assignment]
 
 
 MEASUREMENT = rounds.Measurement("kept_rows", plans, run)
 
 if __name__ == "__main__":
-    rounds.main(MEASUREMENT)
+    if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
+        _alternate()
+        spark_job.main()
+    else:
+        rounds.main(MEASUREMENT)
