@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import OptionError, UnsupportedQueryError
-from onceforall.runs import ExactlyOnceFunction, Settings, bind_log, check_sinks, default_scheme, shortest_timeout_ms
+from onceforall.runs import ExactlyOnceFunction, Settings, bind_log, check_sinks, default_scheme, put_back, shortest_timeout_ms
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.targets import check_adopted, check_targets, last_decision
 from onceforall.writing import BatchFunction, BatchTransaction
@@ -119,6 +119,7 @@ def exactly_once(
     def decorate(function: BatchFunction) -> ExactlyOnceFunction:
         scheme = _scheme_of_paths()
         path = spark_checkpoint.local_path(location, scheme)
+        put_back(path, settings, scheme)
         spark_checkpoint.check_take_over(path, takeover)
         bind_log(path, settings, scheme)
         return ExactlyOnceFunction(function, location, sinks, settings)
@@ -253,6 +254,7 @@ class StreamWriter:
         finally:
             for sink in checked.values():
                 sink.close()
+        put_back(checkpoint, settings, default_scheme(spark))
         spark_checkpoint.check_take_over(checkpoint, settings.takeover)
         bind_log(checkpoint, settings, default_scheme(spark))
         _use_this_python(self._frame.sparkSession)

@@ -95,6 +95,8 @@ class Commit:
             were (``redo.record``); each decision hands them on.
         targets: per sink name, where its rows go and how far they reach; also of sinks without rows in this batch, so that the last
             decision that names a sink is always the last decision. Empty in the entries of earlier releases.
+        header: the lines before the offsets in Spark's offset log: version, and metadata of the batch. With them the batch's plan can be put
+            back where Spark has lost it. Empty in entries of earlier releases.
     """
 
     kind: ClassVar[str] = "COMMIT"
@@ -104,6 +106,7 @@ class Commit:
     digests: Mapping[str, tuple[Digest, ...]] = field(default_factory=dict)
     losses: tuple[Mapping[str, Any], ...] = ()
     targets: Mapping[str, Target] = field(default_factory=dict)
+    header: tuple[str, ...] = ()
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body; hash sums are hexadecimal, for readers whose numbers end at 2^53."""
@@ -115,6 +118,7 @@ class Commit:
             "digests": {write: [[d.rows, f"{d.hash_sum:016x}"] for d in ds] for write, ds in self.digests.items()},
             **({"losses": [dict(loss) for loss in self.losses]} if self.losses else {}),
             **targets,
+            **({"header": list(self.header)} if self.header else {}),
         }
 
 
@@ -179,6 +183,7 @@ def entry_from_body(kind: str, body: Mapping[str, Any]) -> Entry:
             },
             losses=tuple(dict(loss) for loss in body.get("losses", ())),
             targets={str(sink): _target(target) for sink, target in body.get("targets", {}).items()},
+            header=tuple(str(line) for line in body.get("header", ())),
         )
     if kind == Done.kind:
         return Done(int(body["batch"]))

@@ -400,7 +400,7 @@ def _prepared(run: Run, event: WritesPrepared) -> Outcome:
         return _written_again(run, event, not_after_ms)
     before = run.history.decided
     losses = () if before is None else before.commit.losses
-    commit = Commit(request.batch, request.offsets, event.committables, event.digests, losses)
+    commit = Commit(request.batch, request.offsets, event.committables, event.digests, losses, header=request.header)
     commit = identity.placed(run, commit, identity.confirmed(event.committables))
     return replace(run, phase=Phase.DECIDING, prepared=commit), (AppendCommit(run.generation, commit, not_after_ms),)
 
