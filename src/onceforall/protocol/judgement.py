@@ -33,7 +33,7 @@ class Refusal:
 
 
 REMEDY = (
-    "If another run of this query is alive, let it go on and do not restart this one. If the checkpoint was edited, restored "
+    "If the machine has lost power, stop the query and run 'onceforall checkpoint mend' on the checkpoint. If another run of this query is alive, let it go on and do not restart this one. If the checkpoint was edited, restored "
     "or mixed with another one, put back the folder that belongs to this commit log; skipping could lose rows, and writing "
     "could double them."
 )
