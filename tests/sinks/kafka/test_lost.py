@@ -1,5 +1,6 @@
 """What became of a prepared transaction that Kafka refuses to commit: found out on a real broker, by state and by log."""
 
+import struct
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError
 from onceforall.sinks.kafka.evidence import Marker, Outcome, TransactionState, Unreadable, judge_log, judge_state, proof_of
+from onceforall.sinks.kafka.transaction_reader import _BATCH_HEADER, record_batches
 from onceforall.testing.proxy import Api, KafkaProxy
 
 pytestmark = pytest.mark.kafka
@@ -289,6 +291,20 @@ def test_an_abort_under_the_next_epoch_proves_nothing_where_a_request_went_unans
     assert "no right" in finding.words
     # The log itself still proves it.
     assert judge_log({**COMMITTABLE, "doubtful": True}, aborted, Marker(False, 4, 12)).outcome is Outcome.ABORTED
+
+
+def test_a_marker_of_which_compaction_has_left_only_the_header_tells_nothing():
+    """The bytes behind it are another batch's."""
+
+    def batch(base, count, body):
+        length = _BATCH_HEADER.size - 12 + len(body)
+        return _BATCH_HEADER.pack(base, length, 0, 2, 0, 0b110000, 0, 0, 0, 7, 3, -1, count) + body
+
+    key = struct.pack(">hh", 0, 1)
+    marker = bytes([30, 0, 0, 0, 2 * len(key)]) + key + bytes(10)
+    emptied, whole = record_batches(batch(10, 0, b"") + batch(11, 1, marker))
+    assert (emptied.commits, whole.commits) == (None, True)
+    assert (emptied.next_offset, whole.base_offset) == (11, 11)
 
 
 def test_the_proof_lies_in_a_partition_of_the_transaction():
