@@ -186,6 +186,33 @@ def test_state_is_not_rebuilt_with_settings_that_nobody_knows(tmp_path):
         mending.put_back(made.path)
 
 
+def new_checkpoint(path):
+    """Return one in which a run has begun its first batch, and decided nothing."""
+    made = Checkpoint(path)
+    for name in ("commits/0", "offsets/1"):
+        made.lose(name)
+    for file in (path / "onceforall").rglob("0*.json"):
+        file.unlink()
+    CommitLog(LocalStore(path / "onceforall")).claim(Claim(ID, "run", str(path)))
+    made.write("state/0/0/_metadata/schema", "")
+    made.write("state/0/0/1.delta", "x")
+    return made
+
+
+def test_state_without_a_plan_is_set_aside_as_a_whole_for_spark_begins_anew_without_any(tmp_path):
+    made = new_checkpoint(tmp_path / "cp")
+    made.write("offsets/0", "")
+    mending.put_back(made.path)
+    assert made.set_aside() == ["offsets.0", "state"]
+    assert not (made.path / "state").exists()
+
+
+def test_of_the_state_of_a_first_batch_that_is_planned_only_empty_files_are_set_aside(tmp_path):
+    made = new_checkpoint(tmp_path / "cp")
+    mending.put_back(made.path)
+    assert made.set_aside() == ["state.0.0._metadata.schema"]
+
+
 @pytest.mark.parametrize("point", ["mend.before", "mend.set_aside", "mend.synced"])
 def test_a_crash_at_any_step_is_gone_on_from(checkpoint, armed, monkeypatch, point):
     before = checkpoint.files()

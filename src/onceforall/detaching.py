@@ -23,11 +23,11 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from onceforall import checkpoint as spark_checkpoint
-from onceforall import mending, setting_aside, spark_commits
+from onceforall import mending, place, setting_aside, spark_commits
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, Prepared, World
 from onceforall.errors import (
@@ -275,6 +275,7 @@ def _recover(
         sinks=tuple(sinks),
         adopt_checkpoint=adopt_checkpoint,
         owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} (detach)",
+        **asdict(place.here(path)),
     )
     world = World(
         log=log,

@@ -57,7 +57,7 @@ class Mended:
 
 @dataclass(frozen=True)
 class _Repair:
-    """One file: it is set aside where it is there, and written where there is content for it."""
+    """One file, or a folder: it is set aside where it is there, and written where there is content for it."""
 
     path: Path
     why: str
@@ -189,11 +189,7 @@ def _needed(checkpoint: Path, known: _Known) -> list[_Repair]:
     is_new = commit is None and spark_checkpoint.last_committed(checkpoint) < 0
     repairs += _source_logs(checkpoint, commit, is_new=is_new)
     if is_new:
-        repairs += [
-            _Repair(file, "is empty, and no batch is decided")
-            for file in _files_below(checkpoint / "state")
-            if not file.stat().st_size
-        ]
+        repairs += _state_of_nothing(checkpoint)
     return repairs
 
 
@@ -240,6 +236,18 @@ def _header_like_before(checkpoint: Path, batch: int) -> tuple[str, ...]:
             f"{before} is not there to take them from. Put that file back from a backup."
         )
     return "v1", '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+
+
+def _state_of_nothing(checkpoint: Path) -> list[_Repair]:
+    """Return the repairs of state where no batch is decided or finished; Spark begins anew with none, or runs its first batch again."""
+    state = checkpoint / "state"
+    if not any(_is_entry(file, lines=3) for _, file in _numbered(checkpoint / "offsets")):
+        return (
+            [_Repair(state, "belongs to a batch that is not planned any more")]
+            if spark_checkpoint.keeps_state(checkpoint)
+            else []
+        )
+    return [_Repair(file, "is empty, and no batch is decided") for file in _files_below(state) if not file.stat().st_size]
 
 
 def _source_logs(checkpoint: Path, commit: Commit | None, *, is_new: bool) -> list[_Repair]:

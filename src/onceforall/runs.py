@@ -15,12 +15,12 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceforall import checkpoint as spark_checkpoint
-from onceforall import kept, mending
+from onceforall import kept, mending, place
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQueryError
@@ -290,6 +290,7 @@ class _QueryRun:
             identities=found,
             adopt_targets=frozenset(settings.adopt_target),
             owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}",
+            **asdict(place.here(checkpoint)),
         )
         if spark_checkpoint.last_planned(checkpoint) > 0 or spark_checkpoint.detached_logs(checkpoint):
             # Not the first batch of a new checkpoint: a function may have been decorated long before its checkpoint was detached.

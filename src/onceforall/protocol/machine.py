@@ -152,7 +152,9 @@ def _inspected(run: Run, event: LogInspected) -> Outcome:
     if refusal is not None:
         return _stop(run, refusal.error, refusal.message)
     config = run.config
-    claim = Claim(config.query_id, config.run_id, config.checkpoint, config.owner)
+    claim = Claim(
+        config.query_id, config.run_id, config.checkpoint, config.owner, config.host, config.boot_id, dict(config.storage)
+    )
     return replace(run, phase=Phase.CLAIMING), (ClaimGeneration(claim),)
 
 
