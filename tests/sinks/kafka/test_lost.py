@@ -302,9 +302,9 @@ def test_a_marker_of_which_compaction_has_left_only_the_header_tells_nothing():
 
     key = struct.pack(">hh", 0, 1)
     marker = bytes([30, 0, 0, 0, 2 * len(key)]) + key + bytes(10)
-    emptied, whole = record_batches(batch(10, 0, b"") + batch(11, 1, marker))
+    emptied, whole = record_batches(batch(255, 0, b"") + batch(256, 1, marker))
     assert (emptied.commits, whole.commits) == (None, True)
-    assert (emptied.next_offset, whole.base_offset) == (11, 11)
+    assert (emptied.next_offset, whole.base_offset) == (256, 256)
 
 
 def test_the_proof_lies_in_a_partition_of_the_transaction():
