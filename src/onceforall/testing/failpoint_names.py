@@ -59,6 +59,7 @@ NEEDS: Mapping[str, str] = MappingProxyType(
         "merging": "a hundred batches whose manifests were not merged yet",
         "temporary": "a manifest whose writer was killed before its link (file.create.synced=kill)",
         "torn": "a checkpoint of which Spark's plan of the last decided batch was torn by a loss of power",
+        "skipped": "onceforall files mend, on a chain of manifests in which one passes over another",
         "detach": "onceforall detach, not a start of the query",
         "detach_elsewhere": "detach, of a log outside the checkpoint",
     }
@@ -243,6 +244,7 @@ _points("driver", STAGED, "abandoned", "undecided", "postgres.recover", "dropped
 _points("driver", PREPARED, "abandoned", "undecided", "postgres.recover", "rolled_back")
 
 # --- behind a loss of power ---
+_points("driver", FILES, None, "skipped", "file.mend", "written kept replaced")
 _points("driver", (), None, "torn", "mend", "before set_aside synced put_back")
 
 # --- setting a log aside ---
