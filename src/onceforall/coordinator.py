@@ -138,6 +138,7 @@ class Coordinator:
         stateful: bool,  # noqa: FBT001
         writer: BatchWriter,
         start: tuple[str, ...] = (),
+        *,
         header: tuple[str, ...] = (),
     ) -> None:
         """Feed in that Spark asks for a batch; ``pending`` then holds what is to be done.
@@ -161,6 +162,7 @@ class Coordinator:
         stateful: bool,  # noqa: FBT001
         writer: BatchWriter,
         start: tuple[str, ...] = (),
+        *,
         header: tuple[str, ...] = (),
     ) -> None:
         """Take one call of ``foreachBatch`` to its end.
@@ -168,7 +170,7 @@ class Coordinator:
         Raises:
             OnceForAllError: why the run stopped; its docstring says what was aborted and what was not.
         """
-        self.request(batch, offsets, stateful, writer, start, header)
+        self.request(batch, offsets, stateful, writer, start, header=header)
         while self.pending:
             returned = isinstance(self.pending[0], do.ReturnBatch)
             self.step()

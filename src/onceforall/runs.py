@@ -341,7 +341,7 @@ class _QueryRun:
         start = spark_checkpoint.known_offsets_of(self._checkpoint, batch_id - 1)
         header = spark_checkpoint.header_of(self._checkpoint, batch_id)
         try:
-            self._coordinator.run_batch(batch_id, offsets, stateful, writer, start, header)
+            self._coordinator.run_batch(batch_id, offsets, stateful, writer, start, header=header)
         finally:
             writer.close()
 
