@@ -24,6 +24,7 @@ import secrets
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +177,10 @@ def _needed(checkpoint: Path, known: _Known) -> list[_Repair]:
     last = -1 if commit is None else commit.batch
     if commit is not None:
         repairs += _plan_of_decided(checkpoint, commit)
-        repairs += [
-            _Repair(file, "is torn, and Spark runs its last batch again without it")
-            for batch, file in _numbered(checkpoint / "commits")
-            if batch <= last and not _is_entry(file, lines=2)
-        ]
+        # Those behind a whole one are whole, or nobody reads them.
+        newest_first = (file for batch, file in reversed(_numbered(checkpoint / "commits")) if batch <= last)
+        torn = takewhile(lambda file: not _is_entry(file, lines=2), newest_first)
+        repairs += [_Repair(file, "is torn, and Spark runs its last batch again without it") for file in torn]
     repairs += [
         _Repair(file, "is torn, and its batch is not decided")
         for batch, file in _numbered(checkpoint / "offsets")
