@@ -241,6 +241,8 @@ class StreamWriter:
         settings = Settings(**self._settings)
         settings.reserve_ms(shortest_timeout_ms(self._sinks))
         checkpoint = spark_checkpoint.local_path(location, default_scheme(spark))
+        # First of all: what reads the checkpoint may meet what is torn.
+        put_back(checkpoint, settings, default_scheme(spark))
         check_adopted(settings.adopt_target, self._sinks)
         checked = {name: copy.copy(sink) for name, sink in self._sinks.items()}
         query_id = spark_checkpoint.query_id(checkpoint) or ""
@@ -254,7 +256,6 @@ class StreamWriter:
         finally:
             for sink in checked.values():
                 sink.close()
-        put_back(checkpoint, settings, default_scheme(spark))
         spark_checkpoint.check_take_over(checkpoint, settings.takeover)
         bind_log(checkpoint, settings, default_scheme(spark))
         _use_this_python(self._frame.sparkSession)
