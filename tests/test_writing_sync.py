@@ -21,4 +21,4 @@ def test_an_attempt_whose_plan_can_not_be_synced_is_not_handed_over_for_decision
     writer = SparkBatchWriter(None, 0, lambda *_: None, {}, "query", False, None, None, Refused())
     monkeypatch.setattr(SparkBatchWriter, "_attempts_lost", lambda _: False)
     with pytest.raises(CommitLogError, match="can't be synced"):
-        writer._confirmed(0.0, {})
+        writer._confirmed(0.0, {}, {})
