@@ -45,14 +45,16 @@ def offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
     Raises:
         CheckpointMismatchError: Spark runs the batch, but its offset log does not have it.
     """
-    file = checkpoint / "offsets" / str(batch)
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise CheckpointMismatchError(
-            f"Spark runs batch {batch}, but {file} can't be read ({error.strerror}). Does checkpointLocation name the query's checkpoint?"
-        ) from error
-    return tuple(lines[2:])
+    return _entry(checkpoint, batch)[2:]
+
+
+def header_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
+    """Return the first two lines of Spark's offset log for a batch: version, and metadata (watermark, time, settings).
+
+    Raises:
+        CheckpointMismatchError: Spark's offset log does not have the batch.
+    """
+    return _entry(checkpoint, batch)[:2]
 
 
 def known_offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
@@ -66,6 +68,16 @@ def known_offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
 def last_committed(checkpoint: Path) -> int:
     """Return the last batch in Spark's commit log, or -1."""
     return _last(checkpoint / "commits")
+
+
+def _entry(checkpoint: Path, batch: int) -> tuple[str, ...]:
+    file = checkpoint / "offsets" / str(batch)
+    try:
+        return tuple(file.read_text(encoding="utf-8").splitlines())
+    except OSError as error:
+        raise CheckpointMismatchError(
+            f"Spark runs batch {batch}, but {file} can't be read ({error.strerror}). Does checkpointLocation name the query's checkpoint?"
+        ) from error
 
 
 def last_planned(checkpoint: Path) -> int:

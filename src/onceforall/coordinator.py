@@ -138,6 +138,8 @@ class Coordinator:
         stateful: bool,  # noqa: FBT001
         writer: BatchWriter,
         start: tuple[str, ...] = (),
+        *,
+        header: tuple[str, ...] = (),
     ) -> None:
         """Feed in that Spark asks for a batch; ``pending`` then holds what is to be done.
 
@@ -147,10 +149,11 @@ class Coordinator:
             stateful: whether the query keeps state, so that a decided batch must run again to rebuild it.
             writer: what runs the batch's jobs.
             start: the lines for the batch before, where they are known.
+            header: the lines before the offsets there.
         """
         self.finish_background()
         self._writer = writer
-        self._feed(saw.BatchRequested(batch, offsets, stateful, start))
+        self._feed(saw.BatchRequested(batch, offsets, stateful, start, header))
 
     def run_batch(
         self,
@@ -159,13 +162,15 @@ class Coordinator:
         stateful: bool,  # noqa: FBT001
         writer: BatchWriter,
         start: tuple[str, ...] = (),
+        *,
+        header: tuple[str, ...] = (),
     ) -> None:
         """Take one call of ``foreachBatch`` to its end.
 
         Raises:
             OnceForAllError: why the run stopped; its docstring says what was aborted and what was not.
         """
-        self.request(batch, offsets, stateful, writer, start)
+        self.request(batch, offsets, stateful, writer, start, header=header)
         while self.pending:
             returned = isinstance(self.pending[0], do.ReturnBatch)
             self.step()

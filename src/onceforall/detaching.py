@@ -23,11 +23,11 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from onceforall import checkpoint as spark_checkpoint
-from onceforall import setting_aside, spark_commits
+from onceforall import mending, place, setting_aside, spark_commits
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, Prepared, World
 from onceforall.errors import (
@@ -119,9 +119,12 @@ def detach(
         CommitLogError: the log or Spark's files can't be read or written.
     """
     path = spark_checkpoint.local_path(os.fspath(checkpoint))
-    query_id = _check_is_one(path)
     wanted = None if commit_log is None else binding.log_location(os.fspath(commit_log))
     report = _Report(dry_run)
+    if not dry_run:
+        for step in mending.put_back(path, wanted, adopt=adopt_checkpoint).steps:
+            report.say(step)
+    query_id = _check_is_one(path)
     home = path / spark_checkpoint.LOG_FOLDER
     if not home.is_dir():
         return _detached_before(path, report)
@@ -272,6 +275,7 @@ def _recover(
         sinks=tuple(sinks),
         adopt_checkpoint=adopt_checkpoint,
         owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} (detach)",
+        **asdict(place.here(path)),
     )
     world = World(
         log=log,

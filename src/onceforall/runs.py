@@ -15,12 +15,12 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall import checkpoint as spark_checkpoint
-from onceforall import kept
+from onceforall import kept, mending, place
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.determinism import Determinism
@@ -31,6 +31,7 @@ from onceforall.protocol.machine import RunConfig
 from onceforall.protocol.redo import CHOICES
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
+from onceforall.spark_files import SparkFiles
 from onceforall.targets import check_adopted, check_targets, last_decision
 from onceforall.testing import failpoints
 from onceforall.writing import BatchFunction, SparkBatchWriter
@@ -166,6 +167,12 @@ class ExactlyOnceFunction:
         run.take(batch, batch_id, self._function)
 
 
+def put_back(checkpoint: Path, settings: Settings, scheme: str) -> None:
+    """Put back what a loss of power took from Spark's files, before Spark reads them; see ``mending``."""
+    wanted = None if settings.commit_log is None else binding.log_location(settings.commit_log, scheme)
+    mending.put_back(checkpoint, wanted, adopt=settings.adopt_checkpoint)
+
+
 def bind_log(checkpoint: Path, settings: Settings, scheme: str) -> binding.BoundLog:
     """Return the checkpoint's commit log, wherever it lies; a new one is bound to the checkpoint, which marks that as ours.
 
@@ -228,6 +235,7 @@ class _QueryRun:
         self._checkpoint = checkpoint
         self._sinks = sinks
         self._projections = Projections(sinks)
+        self._spark_files = SparkFiles(checkpoint)
         self._sweeps: Mapping[str, Sweep] = {}
         self._sealed_below = 0
         self._sweeps_changed = threading.Event()
@@ -284,10 +292,12 @@ class _QueryRun:
             identities=found,
             adopt_targets=frozenset(settings.adopt_target),
             owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}",
+            **asdict(place.here(checkpoint)),
         )
         if spark_checkpoint.last_planned(checkpoint) > 0 or spark_checkpoint.detached_logs(checkpoint):
             # Not the first batch of a new checkpoint: a function may have been decorated long before its checkpoint was detached.
             spark_checkpoint.check_take_over(checkpoint, settings.takeover)
+        run._spark_files.sync_identity()
         failpoints.hit("start.checkpoint_checked")
         bound = bind_log(checkpoint, settings, default_scheme(spark))
         failpoints.hit("start.bound")
@@ -324,16 +334,26 @@ class _QueryRun:
     def take(self, batch: DataFrame, batch_id: int, function: BatchFunction) -> None:
         """Take one batch to its end."""
         assert self._coordinator is not None
+        self._spark_files.begin(batch_id)
         stateful = spark_checkpoint.keeps_state(self._checkpoint)
         # Before its first batch has run, a query's state folder does not tell whether it will keep state.
         consume_all = stateful or batch_id == 0
         writer = self._writer = SparkBatchWriter(
-            batch, batch_id, function, self._sinks, self._query_id, consume_all, self._projections, self._keeper
+            batch,
+            batch_id,
+            function,
+            self._sinks,
+            self._query_id,
+            consume_all,
+            self._projections,
+            self._keeper,
+            self._spark_files,
         )
         offsets = spark_checkpoint.offsets_of(self._checkpoint, batch_id)
         start = spark_checkpoint.known_offsets_of(self._checkpoint, batch_id - 1)
+        header = spark_checkpoint.header_of(self._checkpoint, batch_id)
         try:
-            self._coordinator.run_batch(batch_id, offsets, stateful, writer, start)
+            self._coordinator.run_batch(batch_id, offsets, stateful, writer, start, header=header)
         finally:
             writer.close()
 
@@ -352,6 +372,7 @@ class _QueryRun:
         """Release what an ended run holds."""
         assert self._coordinator is not None
         self._coordinator.close()
+        self._spark_files.close()
         self._closed.set()
         self._sweeps_changed.set()
 

@@ -47,8 +47,9 @@ def lacking(checkpoint: Path, decided: Decided | None) -> int | None:
     ):
         raise CheckpointMismatchError(
             f"Batch {batch} is decided and its rows are in the sinks, but Spark's own folders tell another story: the last planned batch is "
-            f"{planned}, the last finished one is {committed}, or the batch has other offsets. The checkpoint was edited, restored or mixed "
-            "with another one: put back the folder that belongs to this commit log."
+            f"{planned}, the last finished one is {committed}, or the batch has other offsets. If the machine has lost power, run 'onceforall "
+            f"checkpoint mend {checkpoint}', and detach again. Otherwise the checkpoint was edited, restored or mixed with another one: put back the "
+            "folder that belongs to this commit log."
         )
     return batch
 

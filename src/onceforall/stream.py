@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import OptionError, UnsupportedQueryError
-from onceforall.runs import ExactlyOnceFunction, Settings, bind_log, check_sinks, default_scheme, shortest_timeout_ms
+from onceforall.runs import ExactlyOnceFunction, Settings, bind_log, check_sinks, default_scheme, put_back, shortest_timeout_ms
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.targets import check_adopted, check_targets, last_decision
 from onceforall.writing import BatchFunction, BatchTransaction
@@ -120,6 +120,7 @@ def exactly_once(
     def decorate(function: BatchFunction) -> ExactlyOnceFunction:
         scheme = _scheme_of_paths()
         path = spark_checkpoint.local_path(location, scheme)
+        put_back(path, settings, scheme)
         spark_checkpoint.check_take_over(path, takeover)
         bind_log(path, settings, scheme)
         return ExactlyOnceFunction(function, location, sinks, settings)
@@ -241,6 +242,8 @@ class StreamWriter:
         settings = Settings(**self._settings)
         settings.reserve_ms(shortest_timeout_ms(self._sinks))
         checkpoint = spark_checkpoint.local_path(location, default_scheme(spark))
+        # First of all: what reads the checkpoint may meet what is torn.
+        put_back(checkpoint, settings, default_scheme(spark))
         check_adopted(settings.adopt_target, self._sinks)
         checked = {name: copy.copy(sink) for name, sink in self._sinks.items()}
         query_id = spark_checkpoint.query_id(checkpoint) or ""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
+    from onceforall.spark_files import SparkFiles
+
 
 logger = logging.getLogger("onceforall")
 
@@ -110,6 +112,7 @@ class SparkBatchWriter:
         consume_all: whether every partition must be consumed, so that the state stores commit.
         projections: the sinks' columns, kept over batches.
         keeper: decides whether the rows are kept until the batch is complete; None: they are not.
+        spark_files: what Spark writes in the checkpoint, made durable before the decision; None: it is not (in tests of other things).
         clock: seconds, which go on while the machine is suspended.
     """
 
@@ -121,6 +124,7 @@ class SparkBatchWriter:
     consume_all: bool
     projections: Projections
     keeper: kept.RowKeeper | None = None
+    spark_files: SparkFiles | None = None
     clock: Callable[[], float] = clocks.now_s
     _results: list[dict[str, Any]] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
@@ -153,6 +157,9 @@ class SparkBatchWriter:
         self._forget_results()
         with _plain_errors(self.batch):
             self._call_and_write(decision)
+        if self.spark_files is not None:
+            # The replay has written state, of which Spark's next entry will speak.
+            self.spark_files.written().result()
         return self._digests()
 
     def _forget_results(self) -> None:
@@ -170,7 +177,10 @@ class SparkBatchWriter:
             name: tuple({**c, "after": after[name]} for c in cs) if name in after else cs
             for name, cs in self.prepared_so_far().items()
         }
+        synced = None if self.spark_files is None else self.spark_files.written()
         committables = self._all_confirmed(prepared)
+        if synced is not None:
+            synced.result()
         failpoints.hit("write.confirm.after")
         lost = self._attempts_lost()
         elapsed_ms = int((self.clock() - started) * 1000)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from chaos.recipes import DECIDED, LIFE_S, UNDECIDED, Lost, Recipe, lose
 from chaos.workload import EMPTY_BATCHES
+from onceforall.sinks.files.manifests import Manifest, all_of, encode
 from support.waiting import until
 
 TESTS = Path(__file__).parents[1]
@@ -218,6 +219,49 @@ class Detach(Recipe):
         return (world.folder / "detach.log").read_text(errors="replace")[-2000:]
 
 
+class Torn(Recipe):
+    """A loss of power has torn Spark's plan of the decided batch."""
+
+    def leave(self, world):
+        super().leave(world)
+        planned = max(
+            (file for file in (world.checkpoint / "offsets").iterdir() if file.name.isdecimal()), key=lambda f: int(f.name)
+        )
+        os.truncate(planned, 0)
+
+
+class Skipped(Recipe):
+    """A manifest passes over the one before it; ``onceforall files mend`` is killed, and the next one mends it."""
+
+    def driver(self, world, when, results):
+        for result in results:
+            world.heal(3)
+            self._skip(world)
+            status = self._mend(world, f"{result.cell.name}=kill")
+            result.reached = status == -signal.SIGKILL
+            result.note = "" if result.reached else f"onceforall files mend ended with {status}"
+            if result.reached:
+                result.kills = 1
+                world.tally.kills["onceforall files mend"] += 1
+                world.tally.faults["onceforall files mend killed at a failpoint"] += 1
+            assert self._mend(world, "") == 0, "the second onceforall files mend failed"
+            yield result
+
+    @staticmethod
+    def _skip(world):
+        (each,) = all_of(Path(world.config["files"]) / "_onceforall" / "manifests")
+        last = max(each.listing().loose)
+        manifest = each.read_link(last)
+        each.path_of(last).write_bytes(encode(Manifest(manifest.after - 1, manifest.batches), each.query_id, each.sink))
+
+    @staticmethod
+    def _mend(world, failpoints):
+        code = "import sys; from onceforall.cli import main; sys.exit(main())"
+        environment = {**os.environ, "ONCEFORALL_FAILPOINTS": failpoints}
+        command = [sys.executable, "-c", code, "files", "mend", world.config["files"]]
+        return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, timeout=LIFE_S, check=False).returncode
+
+
 FAILS = "write.confirm.before=raise"
 TASK_FAILS = "task.pre_commit.before=raise"
 TASKS_FAIL = f"{TASK_FAILS}@+"
@@ -265,6 +309,8 @@ RECIPES = {
     ("recovery", "cleaning"): Cleaning(alone=True, config={"options": {"onceforall.minBatchesToRetain": "2"}}, batches=10),
     ("recovery", "older"): Older(alone=True),
     ("recovery", "moved"): Moved(alone=True, config=ELSEWHERE),
+    ("recovery", "torn"): Torn(alone=True, longest_chain=4),
+    ("recovery", "skipped"): Skipped(alone=True, longest_chain=4),
     ("recovery", "detach"): Detach(alone=True, longest_chain=4),
     ("recovery", "detach_elsewhere"): Detach(alone=True, config=ELSEWHERE, longest_chain=4),
     ("recovery", "divergence"): Recipe(config={"stateful": True, "diverging": True}),

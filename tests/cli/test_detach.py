@@ -140,6 +140,19 @@ def test_a_command_that_is_killed_is_repeated(crashed, failpoint):
     assert not (query.path / "onceforall").exists()
 
 
+@pytest.mark.parametrize("torn", [True, False])
+def test_a_plan_that_went_with_the_power_is_put_back_first(crashed, capsys, torn):
+    query = crashed(batch=1)
+    query.decide(query.prepare("a"))
+    planned = query.path / "offsets" / "1"
+    planned.write_text("") if torn else planned.unlink()
+    assert main(query.command()) == 0
+    assert "put back from the commit log" in capsys.readouterr().out
+    assert query.settled() == ["a"]
+    assert planned.read_text().endswith(OFFSETS)
+    assert (query.path / "commits" / "1").exists()
+
+
 def test_a_dry_run_tells_and_changes_nothing(crashed, capsys):
     query = crashed()
     query.decide(query.prepare("a"))

@@ -55,6 +55,7 @@ REQUIRED = frozenset(
         "task numbers taken to be stable",
         "a replay accepted beside what is visible",
         "a decision after its time",
+        "identity of a target",
     }
 )
 """The classes of bugs of which there must be one each, whatever else is planted."""

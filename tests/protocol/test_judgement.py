@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceforall.errors import CheckpointMismatchError, FencedError
-from onceforall.protocol.entries import Digest
+from onceforall.protocol.entries import Claim, Digest
 from onceforall.protocol.events import BatchRequested
 from onceforall.protocol.history import EMPTY
-from onceforall.protocol.judgement import Refusal, Verdict, divergence, judge, total
+from onceforall.protocol.judgement import Refusal, Verdict, divergence, judge, judge_claim, total
+from onceforall.protocol.state import RunConfig
 from protocol.building import commit, digests, history, offsets, request
 
 
@@ -105,3 +106,54 @@ def test_a_write_without_rows_is_as_good_as_none():
 @given(st.lists(st.builds(Digest, st.integers(0, 100), st.integers(0, 2**64 - 1)), max_size=6))
 def test_a_total_does_not_depend_on_the_order(tasks):
     assert total(tuple(tasks)) == total(tuple(reversed(tasks)))
+
+
+STORAGE = {"type": "ext4", "id": "a1", "folder": "17", "nvme-serial": "vol0a"}
+CLONE = {**STORAGE, "nvme-serial": "vol0b"}
+
+
+def claimed(here, host="node-2", boot_id="boot-2", adopt=False):
+    """Judge a start at a place, behind a run on node-1 in its first boot."""
+    config = RunConfig("query", "run", "/cp", ("out",), host=host, boot_id=boot_id, storage=here, adopt_checkpoint=adopt)
+    return judge_claim(config, Claim("query", "older run", "/cp", "me", "node-1", "boot-1", STORAGE))
+
+
+def test_a_cloned_volume_under_the_same_path_on_another_machine_is_refused():
+    refused(
+        claimed(CLONE), CheckpointMismatchError, "clone", "nvme-serial was vol0a, and is vol0b", "onceforall.adoptCheckpoint"
+    )
+
+
+def test_a_clone_is_refused_on_the_same_machine_behind_a_boot_and_in_another_pod_of_it():
+    assert claimed(CLONE, host="node-1") is not None
+    assert claimed(CLONE, boot_id="boot-1") is not None
+
+
+@pytest.mark.parametrize("here", [{**STORAGE, "id": "b2"}, {**STORAGE, "folder": "18"}, {**STORAGE, "type": "xfs"}], ids=str)
+def test_a_copy_to_another_file_system_is_refused(here):
+    assert claimed(here) is not None
+
+
+def test_a_volume_that_travels_with_its_pod_and_a_machine_that_boots_are_not_asked():
+    assert claimed(STORAGE) is None
+    assert claimed(STORAGE, host="node-1") is None
+
+
+def test_the_same_owner_is_not_asked_whatever_became_of_the_storage():
+    assert claimed(CLONE, host="node-1", boot_id="boot-1") is None
+
+
+def test_what_only_one_of_the_two_knows_tells_nothing():
+    assert claimed({"type": "ext4", "scsi-wwid": "x"}) is None
+    assert claimed({}) is None
+    config = RunConfig("query", "run", "/cp", ("out",), host="node-2", storage=CLONE)
+    assert judge_claim(config, Claim("query", "run of an earlier release", "/cp")) is None
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.glusterfs", "ceph"])
+def test_a_network_file_system_is_not_asked_about(kind):
+    assert claimed({**CLONE, "type": kind}) is None
+
+
+def test_one_that_is_adopted_is_not_asked_about():
+    assert claimed(CLONE, adopt=True) is None

@@ -27,6 +27,7 @@ DEFAULTS = {
     "master": "local[2]",
     "stateful": False,
     "random": False,
+    "deduplicate": False,
     "options": {},
     "sink_options": {},
     "spark": {},
@@ -34,6 +35,7 @@ DEFAULTS = {
     "stop_file": "",
     "delivery": "exactly_once",
     "roll_after_entries": 0,
+    "syncs": "",
 }
 
 
@@ -50,6 +52,10 @@ def main():
     if config["roll_after_entries"]:
         # No user can set it; batches enough for it would take minutes.
         runs.ROLL_AFTER_ENTRIES = config["roll_after_entries"]
+    if config["syncs"]:
+        import sync_record
+
+        sync_record.install(config["syncs"])
     work = Path(config["work"])
     settings = {"spark.default.parallelism": "2", "spark.sql.streaming.minBatchesToRetain": "100", **config["spark"]}
     spark = small_spark(config["master"], config["java_options"], settings).getOrCreate()
@@ -65,6 +71,9 @@ def main():
         .option("advanceMillisPerBatch", 1000)
         .load()
     )
+    if config["deduplicate"]:
+        # State, in the output mode that every sink serves.
+        rows = rows.dropDuplicates(["value"])
     if config["stateful"]:
         counted = rows.groupBy((F.col("value") % 7).alias("bucket")).agg(F.count("*").alias("n"), F.max("value").alias("last"))
         out = counted.select(

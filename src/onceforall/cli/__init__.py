@@ -18,7 +18,13 @@ from onceforall.errors import OnceForAllError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_COMMAND_GROUPS = ("onceforall.cli.demo", "onceforall.cli.detach", "onceforall.cli.kafka")
+_COMMAND_GROUPS = (
+    "onceforall.cli.checkpoint",
+    "onceforall.cli.demo",
+    "onceforall.cli.detach",
+    "onceforall.cli.files",
+    "onceforall.cli.kafka",
+)
 
 _INTERRUPTED = 128 + signal.SIGINT
 

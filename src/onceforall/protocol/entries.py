@@ -33,17 +33,32 @@ def total(digests: tuple[Digest, ...]) -> Digest:
 
 @dataclass(frozen=True)
 class Claim:
-    """Entry 0 of a chain: a run of the query owns this generation."""
+    """Entry 0 of a chain: a run of the query owns this generation.
+
+    Attributes:
+        query_id: Spark's query id.
+        run_id: Spark's run id.
+        checkpoint: the checkpoint's path.
+        owner: who runs this, for people.
+        host: the name of the machine.
+        boot_id: of this machine, since it was last started.
+        storage: what is known of the file system of the checkpoint, by key. These three are empty in entries of earlier releases.
+    """
 
     kind: ClassVar[str] = "CLAIM"
     query_id: str
     run_id: str
     checkpoint: str
     owner: str = ""
+    host: str = ""
+    boot_id: str = ""
+    storage: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""
-        return {"query_id": self.query_id, "run_id": self.run_id, "checkpoint": self.checkpoint, "owner": self.owner}
+        known = {"query_id": self.query_id, "run_id": self.run_id, "checkpoint": self.checkpoint, "owner": self.owner}
+        place = {"host": self.host, "boot_id": self.boot_id, "storage": dict(self.storage)}
+        return {**known, **{key: value for key, value in place.items() if value}}
 
 
 @dataclass(frozen=True)
@@ -95,6 +110,8 @@ class Commit:
             were (``redo.record``); each decision hands them on.
         targets: per sink name, where its rows go and how far they reach; also of sinks without rows in this batch, so that the last
             decision that names a sink is always the last decision. Empty in the entries of earlier releases.
+        header: the lines before the offsets in Spark's offset log: version, and metadata of the batch. With them the batch's plan can be put
+            back where Spark has lost it. Empty in entries of earlier releases.
     """
 
     kind: ClassVar[str] = "COMMIT"
@@ -104,6 +121,7 @@ class Commit:
     digests: Mapping[str, tuple[Digest, ...]] = field(default_factory=dict)
     losses: tuple[Mapping[str, Any], ...] = ()
     targets: Mapping[str, Target] = field(default_factory=dict)
+    header: tuple[str, ...] = ()
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body; hash sums are hexadecimal, for readers whose numbers end at 2^53."""
@@ -115,6 +133,7 @@ class Commit:
             "digests": {write: [[d.rows, f"{d.hash_sum:016x}"] for d in ds] for write, ds in self.digests.items()},
             **({"losses": [dict(loss) for loss in self.losses]} if self.losses else {}),
             **targets,
+            **({"header": list(self.header)} if self.header else {}),
         }
 
 
@@ -167,7 +186,15 @@ def entry_from_body(kind: str, body: Mapping[str, Any]) -> Entry:
         KeyError, TypeError, ValueError: the body is not one; the caller knows the file and says so.
     """
     if kind == Claim.kind:
-        return Claim(str(body["query_id"]), str(body["run_id"]), str(body["checkpoint"]), str(body.get("owner", "")))
+        return Claim(
+            str(body["query_id"]),
+            str(body["run_id"]),
+            str(body["checkpoint"]),
+            str(body.get("owner", "")),
+            host=str(body.get("host", "")),
+            boot_id=str(body.get("boot_id", "")),
+            storage={str(key): str(value) for key, value in body.get("storage", {}).items()},
+        )
     if kind == Commit.kind:
         return Commit(
             batch=int(body["batch"]),
@@ -179,6 +206,7 @@ def entry_from_body(kind: str, body: Mapping[str, Any]) -> Entry:
             },
             losses=tuple(dict(loss) for loss in body.get("losses", ())),
             targets={str(sink): _target(target) for sink, target in body.get("targets", {}).items()},
+            header=tuple(str(line) for line in body.get("header", ())),
         )
     if kind == Done.kind:
         return Done(int(body["batch"]))

@@ -37,12 +37,14 @@ class BatchRequested:
         offsets: where the batch's input ends, a text per source.
         stateful: the query keeps state.
         start: where the input begins; empty at the query's beginning, and where it isn't known any more. Only records need it.
+        header: what Spark's offset log says of the batch besides the offsets.
     """
 
     batch: int
     offsets: tuple[str, ...]
     stateful: bool
     start: tuple[str, ...] = field(default=(), compare=False)
+    header: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

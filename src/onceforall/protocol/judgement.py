@@ -33,7 +33,7 @@ class Refusal:
 
 
 REMEDY = (
-    "If another run of this query is alive, let it go on and do not restart this one. If the checkpoint was edited, restored "
+    "If the machine has lost power, stop the query and run 'onceforall checkpoint mend' on the checkpoint. If another run of this query is alive, let it go on and do not restart this one. If the checkpoint was edited, restored "
     "or mixed with another one, put back the folder that belongs to this commit log; skipping could lose rows, and writing "
     "could double them."
 )
@@ -105,7 +105,38 @@ def judge_claim(config: RunConfig, newest: Claim | None) -> Refusal | None:
             "was copied or moved. Two copies that run would write everything twice. If the old one will never run again, start "
             "once with the option onceforall.adoptCheckpoint=true.",
         )
+    if newest is not None and not config.adopt_checkpoint and (differences := _cloned(config, newest)):
+        return Refusal(
+            CheckpointMismatchError,
+            f"The checkpoint {config.checkpoint} lies on other storage than when {newest.owner or newest.host} used it last, on another machine or before "
+            f"its last boot ({differences}): it is a clone or a copy under the same path. Two that run would write everything twice. If the "
+            "original will never run again, start once with the option onceforall.adoptCheckpoint=true.",
+        )
     return None
+
+
+SHARED = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "afs", "9p", "virtiofs", "ocfs2", "gfs2"}
+)
+"""Kinds of file system that several machines use at a time: other storage is no news there, for they don't tell what it is."""
+
+
+def _cloned(config: RunConfig, newest: Claim) -> str:
+    """Tell in which way the storage is another one than the newest claim's, if the owner is another one too; empty: it isn't, or nobody knows.
+
+    A volume that travels to another machine stays the same, and so does a machine's disk when it boots.
+    """
+    if not newest.host or (newest.host, newest.boot_id) == (config.host, config.boot_id):
+        return ""
+    kinds = {newest.storage.get("type", ""), config.storage.get("type", "")}
+    if any(kind in SHARED or kind.startswith("fuse") for kind in kinds):
+        return ""
+    both = sorted(newest.storage.keys() & config.storage.keys())
+    return ", ".join(
+        f"{key} was {newest.storage[key]}, and is {config.storage[key]}"
+        for key in both
+        if newest.storage[key] != config.storage[key]
+    )
 
 
 def _short(offsets: tuple[str, ...]) -> str:

@@ -152,7 +152,9 @@ def _inspected(run: Run, event: LogInspected) -> Outcome:
     if refusal is not None:
         return _stop(run, refusal.error, refusal.message)
     config = run.config
-    claim = Claim(config.query_id, config.run_id, config.checkpoint, config.owner)
+    claim = Claim(
+        config.query_id, config.run_id, config.checkpoint, config.owner, config.host, config.boot_id, dict(config.storage)
+    )
     return replace(run, phase=Phase.CLAIMING), (ClaimGeneration(claim),)
 
 
@@ -400,7 +402,7 @@ def _prepared(run: Run, event: WritesPrepared) -> Outcome:
         return _written_again(run, event, not_after_ms)
     before = run.history.decided
     losses = () if before is None else before.commit.losses
-    commit = Commit(request.batch, request.offsets, event.committables, event.digests, losses)
+    commit = Commit(request.batch, request.offsets, event.committables, event.digests, losses, header=request.header)
     commit = identity.placed(run, commit, identity.confirmed(event.committables))
     return replace(run, phase=Phase.DECIDING, prepared=commit), (AppendCommit(run.generation, commit, not_after_ms),)
 

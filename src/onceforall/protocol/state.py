@@ -51,6 +51,7 @@ class RunConfig:
         roll_after_entries: the run goes on in a new generation when its chain is that long.
         adopt_checkpoint: take over a log whose checkpoint had another path.
         owner: who runs this, for people who read the log.
+        host, boot_id, storage: where this runs, as in ``entries.Claim``.
         durable: lost rows are written again from where they were kept, if they were.
         in_doubt: what to hold a transaction for that the start finds and of which no proof can be had: ``committed``, ``aborted``, or
             None: stop.
@@ -76,6 +77,9 @@ class RunConfig:
     lost_rows: tuple[str, int] | None = None
     identities: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict, hash=False)
     adopt_targets: frozenset[str] = frozenset()
+    host: str = ""
+    boot_id: str = ""
+    storage: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ NEEDS: Mapping[str, str] = MappingProxyType(
         "spark_log": "a folder with Spark's own log, continued",
         "merging": "a hundred batches whose manifests were not merged yet",
         "temporary": "a manifest whose writer was killed before its link (file.create.synced=kill)",
+        "torn": "a checkpoint of which Spark's plan of the last decided batch was torn by a loss of power",
+        "skipped": "onceforall files mend, on a chain of manifests in which one passes over another",
         "detach": "onceforall detach, not a start of the query",
         "detach_elsewhere": "detach, of a log outside the checkpoint",
     }
@@ -133,6 +135,7 @@ _points("driver", (), None, "divergence", "report", _BOTH_SIDES)
 _points("driver", (), "", "lost", "write.function", _BOTH_SIDES)
 _points("driver", (), "", "lost", "write.job", _BOTH_SIDES)
 _points("driver", (), "", "lost", "write.confirm", _BOTH_SIDES)
+_points("driver", (), "", "lost", "spark_files", "written")
 _points("driver", STAGED, "empty", None, "write.empty", _BOTH_SIDES)
 _points(
     "worker",
@@ -239,6 +242,10 @@ _points("driver", PREPARED, "failed", None, "postgres.remove", "rolled_back")
 _points("driver", POSTGRES, "", "", "postgres.recover", f"{_METHOD} ended")
 _points("driver", STAGED, "abandoned", "undecided", "postgres.recover", "dropped")
 _points("driver", PREPARED, "abandoned", "undecided", "postgres.recover", "rolled_back")
+
+# --- behind a loss of power ---
+_points("driver", FILES, None, "skipped", "file.mend", "written kept replaced")
+_points("driver", (), None, "torn", "mend", "before set_aside synced put_back")
 
 # --- setting a log aside ---
 _points("driver", (), None, "detach", "detach", "before recovered passed rename.before_sync renamed")

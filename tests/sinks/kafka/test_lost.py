@@ -1,6 +1,8 @@
 """What became of a prepared transaction that Kafka refuses to commit: found out on a real broker, by state and by log."""
 
+import struct
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import confluent_kafka as ck
 import pytest
@@ -9,6 +11,8 @@ from confluent_kafka.admin import AdminClient
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError
 from onceforall.sinks.kafka.evidence import Marker, Outcome, TransactionState, Unreadable, judge_log, judge_state, proof_of
+from onceforall.sinks.kafka.transaction_reader import _BATCH_HEADER, record_batches
+from onceforall.testing.proxy import Api, KafkaProxy
 
 pytestmark = pytest.mark.kafka
 
@@ -22,6 +26,13 @@ def quick_broker():
         "transactional.id.expiration.ms": "500",
     }
     with EmbeddedKafka(config=config) as broker:
+        yield broker
+
+
+@pytest.fixture
+def patient_broker():
+    """A broker that looks for timed-out transactions every moment, and forgets no id."""
+    with EmbeddedKafka(config={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}) as broker:
         yield broker
 
 
@@ -182,6 +193,32 @@ def test_a_topic_that_is_gone_leaves_the_transaction_in_doubt(query, topic, brok
     assert "is not there any more" in words(report)
 
 
+def test_a_committed_transaction_that_a_late_request_reopened_is_not_held_for_aborted_where_the_log_is_gone(
+    query, patient_broker, until
+):
+    """The coordinator then says what it says of one that timed out: aborted, under the next epoch."""
+    name = quick_topic(patient_broker)
+    options = {"transaction.timeout.ms": 4000, "message.timeout.ms": 4000}
+    with KafkaProxy(patient_broker.port) as proxy:
+        q = query(name, servers=proxy.address, options=options)
+        held = proxy.hold(Api.ADD_PARTITIONS_TO_TXN, lambda request: request.client_id == "rdkafka")
+        with ThreadPoolExecutor(1) as thread:
+            preparing = thread.submit(q.prepare, ["a"])
+            held.wait()
+            held.cut()
+            (committable,) = confirmed(q, preparing.result(30))
+        assert q.commit(committable).retired == (committable,)
+        until(lambda: state_of(q, committable).state == "CompleteCommit")
+        held.release()
+        assert state_of(q, committable).state == "Ongoing", "nothing was reopened; the test proves nothing"
+        until(lambda: state_of(q, committable).state == "CompleteAbort")
+        q.commit(*confirmed(q, q.prepare(["later"], slot=1)))
+        delete_records(patient_broker, name, committable["proof"]["offset"] + 1)
+        report = q.commit(committable)
+        assert [each.committable for each in report.in_doubt] == [committable]
+        assert "proves nothing" in words(report)
+
+
 SHORT = {"transaction.timeout.ms": 1500, "message.timeout.ms": 1500}
 
 
@@ -245,6 +282,29 @@ def test_the_first_marker_decides_and_an_unreadable_log_leaves_only_a_time_out(k
     finding = judge_log(COMMITTABLE, known, marker)
     assert finding.outcome is outcome
     assert finding.words
+
+
+def test_an_abort_under_the_next_epoch_proves_nothing_where_a_request_went_unanswered():
+    aborted, unreadable = state("CompleteAbort", epoch=4), Unreadable("no right")
+    finding = judge_log({**COMMITTABLE, "doubtful": True}, aborted, unreadable)
+    assert finding.outcome is Outcome.UNKNOWN
+    assert "no right" in finding.words
+    # The log itself still proves it.
+    assert judge_log({**COMMITTABLE, "doubtful": True}, aborted, Marker(False, 4, 12)).outcome is Outcome.ABORTED
+
+
+def test_a_marker_of_which_compaction_has_left_only_the_header_tells_nothing():
+    """The bytes behind it are another batch's."""
+
+    def batch(base, count, body):
+        length = _BATCH_HEADER.size - 12 + len(body)
+        return _BATCH_HEADER.pack(base, length, 0, 2, 0, 0b110000, 0, 0, 0, 7, 3, -1, count) + body
+
+    key = struct.pack(">hh", 0, 1)
+    marker = bytes([30, 0, 0, 0, 2 * len(key)]) + key + bytes(10)
+    emptied, whole = record_batches(batch(255, 0, b"") + batch(256, 1, marker))
+    assert (emptied.commits, whole.commits) == (None, True)
+    assert (emptied.next_offset, whole.base_offset) == (256, 256)
 
 
 def test_the_proof_lies_in_a_partition_of_the_transaction():

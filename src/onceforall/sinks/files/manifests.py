@@ -389,6 +389,18 @@ class Manifests:
             batch = manifest.after
         return found if batch == at else None
 
+    def listing(self) -> _Listing:
+        """Return the names in the folder, for ``mending``."""
+        return self._list()
+
+    def read_link(self, link: tuple[int, int] | int) -> Manifest:
+        """Read one manifest by what its name says, for ``mending``; the errors are those of ``decode``, and FileNotFoundError."""
+        return self._read(_name(link))
+
+    def path_of(self, link: tuple[int, int] | int) -> Path:
+        """Return where a manifest lies."""
+        return self.folder / _name(link)
+
     def _list(self) -> _Listing:
         try:
             names = [path.name for path in self.folder.iterdir()]
@@ -438,8 +450,8 @@ def is_manifest_name(name: str) -> bool:
 
 def _corrupt(path: Path, reason: str) -> CorruptEntryError:
     return CorruptEntryError(
-        f"The manifest {path} is damaged: {reason}. Restore it from a backup or a snapshot of the file system; without it readers can't "
-        "tell which files are committed. Don't delete or edit manifests."
+        f"The manifest {path} is damaged: {reason}. 'onceforall files check' on the sink's folder tells whether it can be mended. If not, restore "
+        "it from a backup or a snapshot of the file system; without it readers can't tell which files are committed. Don't delete or edit manifests."
     )
 
 

@@ -11,8 +11,10 @@ initialised again, and INVALID_PRODUCER_ID_MAPPING for one whose id has expired 
    is that of an earlier transaction: it is the one behind the last such record. (No later transaction has this epoch: a
    producer goes on only behind DONE.) A commit marker carries the very epoch (EndTxn up to version 4 doesn't bump it), an
    abort marker that or the next one (time-outs and fencing bump it).
-3. Where the log can't be read, an abort under the next epoch: a time-out leaves just that. (To be anything else, a stranger would
-   have to use our transactional id.)
+3. Where the log can't be read, an abort under the next epoch, *if every request of the transaction's task was answered*. A time-out leaves just
+   that. But so does a transaction that was committed long ago, when a late AddPartitionsToTxn opens its id and epoch once more, and that
+   times out; and only a request that went unanswered can come late. (To be anything else, a stranger would have to use our transactional
+   id: EndTxn and InitProducerId, however late, open nothing.)
 """
 
 from __future__ import annotations
@@ -120,7 +122,9 @@ def judge_log(committable: Mapping[str, Any], state: TransactionState | None, ma
         and (state.producer_id, state.epoch) == (committable["producer_id"], epoch + 1)
         and state.state == "CompleteAbort"
     ):
-        return Finding(Outcome.ABORTED, known)
+        if not committable.get("doubtful"):
+            return Finding(Outcome.ABORTED, known)
+        known += ", which proves nothing, for a request of its task went unanswered and may have opened it once more"
     return Finding(Outcome.UNKNOWN, f"{known}, and {marker.reason}")
 
 

@@ -342,12 +342,13 @@ def record_batches(data: bytes) -> Iterator[RecordBatchHeader]:
     """
     start = 0
     while start + _BATCH_HEADER.size <= len(data):
-        base, length, _, _, _, attributes, delta, _, _, producer_id, epoch, _, _ = _BATCH_HEADER.unpack_from(data, start)
+        base, length, _, _, _, attributes, delta, _, _, producer_id, epoch, _, count = _BATCH_HEADER.unpack_from(data, start)
         end = start + _LENGTH_COUNTS_FROM + length
         if end > len(data):
             return
         commits = None
-        if attributes & _IS_CONTROL:
+        # The cleaner of a compacted topic may leave the header alone: a marker that doesn't tell any more what it did.
+        if attributes & _IS_CONTROL and count:
             commits = _control_type(data, start + _BATCH_HEADER.size)
         yield RecordBatchHeader(base, base + delta + 1, producer_id, epoch, commits)
         start = end

@@ -1,0 +1,51 @@
+"""``onceforall files``: checks the manifests of a FileSink's folder, and mends them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_commands(groups: Any) -> None:
+    """Add the group to argparse's sub-parsers (a type that argparse keeps private)."""
+    files = groups.add_parser("files", help="check and mend the manifests of a folder of FileSink")
+    commands = files.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    check = commands.add_parser(
+        "check",
+        help="tell what is wrong with the manifests",
+        description="Reads all manifests of a folder, and tells where a chain of batches is broken. Nothing is changed. Ends with 0 when nothing "
+        "is wrong, else with 1.",
+    )
+    check.set_defaults(run=_check)
+    mend = commands.add_parser(
+        "mend",
+        help="mend manifests that pass over another one",
+        description="Mends a manifest that was written from a stale listing (on NFS) and passes over a batch whose manifest is there, so that "
+        "readers can go on. Stop the query first. Only what is provable is mended, no data file is touched, and the old manifest stays beside "
+        "the new one under a hidden name. It may be repeated. Ends with 0 when nothing is wrong any more, else with 1.",
+    )
+    mend.set_defaults(run=_mend)
+    for command in (check, mend):
+        command.add_argument("folder", metavar="FOLDER", help="the folder that FileSink was given")
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from onceforall.sinks.files.mending import check_files
+
+    found = check_files(arguments.folder)
+    for finding in found:
+        print(finding)
+    if not found:
+        print("Nothing is wrong: each batch follows the one before it.")
+    return 1 if found else 0
+
+
+def _mend(arguments: argparse.Namespace) -> int:
+    from onceforall.sinks.files.mending import mend_files
+
+    found = mend_files(arguments.folder)
+    for finding in found:
+        print(finding)
+    if not found:
+        print("Nothing is to be mended.")
+    return 1 if any(finding.mended is None for finding in found) else 0

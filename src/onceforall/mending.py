@@ -1,0 +1,408 @@
+"""Puts back what a loss of power took from Spark's part of a checkpoint, from what the commit log knows.
+
+Spark syncs none of its files, and onceforall syncs those that a decided batch needs before it decides (module ``spark_files``). What
+can be missing or torn all the same: files of a batch that is not decided; Spark's own entry that says that the last batch is complete; and, in a
+checkpoint that an earlier release wrote, the plan of a decided batch.
+
+Two rules make it safe. What is *decided* is put back as it was decided: a plan that is not the decided one can't be the batch's. What is *not
+decided* may be forgotten, for nothing of it is visible; Spark plans it anew. So each repair leads to the same place as if power had been lost
+a moment earlier, before Spark wrote the file at all.
+
+``put_back`` runs in each start, before Spark reads the checkpoint. It touches only what Spark itself can't read, and what is not there. Only the
+command (``mend``) replaces a plan that is whole and says something else. Nothing is deleted: what is in the way goes to the folder
+``onceforall-set-aside``. A crash between two steps leaves what the next start or command goes on with.
+
+A run that is still alive loses nothing: what it has decided is as it was decided, and the files of the batch that it writes are whole.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from onceforall import checkpoint as spark_checkpoint
+from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.errors import CheckpointMismatchError, CommitLogError, OnceForAllError, OptionError
+from onceforall.protocol.entries import Commit
+from onceforall.spark_commits import sync_folder
+from onceforall.testing import failpoints
+
+__all__ = ["SET_ASIDE", "Mended", "mend", "put_back"]
+
+logger = logging.getLogger("onceforall")
+
+SET_ASIDE = "onceforall-set-aside"
+"""The folder of a checkpoint for files that were in the way."""
+
+
+@dataclass(frozen=True)
+class Mended:
+    """What was done, or would be.
+
+    Attributes:
+        steps: sentences for a person, in order; none: nothing is to be mended.
+        dry_run: whether nothing was changed.
+    """
+
+    steps: tuple[str, ...]
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class _Repair:
+    """One file, or a folder: it is set aside where it is there, and written where there is content for it."""
+
+    path: Path
+    why: str
+    content: bytes | None = None
+
+    def __str__(self) -> str:
+        there = self.path.exists()
+        done = ["set aside"] * there + ["put back from the commit log"] * (self.content is not None)
+        return f"{self.path} {self.why}: {' and '.join(done)}."
+
+
+def put_back(checkpoint: Path, commit_log: str | None = None, *, adopt: bool = False) -> Mended:
+    """Put back what Spark could not read, before it reads it; for each start.
+
+    Args:
+        checkpoint: the checkpoint's folder.
+        commit_log: the location of the log, where the user says it.
+        adopt: the checkpoint was moved here.
+
+    Returns:
+        What was done. Nothing, where there is no log, or one that is not this checkpoint's: the start itself refuses that.
+
+    Raises:
+        CommitLogError: a file can't be set aside or written.
+    """
+    try:
+        known = _known(checkpoint, commit_log, adopt=adopt)
+    except OnceForAllError as error:
+        logger.debug("what a loss of power may have taken from %s is not looked for: %s", checkpoint, error)
+        return Mended(())
+    if known is None:
+        return Mended(())
+    repairs = _needed(checkpoint, known)
+    steps = tuple(map(str, repairs))
+    for step in steps:
+        logger.warning("after a loss of power: %s", step)
+    _carry_out(checkpoint, repairs)
+    return Mended(steps)
+
+
+def mend(
+    checkpoint: str | os.PathLike[str], *, commit_log: str | os.PathLike[str] | None = None, dry_run: bool = False
+) -> Mended:
+    """Make Spark's part of a checkpoint tell what the commit log tells of the last decided batch, so that the query can be started.
+
+    Stop the query first. It may be repeated, and does nothing where nothing is wrong.
+
+    Args:
+        checkpoint: the query's checkpoint folder.
+        commit_log: where the commit log lies; it need not be said, for the checkpoint has a pointer.
+        dry_run: look and tell only.
+
+    Raises:
+        OptionError: this is no checkpoint of onceforall's.
+        CheckpointMismatchError: checkpoint and log are not each other's, or differ in what no loss of power does.
+        CommitLogError: the log or a file can't be read or written.
+    """
+    path = spark_checkpoint.local_path(os.fspath(checkpoint))
+    known = _known(path, None if commit_log is None else binding.log_location(os.fspath(commit_log)))
+    if known is None:
+        raise OptionError(
+            f"{path} has no commit log of onceforall (no folder '{spark_checkpoint.LOG_FOLDER}' with entries). Name the folder that is the "
+            "query's checkpointLocation."
+        )
+    repairs = [*_needed(path, known), *_planned_anew(path, known)]
+    steps = tuple(map(str, repairs))
+    if not dry_run:
+        _carry_out(path, repairs)
+    return Mended(steps, dry_run)
+
+
+# --- what the log knows ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Known:
+    query_id: str | None
+    """By the newest claim; None: no run has ever claimed here, so that nothing is decided, and nothing was written."""
+    decided: Commit | None
+
+
+def _known(checkpoint: Path, commit_log: str | None, *, adopt: bool = False) -> _Known | None:
+    home = checkpoint / spark_checkpoint.LOG_FOLDER
+    if not home.is_dir():
+        return None
+    store = LocalStore(home)
+    pointer = binding.pointer_of(store)
+    bound = binding.find(store, commit_log)
+    if bound is None:
+        return None if pointer is None else _Known(None, None)
+    log = CommitLog(bound.store, first_generation=bound.first_generation)
+    claim, history = log.newest_claim(), log.look()
+    if claim is None:
+        return _Known(None, None)
+    if claim.checkpoint != str(checkpoint) and not adopt:
+        raise CheckpointMismatchError(
+            f"The commit log was written for the checkpoint {claim.checkpoint}, but it lies in {checkpoint}: the folder was copied or moved. Start "
+            "the query once with onceforall.adoptCheckpoint=true if the old one will never run again."
+        )
+    found = _id_in(checkpoint / "metadata")
+    if found is not None and found != claim.query_id:
+        raise CheckpointMismatchError(
+            f"The commit log belongs to the query {claim.query_id}, but {checkpoint / 'metadata'} says {found}: this is another query's log. Put "
+            "the checkpoint back that belongs to it."
+        )
+    return _Known(claim.query_id, None if history.decided is None else history.decided.commit)
+
+
+# --- what is needed --------------------------------------------------------------------------------------------------------
+
+
+def _needed(checkpoint: Path, known: _Known) -> list[_Repair]:
+    """Return the repairs that rest on the two rules alone; see the module."""
+    repairs = [*_identity(checkpoint, known)]
+    commit = known.decided
+    last = -1 if commit is None else commit.batch
+    if commit is not None:
+        repairs += _plan_of_decided(checkpoint, commit)
+        # Those behind a whole one are whole, or nobody reads them.
+        newest_first = (file for batch, file in reversed(_numbered(checkpoint / "commits")) if batch <= last)
+        torn = takewhile(lambda file: not _is_entry(file, lines=2), newest_first)
+        repairs += [_Repair(file, "is torn, and Spark runs its last batch again without it") for file in torn]
+    repairs += [
+        _Repair(file, "is torn, and its batch is not decided")
+        for batch, file in _numbered(checkpoint / "offsets")
+        if batch > last and not _is_entry(file, lines=3 if commit is None else 2 + len(commit.offsets))
+    ]
+    is_new = commit is None and spark_checkpoint.last_committed(checkpoint) < 0
+    repairs += _source_logs(checkpoint, commit, is_new=is_new)
+    if is_new:
+        repairs += _state_of_nothing(checkpoint)
+    return repairs
+
+
+def _identity(checkpoint: Path, known: _Known) -> list[_Repair]:
+    file = checkpoint / "metadata"
+    if not file.exists() or _id_in(file) is not None:
+        # Where it is missing altogether, somebody may have begun anew on purpose; Spark or the start refuses that.
+        return []
+    content = json.dumps({"id": known.query_id or str(uuid.uuid4())}, separators=(",", ":"))
+    return [_Repair(file, "is torn, and holds the query's id", content.encode())]
+
+
+def _plan_of_decided(checkpoint: Path, commit: Commit) -> list[_Repair]:
+    file = checkpoint / "offsets" / str(commit.batch)
+    if file.exists() and _is_entry(file, lines=2 + len(commit.offsets)):
+        return []
+    why = f"is {'torn' if file.exists() else 'missing'}, though batch {commit.batch} is decided"
+    return [_Repair(file, why, _plan(checkpoint, commit))]
+
+
+def _plan(checkpoint: Path, commit: Commit) -> bytes:
+    return "\n".join([*(commit.header or _header_like_before(checkpoint, commit.batch)), *commit.offsets]).encode()
+
+
+def _header_like_before(checkpoint: Path, batch: int) -> tuple[str, ...]:
+    """Return the lines for a decision of an earlier release, from the entries of the batch before it.
+
+    Settings don't change from batch to batch, and the watermark of a batch is what the one before has left behind. The time of the batch is
+    that of the one before.
+    """
+    before = checkpoint / "offsets" / str(batch - 1)
+    if batch > 0 and _is_entry(before, lines=3):
+        version, text = before.read_text(encoding="utf-8").splitlines()[:2]
+        fields = json.loads(text or "{}")
+        committed = checkpoint / "commits" / str(batch - 1)
+        if _is_entry(committed, lines=2):
+            fields["batchWatermarkMs"] = json.loads(committed.read_text(encoding="utf-8").splitlines()[1])[
+                "nextBatchWatermarkMs"
+            ]
+        return version, json.dumps(fields, separators=(",", ":"))
+    if spark_checkpoint.keeps_state(checkpoint):
+        raise CheckpointMismatchError(
+            f"The plan of the decided batch {batch} is lost, its decision was written by an earlier release that didn't record the plan's settings, and "
+            f"{before} is not there to take them from. Put that file back from a backup."
+        )
+    return "v1", '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+
+
+def _state_of_nothing(checkpoint: Path) -> list[_Repair]:
+    """Return the repairs of state where no batch is decided or finished; Spark begins anew with none, or runs its first batch again."""
+    state = checkpoint / "state"
+    if not any(_is_entry(file, lines=3) for _, file in _numbered(checkpoint / "offsets")):
+        return (
+            [_Repair(state, "belongs to a batch that is not planned any more")]
+            if spark_checkpoint.keeps_state(checkpoint)
+            else []
+        )
+    return [_Repair(file, "is empty, and no batch is decided") for file in _files_below(state) if not file.stat().st_size]
+
+
+def _source_logs(checkpoint: Path, commit: Commit | None, *, is_new: bool) -> list[_Repair]:
+    """Return the torn entries of sources that no decided batch can have used, nor one that a plain query has finished."""
+    repairs = []
+    for number, folder in _numbered(checkpoint / "sources"):
+        last = -1 if is_new else _last_log_offset(commit, number)
+        repairs += [
+            _Repair(file, "is torn, and no decided batch has read it")
+            for file in _files_below(folder)
+            if last is not None and _log_number(file) > last and not _is_entry(file, lines=2, source=True)
+        ]
+    return repairs
+
+
+def _last_log_offset(commit: Commit | None, source: int) -> int | None:
+    """Return up to where a source's own log is in use; None: that can't be known, and nothing of it is touched."""
+    if commit is None:
+        return None
+    try:
+        return int(json.loads(commit.offsets[source])["logOffset"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _log_number(file: Path) -> int:
+    number = file.name.partition(".")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+def _planned_anew(checkpoint: Path, known: _Known) -> list[_Repair]:
+    """Return the repairs of plans that are whole, and not the decided ones; what is planned behind them goes with them."""
+    commit = known.decided
+    if commit is None:
+        return []
+    file = checkpoint / "offsets" / str(commit.batch)
+    if not file.exists() or not _is_entry(file, lines=2 + len(commit.offsets)):
+        return []
+    if spark_checkpoint.offsets_of(checkpoint, commit.batch) == commit.offsets:
+        return []
+    committed = spark_checkpoint.last_committed(checkpoint)
+    if committed >= commit.batch:
+        raise CheckpointMismatchError(
+            f"Batch {commit.batch} was decided for other offsets than {file} has, but Spark has finished batch {committed}: no loss of power does "
+            "that. The checkpoint was edited, restored or mixed with another one: put back the folder that belongs to this commit log."
+        )
+    behind = [
+        _Repair(later, f"was planned behind a batch {commit.batch} that is not the decided one")
+        for batch, later in _numbered(checkpoint / "offsets")
+        if batch > commit.batch
+    ]
+    why = f"has other offsets than were decided for batch {commit.batch}"
+    return [*behind, _Repair(file, why, _plan(checkpoint, commit))]
+
+
+# --- files -----------------------------------------------------------------------------------------------------------------
+
+
+def _id_in(file: Path) -> str | None:
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _numbered(folder: Path) -> list[tuple[int, Path]]:
+    try:
+        return sorted((int(file.name), file) for file in folder.iterdir() if file.name.isdecimal())
+    except FileNotFoundError:
+        return []
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
+
+
+def _is_entry(file: Path, *, lines: int, source: bool = False) -> bool:
+    """Tell whether a file of one of Spark's logs is whole: a version, and so many lines at least, each one JSON (or ``-``)."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
+    except OSError:
+        return False
+    # Spark writes a zero byte in front of a Kafka source's first offsets.
+    found = (text.removeprefix("\0") if source else text).splitlines()
+    return (
+        len(found) >= lines
+        and found[0].startswith("v")
+        and all(_is_line(line) for line in (found[-1:] if source else found[1:]))
+    )
+
+
+def _is_line(line: str) -> bool:
+    if line in {"", "-"}:
+        return True
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _carry_out(checkpoint: Path, repairs: list[_Repair]) -> None:
+    try:
+        for repair in repairs:
+            _carry_out_one(checkpoint, repair)
+    except OSError as error:
+        raise CommitLogError(
+            f"The checkpoint {checkpoint} can't be mended after a loss of power: {error.filename or ''} {error.strerror}. Mend that, and start "
+            "again; nothing is lost."
+        ) from error
+
+
+def _carry_out_one(checkpoint: Path, repair: _Repair) -> None:
+    path, aside = repair.path, checkpoint / SET_ASIDE
+    failpoints.hit("mend.before")
+    # With a stale checksum Spark would take what is written next for damaged; without one, nothing is checked.
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    if path.exists():
+        aside.mkdir(exist_ok=True)
+        target = aside / f"{'.'.join(path.relative_to(checkpoint).parts)}.{secrets.token_hex(4)}"
+        _unless_gone(lambda: path.rename(target))
+        sync_folder(aside)
+        sync_folder(checkpoint)
+        sync_folder(path.parent)
+        failpoints.hit("mend.set_aside")
+    if repair.content is not None:
+        _create(path, repair.content)
+        failpoints.hit("mend.put_back")
+
+
+def _create(path: Path, content: bytes) -> None:
+    """Write a file durably, whole or not at all; one that is there by now stays."""
+    path.parent.mkdir(exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(16)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        failpoints.hit("mend.synced")
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            logger.info("%s is there by now", path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    sync_folder(path.parent.parent)
+
+
+def _unless_gone(rename: Callable[[], Any]) -> None:
+    try:
+        rename()
+    except FileNotFoundError:
+        # Another start was faster.
+        return

@@ -1,0 +1,153 @@
+"""Checks the chains of manifests in a folder, and mends what is provable.
+
+Each manifest says which batch was committed before it. One that was written from a stale listing (NFS keeps listings for seconds, and longer) passes
+over a batch that another host committed meanwhile: it says ``after: 0`` in batch 2, though ``1.json`` is there. Readers then stop there, for ever. And a merge
+by such a listing leaves a batch out.
+
+*Provable* is this alone: a manifest that names an earlier one of the same chain as its predecessor, while others stand between the two. All of them are
+committed, each by a decision of its own, and their order is that of their numbers. So the mended manifest names the last one before it, and
+a merged one takes up the single manifest that it left out. A manifest that names one that is *not there* is not touched: the missing one
+holds files that nobody else knows.
+
+A mended manifest takes the old one's name at once, and the old one stays beside it under a hidden name. A crash at any step leaves what the next run
+of the command goes on with. A running query is not in the way: it never changes a manifest, and merges a chain only where that is whole. Only
+a merged manifest is mended while the query stands still.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError
+from onceforall.sinks.files.folders import create, explained, sync_folder
+from onceforall.sinks.files.layout import HOME, MANIFESTS, local_folder
+from onceforall.sinks.files.manifests import BatchFiles, Manifest, Manifests, all_of, encode
+from onceforall.testing import failpoints
+
+__all__ = ["Finding", "check_files", "mend_files"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with one manifest.
+
+    Attributes:
+        path: the manifest.
+        words: what is wrong with it.
+        mended: what it should say; None: that can't be known, and it is left alone.
+        content: the bytes of that.
+    """
+
+    path: Path
+    words: str
+    mended: str | None = None
+    content: bytes = b""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.words}. " + (
+            "That can't be mended: restore the missing manifest from a backup."
+            if self.mended is None
+            else f"Mended, it {self.mended}."
+        )
+
+
+def check_files(path: str | os.PathLike[str]) -> list[Finding]:
+    """Return what is wrong with the manifests of a folder of ``FileSink``; an empty list: nothing. Nothing is changed.
+
+    Raises:
+        ConfigurationError: no FileSink has ever written there.
+        CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged, or none of ours.
+        OSError: the folder can't be read.
+    """
+    root = local_folder(path)
+    if not (root / HOME).is_dir():
+        raise ConfigurationError(
+            f"The folder {root} holds no folder {HOME}: no FileSink has written there. Name the sink's folder."
+        )
+    if not (root / MANIFESTS).is_dir():
+        return []
+    return [finding for each in all_of(root / MANIFESTS) for finding in _findings(each)]
+
+
+def mend_files(path: str | os.PathLike[str]) -> list[Finding]:
+    """Mend what is provable, and return all that was found: what has ``mended`` None is as it was.
+
+    Raises:
+        The errors of ``check_files``, and:
+        CommitLogError: a manifest can't be written, or a running query has changed the chain meanwhile.
+    """
+    found = check_files(path)
+    for finding in found:
+        if finding.mended is not None:
+            try:
+                _replace(finding.path, finding.content)
+            except OSError as error:
+                raise CommitLogError(
+                    f"The manifest {finding.path} can't be mended: {explained(error)}, and mend again."
+                ) from error
+    again = [finding for finding in check_files(path) if finding.mended is not None] if found else []
+    if again:
+        raise CommitLogError(
+            f"Something has changed while it was mended: {again[0]} Stop the query that writes there, and mend again."
+        )
+    return found
+
+
+def _findings(manifests: Manifests) -> Iterator[Finding]:
+    """Walk a chain as a reader does, but go on behind a predecessor that is wrong."""
+    listing = manifests.listing()
+    at, passed = -1, {-1}
+    for link in listing.chain():
+        path = manifests.path_of(link)
+        manifest = manifests.read_link(link)
+        if isinstance(link, int):
+            if manifest.after > at or (manifest.after < at and manifest.after not in passed):
+                yield Finding(path, f"it says that it comes after batch {manifest.after}, of which there is no manifest")
+            elif manifest.after < at:
+                mended = Manifest(at, manifest.batches)
+                yield Finding(
+                    path,
+                    f"it says that it comes after batch {manifest.after}, but that of batch {at} is between them",
+                    f"comes after batch {at}",
+                    encode(mended, manifests.query_id, manifests.sink),
+                )
+        else:
+            yield from _left_out(manifests, link, manifest, listing.loose)
+        passed |= {batch.batch for batch in manifest.batches}
+        at = manifest.upto
+
+
+def _left_out(manifests: Manifests, link: tuple[int, int], manifest: Manifest, loose: frozenset[int]) -> Iterator[Finding]:
+    """Find single manifests in the range of a merged one that are not in it: a late writer's are."""
+    known = {batch.batch for batch in manifest.batches}
+    missing: list[BatchFiles] = []
+    for batch in sorted(batch for batch in loose if manifest.after < batch < manifest.upto and batch not in known):
+        missing += manifests.read_link(batch).batches
+    if missing:
+        batches = tuple(sorted((*manifest.batches, *missing), key=lambda each: each.batch))
+        numbers = ", ".join(str(each.batch) for each in missing)
+        yield Finding(
+            manifests.path_of(link),
+            f"it leaves out batch {numbers}, which has a manifest of its own",
+            f"has batch {numbers}",
+            encode(Manifest(manifest.after, batches), manifests.query_id, manifests.sink),
+        )
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Give a manifest another content at once, durably; the old one stays under a hidden name."""
+    mark = secrets.token_hex(4)
+    aside, new = path.with_name(f".{path.name}.before-mending-{mark}"), path.with_name(f".{path.name}.mended-{mark}")
+    if not create(new, content):
+        raise CorruptEntryError(f"{new} is there already. Mend again.")
+    failpoints.hit("file.mend.written")
+    os.link(path, aside)
+    sync_folder(path.parent)
+    failpoints.hit("file.mend.kept")
+    new.rename(path)
+    failpoints.hit("file.mend.replaced")
+    sync_folder(path.parent)

@@ -1,0 +1,140 @@
+"""A chain of manifests in which one passes over another, as a stale listing makes it, is mended; what can't be proved is left alone."""
+
+import pytest
+
+from onceforall import read_files
+from onceforall.cli import main
+from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError
+from onceforall.protocol.names import sink_code
+from onceforall.sinks.files import manifests
+from onceforall.sinks.files.manifests import Manifest, Manifests, encode
+from onceforall.sinks.files.mending import check_files, mend_files
+from sinks.files.building import QUERY, checked, commit, numbers, permit
+from support.syncing import Recorder
+
+CODE = sink_code("out")
+
+
+def folder_of(root):
+    return root / "_onceforall" / "manifests" / QUERY / CODE
+
+
+def write(root, batches):
+    sink = checked(root)
+    return [commit(sink, batch, numbers(1, batch)) for batch in batches]
+
+
+def says_after(root, batch, after):
+    """Let a manifest name another predecessor, as a driver with a stale listing writes it."""
+    path = folder_of(root) / f"{batch}.json"
+    found = Manifests(root / "_onceforall" / "manifests", QUERY, CODE).read_link(batch)
+    path.write_bytes(encode(Manifest(after, found.batches), QUERY, CODE))
+
+
+def rows(root):
+    return sorted(read_files(root).to_arrow().column("n").to_pylist())
+
+
+@pytest.fixture
+def skipping(tmp_path):
+    """A folder with batches 0 to 4, in which batch 2 says that it comes after batch 0, and batch 4 too."""
+    write(tmp_path, range(5))
+    says_after(tmp_path, 2, 0)
+    says_after(tmp_path, 4, 0)
+    return tmp_path
+
+
+def test_readers_are_stuck_until_the_command_has_mended_the_chain(skipping, capsys):
+    with pytest.raises(CorruptEntryError, match="onceforall files check"):
+        read_files(skipping)
+    assert main(["files", "check", str(skipping)]) == 1
+    said = capsys.readouterr().out
+    assert "2.json: it says that it comes after batch 0, but that of batch 1 is between them" in said
+    assert "4.json" in said
+    with pytest.raises(CorruptEntryError):
+        read_files(skipping)
+    assert main(["files", "mend", str(skipping)]) == 0
+    assert [batch.files.batch for batch in read_files(skipping).batches] == [0, 1, 2, 3, 4]
+    assert rows(skipping) == [0, 1, 2, 3, 4]
+    assert main(["files", "check", str(skipping)]) == 0
+    capsys.readouterr()
+    assert main(["files", "mend", str(skipping)]) == 0
+    assert "Nothing is to be mended" in capsys.readouterr().out
+
+
+def test_the_query_goes_on_behind_a_mended_chain(skipping):
+    mend_files(skipping)
+    write(skipping, [5])
+    assert rows(skipping) == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_old_manifest_stays_under_a_hidden_name_and_the_start_does_not_mind(skipping):
+    before = (folder_of(skipping) / "2.json").read_bytes()
+    mend_files(skipping)
+    (kept,) = folder_of(skipping).glob(".2.json.before-mending-*")
+    assert kept.read_bytes() == before
+    checked(skipping)
+
+
+def test_a_manifest_that_is_really_missing_is_told_and_nothing_is_made_up(tmp_path, capsys):
+    write(tmp_path, range(4))
+    (folder_of(tmp_path) / "1.json").unlink()
+    before = sorted(folder_of(tmp_path).iterdir())
+    assert main(["files", "mend", str(tmp_path)]) == 1
+    assert "comes after batch 1, of which there is no manifest" in capsys.readouterr().out
+    assert sorted(folder_of(tmp_path).iterdir()) == before
+    with pytest.raises(CorruptEntryError):
+        read_files(tmp_path)
+
+
+def test_a_batch_that_a_merge_by_a_stale_listing_left_out_is_taken_up_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifests, "MERGE_AFTER", 3)
+    write(tmp_path, range(2))
+    hidden = folder_of(tmp_path) / "1.json"
+    aside = tmp_path / "1.json"
+    hidden.rename(aside)
+    write(tmp_path, [2, 3])
+    aside.rename(hidden)
+    assert "-1-3.json" in {path.name for path in folder_of(tmp_path).iterdir()}, "nothing was merged; the test proves nothing"
+    assert rows(tmp_path) == [0, 2, 3]
+    (finding,) = mend_files(tmp_path)
+    assert "leaves out batch 1" in str(finding)
+    assert rows(tmp_path) == [0, 1, 2, 3]
+
+
+def test_a_late_writers_manifest_of_a_merged_batch_is_no_finding(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifests, "MERGE_AFTER", 3)
+    decided = write(tmp_path, range(8))
+    assert checked(tmp_path).commit(permit(0), decided[0]).completed
+    assert check_files(tmp_path) == []
+    assert rows(tmp_path) == list(range(8))
+
+
+@pytest.mark.parametrize("point", ["file.mend.written", "file.mend.kept", "file.mend.replaced"])
+def test_a_crash_at_any_step_is_gone_on_from(skipping, armed, point):
+    armed(f"{point}=raise")
+    with pytest.raises(Exception, match="failpoint"):
+        mend_files(skipping)
+    armed("")
+    mend_files(skipping)
+    assert rows(skipping) == [0, 1, 2, 3, 4]
+
+
+def test_each_step_is_durable_before_the_next(skipping, monkeypatch):
+    recorder = Recorder(monkeypatch)
+    mend_files(skipping)
+    home = folder_of(skipping)
+    linked = next(i for i, call in enumerate(recorder.calls) if call[0] == "link" and "before-mending" in call[1].name)
+    assert ("sync", home) in recorder.calls[linked:]
+    assert recorder.calls[-1] == ("sync", home)
+
+
+def test_a_chain_that_changes_while_it_is_mended_is_told(skipping, monkeypatch):
+    monkeypatch.setattr("onceforall.sinks.files.mending._replace", lambda *_: None)
+    with pytest.raises(CommitLogError, match="Stop the query"):
+        mend_files(skipping)
+
+
+def test_a_folder_without_manifests_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="no FileSink has written there"):
+        check_files(tmp_path)

@@ -1,0 +1,251 @@
+"""What a loss of power leaves of Spark's files in a checkpoint, and what is put back from the commit log; Spark itself is in tests/crash."""
+
+import json
+
+import pytest
+
+from onceforall import mending
+from onceforall.cli import main
+from onceforall.commit_log import CommitLog, LocalStore
+from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError
+from onceforall.protocol.entries import Claim, Commit, Done
+from support.syncing import Recorder
+
+ID = "7d0c1b6e-0000-4000-8000-000000000000"
+HEADER = ("v1", '{"batchWatermarkMs":7000,"batchTimestampMs":1795264652177,"conf":{"a":"b"}}')
+OFFSETS = ('{"clicks":{"0":3}}', "-")
+PLAN = "\n".join((*HEADER, *OFFSETS))
+COMMITTED = 'v1\n{"nextBatchWatermarkMs":7000}'
+
+
+class Checkpoint:
+    """A checkpoint in which batch 0 is complete, and batch 1 is decided."""
+
+    def __init__(self, path, header=HEADER):
+        self.path = path
+        for part in ("offsets", "commits", "sources/0"):
+            (path / part).mkdir(parents=True)
+        self.write("metadata", json.dumps({"id": ID}, separators=(",", ":")))
+        self.write("offsets/0", PLAN.replace("7000", "0").replace(":3", ":1"))
+        self.write("offsets/1", PLAN)
+        self.write("commits/0", COMMITTED)
+        self.log = CommitLog(LocalStore(path / "onceforall"))
+        self.generation = self.log.claim(Claim(ID, "run", str(path))).generation
+        self.log.append(self.generation, Commit(0, OFFSETS, {}, header=header))
+        self.log.append(self.generation, Done(0))
+        self.log.append(self.generation, Commit(1, OFFSETS, {}, header=header))
+
+    def write(self, name, text):
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.path / name).write_text(text)
+
+    def lose(self, name):
+        (self.path / name).unlink()
+
+    def text(self, name):
+        return (self.path / name).read_text()
+
+    def files(self):
+        """Return the files that Spark reads."""
+        found = (file for file in self.path.rglob("*") if file.is_file())
+        return {
+            str(file.relative_to(self.path)): file.read_bytes()
+            for file in found
+            if "onceforall" not in str(file.relative_to(self.path))
+        }
+
+    def set_aside(self):
+        return sorted(file.name.rpartition(".")[0] for file in (self.path / mending.SET_ASIDE).glob("*"))
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return Checkpoint(tmp_path / "cp")
+
+
+@pytest.mark.parametrize("torn", ["", PLAN[:20], PLAN[:-3], "\n".join(PLAN.split("\n")[:-1]), "\0" * 40], ids=range(5))
+def test_the_torn_plan_of_a_decided_batch_is_put_back_as_it_was(checkpoint, torn):
+    before = checkpoint.files()
+    checkpoint.write("offsets/1", torn)
+    checkpoint.write("offsets/.1.crc", "crc of something else")
+    assert len(mending.put_back(checkpoint.path).steps) == 1
+    assert checkpoint.files() == before
+    assert checkpoint.set_aside() == ["offsets.1"]
+
+
+def test_a_plan_that_is_gone_is_put_back_durably_before_spark_reads_it(checkpoint, monkeypatch):
+    checkpoint.lose("offsets/1")
+    recorder = Recorder(monkeypatch)
+    mending.put_back(checkpoint.path)
+    assert checkpoint.text("offsets/1") == PLAN
+    linked = recorder.linked(checkpoint.path / "offsets" / "1")
+    assert any(call[0] == "sync" and ".1." in call[1].name for call in recorder.calls[:linked])
+    assert recorder.synced(checkpoint.path / "offsets") > linked
+
+
+def test_where_nothing_is_wrong_nothing_is_changed(checkpoint, capsys):
+    before = checkpoint.files()
+    assert mending.put_back(checkpoint.path).steps == ()
+    assert main(["checkpoint", "mend", str(checkpoint.path)]) == 0
+    assert "Nothing is to be mended" in capsys.readouterr().out
+    assert checkpoint.files() == before
+
+
+def test_what_is_planned_and_not_decided_is_only_set_aside_where_it_is_torn(checkpoint):
+    checkpoint.write("commits/1", COMMITTED)
+    checkpoint.write("offsets/2", PLAN.replace(":3", ":9"))
+    assert mending.put_back(checkpoint.path).steps == ()
+    checkpoint.write("offsets/2", "")
+    mending.put_back(checkpoint.path)
+    assert checkpoint.set_aside() == ["offsets.2"]
+    assert not (checkpoint.path / "offsets" / "2").exists()
+
+
+def test_sparks_torn_entry_of_the_decided_batch_is_set_aside_and_a_whole_one_stays(checkpoint):
+    checkpoint.write("commits/1", "")
+    mending.put_back(checkpoint.path)
+    assert checkpoint.set_aside() == ["commits.1"]
+    assert checkpoint.text("commits/0") == COMMITTED
+
+
+def test_sparks_torn_entries_of_a_plain_query_are_not_touched_for_its_rows_are_visible(tmp_path):
+    made = Checkpoint(tmp_path / "plain")
+    for file in (made.path / "onceforall").rglob("0*.json"):
+        file.unlink()
+    made.log = CommitLog(LocalStore(made.path / "onceforall"))
+    made.log.claim(Claim(ID, "run", str(made.path)))
+    made.write("commits/0", "")
+    made.write("sources/0/0", "")
+    made.write("commits/1", COMMITTED)
+    assert mending.put_back(made.path).steps == ()
+
+
+def test_a_torn_id_is_the_one_that_the_newest_claim_has(checkpoint):
+    before = checkpoint.text("metadata")
+    checkpoint.write("metadata", "")
+    mending.put_back(checkpoint.path)
+    assert checkpoint.text("metadata") == before
+
+
+def test_an_id_that_is_missing_altogether_is_not_put_back_for_somebody_may_have_begun_anew(checkpoint):
+    checkpoint.lose("metadata")
+    mending.put_back(checkpoint.path)
+    assert not (checkpoint.path / "metadata").exists()
+
+
+def test_of_a_file_source_only_what_no_decided_batch_has_read_is_set_aside(tmp_path):
+    made = Checkpoint(tmp_path / "cp")
+    made.log.append(made.generation, Done(1))
+    made.log.append(made.generation, Commit(2, ('{"logOffset":4}', "-"), {}, header=HEADER))
+    made.write("offsets/2", "\n".join((*HEADER, '{"logOffset":4}', "-")))
+    for number in (3, 4, 5):
+        made.write(f"sources/0/{number}", "")
+    made.write("sources/0/6", 'v1\n{"path":"file:///a","timestamp":1,"batchId":6}')
+    made.write("sources/1/0", "")
+    mending.put_back(made.path)
+    assert made.set_aside() == ["sources.0.5"]
+
+
+def test_a_plan_that_says_something_else_is_left_to_the_command_which_keeps_it(checkpoint, capsys):
+    checkpoint.write("offsets/1", PLAN.replace(":3", ":9"))
+    checkpoint.write("offsets/2", PLAN)
+    assert mending.put_back(checkpoint.path).steps == ()
+    command = ["checkpoint", "mend", str(checkpoint.path)]
+    before = checkpoint.files()
+    assert main([*command, "--dry-run"]) == 0
+    assert "Nothing is changed" in capsys.readouterr().out
+    assert checkpoint.files() == before
+    assert main(command) == 0
+    assert checkpoint.text("offsets/1") == PLAN
+    assert checkpoint.set_aside() == ["offsets.1", "offsets.2"]
+
+
+def test_a_plan_that_says_something_else_of_a_batch_that_spark_has_finished_is_no_loss_of_power(checkpoint):
+    checkpoint.write("offsets/1", PLAN.replace(":3", ":9"))
+    checkpoint.write("commits/1", COMMITTED)
+    with pytest.raises(CheckpointMismatchError, match="no loss of power does that"):
+        mending.mend(checkpoint.path)
+
+
+def test_a_decision_of_an_earlier_release_takes_the_plans_settings_from_the_batch_before(tmp_path):
+    made = Checkpoint(tmp_path / "cp", header=())
+    made.lose("offsets/1")
+    mending.put_back(made.path)
+    lines = made.text("offsets/1").split("\n")
+    assert tuple(lines[2:]) == OFFSETS
+    # The watermark is what the batch before has left behind.
+    assert json.loads(lines[1]) == {"batchWatermarkMs": 7000, "batchTimestampMs": 1795264652177, "conf": {"a": "b"}}
+
+
+def test_state_is_not_rebuilt_with_settings_that_nobody_knows(tmp_path):
+    made = Checkpoint(tmp_path / "cp", header=())
+    made.write("state/0/0/1.delta", "x")
+    for name in ("offsets/0", "offsets/1"):
+        made.lose(name)
+    with pytest.raises(CheckpointMismatchError, match="earlier release"):
+        mending.put_back(made.path)
+
+
+def new_checkpoint(path):
+    """Return one in which a run has begun its first batch, and decided nothing."""
+    made = Checkpoint(path)
+    for name in ("commits/0", "offsets/1"):
+        made.lose(name)
+    for file in (path / "onceforall").rglob("0*.json"):
+        file.unlink()
+    CommitLog(LocalStore(path / "onceforall")).claim(Claim(ID, "run", str(path)))
+    made.write("state/0/0/_metadata/schema", "")
+    made.write("state/0/0/1.delta", "x")
+    return made
+
+
+def test_state_without_a_plan_is_set_aside_as_a_whole_for_spark_begins_anew_without_any(tmp_path):
+    made = new_checkpoint(tmp_path / "cp")
+    made.write("offsets/0", "")
+    mending.put_back(made.path)
+    assert made.set_aside() == ["offsets.0", "state"]
+    assert not (made.path / "state").exists()
+
+
+def test_of_the_state_of_a_first_batch_that_is_planned_only_empty_files_are_set_aside(tmp_path):
+    made = new_checkpoint(tmp_path / "cp")
+    mending.put_back(made.path)
+    assert made.set_aside() == ["state.0.0._metadata.schema"]
+
+
+@pytest.mark.parametrize("point", ["mend.before", "mend.set_aside", "mend.synced"])
+def test_a_crash_at_any_step_is_gone_on_from(checkpoint, armed, monkeypatch, point):
+    before = checkpoint.files()
+    checkpoint.write("offsets/1", "")
+    with monkeypatch.context():
+        armed(f"{point}=raise")
+        with pytest.raises(Exception, match="failpoint"):
+            mending.put_back(checkpoint.path)
+    armed("")
+    mending.put_back(checkpoint.path)
+    assert checkpoint.files() == before
+
+
+def test_another_querys_log_and_a_copy_change_nothing_and_the_command_says_so(checkpoint, tmp_path):
+    checkpoint.path.rename(tmp_path / "moved")
+    (tmp_path / "moved" / "offsets" / "1").unlink()
+    assert mending.put_back(tmp_path / "moved").steps == ()
+    with pytest.raises(CheckpointMismatchError, match="adoptCheckpoint"):
+        mending.mend(tmp_path / "moved")
+    assert len(mending.put_back(tmp_path / "moved", adopt=True).steps) == 1
+
+
+def test_a_folder_without_a_log_is_refused_by_the_command_and_passed_over_by_a_start(tmp_path):
+    assert mending.put_back(tmp_path).steps == ()
+    with pytest.raises(OptionError, match="no commit log"):
+        mending.mend(tmp_path)
+
+
+def test_a_disk_that_refuses_is_named(checkpoint, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(28, "No space left on device", "the file")
+
+    checkpoint.lose("offsets/1")
+    monkeypatch.setattr("os.link", refuse)
+    with pytest.raises(CommitLogError, match="No space left"):
+        mending.put_back(checkpoint.path)
