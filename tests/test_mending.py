@@ -21,7 +21,7 @@ COMMITTED = 'v1\n{"nextBatchWatermarkMs":7000}'
 class Checkpoint:
     """A checkpoint in which batch 0 is complete, and batch 1 is decided."""
 
-    def __init__(self, path, header=HEADER):
+    def __init__(self, path, header=HEADER, offsets=OFFSETS):
         self.path = path
         for part in ("offsets", "commits", "sources/0"):
             (path / part).mkdir(parents=True)
@@ -31,9 +31,9 @@ class Checkpoint:
         self.write("commits/0", COMMITTED)
         self.log = CommitLog(LocalStore(path / "onceforall"))
         self.generation = self.log.claim(Claim(ID, "run", str(path))).generation
-        self.log.append(self.generation, Commit(0, OFFSETS, {}, header=header))
+        self.log.append(self.generation, Commit(0, offsets, {}, header=header))
         self.log.append(self.generation, Done(0))
-        self.log.append(self.generation, Commit(1, OFFSETS, {}, header=header))
+        self.log.append(self.generation, Commit(1, offsets, {}, header=header))
 
     def write(self, name, text):
         (self.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -180,10 +180,42 @@ def test_a_decision_of_an_earlier_release_takes_the_plans_settings_from_the_batc
 def test_state_is_not_rebuilt_with_settings_that_nobody_knows(tmp_path):
     made = Checkpoint(tmp_path / "cp", header=())
     made.write("state/0/0/1.delta", "x")
-    for name in ("offsets/0", "offsets/1"):
-        made.lose(name)
+    made.lose("offsets/0")
+    made.write("offsets/1", "")
     with pytest.raises(CheckpointMismatchError, match="earlier release"):
         mending.put_back(made.path)
+
+
+@pytest.mark.parametrize("gone", [("metadata",), ("offsets/0",), ("sources/0/2",), ("state", "commits/0")], ids="+".join)
+def test_a_missing_plan_is_not_put_back_where_spark_could_not_run_its_batch(tmp_path, gone):
+    """A checkpoint that was restored or edited: the start refuses it by what it is, as ever."""
+    made = Checkpoint(tmp_path / "cp", offsets=('{"logOffset":2}',))
+    made.write("sources/0/2", "v1\n{}")
+    if gone[0] == "state":
+        made.write("state/0/0/1.delta", "x")
+        gone = gone[1:]
+    made.lose("offsets/1")
+    for name in gone:
+        made.lose(name)
+    before = made.files()
+    assert mending.put_back(made.path).steps == ()
+    assert made.files() == before
+
+
+def test_a_missing_plan_is_put_back_where_all_that_it_needs_is_there(tmp_path):
+    made = Checkpoint(tmp_path / "cp", offsets=('{"logOffset":2}',))
+    made.write("sources/0/2", "v1\n{}")
+    made.lose("offsets/1")
+    assert len(mending.put_back(made.path).steps) == 1
+    assert made.text("offsets/1").splitlines()[2:] == ['{"logOffset":2}']
+
+
+@pytest.mark.parametrize("line", ["17", "any text: of a source of one's own", '0:{"t":{"0":3}}', "my-source:-", '"quoted"'])
+def test_offsets_that_are_no_json_are_not_taken_for_torn(checkpoint, line):
+    checkpoint.write("offsets/2", "\n".join((*HEADER, line, "-")))
+    before = checkpoint.files()
+    assert mending.put_back(checkpoint.path).steps == ()
+    assert checkpoint.files() == before
 
 
 def new_checkpoint(path):

@@ -204,10 +204,34 @@ def _identity(checkpoint: Path, known: _Known) -> list[_Repair]:
 
 def _plan_of_decided(checkpoint: Path, commit: Commit) -> list[_Repair]:
     file = checkpoint / "offsets" / str(commit.batch)
-    if file.exists() and _is_entry(file, lines=2 + len(commit.offsets)):
+    if file.exists():
+        is_whole = _is_entry(file, lines=2 + len(commit.offsets))
+        return (
+            [] if is_whole else [_Repair(file, f"is torn, though batch {commit.batch} is decided", _plan(checkpoint, commit))]
+        )
+    if not _leads_up_to(checkpoint, commit):
+        # No loss of power: the checkpoint was restored, edited or mixed. Spark can't run this batch here, and the start refuses the one that it asks for.
         return []
-    why = f"is {'torn' if file.exists() else 'missing'}, though batch {commit.batch} is decided"
-    return [_Repair(file, why, _plan(checkpoint, commit))]
+    return [_Repair(file, f"is missing, though batch {commit.batch} is decided", _plan(checkpoint, commit))]
+
+
+def _leads_up_to(checkpoint: Path, commit: Commit) -> bool:
+    """Tell whether everything is there that Spark needs to run a batch whose plan is put back."""
+    before = str(commit.batch - 1)
+    if not (checkpoint / "metadata").exists():
+        return False
+    if commit.batch > 0 and not (checkpoint / "offsets" / before).exists():
+        return False
+    if commit.batch > 0 and spark_checkpoint.keeps_state(checkpoint) and not (checkpoint / "commits" / before).exists():
+        return False
+    return all(
+        _has_source_log(checkpoint / "sources" / str(n), _last_log_offset(commit, n)) for n in range(len(commit.offsets))
+    )
+
+
+def _has_source_log(folder: Path, last: int | None) -> bool:
+    """Tell whether a source's own log reaches as far as a decided batch has read it; None: it has none that tells."""
+    return last is None or last < 0 or any(_log_number(file) >= last for file in _files_below(folder))
 
 
 def _plan(checkpoint: Path, commit: Commit) -> bytes:
@@ -342,10 +366,13 @@ def _is_entry(file: Path, *, lines: int, source: bool = False) -> bool:
 
 
 def _is_line(line: str) -> bool:
-    if line in {"", "-"}:
+    """Tell whether a line may be whole. A source's offset may be any text; of JSON, also behind the source's name, one can tell."""
+    name, _, rest = line.partition(":")
+    text = rest if name.replace("-", "").replace("_", "").isalnum() and rest else line
+    if not text.startswith(("{", "[")):
         return True
     try:
-        json.loads(line)
+        json.loads(text)
     except ValueError:
         return False
     return True

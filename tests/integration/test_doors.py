@@ -363,6 +363,19 @@ class TestCheckpointsThatTellAnotherStory:
         self.fails(make(), "CheckpointMismatchError")
         assert values(broker.bootstrap_servers, out.topic) == ["v1", "v2"]
 
+    def test_a_lost_plan_of_the_last_decided_batch_is_put_back_and_the_batch_is_not_written_again(
+        self, ran, source, run, broker
+    ):
+        make, out, checkpoint = ran
+        for folder in ("offsets", "commits"):
+            for name in ("1", ".1.crc"):
+                (checkpoint / folder / name).unlink()
+        for name in ("0", ".0.crc"):
+            (checkpoint / "commits" / name).unlink()
+        source.add(*rows(3))
+        run(make())
+        assert values(broker.bootstrap_servers, out.topic) == ["v1", "v2", "v3"]
+
     def test_a_batch_below_the_last_decided_one_is_refused(self, ran, broker):
         make, out, checkpoint = ran
         for folder in ("offsets", "commits"):
@@ -370,6 +383,9 @@ class TestCheckpointsThatTellAnotherStory:
                 (checkpoint / folder / name).unlink()
         for name in ("0", ".0.crc"):
             (checkpoint / "commits" / name).unlink()
+        # Restored from a backup: what the decided batch has read is not known there.
+        for name in ("1", ".1.crc"):
+            (checkpoint / "sources" / "0" / name).unlink()
         self.fails(make(), "CheckpointMismatchError")
         assert values(broker.bootstrap_servers, out.topic) == ["v1", "v2"]
 

@@ -199,13 +199,13 @@ def test_ids_that_are_counted_anew_in_each_batch_let_a_late_task_abort_what_is_d
     one, two = ("other worker", 0), ("other worker", 1)
     batch_0 = [one, ("second attempt", 1), one, one, ("second attempt", 0)]
     batch_1 = [one, ("second attempt", 0), two, ("second attempt", 0)]
-    written = [("user error", 0), ("other rows", 0)]
-    whims = iter([*batch_0, *written, *batch_1, *written])
+    digests, written = [("other rows", 0)], [("user error", 0)]
+    whims = iter([*digests, *batch_0, *written, *digests, *batch_1, *written])
 
     def planned(whim):
         if whim in {"stands before its sync", "task fails"}:
             return False
-        name, answer = next(whims)
+        name, answer = next(whims, ("no more", 0))
         assert name == whim
         return answer
 
