@@ -291,7 +291,7 @@ class Coordinator:
             return saw.DigestsTaken(self._writer.digest(decision))
         except Exception as error:  # noqa: BLE001
             self._cause = error
-            return saw.WritesFailed(_reason(error), stopping=self._world.stop_requested())
+            return saw.WritesFailed(_reason(error))
 
     def _append_commit(self, decision: do.AppendCommit) -> saw.Event:
         until, now_ms = decision.not_after_ms, self._world.now_ms

@@ -97,6 +97,9 @@ _EXACT = frozenset(
 )
 """Aggregate functions whose result doesn't depend on the order of rows, whatever their type."""
 
+_TIMES_AS_TEXTS = frozenset({"now", "today", "yesterday", "tomorrow"})
+"""What Spark takes for a time where a text is cast to a date or a timestamp; as other texts they are kept for nothing, which does no harm."""
+
 _SUMS = frozenset({"Average", "Sum", "TryAverage", "TrySum"})
 _SIMPLE = frozenset(
     {
@@ -188,9 +191,13 @@ class Determinism:
             if self._by_expression is None:
                 self._by_expression = _not_deterministic(plan)
             return self._by_expression
-        text = re.sub(r"#\d+L?", "#", self._text(plan))
+        # Not remembered: another RDD looks the same.
+        foreign = _foreign(plan, _analyzed(batch))
+        if foreign is not None:
+            return foreign
+        text = re.sub(r"#\d+", "#", self._text(plan))
         if text not in self._of_frames:
-            self._of_frames[text] = _foreign(plan, _analyzed(batch)) or _reason(json.loads(plan.toJSON()), of_stream=False)
+            self._of_frames[text] = _reason(json.loads(plan.toJSON()), of_stream=False)
         self._of_frames.move_to_end(text)
         while len(self._of_frames) > KEPT:
             self._of_frames.popitem(last=False)
@@ -327,6 +334,8 @@ def _of_expression(each: Mapping[str, Any], *, of_stream: bool) -> str | None:
         return f"nobody knows what the Python function {each.get('name', name)} does"
     if name == "AesEncrypt":
         return "aes_encrypt() draws a random vector"
+    if name == "Literal" and str(each.get("value")).strip().lower() in _TIMES_AS_TEXTS:
+        return f"the text {each.get('value')!r} is another time in a replay, where it is cast to one"
     if name in _TIMES and not (of_stream and name in _TIMES_OF_A_BATCH):
         return "the current time is another one in a replay"
     return None

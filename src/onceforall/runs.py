@@ -11,6 +11,7 @@ import copy
 import getpass
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -65,7 +66,7 @@ class Settings:
             kept where Spark's plan doesn't show that a replay gives the same ones).
         in_doubt: what to hold a transaction for that the start finds and of which no proof can be had: ``committed``, ``aborted``, or
             None: stop.
-        lost_rows: ``giveUp:<batch>`` or ``writeAll:<batch>``: what to do where a part of this batch's transactions is lost and a replay can't
+        lost_rows: ``giveUp:<batch>``, ``giveUpUnseen:<batch>`` or ``writeAll:<batch>``: what to do where a part of this batch's transactions is lost and a replay can't
             write the same rows again; None: stop.
         adopt_target: the sinks whose target is another one, or an older copy, on purpose; for one start.
     """
@@ -103,12 +104,13 @@ class Settings:
         """
         if self.lost_rows is None:
             return None
-        choice, _, batch = self.lost_rows.partition(":")
-        if choice not in CHOICES or not batch.isdecimal():
+        match = re.fullmatch(f"({'|'.join(CHOICES)}):([0-9]{{1,18}})", str(self.lost_rows))
+        if match is None:
             raise OptionError(
-                f"lost_rows must be 'giveUp:<batch>' or 'writeAll:<batch>' with the number of the batch that has lost rows, not {self.lost_rows!r}."
+                "lost_rows must be 'giveUp:<batch>', 'giveUpUnseen:<batch>' or 'writeAll:<batch>' with the number of the batch that has lost rows, "
+                f"not {self.lost_rows!r:.100}."
             )
-        return choice, int(batch)
+        return match[1], int(match[2])
 
     def reserve_ms(self, timeout_ms: int | None) -> int:
         """Return the reserve in force, given the shortest transaction timeout of the sinks.
@@ -288,6 +290,7 @@ class _QueryRun:
             adopt_checkpoint=settings.adopt_checkpoint,
             in_doubt=settings.in_doubt,
             durable=settings.redo != "replay",
+            kept_first=settings.redo == "durable",
             lost_rows=settings.chosen_for_lost_rows(),
             identities=found,
             adopt_targets=frozenset(settings.adopt_target),

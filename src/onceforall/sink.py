@@ -61,6 +61,9 @@ batch, names the transaction in the world, and is what ``Sweep.covers`` or ``cov
 one entry of the commit log, which others may read and which later releases of the sink must understand. The library adds the keys ``task``, ``after``, ``rows`` (where rows
 are kept) and, in ``TaskAttempt.reusable``, ``batch``: a sink has none of its own under these names, and hands back what it doesn't know.
 
+A sink may say something for a whole write in one of its committables only. Should that one be lost and given up by a person's word, the first of those
+that stay gets the keys that none of them has.
+
 **What to raise.**
 
 =========================  ==================================================================================================

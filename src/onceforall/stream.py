@@ -83,7 +83,7 @@ def exactly_once(
         in_doubt: for one start only: what to hold a decided transaction for of which no proof can be had, ``committed`` or
             ``aborted``.
         lost_rows: for one batch only: what to do where a part of its transactions is lost and a replay can't write the same rows again:
-            ``giveUp:<batch>`` (these rows stay missing) or ``writeAll:<batch>`` (each sink that has lost some gets the whole batch
+            ``giveUp:<batch>`` (these rows stay missing), ``giveUpUnseen:<batch>`` (the same without a replay) or ``writeAll:<batch>`` (each sink that has lost some gets the whole batch
             again, so what is visible there is duplicated). The choice stays on record in the commit log.
         adopt_target: for one start only: the names of sinks whose target was replaced, or put back to an older state, on purpose.
 

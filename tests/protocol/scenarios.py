@@ -53,7 +53,6 @@ SCENARIOS = [
     (lambda: looking(), saw.DigestsTaken(OTHER), P.STOPPED),
     (lambda: looking(lost_rows=("giveUp", 0)), saw.DigestsTaken(OTHER), P.DECIDING),
     (lambda: looking(), saw.WritesFailed("reason"), P.STOPPED),
-    (lambda: looking(lost_rows=("giveUp", 0)), saw.WritesFailed("reason"), P.DECIDING),
     (lambda: W(durable=True).redoing(KEPT), saw.LostFenced(), P.WRITING_KEPT),
     (lambda: W().redoing(LOST), saw.StopRequested(("a",)), P.STOPPED),
     (lambda: writing_kept(), prepared(a=(task("new"),)), P.DECIDING),

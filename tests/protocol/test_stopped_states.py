@@ -135,12 +135,23 @@ STOPS = [
         lambda: looking().feed(saw.DigestsTaken(OTHER)),
         lambda: looking(lost_rows=("writeAll", 0)).feed(saw.DigestsTaken(OTHER)),
     ),
-    Stop(P.LOOKING, lambda: looking().feed(FAILED), lambda: looking(lost_rows=("giveUp", 0)).feed(FAILED)),
+    Stop(P.LOOKING, lambda: looking().feed(FAILED), lambda: looking(lost_rows=("giveUpUnseen", 0))),
     Stop(
         P.LOOKING,
         lambda: diverging(on_divergence="fail"),
         lambda: diverging(on_divergence="warn"),
     ),
+    Stop(
+        P.WRITING,
+        lambda: whole(on_divergence="fail").feed(again(OTHER), saw.AttemptAborted()),
+        lambda: whole(on_divergence="warn").feed(again(OTHER)),
+    ),
+    Stop(
+        P.WRITING,
+        lambda: looking().feed(saw.DigestsTaken(DECIDED), again(OTHER), saw.AttemptAborted()),
+        lambda: looking(lost_rows=("giveUpUnseen", 0)),
+    ),
+    Stop(P.LOOKING, lambda: looking().feed(saw.DigestsTaken({"a/1": ()})), lambda: looking().feed(saw.DigestsTaken(DECIDED))),
     Stop(
         P.DIGESTING,
         lambda: digesting(on_divergence="fail").feed(saw.DigestsTaken(digests(0, rows=9))),
@@ -210,6 +221,10 @@ def committed_by(*committables):
 
 def seen_lost(**more):
     return saw.SinksCommitted({"a": answers(lost=[LOST])}, **more)
+
+
+def whole(**changes):
+    return Walk(**changes).redoing(LOST, decided=DECIDED).feed(saw.LostFenced())
 
 
 def digesting(**changes):

@@ -113,17 +113,10 @@ class WritesPrepared:
 
 @dataclass(frozen=True)
 class WritesFailed:
-    """The user's function or a write raised.
-
-    Attributes:
-        reason: what was raised.
-        committables: what is known to be prepared nevertheless.
-        stopping: the query was asked to stop, which may be why.
-    """
+    """The user's function or a write raised. ``committables``: what is known to be prepared nevertheless."""
 
     reason: str
     committables: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
-    stopping: bool = False
 
 
 @dataclass(frozen=True)

@@ -144,15 +144,9 @@ def _short(offsets: tuple[str, ...]) -> str:
     return text if len(text) <= 400 else text[:400] + "…"
 
 
-def divergence(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> str | None:
-    """Compare the digests of a replay with the decided ones.
-
-    Only totals are compared: rows that the replay placed in other tasks are the same rows.
-
-    Returns:
-        None when every write has the same rows; otherwise a sentence that names the writes that differ.
-    """
-    differing = []
+def differing(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> str | None:
+    """Return which writes of a replay have other rows than were decided, and how many; None when all have the same."""
+    parts = []
     for write in sorted({*decided.digests, *digests}):
         before, after = total(decided.digests.get(write, ())), total(digests.get(write, ()))
         if before != after:
@@ -161,11 +155,23 @@ def divergence(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> st
                 if before.rows != after.rows
                 else f"{before.rows} rows, of other content"
             )
-            differing.append(f"{write}: {rows}")
-    if not differing:
+            parts.append(f"{write}: {rows}")
+    return "; ".join(parts) or None
+
+
+def divergence(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> str | None:
+    """Compare the digests of a replay with the decided ones.
+
+    Only totals are compared: rows that the replay placed in other tasks are the same rows.
+
+    Returns:
+        None when every write has the same rows; otherwise a sentence that names the writes that differ.
+    """
+    found = differing(decided, digests)
+    if found is None:
         return None
     return (
-        f"The replay of the decided batch {decided.batch} did not give the rows that were decided ({'; '.join(differing)}). The "
+        f"The replay of the decided batch {decided.batch} did not give the rows that were decided ({found}). The "
         "sinks hold what was decided, once; the query's state now comes from the replay. Common causes: floating-point sums "
         "after a shuffle, rand(), current_timestamp(), uuid(), a lookup in a table that changes."
     )

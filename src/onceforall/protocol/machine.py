@@ -80,9 +80,10 @@ from onceforall.protocol.events import (
     WritesPrepared,
 )
 from onceforall.protocol.history import Decided, History
-from onceforall.protocol.judgement import Refusal, Verdict, divergence, judge, judge_claim
+from onceforall.protocol.judgement import Refusal, Verdict, differing, divergence, judge, judge_claim
 from onceforall.protocol.redo import (
     CHOICES,
+    UNSEEN,
     Redo,
     Way,
     all_again,
@@ -92,6 +93,7 @@ from onceforall.protocol.redo import (
     given_up_of,
     matched,
     merged,
+    misplaced,
     record,
     redo_of,
     written_again,
@@ -230,7 +232,8 @@ def _begin_redo(run: Run, commit: Commit, lost: list[Lost]) -> Outcome:
         if _choice(run, commit) is Way.GIVEN_UP:
             return _fence_given_up(run, commit, lost, f"Spark asks for batch {run.request.batch}")
         return _stop(run, TransactionLostError, messages.passed_on(commit.batch, run.request.batch, lost))
-    redo = redo_of(lost, commit, use_kept=run.config.durable, stateful=run.request.stateful)
+    state_first = run.request.stateful and not run.config.kept_first
+    redo = redo_of(lost, commit, use_kept=run.config.durable, stateful=state_first)
     if redo is None:
         return _redo_unknown(run, commit, lost)
     return replace(run, phase=Phase.FENCING_LOST, redo=redo), (FenceLost(redo.lost),)
@@ -257,10 +260,17 @@ def _choice(run: Run, commit: Commit) -> Way | None:
     return CHOICES[word] if word is not None and batch == commit.batch else None
 
 
+def _gives_up_unseen(run: Run) -> bool:
+    decided = run.history.decided
+    return decided is not None and run.config.lost_rows == (UNSEEN, decided.commit.batch)
+
+
 def _lost_fenced(run: Run, event: LostFenced) -> Outcome:  # noqa: ARG001  every row of the table has the same signature
     redo, request = run.redo, run.request
     assert redo is not None
     assert request is not None
+    if _gives_up_unseen(run):
+        return _give_up(run, replace(redo, way=Way.GIVEN_UP, reason=redo.reason or "given up without a look at a replay"))
     if redo.way is Way.KEPT:
         return replace(run, phase=Phase.WRITING_KEPT), (
             WriteKept(request.batch, run.name_generation, run.incarnation, redo.lost, after=identity.predecessors(run)),
@@ -292,6 +302,9 @@ def _looked(run: Run, event: DigestsTaken) -> Outcome:
     differs, choice = difference(commit, redo, event.digests), _choice(run, commit)
     if choice is Way.GIVEN_UP:
         return _give_up(run, replace(redo, way=choice, reason=differs))
+    elsewhere = misplaced(commit, redo, event.digests)
+    if elsewhere:
+        return _stop(run, NondeterministicReplayError, messages.in_another_order(commit.batch, elsewhere))
     if choice is Way.ALL_AGAIN:
         plan = all_again(commit, redo, event.digests)
         return _write_again(run, replace(redo, way=choice, plan=plan, reason=differs))
@@ -310,11 +323,8 @@ def _write_matched(run: Run, commit: Commit, redo: Redo, event: DigestsTaken) ->
 
 
 def _look_failed(run: Run, event: WritesFailed) -> Outcome:
-    redo, decided = run.redo, run.history.decided
-    assert redo is not None
+    decided = run.history.decided
     assert decided is not None
-    if _choice(run, decided.commit) is Way.GIVEN_UP and not event.stopping:
-        return _give_up(run, replace(redo, way=Way.GIVEN_UP, reason=f"the batch could not be replayed: {event.reason}"))
     return _stop(run, AttemptFailedError, messages.no_replay(decided.commit.batch, event.reason))
 
 
@@ -416,12 +426,18 @@ def _written_again(run: Run, event: WritesPrepared, not_after_ms: int | None) ->
     if changed is not None:
         message = messages.not_replayed(decided.commit, messages.changed_since(changed))
         return _abort(run, event.committables, NondeterministicReplayError, message)
+    other = differing(decided.commit, event.digests) if redo.way is Way.WHOLE else None
+    if other is not None and run.config.on_divergence == "fail":
+        return _abort(run, event.committables, DivergenceError, messages.whole_differs(decided.commit.batch, other))
+    report = (
+        () if other is None else (ReportDivergence(decided.commit.batch, messages.whole_differs(decided.commit.batch, other)),)
+    )
     mismatch = written_again(decided.commit, redo, event.committables, event.digests)
     if mismatch is not None:
         return _abort(run, event.committables, ProtocolViolationError, mismatch)
     commit = merged(decided.commit, redo, event.committables, event.digests)
     commit = identity.placed(run, _recorded(run, decided.commit, redo, commit), identity.confirmed(event.committables))
-    return replace(run, phase=Phase.DECIDING, prepared=commit), (AppendCommit(run.generation, commit, not_after_ms),)
+    return replace(run, phase=Phase.DECIDING, prepared=commit), (*report, AppendCommit(run.generation, commit, not_after_ms))
 
 
 def _abort(
@@ -560,7 +576,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Any], Transition]] = {
     },
     P.LOOKING: {
         DigestsTaken: Transition(_looked, (P.WRITING, P.DECIDING, P.STOPPED)),
-        WritesFailed: Transition(_look_failed, (P.DECIDING, P.STOPPED)),
+        WritesFailed: Transition(_look_failed, (P.STOPPED,)),
     },
     P.WRITING_KEPT: {
         WritesPrepared: Transition(_prepared, (P.DECIDING, P.ABORTING)),

@@ -69,14 +69,32 @@ def no_replay(batch: int, reason: str) -> str:
     """A replay that only looks has failed."""
     return (
         f"A part of the transactions of the decided batch {batch} is lost and must be written again, but the batch can't be replayed: {reason}. "
-        f"Mend that and restart: nothing was written by this replay. {_choices(batch)}"
+        f"Mend that and restart: nothing was written by this replay. If it can't be mended, give the lost rows up without a replay: start once with "
+        f"onceforall.lostRows=giveUpUnseen:{batch}."
+    )
+
+
+def in_another_order(batch: int, writes: Sequence[str]) -> str:
+    """The replay writes to its sinks in another order."""
+    return (
+        f"A part of the transactions of the decided batch {batch} is lost and must be written again, but the replay has not the writes {', '.join(writes)} "
+        "(sink and number in the batch): the query writes to its sinks in another order than then, or lacks one. Put back the order of before and "
+        f"restart: nothing was written by this replay. To give the lost rows up instead, start once with onceforall.lostRows=giveUp:{batch}."
+    )
+
+
+def whole_differs(batch: int, differing: str) -> str:
+    """A batch that is lost as a whole is written with other rows."""
+    return (
+        f"All transactions of the decided batch {batch} were lost before anybody saw a row of it, and the replay gives other rows than were decided "
+        f"({differing}). These are written in their place. If rows are missing, see whether the source still has all of the batch's input."
     )
 
 
 def _choices(batch: int) -> str:
     return (
         f"If it can't be mended, start once with onceforall.lostRows=giveUp:{batch} (the lost rows stay missing) or onceforall.lostRows=writeAll:{batch} "
-        "(each sink that has lost some gets the whole batch again, so what is visible there is duplicated)."
+        "(each sink that has lost some gets the whole batch again, so what is visible there is duplicated). Take the option out afterwards."
     )
 
 

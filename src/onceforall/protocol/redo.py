@@ -10,6 +10,7 @@ at the most, so a wrong one is found with a chance of 2^-40. The redo's COMMIT s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -50,8 +51,12 @@ class Way(Enum):
     GIVEN_UP = "giveUp"
 
 
-CHOICES = {way.value: way for way in (Way.ALL_AGAIN, Way.GIVEN_UP)}
-"""What a person can choose, by the word of the option ``onceforall.lostRows``."""
+UNSEEN = "giveUpUnseen"
+
+CHOICES = {Way.ALL_AGAIN.value: Way.ALL_AGAIN, Way.GIVEN_UP.value: Way.GIVEN_UP, UNSEEN: Way.GIVEN_UP}
+"""What a person can choose, by the word of the option ``onceforall.lostRows``; ``UNSEEN`` gives up without looking at a replay."""
+
+_REASON_AT_MOST = 500
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,11 @@ def all_again(commit: Commit, redo: Redo, again: Mapping[str, tuple[Digest, ...]
     return Plan(tasks, places, digests)
 
 
+def misplaced(commit: Commit, redo: Redo, again: Mapping[str, tuple[Digest, ...]]) -> list[str]:
+    """Return the writes with a loss that the replay doesn't have, or has under another number: nothing of it can stand for them."""
+    return [key for key, _, _ in _lost_places(redo) if commit.digests.get(key) and key not in again]
+
+
 def _without(digests: Sequence[Digest], gone: Sequence[int]) -> tuple[Digest, ...]:
     return tuple(NO_ROWS if place in gone else digest for place, digest in enumerate(digests))
 
@@ -215,12 +225,31 @@ def _match(decided: Sequence[Digest], gone: Sequence[int], replayed: Sequence[Di
             without.append(place)
     if not without:
         return found
-    for place, digest in enumerate(decided):
-        if place not in gone and by_digest.get(digest):
-            by_digest[digest].pop()
-    candidates = sorted(p for digest, partitions in by_digest.items() if digest != NO_ROWS for p in partitions)
-    together = _with_total([(p, replayed[p]) for p in candidates], total(tuple(decided[place] for place in without)))
-    return None if together is None else {**found, **dict.fromkeys(together)}
+    together = _together(decided, set(gone), without, replayed, set(found))
+    if together is not None:
+        return {**found, **dict.fromkeys(together)}
+    # A lost task may have been merged with another one while one that is visible has the very rows of it: then they come together only.
+    every = [place for place in gone if _at(decided, place) != NO_ROWS]
+    empty = {0: 0} if len(every) < len(gone) else {}
+    together = _together(decided, set(gone), every, replayed, set(empty))
+    return None if together is None else {**empty, **dict.fromkeys(together)}
+
+
+def _together(
+    decided: Sequence[Digest], gone: set[int], wanted: Sequence[int], replayed: Sequence[Digest], taken: set[int]
+) -> list[int] | None:
+    """Return replayed tasks, none that is taken or stands for a visible one, that hold the wanted ones' rows together."""
+    visible = Counter(digest for place, digest in enumerate(decided) if place not in gone)
+    candidates = []
+    for partition in range(len(replayed)):
+        digest = replayed[partition]
+        if partition in taken or digest == NO_ROWS:
+            continue
+        if visible[digest]:
+            visible[digest] -= 1
+            continue
+        candidates.append((partition, digest))
+    return _with_total(candidates, total(tuple(decided[place] for place in wanted)))
 
 
 def _with_total(candidates: Sequence[tuple[int, Digest]], wanted: Digest) -> list[int] | None:
@@ -288,10 +317,25 @@ def _placed(committable: Committable, plan: Plan | None) -> Committable:
 
 
 def given_up(commit: Commit, redo: Redo) -> Commit:
-    """Return the decision that replaces ``commit`` when the lost rows are given up."""
+    """Return the decision that replaces ``commit`` when the lost rows are given up.
+
+    What only a lost transaction of a write says, and none that stays, is the whole write's (``sink`` has the rule): the first that stays takes it over.
+    """
     placed = replace(redo, lost={sink: tuple(c for c in cs if "task" in c) for sink, cs in redo.lost.items()})
     digests = {key: _without(commit.digests.get(key, ()), gone) for key, _, gone in _lost_places(placed)}
-    return merged(replace(commit, digests={**commit.digests, **digests}), redo, {}, {})
+    left = merged(replace(commit, digests={**commit.digests, **digests}), redo, {}, {})
+    return replace(left, committables={sink: _handed_on(redo.lost.get(sink, ()), cs) for sink, cs in left.committables.items()})
+
+
+def _handed_on(lost: Iterable[Committable], stay: Sequence[Committable]) -> tuple[Committable, ...]:
+    taken = list(stay)
+    for gone in lost:
+        heirs = [at for at, c in enumerate(taken) if c.get("task", (None,))[0] == gone.get("task", (None,))[0]]
+        if heirs:
+            said = {key for at in heirs for key in taken[at]}
+            only_there = {key: value for key, value in gone.items() if key not in said and key != "rows"}
+            taken[heirs[0]] = {**taken[heirs[0]], **only_there}
+    return tuple(taken)
 
 
 def record(commit: Commit, redo: Redo, start: tuple[str, ...]) -> dict[str, Any]:
@@ -318,7 +362,7 @@ def record(commit: Commit, redo: Redo, start: tuple[str, ...]) -> dict[str, Any]
         "lost_rows": rows,
         "visible_rows": visible,
         "input": {"from": list(start), "to": list(commit.offsets)},
-        "reason": redo.reason,
+        "reason": redo.reason[:_REASON_AT_MOST],
     }
 
 

@@ -53,6 +53,7 @@ class RunConfig:
         owner: who runs this, for people who read the log.
         host, boot_id, storage: where this runs, as in ``entries.Claim``.
         durable: lost rows are written again from where they were kept, if they were.
+        kept_first: rows that were kept are written also where a query with state has lost a whole batch.
         in_doubt: what to hold a transaction for that the start finds and of which no proof can be had: ``committed``, ``aborted``, or
             None: stop.
         lost_rows: what a person has chosen for one batch of which a part is lost and can't be written again as it was: the word
@@ -74,6 +75,7 @@ class RunConfig:
     owner: str = ""
     in_doubt: str | None = None
     durable: bool = False
+    kept_first: bool = False
     lost_rows: tuple[str, int] | None = None
     identities: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict, hash=False)
     adopt_targets: frozenset[str] = frozenset()
