@@ -26,8 +26,9 @@ class Checkpoint:
         for part in ("offsets", "commits", "sources/0"):
             (path / part).mkdir(parents=True)
         self.write("metadata", json.dumps({"id": ID}, separators=(",", ":")))
-        self.write("offsets/0", PLAN.replace("7000", "0").replace(":3", ":1"))
-        self.write("offsets/1", PLAN)
+        plan = "\n".join((*HEADER, *offsets))
+        self.write("offsets/0", plan.replace("7000", "0").replace(":3", ":1"))
+        self.write("offsets/1", plan)
         self.write("commits/0", COMMITTED)
         self.log = CommitLog(LocalStore(path / "onceforall"))
         self.generation = self.log.claim(Claim(ID, "run", str(path))).generation
@@ -210,6 +211,63 @@ def test_a_missing_plan_is_put_back_where_all_that_it_needs_is_there(tmp_path):
     assert made.text("offsets/1").splitlines()[2:] == ['{"logOffset":2}']
 
 
+@pytest.mark.parametrize("torn", [None, ""], ids=["gone", "empty"])
+def test_a_plan_whose_input_a_source_does_not_know_any_more_is_planned_anew(tmp_path, torn):
+    made = Checkpoint(tmp_path / "cp", offsets=('{"logOffset":2}',))
+    for number in (0, 1, 2):
+        made.write(f"sources/0/{number}", "v1\n{}")
+    for number in (2, 3):
+        made.write(f"offsets/{number}", "\n".join((*HEADER, f'{{"logOffset":{number + 1}}}')))
+    made.write("sources/0/4", "v1\n{}")
+    if torn is not None:
+        made.write("sources/0/3", torn)
+    mending.put_back(made.path)
+    assert [name for name in made.set_aside() if name.startswith("offsets")] == ["offsets.2", "offsets.3"]
+
+
+def test_a_plan_whose_input_the_sources_know_stays(tmp_path):
+    made = Checkpoint(tmp_path / "cp", offsets=('{"logOffset":2}',))
+    for name in ("2.compact", "3", "4"):
+        made.write(f"sources/0/{name}", "v1\n{}")
+    for number in (2, 3):
+        made.write(f"offsets/{number}", "\n".join((*HEADER, f'{{"logOffset":{number + 1}}}')))
+    before = made.files()
+    assert mending.put_back(made.path).steps == ()
+    assert made.files() == before
+
+
+def test_a_first_plan_goes_with_the_first_offsets_of_its_source(tmp_path):
+    """Spark would begin at today's end of a topic, and the plan says less."""
+    made = new_checkpoint(tmp_path / "cp")
+    made.write("sources/0/0", "")
+    mending.put_back(made.path)
+    assert {"offsets.0", "sources.0.0"} <= set(made.set_aside())
+
+
+@pytest.mark.parametrize("lines", [("0:17", "name-1:x"), ('0:{"logOffset":2}',)])
+def test_plans_that_a_plain_query_has_finished_are_left_alone(tmp_path, lines):
+    """In a checkpoint that is adopted nothing is decided yet."""
+    made = new_checkpoint(tmp_path / "cp")
+    for number in (0, 1):
+        made.write(f"offsets/{number}", "\n".join(("v2", HEADER[1], *lines)))
+        made.write(f"commits/{number}", COMMITTED)
+    before = made.files()
+    mending.put_back(made.path)
+    assert {name: before[name] for name in before if "state" not in name} == {
+        name: content for name, content in made.files().items() if "state" not in name
+    }
+
+
+def test_a_plan_that_is_as_it_was_decided_is_whole_whatever_its_offsets_look_like(tmp_path):
+    odd = ('0:{"k":"a\u2028b"}', "1:[not JSON")
+    made = Checkpoint(tmp_path / "cp", offsets=odd, header=())
+    for number in (0, 1):
+        made.write(f"offsets/{number}", "\n".join(("v2", HEADER[1], *odd)))
+    before = made.files()
+    assert mending.put_back(made.path).steps == ()
+    assert made.files() == before
+
+
 @pytest.mark.parametrize("line", ["17", "any text: of a source of one's own", '0:{"t":{"0":3}}', "my-source:-", '"quoted"'])
 def test_offsets_that_are_no_json_are_not_taken_for_torn(checkpoint, line):
     checkpoint.write("offsets/2", "\n".join((*HEADER, line, "-")))
@@ -241,6 +299,7 @@ def test_state_without_a_plan_is_set_aside_as_a_whole_for_spark_begins_anew_with
 
 def test_of_the_state_of_a_first_batch_that_is_planned_only_empty_files_are_set_aside(tmp_path):
     made = new_checkpoint(tmp_path / "cp")
+    made.write("sources/0/0", 'v1\n{"clicks":{"0":0}}')
     mending.put_back(made.path)
     assert made.set_aside() == ["state.0.0._metadata.schema"]
 

@@ -124,3 +124,18 @@ def test_a_real_clone_of_a_volume_is_told_from_the_volume_that_is_mounted_again(
         cloned = here(disk / "cp")
         assert cloned.storage["id"] == original.storage["id"], "a clone block by block has the same id"
         assert judged(original, cloned) is not None
+
+
+def test_mounts_with_any_character_in_their_path_are_read(tmp_path):
+    mounts = tmp_path / "mountinfo"
+    lines = (
+        "1 0 8:1 / / rw - ext4 /dev/sda1 rw",
+        "2 1 0:5 / /other\u2028one\x85 rw - tmpfs tmpfs rw",
+        f"3 1 0:6 / {tmp_path}/donn\u00e9es\\040x rw - nfs4 server:/ rw",
+    )
+    mounts.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    folder = tmp_path / "donn\u00e9es x" / "cp"
+    folder.mkdir(parents=True)
+    assert storage_of(folder, mounts=mounts) == {"type": "nfs4"}
+    mounts.write_text("nothing that is known")
+    assert storage_of(folder, mounts=mounts) == {}

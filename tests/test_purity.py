@@ -12,6 +12,7 @@ import pytest
 
 ALLOWED = {
     "__future__",
+    "collections",
     "collections.abc",
     "dataclasses",
     "enum",

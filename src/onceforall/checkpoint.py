@@ -7,6 +7,7 @@ and one line per source; ``commits/<batch>`` appears when the batch is complete;
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -70,10 +71,15 @@ def last_committed(checkpoint: Path) -> int:
     return _last(checkpoint / "commits")
 
 
+def lines_of(text: str) -> tuple[str, ...]:
+    """Split a file of Spark's as Spark does; Python's ``splitlines`` also cuts at characters that JSON has in its texts."""
+    return tuple(re.split(r"\r\n|\n|\r", text.removesuffix("\n")))
+
+
 def _entry(checkpoint: Path, batch: int) -> tuple[str, ...]:
     file = checkpoint / "offsets" / str(batch)
     try:
-        return tuple(file.read_text(encoding="utf-8").splitlines())
+        return lines_of(file.read_bytes().decode())
     except OSError as error:
         raise CheckpointMismatchError(
             f"Spark runs batch {batch}, but {file} can't be read ({error.strerror}). Does checkpointLocation name the query's checkpoint?"

@@ -22,7 +22,7 @@ import logging
 import os
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -181,16 +181,57 @@ def _needed(checkpoint: Path, known: _Known) -> list[_Repair]:
         newest_first = (file for batch, file in reversed(_numbered(checkpoint / "commits")) if batch <= last)
         torn = takewhile(lambda file: not _is_entry(file, lines=2), newest_first)
         repairs += [_Repair(file, "is torn, and Spark runs its last batch again without it") for file in torn]
-    repairs += [
-        _Repair(file, "is torn, and its batch is not decided")
-        for batch, file in _numbered(checkpoint / "offsets")
-        if batch > last and not _is_entry(file, lines=3 if commit is None else 2 + len(commit.offsets))
-    ]
-    is_new = commit is None and spark_checkpoint.last_committed(checkpoint) < 0
+    # What Spark has finished, a plain query before us perhaps, is whole.
+    finished = max(last, spark_checkpoint.last_committed(checkpoint))
+    is_new = finished < 0
+    repairs += _undecided_plans(checkpoint, commit, finished)
     repairs += _source_logs(checkpoint, commit, is_new=is_new)
     if is_new:
         repairs += _state_of_nothing(checkpoint)
     return repairs
+
+
+def _undecided_plans(checkpoint: Path, commit: Commit | None, finished: int) -> list[_Repair]:
+    """Return the repairs of plans behind the last batch that counts: of torn ones, and of those whose input the sources don't know any more."""
+    lines = 3 if commit is None else 2 + len(commit.offsets)
+    repairs: list[_Repair] = []
+    is_decided = commit is not None and commit.batch == finished
+    before = commit.offsets if is_decided and commit is not None else _offsets_in(checkpoint / "offsets" / str(finished))
+    for batch, file in _numbered(checkpoint / "offsets"):
+        if batch <= finished:
+            continue
+        if not _is_entry(file, lines=lines):
+            repairs.append(_Repair(file, "is torn, and its batch is not decided"))
+        elif repairs:
+            repairs.append(_Repair(file, "was planned behind a batch whose plan is gone"))
+        elif _lacks_input(checkpoint, before, _offsets_in(file), is_first=finished < 0):
+            repairs.append(_Repair(file, "is not decided, and a source doesn't know its input any more"))
+    return repairs
+
+
+def _lacks_input(checkpoint: Path, before: Sequence[str], planned: Sequence[str], *, is_first: bool) -> bool:
+    for source, line in enumerate(planned):
+        folder = checkpoint / "sources" / str(source)
+        whole = [file for file in _files_below(folder) if _is_entry(file, lines=2, source=True)]
+        upto = _log_offset(line)
+        if is_first and folder.is_dir() and not any(_log_number(file) >= 0 for file in whole):
+            # Of a Kafka source this is where the query begins: Spark would take another place than the plan has.
+            return True
+        start = _log_offset(before[source]) if source < len(before) else -1
+        if upto is None or start is None:
+            continue
+        known = {_log_number(file) for file in whole if ".compact" not in file.name}
+        compacted = max((_log_number(file) for file in whole if ".compact" in file.name), default=-1)
+        if any(number not in known for number in range(max(start, compacted) + 1, upto + 1)):
+            return True
+    return False
+
+
+def _offsets_in(file: Path) -> tuple[str, ...]:
+    try:
+        return spark_checkpoint.lines_of(file.read_bytes().decode())[2:]
+    except (OSError, UnicodeDecodeError):
+        return ()
 
 
 def _identity(checkpoint: Path, known: _Known) -> list[_Repair]:
@@ -205,7 +246,7 @@ def _identity(checkpoint: Path, known: _Known) -> list[_Repair]:
 def _plan_of_decided(checkpoint: Path, commit: Commit) -> list[_Repair]:
     file = checkpoint / "offsets" / str(commit.batch)
     if file.exists():
-        is_whole = _is_entry(file, lines=2 + len(commit.offsets))
+        is_whole = _offsets_in(file) == commit.offsets or _is_entry(file, lines=2 + len(commit.offsets))
         return (
             [] if is_whole else [_Repair(file, f"is torn, though batch {commit.batch} is decided", _plan(checkpoint, commit))]
         )
@@ -235,31 +276,32 @@ def _has_source_log(folder: Path, last: int | None) -> bool:
 
 
 def _plan(checkpoint: Path, commit: Commit) -> bytes:
-    return "\n".join([*(commit.header or _header_like_before(checkpoint, commit.batch)), *commit.offsets]).encode()
+    return "\n".join([*(commit.header or _header_like_before(checkpoint, commit)), *commit.offsets]).encode()
 
 
-def _header_like_before(checkpoint: Path, batch: int) -> tuple[str, ...]:
+def _header_like_before(checkpoint: Path, commit: Commit) -> tuple[str, ...]:
     """Return the lines for a decision of an earlier release, from the entries of the batch before it.
 
     Settings don't change from batch to batch, and the watermark of a batch is what the one before has left behind. The time of the batch is
     that of the one before.
     """
+    batch = commit.batch
     before = checkpoint / "offsets" / str(batch - 1)
     if batch > 0 and _is_entry(before, lines=3):
-        version, text = before.read_text(encoding="utf-8").splitlines()[:2]
+        version, text = spark_checkpoint.lines_of(before.read_bytes().decode())[:2]
         fields = json.loads(text or "{}")
         committed = checkpoint / "commits" / str(batch - 1)
         if _is_entry(committed, lines=2):
-            fields["batchWatermarkMs"] = json.loads(committed.read_text(encoding="utf-8").splitlines()[1])[
-                "nextBatchWatermarkMs"
-            ]
+            left = json.loads(spark_checkpoint.lines_of(committed.read_bytes().decode())[1] or "{}")
+            fields["batchWatermarkMs"] = left.get("nextBatchWatermarkMs", 0)
         return version, json.dumps(fields, separators=(",", ":"))
     if spark_checkpoint.keeps_state(checkpoint):
         raise CheckpointMismatchError(
             f"The plan of the decided batch {batch} is lost, its decision was written by an earlier release that didn't record the plan's settings, and "
             f"{before} is not there to take them from. Put that file back from a backup."
         )
-    return "v1", '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+    version = "v2" if any(_behind_the_name(line) != line and line[:1].isalnum() for line in commit.offsets) else "v1"
+    return version, '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 
 
 def _state_of_nothing(checkpoint: Path) -> list[_Repair]:
@@ -291,10 +333,21 @@ def _last_log_offset(commit: Commit | None, source: int) -> int | None:
     """Return up to where a source's own log is in use; None: that can't be known, and nothing of it is touched."""
     if commit is None:
         return None
+    return _log_offset(commit.offsets[source]) if source < len(commit.offsets) else None
+
+
+def _log_offset(line: str) -> int | None:
+    """Return up to which entry of the source's own log an offset reaches; None: it doesn't say."""
     try:
-        return int(json.loads(commit.offsets[source])["logOffset"])
-    except (IndexError, ValueError, KeyError, TypeError):
+        return int(json.loads(_behind_the_name(line))["logOffset"])
+    except (ValueError, KeyError, TypeError):
         return None
+
+
+def _behind_the_name(line: str) -> str:
+    """Return an offset without the source's name, which version 2 has in front of it."""
+    name, _, rest = line.partition(":")
+    return rest if rest and name.replace("-", "").replace("_", "").isalnum() else line
 
 
 def _log_number(file: Path) -> int:
@@ -351,13 +404,11 @@ def _files_below(folder: Path) -> list[Path]:
 def _is_entry(file: Path, *, lines: int, source: bool = False) -> bool:
     """Tell whether a file of one of Spark's logs is whole: a version, and so many lines at least, each one JSON (or ``-``)."""
     try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        return False
-    except OSError:
+        text = file.read_bytes().decode()
+    except (OSError, UnicodeDecodeError):
         return False
     # Spark writes a zero byte in front of a Kafka source's first offsets.
-    found = (text.removeprefix("\0") if source else text).splitlines()
+    found = spark_checkpoint.lines_of(text.removeprefix("\0") if source else text)
     return (
         len(found) >= lines
         and found[0].startswith("v")
@@ -367,8 +418,7 @@ def _is_entry(file: Path, *, lines: int, source: bool = False) -> bool:
 
 def _is_line(line: str) -> bool:
     """Tell whether a line may be whole. A source's offset may be any text; of JSON, also behind the source's name, one can tell."""
-    name, _, rest = line.partition(":")
-    text = rest if name.replace("-", "").replace("_", "").isalnum() and rest else line
+    text = _behind_the_name(line)
     if not text.startswith(("{", "[")):
         return True
     try:

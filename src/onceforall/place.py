@@ -16,6 +16,7 @@ none of these.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -64,9 +65,13 @@ def storage_of(folder: Path, *, mounts: Path = Path("/proc/self/mountinfo"), sys
         sysfs: where the kernel tells of its devices.
     """
     try:
-        found, kind = folder.stat(), _kind(folder, mounts)
-    except OSError:
+        return _storage_of(folder, mounts, sysfs)
+    except (OSError, ValueError, IndexError):
         return {}
+
+
+def _storage_of(folder: Path, mounts: Path, sysfs: Path) -> Mapping[str, str]:
+    found, kind = folder.stat(), _kind(folder, mounts)
     if kind is None:
         return {}
     storage = {"type": kind}
@@ -81,13 +86,17 @@ def storage_of(folder: Path, *, mounts: Path = Path("/proc/self/mountinfo"), sys
 def _kind(folder: Path, mounts: Path) -> str | None:
     """Return the kind of the file system on which a folder lies."""
     resolved, kind, longest = folder.resolve(), None, -1
-    for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        before, _, behind = line.partition(" - ")
-        mounted_at = before.split(" ")[4].encode("utf-8", "surrogateescape").decode("unicode_escape")
+    # As bytes: a path may have any but a line feed, which the kernel writes in octal, as spaces, tabs and backslashes.
+    for line in mounts.read_bytes().split(b"\n"):
+        before, _, behind = line.partition(b" - ")
+        if not behind:
+            continue
+        escaped = before.split(b" ")[4]
+        mounted_at = os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8) % 256]), escaped))
         parts = len(Path(mounted_at).parts)
         # The later of two at one place covers the earlier one.
         if parts >= longest and resolved.is_relative_to(mounted_at):
-            kind, longest = behind.split(" ")[0], parts
+            kind, longest = os.fsdecode(behind.split(b" ")[0]), parts
     return kind
 
 

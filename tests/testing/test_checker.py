@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -467,6 +468,11 @@ def commit(batch, generation=0, *, digest=7, slots=(0,)):
     return Commit(batch, (str(batch),), committables, {"files": (Digest(ROWS, digest),)})
 
 
+def staying(**changes):
+    """A second decision of batch 0, in which a transaction of the first one stays."""
+    return replace(commit(0, 1, **changes), committables=commit(0).committables)
+
+
 def claim():
     return Claim(QUERY, "run", "/checkpoint")
 
@@ -497,6 +503,22 @@ def test_a_log_with_one_effective_decision_per_batch_is_not_blamed():
     assert LogView({}).decided() == range(0)
 
 
+@pytest.mark.parametrize(
+    "redo",
+    [
+        pytest.param(lambda: commit(0, 1, digest=8), id="of all, with other rows"),
+        pytest.param(lambda: staying(), id="of a part"),
+        pytest.param(
+            lambda: replace(staying(), digests={"files": (Digest(ROWS - 1, 3), Digest(1, 4))}),
+            id="of a part, divided otherwise",
+        ),
+        pytest.param(lambda: replace(staying(digest=8), losses=({"choice": "giveUp"},)), id="that a person has paid for"),
+    ],
+)
+def test_a_batch_that_was_lost_may_be_decided_again(redo):
+    assert kinds(chain(claim(), commit(0), Seal(0, 1, done=False)), chain(claim(), redo(), Done(0))) == []
+
+
 def test_a_log_from_which_old_entries_were_cleaned_is_not_blamed():
     cleaned = [(0, claim()), (4, Seal(0, 3, done=False))]
     assert kinds(cleaned, *RIGHT[1:], spark_committed=3) == []
@@ -509,7 +531,7 @@ def test_a_log_from_which_old_entries_were_cleaned_is_not_blamed():
         (chain(claim(), commit(0), commit(0)),),
         (chain(claim(), commit(0), Done(0), commit(0)),),
         (chain(claim(), commit(0), Done(0), Seal(0, 1, done=True)), chain(claim(), commit(0, 1))),
-        (chain(claim(), commit(0), Seal(0, 1, done=False)), chain(claim(), commit(0, 1, digest=8))),
+        (chain(claim(), commit(0), Seal(0, 1, done=False)), chain(claim(), staying(digest=8))),
         (chain(claim(), commit(0), commit(1)),),
         (chain(claim(), commit(0), Done(0), commit(2)),),
         (chain(claim(), commit(1), Done(1), commit(0)),),

@@ -119,7 +119,8 @@ def judge_reach(sink: str, batch: int, shown: str, *, holds: bool | None) -> Ref
     return Refusal(
         CheckpointMismatchError,
         f"Sink {sink} is behind the commit log: batch {batch} is complete there by the log, and {shown} doesn't have it. It was restored from an "
-        "older backup, or what it keeps for itself was deleted. Put the newer state back. If that is gone for ever, "
+        "older backup, what it keeps for itself was deleted, or the batch was closed with onceforall.inDoubt=committed. Put the newer state back. If "
+        "there is none, "
         f"onceforall.adoptTarget={sink} goes on once with what is there: the rows of the batches in between stay missing.",
     )
 

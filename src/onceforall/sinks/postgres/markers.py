@@ -112,11 +112,11 @@ def read(connection: Connection, owner: Owner, name: str = COMPLETE) -> Marker |
 def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
     """Tell whether a batch is complete in this database, by the markers of any mode.
 
-    A query may have had its markers in another schema, which was changed since: where it has none at all in this one, every table
-    of markers that can be read is looked into.
+    A query may have had its markers in another schema, which was changed since, and perhaps changed back: where this one doesn't have the batch, every
+    table of markers that can be read is looked into.
     """
-    if exists(connection, owner.schema) and _any(connection, owner):
-        return _any(connection, owner, batch)
+    if exists(connection, owner.schema) and _any(connection, owner, batch):
+        return True
     query = (
         "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = %s AND c.relkind = 'r' "
         "AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AND (SELECT count(*) FROM pg_attribute a "

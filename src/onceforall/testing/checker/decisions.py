@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onceforall.protocol.entries import Commit, Done, Entry, Seal
+from onceforall.protocol.entries import Commit, Digest, Done, Entry, Seal, total
 from onceforall.protocol.history import EMPTY, fold, seal_of
 from onceforall.protocol.names import parse_name
 from onceforall.testing.checker.findings import LOG, LOST, UNDECIDED, UNRESOLVED, Violation, examples
@@ -129,6 +129,22 @@ def _contradictions(log: LogView) -> Iterator[str]:
         yield f"the chains {open_chains} have no SEAL, although a later run has started"
 
 
+def _why_no_redo(before: Commit, entry: Commit, again: str) -> str:
+    if entry.offsets != before.offsets:
+        return f"{again} with other offsets"
+    names = {str(c.get("name")) for cs in entry.committables.values() for c in cs}
+    stays = any(str(c.get("name")) in names for cs in before.committables.values() for c in cs)
+    # What is lost as a whole is written anew, and a person may have chosen to pay with rows.
+    if not stays or len(entry.losses) > len(before.losses) or _totals(entry) == _totals(before):
+        return ""
+    return f"{again} with other rows"
+
+
+def _totals(entry: Commit) -> dict[str, Digest]:
+    """The rows of each write, however they are divided among tasks."""
+    return {write: total(digests) for write, digests in entry.digests.items()}
+
+
 def _why_not(before: Commit, decided_by: int, entry: Commit, generation: int, *, is_done: bool, is_cleaned: bool) -> str:
     """Return why a decision may not follow the one before; empty when it may."""
     if entry.batch == before.batch:
@@ -137,8 +153,7 @@ def _why_not(before: Commit, decided_by: int, entry: Commit, generation: int, *,
             return f"{again} in the same generation"
         if is_done:
             return f"{again}, which was complete"
-        is_same = (entry.offsets, entry.digests) == (before.offsets, before.digests)
-        return "" if is_same else f"{again} with other rows"
+        return _why_no_redo(before, entry, again)
     if entry.batch != before.batch + 1 and (not is_cleaned or entry.batch < before.batch):
         return f"a decision of batch {entry.batch} behind that of batch {before.batch}"
     return "" if is_done or is_cleaned else f"a decision of batch {entry.batch}, although batch {before.batch} was not complete"
