@@ -84,7 +84,9 @@ def test_a_task_that_has_other_rows_than_when_it_was_looked_at_fails_the_redo():
     assert {"a0", "a1"} <= set(abort.sweeps["a"].spared), "what is decided must be spared"
     walk.feed(saw.AttemptAborted())
     assert walk.stopped_with(NondeterministicReplayError)
-    assert "task 0 had 10 rows, and at its second run 10 of other content" in walk.only(do.StopRun).message
+    message = walk.only(do.StopRun).message
+    assert "task 0 had 10 rows, and at its second run 10 of other content" in message
+    assert "giveUpUnseen:0" in message, "giveUp looks at a replay first, and that look matches each time"
     assert do.AppendCommit not in map(type, walk.all)
 
 

@@ -424,7 +424,7 @@ def _written_again(run: Run, event: WritesPrepared, not_after_ms: int | None) ->
     # Kept rows are what was decided, by their checksum; only a replay has to prove it.
     changed = changed_since(redo, event.digests)
     if changed is not None:
-        message = messages.not_replayed(decided.commit, messages.changed_since(changed))
+        message = messages.changed_since(decided.commit.batch, changed)
         return _abort(run, event.committables, NondeterministicReplayError, message)
     other = differing(decided.commit, event.digests) if redo.way is Way.WHOLE else None
     if other is not None and run.config.on_divergence == "fail":

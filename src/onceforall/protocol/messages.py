@@ -60,9 +60,13 @@ def not_replayed(commit: Commit, difference: str) -> str:
     )
 
 
-def changed_since(changed: str) -> str:
+def changed_since(batch: int, changed: str) -> str:
     """A task that writes gives other rows than when it was looked at."""
-    return f"Two runs of it, one after the other, gave other rows ({changed}). Keep what it reads from changing"
+    return (
+        f"A part of the transactions of the decided batch {batch} is lost and must be written again, but two runs of the batch, one after the other, "
+        f"gave other rows ({changed}). Keep what it reads from changing, then restart: what this replay wrote is aborted. If that can't be had, give the "
+        f"lost rows up without a replay: start once with onceforall.lostRows=giveUpUnseen:{batch}."
+    )
 
 
 def no_replay(batch: int, reason: str) -> str:
