@@ -462,6 +462,23 @@ def test_kept_rows_are_not_used_unless_they_are_asked_for():
     assert walk.only(do.RunWrites).redo == {(0, 0)}
 
 
+def test_where_the_rows_of_some_were_kept_those_are_written_and_the_others_come_at_the_next_start():
+    """A disk that was full for a moment must not take the rows along that other tasks have kept."""
+    bare = task("a2", partition=2)
+    walk = Walk(durable=True, lost_rows=("giveUp", 0)).redoing(KEPT, bare, stayed=(STAYED,), decided=tasks_of(1, 2, 3))
+    assert walk.only(do.FenceLost).committables == {"a": (KEPT,)}
+    walk.feed(saw.LostFenced())
+    assert walk.only(do.WriteKept).lost == {"a": (KEPT,)}
+    walk.feed(prepared(a=(NEW,)))
+    assert {c["name"] for c in walk.only(do.AppendCommit).commit.committables["a"]} == {"new", "a1", "a2"}
+    assert not walk.only(do.AppendCommit).commit.losses
+    walk.feed(saw.DecisionAppended(1), saw.SinksCommitted({"a": answers(STAYED, NEW, lost=[bare])}))
+    assert walk.stopped_with(TransactionLostError)
+    again = Walk(durable=True, lost_rows=("giveUp", 0)).redoing(bare, stayed=(STAYED, NEW), decided=tasks_of(1, 2, 3))
+    again.feed(saw.LostFenced(), saw.DigestsTaken(tasks_of(4)))
+    assert [each["name"] for each in record_of(again)["lost"]] == ["a2"], "only what no kept rows stand for is given up"
+
+
 def test_after_a_redo_from_kept_rows_a_stateless_batch_is_skipped_and_a_stateful_one_digests():
     for stateful, decision in ((False, do.ReturnBatch(0)), (True, do.TakeDigests(0, 1))):
         walk = Walk(durable=True).redoing(KEPT, stayed=(STAYED,), asked=request(0, stateful=stateful), decided=DECIDED)

@@ -232,6 +232,8 @@ def _begin_redo(run: Run, commit: Commit, lost: list[Lost]) -> Outcome:
         if _choice(run, commit) is Way.GIVEN_UP:
             return _fence_given_up(run, commit, lost, f"Spark asks for batch {run.request.batch}")
         return _stop(run, TransactionLostError, messages.passed_on(commit.batch, run.request.batch, lost))
+    if _gives_up_unseen(run):
+        return _fence_given_up(run, commit, lost, "given up without a look at a replay")
     state_first = run.request.stateful and not run.config.kept_first
     redo = redo_of(lost, commit, use_kept=run.config.durable, stateful=state_first)
     if redo is None:
@@ -269,8 +271,6 @@ def _lost_fenced(run: Run, event: LostFenced) -> Outcome:  # noqa: ARG001  every
     redo, request = run.redo, run.request
     assert redo is not None
     assert request is not None
-    if _gives_up_unseen(run):
-        return _give_up(run, replace(redo, way=Way.GIVEN_UP, reason=redo.reason or "given up without a look at a replay"))
     if redo.way is Way.KEPT:
         return replace(run, phase=Phase.WRITING_KEPT), (
             WriteKept(request.batch, run.name_generation, run.incarnation, redo.lost, after=identity.predecessors(run)),

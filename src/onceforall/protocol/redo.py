@@ -109,15 +109,17 @@ def redo_of(lost: Iterable[Lost], commit: Commit, *, use_kept: bool, stateful: b
         stateful: the query keeps state. State must come from the run that gives the rows, where there is a choice.
 
     Returns:
-        None when it can't be known what to write: a part is lost, and an earlier release did not record which task's it is.
+        None when it can't be known what to write: a part is lost, and an earlier release did not record which task's it is. Where the rows of
+        some were kept, those alone: the next start finds the others lost, beside a decision that is whole but for them.
     """
+    lost = list(lost)
     by_sink, stayed = _parted(lost, commit)
     every = [c for cs in by_sink.values() for c in cs]
-    kept = use_kept and all("rows" in c and "task" in c for c in every)
-    if not stayed and (stateful or not kept):
+    kept = [each for each in lost if use_kept and "rows" in each.committable and "task" in each.committable]
+    if not stayed and (stateful or len(kept) < len(every)):
         return Redo(by_sink, stayed, Way.WHOLE)
     if kept:
-        return Redo(by_sink, stayed, Way.KEPT)
+        return Redo(*_parted(kept, commit), Way.KEPT)
     return Redo(by_sink, stayed, Way.MATCHED) if all("task" in c for c in every) else None
 
 
