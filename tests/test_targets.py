@@ -5,10 +5,10 @@ import json
 import pytest
 
 from onceforall.commit_log import CommitLog, LocalStore
-from onceforall.errors import CheckpointMismatchError, OptionError
+from onceforall.errors import CheckpointMismatchError, OptionError, SinkCheckError
 from onceforall.protocol.entries import Claim, Commit, Done, Target
 from onceforall.sink import StartInfo
-from onceforall.targets import check_adopted, check_targets, last_decision
+from onceforall.targets import check_adopted, check_targets, identity_of, last_decision
 
 QUERY = "6f1c2d3e-0000-4000-8000-000000000001"
 
@@ -114,3 +114,18 @@ def test_a_damaged_log_is_left_to_those_who_read_it_for_a_decision(checkpoint):
     (entry,) = checkpoint.glob("onceforall/chains/*/00000001.json")
     entry.write_text("{")
     assert last_decision(checkpoint) is None
+
+
+def test_an_identity_is_compared_as_the_log_gives_it_back(checkpoint):
+    """A sink of a user's own that tells a tuple must not be refused at its second start."""
+    told = {"nodes": ("a", "b"), "of": {1: (2,)}}
+    decide(checkpoint, 0, out=Target(told, 0, None))
+    assert check(checkpoint, Looked(told, batches=[0])) == {"out": {"nodes": ["a", "b"], "of": {"1": [2]}}}
+    with pytest.raises(CheckpointMismatchError, match="now leads to"):
+        check(checkpoint, Looked({**told, "nodes": ("a", "c")}, batches=[0]))
+
+
+@pytest.mark.parametrize("told", [{"id": object()}, {"id": float("nan")}, "here", {}, {"id": {1, 2}}], ids=repr)
+def test_an_identity_that_no_log_can_hold_is_refused_with_its_sinks_name(told):
+    with pytest.raises(SinkCheckError, match=r"Sink out: Looked\.identity must return None or a JSON object"):
+        identity_of(Looked(told), StartInfo(QUERY, "out"))

@@ -33,7 +33,7 @@ from onceforall.protocol.redo import CHOICES
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark_files import SparkFiles
-from onceforall.targets import check_adopted, check_targets, last_decision
+from onceforall.targets import check_adopted, check_targets, identity_of, last_decision
 from onceforall.testing import failpoints
 from onceforall.writing import BatchFunction, SparkBatchWriter
 
@@ -274,7 +274,7 @@ class _QueryRun:
         failpoints.hit("start.targets_checked")
         check_sinks(sinks, spark, query_id, output_mode)
         # What was not there before may have been made by the check; that has an identity now.
-        found |= {name: sink.identity(starts[name]) for name, sink in sinks.items() if found.get(name) is None}
+        found |= {name: identity_of(sink, starts[name]) for name, sink in sinks.items() if found.get(name) is None}
         failpoints.hit("start.sinks_checked")
         run = cls(execution, query_id, checkpoint, sinks)
         timeout_ms = shortest_timeout_ms(sinks)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.commit_log import CommitLog, LocalStore, binding
-from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError
+from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError, SinkCheckError
 from onceforall.protocol import identity
 from onceforall.protocol.history import Decided
 from onceforall.protocol.identity import Identity
@@ -65,7 +66,7 @@ def check_targets(
             name, known[name].body(),
         )  # fmt: skip
     targets = identity.adopted(known, adopt)
-    found = {name: sinks[name].identity(starts[name]) for name, target in targets.items() if target.identity is not None}
+    found = {name: identity_of(sinks[name], starts[name]) for name, target in targets.items() if target.identity is not None}
     refusal = identity.judge(targets, found, {name: repr(sink) for name, sink in sinks.items()})
     if refusal is not None:
         raise refusal.error(refusal.message)
@@ -74,6 +75,30 @@ def check_targets(
         refusal = identity.judge_reach(name, batch, repr(sinks[name]), holds=sinks[name].holds(starts[name], batch))
         if refusal is not None:
             raise refusal.error(refusal.message)
+    return found
+
+
+def identity_of(sink: TwoPhaseCommitSink, start: StartInfo) -> Identity | None:
+    """Return what tells a sink's target, as the log gives it back: a tuple is a list there, and the key 1 is "1".
+
+    Raises:
+        SinkCheckError: it is no JSON object, or an empty one: it could not be decided, or compared.
+        SinkUnavailableError: the sink doesn't answer.
+    """
+    told = sink.identity(start)
+    if told is None:
+        return None
+    try:
+        found = json.loads(json.dumps(told, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        found, why = None, f": {error}"
+    else:
+        why = ""
+    if not isinstance(found, dict) or not found:
+        raise SinkCheckError(
+            f"Sink {start.sink}: {type(sink).__name__}.identity must return None or a JSON object with a key at least, and returned "
+            f"{type(told).__name__} {told!r}{why}. Mend the sink."
+        )
     return found
 
 

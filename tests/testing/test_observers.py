@@ -144,6 +144,40 @@ def test_what_comes_behind_an_end_in_one_call_is_not_read_twice(given, behind):
     assert observer._next == {0: behind}
 
 
+class NeverAtItsEnd:
+    """A consumer of a topic that grows as fast as it is read: it never tells of an end."""
+
+    def __init__(self, consumer, grow):
+        self._consumer = consumer
+        self._grow = grow
+        self.calls = 0
+
+    def __getattr__(self, name):
+        return getattr(self._consumer, name)
+
+    def consume(self, *how, **more):
+        self.calls += 1
+        assert self.calls < 50, "the observer runs after the end of the topic"
+        self._grow()
+        return [message for message in self._consumer.consume(*how, **more) if message.error() is None]
+
+
+def test_a_topic_that_grows_as_fast_as_it_is_read_is_read_to_where_it_ended_when_it_was_asked(out, observer):
+    """A query at full speed: the look at its topic came to no end, and nothing was judged any more."""
+    out.write(range(20))
+    assert settled({"out": observer}) == {"out": []}
+    assert len(observer.rows()) == 20
+    numbers = iter(range(20, 10_000, 20))
+
+    def grow():
+        first = next(numbers)
+        out.write(range(first, first + 20))
+
+    grow()
+    observer._consumer = NeverAtItsEnd(observer._consumer, grow)
+    assert set(range(40)) <= set(observer.rows().ids.tolist())
+
+
 def test_an_open_transaction_is_hidden_from_readers_and_reported(out, observer):
     out.write(range(20))
     settled({"out": observer})

@@ -82,7 +82,14 @@ def _same(before: Identity, now: Identity | None) -> bool:
     if now is None:
         return False
     both = before.keys() & now.keys()
-    return bool(both) and all(before[key] == now[key] for key in both)
+    return bool(both) and all(_as_read(before[key]) == _as_read(now[key]) for key in both)
+
+
+def _as_read(value: Any) -> Any:
+    """Return it as the log gives it back: what was a tuple is a list there, and the key 1 is "1"."""
+    if isinstance(value, Mapping):
+        return {str(key): _as_read(each) for key, each in value.items()}
+    return [_as_read(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _text(identity: Identity) -> str:

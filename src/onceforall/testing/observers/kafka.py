@@ -69,7 +69,7 @@ class KafkaObserver:
         return f"KafkaObserver({self._servers!r}, {self._topic!r})"
 
     def rows(self) -> Rows:
-        """Return all records that a reader at ``read_committed`` has seen by now.
+        """Return all records that a reader at ``read_committed`` could see when this was called, and maybe some that came after.
 
         Raises:
             SinkUnavailableError: a partition can't be read to its end: nothing comes any more.
@@ -77,6 +77,8 @@ class KafkaObserver:
         end = time.monotonic() + self._deadline_s
         try:
             unfinished = self._assign()
+            # A topic that grows as fast as it is read never tells its end.
+            ends = self._end_offsets(committed=True)
             while unfinished:
                 messages = self._consumer.consume(_READ_AT_ONCE, timeout=_READ_FOR_S)
                 now = time.monotonic()
@@ -88,6 +90,8 @@ class KafkaObserver:
                         f"{self._deadline_s:g} s. See that every broker runs."
                     )
                 self._take(messages, unfinished)
+                seen = {message.partition() for message in messages if message.error() is None}
+                unfinished -= {p for p in seen if self._next[p] >= ends.get(p, 0)}
         except self._kafka.KafkaException as error:
             raise SinkUnavailableError(f"Topic {self._topic} can't be read: {error}. See that the brokers run.") from error
         lanes = [np.full(len(ids), lane, np.int64) for lane, ids, _, _ in self._parts]
