@@ -396,8 +396,9 @@ def _set_up(connection: psycopg.Connection[Any], settings: Mapping[str, str]) ->
         wanted |= _SESSION_SINCE_17
     wanted |= settings
     # set_config's third argument: for the session. One round trip for all.
-    calls = ["set_config(%s, %s, false)"] * len(wanted)
-    durable = "set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)"
+    calls = ["pg_catalog.set_config(%s, %s, false)"] * len(wanted)
+    now = "pg_catalog.current_setting('synchronous_commit')"
+    durable = f"pg_catalog.set_config('synchronous_commit', CASE WHEN {now} OPERATOR(pg_catalog.=) 'off' THEN 'on' ELSE {now} END, false)"
     values = [part for pair in wanted.items() for part in pair]
     connection.execute(f"SELECT {', '.join([*calls, durable])}".encode(), values)
 
@@ -405,7 +406,7 @@ def _set_up(connection: psycopg.Connection[Any], settings: Mapping[str, str]) ->
 def check_server(connection: psycopg.Connection[Any], access: Access) -> None:
     """Log what the server or the connection has that is allowed and unwise: for the driver, once per start."""
     row = connection.execute(
-        "SELECT current_setting('fsync'), current_setting('full_page_writes'), pg_backend_pid()"
+        "SELECT pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'), pg_catalog.pg_backend_pid()"
     ).fetchone()
     assert row is not None
     for name, value in zip(("fsync", "full_page_writes"), row, strict=False):

@@ -38,8 +38,8 @@ _LONGEST_VALUE = 60
 _CONTEXT = re.compile(r"^COPY .*?, [^\d,]*?(\d+)(?:, \S+ (.*))?$", re.MULTILINE)
 
 _TYPES = """
-SELECT attname::text, atttypid::bigint, atttypmod FROM pg_catalog.pg_attribute
-WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+SELECT attname::pg_catalog.text, atttypid::bigint, atttypmod FROM pg_catalog.pg_attribute
+WHERE attrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(%s) AND attnum OPERATOR(pg_catalog.>) 0 AND NOT attisdropped
 """
 
 

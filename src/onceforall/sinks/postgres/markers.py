@@ -60,15 +60,17 @@ def create(connection: Connection, schema: str) -> None:
     for attempt in range(3):
         try:
             with transaction(connection):
-                known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone()
+                known = connection.execute(
+                    "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname OPERATOR(pg_catalog.=) %s", [schema]
+                ).fetchone()
                 if known is None:
                     connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
                 if not exists(connection, schema):
                     connection.execute(
                         sql.SQL(
-                            "CREATE TABLE IF NOT EXISTS {} (query_id text NOT NULL, sink text NOT NULL, name text NOT NULL, "
-                            "generation bigint NOT NULL, batch bigint NOT NULL, names text NOT NULL, "
-                            "at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (query_id, sink, name))"
+                            "CREATE TABLE IF NOT EXISTS {} (query_id pg_catalog.text NOT NULL, sink pg_catalog.text NOT NULL, "
+                            "name pg_catalog.text NOT NULL, generation bigint NOT NULL, batch bigint NOT NULL, names pg_catalog.text NOT NULL, "
+                            "at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(), PRIMARY KEY (query_id, sink, name))"
                         ).format(sql.Identifier(schema, TABLE))
                     )
         except (UniqueViolation, DuplicateTable, DuplicateObject):  # noqa: PERF203  IF NOT EXISTS does not wait for another one's that is being made
@@ -80,7 +82,10 @@ def create(connection: Connection, schema: str) -> None:
 
 def exists(connection: Connection, schema: str) -> bool:
     """Tell whether the table of markers is there."""
-    query = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"
+    query = (
+        "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
+        "WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s"
+    )
     return connection.execute(query, [schema, TABLE]).fetchone() is not None
 
 
@@ -93,7 +98,7 @@ def advance(connection: Connection, owner: Owner, marker: Marker, name: str = CO
         sql.SQL(
             "INSERT INTO {} AS m (query_id, sink, name, generation, batch, names) VALUES (%s, %s, %s, %s, %s, %s) "
             "ON CONFLICT (query_id, sink, name) DO UPDATE SET generation = EXCLUDED.generation, batch = EXCLUDED.batch, "
-            "names = EXCLUDED.names, at = clock_timestamp() WHERE m.batch < EXCLUDED.batch"
+            "names = EXCLUDED.names, at = pg_catalog.clock_timestamp() WHERE m.batch OPERATOR(pg_catalog.<) EXCLUDED.batch"
         ).format(owner.table),
         [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
     )
@@ -103,7 +108,9 @@ def advance(connection: Connection, owner: Owner, marker: Marker, name: str = CO
 def read(connection: Connection, owner: Owner, name: str = COMPLETE) -> Marker | None:
     """Return a marker; None when there is none."""
     row = connection.execute(
-        sql.SQL("SELECT batch, generation, names FROM {} WHERE (query_id, sink, name) = (%s, %s, %s)").format(owner.table),
+        sql.SQL(
+            "SELECT batch, generation, names FROM {} WHERE (query_id, sink, name) OPERATOR(pg_catalog.=) (%s, %s, %s)"
+        ).format(owner.table),
         [owner.query_id, owner.sink, name],
     ).fetchone()
     return None if row is None else Marker(*row)
@@ -118,9 +125,11 @@ def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
     if exists(connection, owner.schema) and _any(connection, owner, batch):
         return True
     query = (
-        "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = %s AND c.relkind = 'r' "
-        "AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AND (SELECT count(*) FROM pg_attribute a "
-        "WHERE a.attrelid = c.oid AND NOT a.attisdropped AND a.attname IN ('query_id', 'sink', 'name', 'generation', 'batch', 'names')) = 6"
+        "SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
+        "WHERE c.relname OPERATOR(pg_catalog.=) %s AND c.relkind OPERATOR(pg_catalog.=) 'r' "
+        "AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT') "
+        "AND (SELECT pg_catalog.count(*) FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND NOT a.attisdropped "
+        "AND a.attname OPERATOR(pg_catalog.=) ANY ('{query_id,sink,name,generation,batch,names}'::pg_catalog.name[])) OPERATOR(pg_catalog.=) 6"
     )
     schemas = [str(schema) for (schema,) in connection.execute(query, [TABLE]).fetchall()]
     return any(_any(connection, replace(owner, schema=schema), batch) for schema in schemas)
@@ -129,9 +138,10 @@ def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
 def _any(connection: Connection, owner: Owner, batch: int = -1) -> bool:
     # CONFIRMED is written before the decision, and proves nothing.
     found = connection.execute(
-        sql.SQL("SELECT 1 FROM {} WHERE query_id = %s AND sink = %s AND name <> %s AND batch >= %s LIMIT 1").format(
-            owner.table
-        ),
+        sql.SQL(
+            "SELECT 1 FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s "
+            "AND name OPERATOR(pg_catalog.<>) %s AND batch OPERATOR(pg_catalog.>=) %s LIMIT 1"
+        ).format(owner.table),
         [owner.query_id, owner.sink, CONFIRMED, batch],
     )
     return found.fetchone() is not None
@@ -173,7 +183,7 @@ def raise_to(connection: Connection, owner: Owner, name: str, marker: Marker) ->
         sql.SQL(
             "INSERT INTO {} AS m (query_id, sink, name, generation, batch, names) VALUES (%s, %s, %s, %s, %s, %s) "
             "ON CONFLICT (query_id, sink, name) DO UPDATE SET generation = EXCLUDED.generation, batch = EXCLUDED.batch, "
-            "at = clock_timestamp() WHERE (m.generation, m.batch) <= (EXCLUDED.generation, EXCLUDED.batch)"
+            "at = pg_catalog.clock_timestamp() WHERE (m.generation, m.batch) OPERATOR(pg_catalog.<=) (EXCLUDED.generation, EXCLUDED.batch)"
         ).format(owner.table),
         [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
     )
@@ -183,7 +193,10 @@ def raise_to(connection: Connection, owner: Owner, name: str, marker: Marker) ->
 def present(connection: Connection, owner: Owner, names: list[str]) -> set[str]:
     """Return those of the names whose marker is there."""
     rows = connection.execute(
-        sql.SQL("SELECT name FROM {} WHERE query_id = %s AND sink = %s AND name = ANY(%s)").format(owner.table),
+        sql.SQL(
+            "SELECT name FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s "
+            "AND name OPERATOR(pg_catalog.=) ANY(%s)"
+        ).format(owner.table),
         [owner.query_id, owner.sink, names],
     ).fetchall()
     return {str(name) for (name,) in rows}
@@ -192,6 +205,9 @@ def present(connection: Connection, owner: Owner, names: list[str]) -> set[str]:
 def forget_before(connection: Connection, owner: Owner, batch: int) -> None:
     """Remove the markers of single transactions of earlier batches; ``COMPLETE`` covers those batches already."""
     connection.execute(
-        sql.SQL("DELETE FROM {} WHERE query_id = %s AND sink = %s AND batch < %s AND name LIKE 'ofa.%%'").format(owner.table),
+        sql.SQL(
+            "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s "
+            "AND batch OPERATOR(pg_catalog.<) %s AND name OPERATOR(pg_catalog.~~) 'ofa.%%'"
+        ).format(owner.table),
         [owner.query_id, owner.sink, batch],
     )

@@ -109,10 +109,12 @@ def doubled_key(connection: Connection, target: Target, staged: Sequence[Staged]
     sources = [sql.SQL("SELECT {} FROM {}").format(keys, each.identifier) for each in staged if each.columns]
     if not sources:
         return None
-    shown = sql.SQL(", ").join([sql.SQL("left({}::text, 100)").format(sql.Identifier(column)) for column in target.key])
+    shown = sql.SQL(", ").join(
+        [sql.SQL("pg_catalog.left({}::pg_catalog.text, 100)").format(sql.Identifier(column)) for column in target.key]
+    )
     not_null = sql.SQL(" AND ").join([sql.SQL("{} IS NOT NULL").format(sql.Identifier(column)) for column in target.key])
     query = sql.SQL(
-        "SELECT {}, count(*) FROM ({}) AS rows WHERE {} GROUP BY {} HAVING count(*) > 1 ORDER BY {} LIMIT 1"
+        "SELECT {}, pg_catalog.count(*) FROM ({}) AS rows WHERE {} GROUP BY {} HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 ORDER BY {} LIMIT 1"
     ).format(shown, sql.SQL(" UNION ALL ").join(sources), not_null, keys, keys)
     row = connection.execute(query).fetchone()
     return None if row is None else ([str(value) for value in row[:-1]], int(row[-1]))

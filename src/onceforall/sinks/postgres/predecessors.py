@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 SILENT_S = 1.0
 _ENDS_WITHIN_MS = 5000
 
-_OURS = "usename = session_user AND datname = current_database() AND pid <> pg_backend_pid()"
+_OURS = (
+    "usename OPERATOR(pg_catalog.=) session_user AND datname OPERATOR(pg_catalog.=) pg_catalog.current_database() "
+    "AND pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()"
+)
+
+_OLDER: LiteralString = "pg_catalog.substring(application_name, %s)::bigint OPERATOR(pg_catalog.<) %s"
 
 
 def end_silent_merges(connection: Connection, owner: str, up_to_generation: int) -> int:
@@ -48,8 +53,9 @@ def end_silent_merges(connection: Connection, owner: str, up_to_generation: int)
         up_to_generation: the last generation whose connections are ended.
     """
     condition = (
-        "state LIKE 'idle in transaction%%' AND state_change < clock_timestamp() - make_interval(secs => %s) "
-        "AND substring(application_name FROM %s)::bigint <= %s"
+        "state OPERATOR(pg_catalog.~~) 'idle in transaction%%' AND state_change OPERATOR(pg_catalog.<) "
+        "(pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.make_interval(secs => %s)) "
+        "AND pg_catalog.substring(application_name, %s)::bigint OPERATOR(pg_catalog.<=) %s"
     )
     return _end(connection, condition, [SILENT_S, f"^ofa-m-{owner}-([0-9]{{1,18}})$", up_to_generation])
 
@@ -57,21 +63,23 @@ def end_silent_merges(connection: Connection, owner: str, up_to_generation: int)
 def end_older_tasks(connection: Connection, owner: str, below_generation: int) -> int:
     """End the connections of all tasks of earlier generations; return how many."""
     pattern = f"^ofa-t-{owner}-([0-9]{{1,18}})-[0-9a-f]{{12}}-[0-9]+$"
-    return _end(connection, "substring(application_name FROM %s)::bigint < %s", [pattern, below_generation])
+    return _end(connection, _OLDER, [pattern, below_generation])
 
 
 def end_earlier_attempts(connection: Connection, name: TransactionName) -> int:
     """End the connections of earlier attempts of one's own task, in one's own generation; return how many."""
     owner = whose_code(name.query_id, name.sink_code)
     pattern = f"^ofa-t-{owner}-{name.generation}-{task_digest(name)}-([0-9]{{1,18}})$"
-    return _end(connection, "substring(application_name FROM %s)::bigint < %s", [pattern, name.slot])
+    return _end(connection, _OLDER, [pattern, name.slot])
 
 
 def _end(connection: Connection, condition: LiteralString, values: Sequence[object]) -> int:
-    row = connection.execute("SELECT current_user::text, current_user <> session_user").fetchone()
+    row = connection.execute(
+        "SELECT current_user::pg_catalog.text, current_user OPERATOR(pg_catalog.<>) session_user"
+    ).fetchone()
     assert row is not None
     role, is_another = row
-    query = sql.SQL("SELECT pg_terminate_backend(pid, {}) FROM pg_stat_activity WHERE {} AND {}").format(
+    query = sql.SQL("SELECT pg_catalog.pg_terminate_backend(pid, {}) FROM pg_catalog.pg_stat_activity WHERE {} AND {}").format(
         sql.Literal(_ENDS_WITHIN_MS), sql.SQL(_OURS), sql.SQL(condition)
     )
     if not is_another:

@@ -99,12 +99,12 @@ def _roll_back_predecessor(connection: Connection, own: TransactionName, other: 
 def _locked(connection: Connection, owner: Owner, generation: int, batch: int, *, shared: bool) -> Iterator[None]:
     kind = "_shared" if shared else ""
     number = [lock_number(f"{owner.query_id}.{owner.sink}.{generation}.{batch}")]
-    connection.execute(f"SELECT pg_advisory_lock{kind}(%s)".encode(), number)
+    connection.execute(f"SELECT pg_catalog.pg_advisory_lock{kind}(%s)".encode(), number)
     try:
         yield
     finally:
         if not connection.broken:
-            connection.execute(f"SELECT pg_advisory_unlock{kind}(%s)".encode(), number)
+            connection.execute(f"SELECT pg_catalog.pg_advisory_unlock{kind}(%s)".encode(), number)
 
 
 def pre_commit(transaction: StagedTransaction) -> Committable:
@@ -162,7 +162,10 @@ def apply(transaction: StagedTransaction) -> None:
 
 def own_gids(connection: Connection) -> list[str]:
     """Return the ids of the prepared transactions of our role in our database, whatever their names."""
-    query = "SELECT gid FROM pg_prepared_xacts WHERE owner = current_user AND database = current_database()"
+    query = (
+        "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE owner OPERATOR(pg_catalog.=) current_user "
+        "AND database OPERATOR(pg_catalog.=) pg_catalog.current_database()"
+    )
     return [str(gid) for (gid,) in connection.execute(query).fetchall()]
 
 
@@ -256,7 +259,7 @@ def _with_proofs(
         return CommitReport(retired=tuple(committables))
     names = [str(c["name"]) for c in missing]
     elsewhere_now = connection.execute(
-        "SELECT gid, owner, database FROM pg_prepared_xacts WHERE gid = ANY(%s)", [names]
+        "SELECT gid, owner, database FROM pg_catalog.pg_prepared_xacts WHERE gid OPERATOR(pg_catalog.=) ANY(%s)", [names]
     ).fetchone()
     if elsewhere_now is not None:
         gid, role, database = elsewhere_now

@@ -104,7 +104,9 @@ def _halved(connection: Connection, target: Target, staged: Staged, error: psyco
 
 def _tried(connection: Connection, target: Target, staged: Staged, after: int, up_to: int) -> psycopg.Error | None:
     """Apply some rows of a table; None when they are applied, else the error, and they are not."""
-    source = sql.SQL("SELECT {} FROM ({}) AS numbered WHERE {} > {} AND {} <= {}").format(
+    source = sql.SQL(
+        "SELECT {} FROM ({}) AS numbered WHERE {} OPERATOR(pg_catalog.>) {} AND {} OPERATOR(pg_catalog.<=) {}"
+    ).format(
         identifiers(staged.columns),
         _numbered(staged),
         sql.Identifier(_NUMBER),
@@ -125,7 +127,7 @@ def _tried(connection: Connection, target: Target, staged: Staged, after: int, u
 
 def _numbered(staged: Staged) -> sql.Composed:
     # A staging table is filled by one COPY and never changed, so the places of its rows are in the order in which they came.
-    return sql.SQL("SELECT {}, row_number() OVER (ORDER BY ctid) AS {} FROM {}").format(
+    return sql.SQL("SELECT {}, pg_catalog.row_number() OVER (ORDER BY ctid) AS {} FROM {}").format(
         identifiers(staged.columns), sql.Identifier(_NUMBER), staged.identifier
     )
 
@@ -133,9 +135,12 @@ def _numbered(staged: Staged) -> sql.Composed:
 def _shown(connection: Connection, staged: Staged, number: int) -> str:
     columns = staged.columns[:_MOST_COLUMNS]
     texts = sql.SQL(", ").join(
-        [sql.SQL("left({}::text, {})").format(sql.Identifier(column), sql.Literal(_LONGEST_VALUE + 1)) for column in columns]
+        [
+            sql.SQL("pg_catalog.left({}::pg_catalog.text, {})").format(sql.Identifier(column), sql.Literal(_LONGEST_VALUE + 1))
+            for column in columns
+        ]
     )
-    query = sql.SQL("SELECT {} FROM ({}) AS numbered WHERE {} = {}").format(
+    query = sql.SQL("SELECT {} FROM ({}) AS numbered WHERE {} OPERATOR(pg_catalog.=) {}").format(
         texts, _numbered(staged), sql.Identifier(_NUMBER), sql.Literal(number)
     )
     row = connection.execute(query).fetchone() or ()

@@ -138,7 +138,8 @@ def joined(reports: Sequence[CommitReport]) -> CommitReport:
 def database_of(connection: Connection) -> str:
     """Return what tells this database from every other one: in another one nothing is proved by what is missing."""
     query = (
-        "SELECT (SELECT system_identifier FROM pg_control_system()), oid FROM pg_database WHERE datname = current_database()"
+        "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), oid FROM pg_catalog.pg_database "
+        "WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()"
     )
     row = connection.execute(query).fetchone()
     assert row is not None

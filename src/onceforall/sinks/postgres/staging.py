@@ -87,13 +87,20 @@ def find(connection: Connection, schema: str, tables: Sequence[str] | None = Non
         tables: their identifiers; None: all staging tables that our role owns.
     """
     # By name: a cast to regrole reads it as an identifier, and fails for a role whose name needs quotes.
-    chosen = sql.SQL("pg_get_userbyid(c.relowner) = current_user") if tables is None else sql.SQL("true")
+    chosen = (
+        sql.SQL("pg_catalog.pg_get_userbyid(c.relowner) OPERATOR(pg_catalog.=) current_user")
+        if tables is None
+        else sql.SQL("true")
+    )
     query = sql.SQL(
-        "SELECT c.relname::text, ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 "
-        "AND NOT a.attisdropped ORDER BY a.attnum), obj_description(c.oid, 'pg_class'), pg_get_userbyid(c.relowner)::text, "
-        "pg_has_role(c.relowner, 'USAGE') "
-        "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relkind = 'r' "
-        "AND c.relname LIKE 'stg\\_%%' AND {} AND (%s::text[] IS NULL OR c.relname = ANY(%s))"
+        "SELECT c.relname::pg_catalog.text, ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a "
+        "WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped ORDER BY a.attnum), "
+        "pg_catalog.obj_description(c.oid, 'pg_class'), pg_catalog.pg_get_userbyid(c.relowner)::pg_catalog.text, "
+        "pg_catalog.pg_has_role(c.relowner, 'USAGE') "
+        "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
+        "WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relkind OPERATOR(pg_catalog.=) 'r' "
+        "AND c.relname OPERATOR(pg_catalog.~~) 'stg\\_%%' AND {} "
+        "AND (%s::pg_catalog.text[] IS NULL OR c.relname OPERATOR(pg_catalog.=) ANY(%s))"
     ).format(chosen)
     wanted = None if tables is None else list(tables)
     rows = connection.execute(query, [schema, wanted, wanted]).fetchall()
@@ -118,7 +125,7 @@ def counts(connection: Connection, staged: Sequence[Staged]) -> dict[str, int]:
     result: dict[str, int] = {}
     for start in range(0, len(staged), 200):
         parts = [
-            sql.SQL("SELECT {}, count(*) FROM {}").format(sql.Literal(each.table), each.identifier)
+            sql.SQL("SELECT {}, pg_catalog.count(*) FROM {}").format(sql.Literal(each.table), each.identifier)
             for each in staged[start : start + 200]
         ]
         rows = connection.execute(sql.SQL(" UNION ALL ").join(parts)).fetchall()

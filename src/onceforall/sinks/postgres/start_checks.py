@@ -27,7 +27,8 @@ def check_own_schema(connection: Connection, schema: str) -> None:
     except psycopg.errors.InsufficientPrivilege as error:
         raise SinkCheckError(_no_schema(connection, schema)) from error
     row = connection.execute(
-        "SELECT has_schema_privilege(%s, 'CREATE') AND has_schema_privilege(%s, 'USAGE')", [schema, schema]
+        "SELECT pg_catalog.has_schema_privilege(%s, 'CREATE') AND pg_catalog.has_schema_privilege(%s, 'USAGE')",
+        [schema, schema],
     ).fetchone()
     if row is None or not row[0]:
         raise SinkCheckError(_no_schema(connection, schema))
@@ -41,7 +42,9 @@ def check_own_schema(connection: Connection, schema: str) -> None:
 
 def _no_schema(connection: Connection, schema: str) -> str:
     role = _role(connection)
-    known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone()
+    known = connection.execute(
+        "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname OPERATOR(pg_catalog.=) %s", [schema]
+    ).fetchone()
     if known is None:
         return (
             f"The role {role} may not make the schema {schema}, in which the sink keeps staging tables and markers. Let an administrator say: "
@@ -57,14 +60,14 @@ def _missing_rights(connection: Connection, schema: str, table: str, needed: lis
     name = sql.Identifier(schema, table).as_string(connection)
     missing = []
     for right in needed:
-        row = connection.execute("SELECT has_table_privilege(%s, %s)", [name, right]).fetchone()
+        row = connection.execute("SELECT pg_catalog.has_table_privilege(%s, %s)", [name, right]).fetchone()
         if row is None or not row[0]:
             missing.append(right)
     return missing
 
 
 def _role(connection: Connection) -> str:
-    row = connection.execute("SELECT quote_ident(current_user)").fetchone()
+    row = connection.execute("SELECT pg_catalog.quote_ident(current_user)").fetchone()
     assert row is not None
     return str(row[0])
 
@@ -80,8 +83,8 @@ def check_prepared(connection: Connection, spark: SparkSession | None, query_id:
             "mode='prepared' can't be used with spark.speculation=true: two live attempts of one task would wait for each other's rows, "
             "for a prepared transaction keeps its locks. Turn speculation off, or use mode='staged'."
         )
-    row = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
-    gids = [str(gid) for (gid,) in connection.execute("SELECT gid FROM pg_prepared_xacts").fetchall()]
+    row = connection.execute("SELECT pg_catalog.current_setting('max_prepared_transactions')::int").fetchone()
+    gids = [str(gid) for (gid,) in connection.execute("SELECT gid FROM pg_catalog.pg_prepared_xacts").fetchall()]
     allowed = 0 if row is None else int(row[0])
     foreign = len([gid for gid in gids if parse_gid(gid, query_id) is None])
     tasks = _tasks(spark, keyed=keyed)

@@ -48,7 +48,7 @@ def words(error: BaseException) -> str:
 
 def set_lock_timeout(connection: Connection, seconds: float) -> None:
     """Set how long a lock is waited for, from the next statement on."""
-    connection.execute("SELECT set_config('lock_timeout', %s, false)", [f"{max(1, int(seconds * 1000))}ms"])
+    connection.execute("SELECT pg_catalog.set_config('lock_timeout', %s, false)", [f"{max(1, int(seconds * 1000))}ms"])
 
 
 def begin(connection: Connection) -> None:

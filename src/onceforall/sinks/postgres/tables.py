@@ -159,7 +159,7 @@ def parse_name(connection: psycopg.Connection[Any], table: str) -> tuple[str | N
         raise OptionError(f"table={table!r} is no table's name. Give table or schema.table, as SQL writes it.")
     try:
         with connection.transaction():
-            row = connection.execute("SELECT parse_ident(%s)", [table]).fetchone()
+            row = connection.execute("SELECT pg_catalog.parse_ident(%s)", [table]).fetchone()
     except psycopg.errors.InvalidParameterValue as error:
         raise OptionError(
             f"table={table!r} is no table's name: {error.diag.message_primary}. Write it as in SQL; names with other characters than letters, "
@@ -178,26 +178,30 @@ def parse_name(connection: psycopg.Connection[Any], table: str) -> tuple[str | N
 
 
 _LOOKUP = """
-SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, row_security_active(c.oid)
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+SELECT c.oid::bigint, n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relkind::pg_catalog.text,
+       c.relpersistence::pg_catalog.text, pg_catalog.row_security_active(c.oid)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(%s)
 """
 _COLUMNS = """
-SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull,
-       a.atthasdef OR a.attidentity <> '', a.attgenerated <> '' OR a.attidentity = 'a', t.typdefault IS NOT NULL
-FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+SELECT a.attname::pg_catalog.text, a.atttypid::bigint, a.atttypmod, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull,
+       a.atthasdef OR a.attidentity OPERATOR(pg_catalog.<>) '',
+       a.attgenerated OPERATOR(pg_catalog.<>) '' OR a.attidentity OPERATOR(pg_catalog.=) 'a', t.typdefault IS NOT NULL
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) a.atttypid
+WHERE a.attrelid OPERATOR(pg_catalog.=) %s::pg_catalog.oid AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _INDEXES = """
-SELECT c.relname::text, i.indisprimary,
-       ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)
-             LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum AND k.attnum > 0
-             WHERE k.place <= i.indnkeyatts ORDER BY k.place),
+SELECT c.relname::pg_catalog.text, i.indisprimary,
+       ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.unnest(i.indkey::pg_catalog.int2[]) WITH ORDINALITY k(attnum, place)
+             LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) i.indrelid
+                  AND a.attnum OPERATOR(pg_catalog.=) k.attnum AND k.attnum OPERATOR(pg_catalog.>) 0
+             WHERE k.place OPERATOR(pg_catalog.<=) i.indnkeyatts ORDER BY k.place),
        CASE WHEN NOT i.indisvalid THEN 'it is not valid'
             WHEN i.indexprs IS NOT NULL THEN 'it has an expression'
             WHEN i.indpred IS NOT NULL THEN 'it is partial'
             WHEN NOT i.indimmediate THEN 'it is deferrable' ELSE '' END
-FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
-WHERE i.indrelid = %s::oid AND i.indisunique ORDER BY i.indisprimary DESC, c.relname
+FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) i.indexrelid
+WHERE i.indrelid OPERATOR(pg_catalog.=) %s::pg_catalog.oid AND i.indisunique ORDER BY i.indisprimary DESC, c.relname
 """
 
 
@@ -252,7 +256,8 @@ def _check_schema(connection: psycopg.Connection[Any], schema: str | None) -> No
     if schema is None:
         return
     row = connection.execute(
-        "SELECT has_schema_privilege(oid, 'USAGE'), current_user::text FROM pg_catalog.pg_namespace WHERE nspname = %s",
+        "SELECT pg_catalog.has_schema_privilege(oid, 'USAGE'), current_user::pg_catalog.text FROM pg_catalog.pg_namespace "
+        "WHERE nspname OPERATOR(pg_catalog.=) %s",
         [schema],
     ).fetchone()
     if row is not None and not row[0]:
@@ -288,10 +293,11 @@ def check_privileges(connection: psycopg.Connection[Any], table: Table, privileg
     for privilege in sorted(privileges):
         on_columns = privilege in {"SELECT", "INSERT", "UPDATE", "REFERENCES"}
         by_column = (
-            " OR (SELECT bool_and(has_column_privilege(%(oid)s::oid, a.attnum, %(privilege)s)) FROM pg_catalog.pg_attribute a "
-            "WHERE a.attrelid = %(oid)s::oid AND a.attnum > 0 AND NOT a.attisdropped)"
+            " OR (SELECT pg_catalog.bool_and(pg_catalog.has_column_privilege(%(oid)s::pg_catalog.oid, a.attnum, %(privilege)s)) "
+            "FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) %(oid)s::pg_catalog.oid "
+            "AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped)"
         )
-        query = f"SELECT has_table_privilege(%(oid)s::oid, %(privilege)s){by_column if on_columns else ''}, current_user::text"
+        query = f"SELECT pg_catalog.has_table_privilege(%(oid)s::pg_catalog.oid, %(privilege)s){by_column if on_columns else ''}, current_user::pg_catalog.text"
         with translated(f"Looking up the rights on {table.shown}"):
             row = connection.execute(query.encode(), {"oid": table.oid, "privilege": privilege}).fetchone()
         assert row is not None

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     import psycopg
 
 _QUERY = """
-SELECT t.oid::bigint, t.typname::text, n.nspname::text, t.typtype::text, t.typbasetype::bigint, t.typtypmod, t.typnotnull,
-       CASE WHEN e.typarray = t.oid THEN t.typelem::bigint ELSE 0 END,
-       ARRAY(SELECT enumlabel::text FROM pg_catalog.pg_enum WHERE enumtypid = t.oid ORDER BY enumsortorder)
+SELECT t.oid::bigint, t.typname::pg_catalog.text, n.nspname::pg_catalog.text, t.typtype::pg_catalog.text, t.typbasetype::bigint, t.typtypmod, t.typnotnull,
+       CASE WHEN e.typarray OPERATOR(pg_catalog.=) t.oid THEN t.typelem::bigint ELSE 0 END,
+       ARRAY(SELECT enumlabel::pg_catalog.text FROM pg_catalog.pg_enum WHERE enumtypid OPERATOR(pg_catalog.=) t.oid ORDER BY enumsortorder)
 FROM pg_catalog.pg_type t
-JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
-LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem
-WHERE t.oid = ANY(%s::oid[])
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) t.typnamespace
+LEFT JOIN pg_catalog.pg_type e ON e.oid OPERATOR(pg_catalog.=) t.typelem
+WHERE t.oid OPERATOR(pg_catalog.=) ANY(%s::pg_catalog.oid[])
 """
 # Types whose binary form is their text, or for which this module knows it (src/backend/utils/adt of postgres/postgres, the *_recv functions).
 KNOWN = frozenset({

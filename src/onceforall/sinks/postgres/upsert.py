@@ -71,7 +71,7 @@ def pre_commit(transaction: StagedTransaction) -> None:
 
 
 def _current(connection: Connection, owner: Owner, lock: str = "") -> tuple[int, int] | None:
-    query = "SELECT generation, batch FROM {} WHERE (query_id, sink, name) = (%s, %s, %s){}"
+    query = "SELECT generation, batch FROM {} WHERE (query_id, sink, name) OPERATOR(pg_catalog.=) (%s, %s, %s){}"
     row = connection.execute(
         sql.SQL(query).format(owner.table, sql.SQL(lock)), [owner.query_id, owner.sink, markers.UPSERTING]
     ).fetchone()
