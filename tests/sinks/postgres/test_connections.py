@@ -261,7 +261,15 @@ def test_a_session_that_may_not_write_is_away_with_both_reasons_named(database):
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'.encode())
     with pytest.raises(SinkUnavailableError, match="It is a standby, or default_transaction_read_only is on"):
-        Access(database, patience_s=0).connect(**NAME)
+        Access({**conninfo_to_dict(database), "target_session_attrs": "read-write"}, patience_s=0).connect(**NAME)
+
+
+def test_a_role_or_database_that_reads_by_default_is_written_all_the_same(database):
+    name = conninfo_to_dict(database)["dbname"]
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'.encode())
+    with Access(database, patience_s=0).connect(**NAME, autocommit=True) as connection:
+        connection.execute("CREATE TABLE written ()")
 
 
 def test_what_is_unwise_is_logged_and_a_pooler_is_noticed(database, caplog):

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from onceforall.errors import SinkCheckError
+from onceforall.errors import OptionError, SinkCheckError
 from onceforall.sink import StartInfo
 from onceforall.sinks.postgres.sink import PostgresSink
 from support.postgres_sink import KEYED, TABLE, Query, make_role, rows
@@ -115,3 +115,8 @@ def test_without_psycopg_the_library_can_be_imported_and_the_sink_says_what_to_i
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "MissingExtraError" in ended.stderr
     assert "pip install 'onceforall[postgres]'" in ended.stderr
+
+
+def test_a_staging_schema_that_the_driver_would_take_for_a_placeholder_is_refused():
+    with pytest.raises(OptionError, match="must not contain a percent sign"):
+        PostgresSink("postgresql://localhost/x", "t", staging_schema="st%s")

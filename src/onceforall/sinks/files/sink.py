@@ -103,6 +103,11 @@ class FileSink(TwoPhaseCommitSink):
             columns
         ):
             raise OptionError(f"partition_by={partition_by!r} must name different columns.")
+        if unseen := [name for name in columns if name[0] in "._"]:
+            raise OptionError(
+                f"partition_by makes folders that Spark, Hive and pyarrow readers pass over: {unseen[0]!r} begins with a dot or an underscore. "
+                f"Rename the column, such as withColumnRenamed({unseen[0]!r}, {unseen[0].lstrip('._')!r})."
+            )
         if time_bucket_zone is not None and time_bucket is None:
             raise OptionError("time_bucket_zone is given without time_bucket. Give both, or leave it out.")
         for name, value in (("max_file_bytes", max_file_bytes), ("max_open_files", max_open_files)):

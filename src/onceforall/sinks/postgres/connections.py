@@ -61,7 +61,8 @@ _DEFAULTS = {
     "keepalives_interval": "10",
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
-    "target_session_attrs": "read-write",
+    # Not "read-write": libpq asks for the defaults that each session of ours overrides.
+    "target_session_attrs": "primary",
 }
 _REFUSED = {
     "replication": "The sink needs ordinary sessions. Leave it out.",
@@ -355,8 +356,8 @@ def _check_parameters(parameters: Mapping[str, Any]) -> None:
             raise OptionError(f"Parameter {name!r} of the conninfo is refused. {reason}")
     if str(parameters.get("client_encoding", "UTF8")).upper().replace("-", "") not in {"UTF8", "AUTO"}:
         raise OptionError("Parameter 'client_encoding' of the conninfo is refused: the sink sends UTF-8. Leave it out.")
-    if parameters.get("target_session_attrs", "read-write") not in {"read-write", "primary", "any"}:
-        raise OptionError("Parameter 'target_session_attrs' must be read-write (the default) or primary: the sink writes.")
+    if parameters.get("target_session_attrs", "primary") not in {"read-write", "primary", "any"}:
+        raise OptionError("Parameter 'target_session_attrs' must be primary (the default) or read-write: the sink writes.")
 
 
 def _target(parameters: Mapping[str, Any]) -> str:

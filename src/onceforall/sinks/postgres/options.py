@@ -32,6 +32,9 @@ def check_options(table: object, key: Sequence[object], mode: str, on_conflict: 
         raise OptionError("mode='upsert' with on_conflict='ignore' would keep an aborted batch's rows. Use mode='staged'.")
     if not isinstance(staging_schema, str) or not 0 < len(staging_schema.encode()) <= _LONGEST_IDENTIFIER:
         raise OptionError(f"staging_schema={staging_schema!r} is no name of a schema: 1 to {_LONGEST_IDENTIFIER} bytes.")
+    if "%" in staging_schema:
+        # The driver takes it for a placeholder, in the midst of a batch.
+        raise OptionError(f"staging_schema={staging_schema!r} must not contain a percent sign. Name another schema.")
 
 
 def check_seconds(option: str, value: float) -> None:
