@@ -86,3 +86,15 @@ def test_columns_without_nulls_and_arrays_have_the_plain_hash(spark):
     frame = spark.range(3)
     mine = frame.select(row_hash(frame, [F.col("id")]).alias("h"))
     assert mine.collect() == frame.select(F.xxhash64("id").alias("h")).collect()
+
+
+def test_each_column_in_turn_changes_the_digest(spark):
+    """Also the last one: a replay that differs in that alone must not pass for what was decided."""
+    plain = ["1", "'x'", "DATE'2026-01-01'", "2.5D", "array(1)", "true"]
+    other = ["2", "'y'", "DATE'2026-01-02'", "3.5D", "array(2)", "false"]
+    rows = [
+        ", ".join(other[at] if at == changed else value for at, value in enumerate(plain))
+        for changed in (None, *range(len(plain)))
+    ]
+    kind = "a int, b string, c date, d double, e array<int>, f boolean"
+    assert len(set(digests_of(spark, kind, rows))) == len(plain) + 1
