@@ -15,6 +15,13 @@ from support.disks import small_disk
 from support.small_spark import small_spark
 
 
+def pytest_collection_modifyitems(items):
+    """A name with an address in it is another in every process: the processes of `make test` would then not agree on what to run."""
+    unsteady = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if unsteady:
+        raise pytest.UsageError(f"give these tests names (ids=) that are the same in every process: {unsteady}")
+
+
 @pytest.fixture(scope="session")
 def broker():
     """A running broker for the whole session. A test that kills or freezes a broker starts its own."""
