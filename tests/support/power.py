@@ -56,7 +56,7 @@ def mount(image, root):
 
 def unmount(root):
     """Unmount it; whoever is still about to close a file there is waited for."""
-    until(lambda: _is_unmounted(root), 30, f"nobody uses {root}")
+    until(lambda: _is_unmounted(root), 120, f"nobody uses {root}")
 
 
 def cut_power(root):

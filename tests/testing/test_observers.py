@@ -178,6 +178,41 @@ def test_a_topic_that_grows_as_fast_as_it_is_read_is_read_to_where_it_ended_when
     assert set(range(40)) <= set(observer.rows().ids.tolist())
 
 
+class OutOfRange:
+    """An error that librdkafka gives between two records: what was read is of another cluster, or was deleted since."""
+
+    def error(self):
+        return ck.KafkaError(ck.KafkaError.OFFSET_OUT_OF_RANGE)
+
+
+class OutOfRangeOnce:
+    """A consumer that tells with its first records that its position is none of the topic's."""
+
+    def __init__(self, consumer):
+        self._consumer = consumer
+        self.told = False
+
+    def __getattr__(self, name):
+        return getattr(self._consumer, name)
+
+    def consume(self, *how, **more):
+        found = self._consumer.consume(*how, **more)
+        if not self.told and any(message.error() is None for message in found):
+            self.told = True
+            return [*found, OutOfRange()]
+        return found
+
+
+def test_a_topic_that_is_another_one_since_is_read_from_its_beginning(out, observer):
+    """Its cluster was another one meanwhile, and is itself again: the position is forgotten while records are taken."""
+    out.write(range(20))
+    assert len(observer.rows()) == 20
+    out.write(range(20, 40))
+    observer._consumer = OutOfRangeOnce(observer._consumer)
+    assert sorted(observer.rows().ids.tolist()) == list(range(40))
+    assert observer._consumer.told
+
+
 def test_an_open_transaction_is_hidden_from_readers_and_reported(out, observer):
     out.write(range(20))
     settled({"out": observer})

@@ -91,7 +91,8 @@ class KafkaObserver:
                     )
                 self._take(messages, unfinished)
                 seen = {message.partition() for message in messages if message.error() is None}
-                unfinished -= {p for p in seen if self._next[p] >= ends.get(p, 0)}
+                # What was read is forgotten where the topic turns out to be another one than at the last look.
+                unfinished -= {p for p in seen if p in self._next and self._next[p] >= ends.get(p, 0)}
         except self._kafka.KafkaException as error:
             raise SinkUnavailableError(f"Topic {self._topic} can't be read: {error}. See that the brokers run.") from error
         lanes = [np.full(len(ids), lane, np.int64) for lane, ids, _, _ in self._parts]
