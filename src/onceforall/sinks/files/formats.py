@@ -187,6 +187,9 @@ class _Orc:
         self._is_empty = True
 
     def write(self, rows: pa.Table) -> None:
+        from onceforall.sinks.files.orc_values import check_values
+
+        check_values(rows)
         self._is_empty = False
         self._writer.write(rows)
 
