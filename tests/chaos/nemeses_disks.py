@@ -7,8 +7,8 @@ import os
 import subprocess
 
 from chaos.arena import DEADLINE_S, UNNOTICED
-from chaos.nemeses_siege import Siege, Story
-from support.waiting import until
+from chaos.nemeses_siege import Siege
+from support.waiting import Story, until
 
 DISK_MB = 192
 PAGE = 4096

@@ -6,11 +6,11 @@ import uuid
 from confluent_kafka import Producer
 
 from chaos.arena import DEADLINE_S
-from chaos.nemeses_siege import Siege, Story, named
+from chaos.nemeses_siege import Siege, named
 from chaos.nemeses_times import until_killed
 from chaos.worlds import Servers
 from onceforall.embedded import EmbeddedKafka
-from support.waiting import until
+from support.waiting import Story, until
 
 STRANGERS = 40
 STRANGERS_RECORDS = 20_000

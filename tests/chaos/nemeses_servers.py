@@ -7,13 +7,13 @@ import psycopg
 from psycopg import sql
 
 from chaos.arena import DEADLINE_S, UNNOTICED
-from chaos.nemeses_siege import Siege, Story
+from chaos.nemeses_siege import Siege
 from chaos.worlds import Servers
 from onceforall.embedded import EmbeddedKafka, EmbeddedKafkaCluster
 from onceforall.errors import EmbeddedServerError
 from onceforall.testing.proxy import Api, KafkaProxy
 from support.moving import TRANSACTIONS, make_whole, move_leader
-from support.waiting import until
+from support.waiting import Story, until
 
 IMPATIENT = {"socket.timeout.ms": 3000, "request.timeout.ms": 3000}
 USER, PASSWORD = "ads", "hunter2-of-the-campaign"

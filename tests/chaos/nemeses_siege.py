@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 
 from chaos.arena import DEADLINE_S, StuckError
 from support.reading import held_back
-from support.waiting import until
+from support.waiting import Story, until
 
 RESTARTS = 100_000
 STATEFUL = {"stateful": True, "sinks": ["kafka", "postgres"], "postgres": {"key": ["value"]}}
@@ -347,13 +347,3 @@ def is_stopped(pid):
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     except psutil.NoSuchProcess:
         return False
-
-
-class Story:
-    """A text that is made when it is wanted."""
-
-    def __init__(self, tell):
-        self._tell = tell
-
-    def __str__(self):
-        return str(self._tell())

@@ -7,9 +7,9 @@ import psutil
 import pyspark
 
 from chaos.arena import DEADLINE_S
-from chaos.nemeses_siege import Siege, Story, is_stopped
+from chaos.nemeses_siege import Siege, is_stopped
 from support.cluster import Cluster
-from support.waiting import until
+from support.waiting import Story, until
 
 SPECULATION = {
     "spark.executor.memory": "512m",

@@ -4,9 +4,9 @@ import signal
 import time
 
 from chaos.arena import DEADLINE_S
-from chaos.nemeses_siege import STATEFUL, Siege, Story
+from chaos.nemeses_siege import STATEFUL, Siege
 from support.reading import held_back
-from support.waiting import until
+from support.waiting import Story, until
 
 SHORT = {"transaction.timeout.ms": 15_000, "message.timeout.ms": 15_000}
 OPTIONS = {"onceforall.decisionReserveMs": 100}

@@ -13,9 +13,10 @@ import struct
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
-from support.waiting import until
+from support.waiting import Story, until
 
 _SHUTDOWN = 2 << 30 | 4 << 16 | ord("X") << 8 | 125
 """``EXT4_IOC_SHUTDOWN``, which is ``_IOR('X', 125, __u32)``."""
@@ -56,7 +57,7 @@ def mount(image, root):
 
 def unmount(root):
     """Unmount it; whoever is still about to close a file there is waited for."""
-    until(lambda: _is_unmounted(root), 120, f"nobody uses {root}")
+    until(lambda: _is_unmounted(root), 120, Story(lambda: f"nobody uses {root}; there are {_users(root)}"))
 
 
 def cut_power(root):
@@ -73,6 +74,19 @@ def cut_power(root):
         os.close(descriptor)
     unmount(root)
     mount(image, root)
+
+
+def _users(root):
+    """Which processes have something open there, or may be about to end: those in the middle of a call to a disk."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            links = [process.cwd(), *(str(each.readlink()) for each in Path(f"/proc/{process.pid}/fd").iterdir())]
+            uses = sorted({link for link in links if link.startswith(str(root))})
+            maps = [each.path for each in process.memory_maps() if each.path.startswith(str(root))]
+            if uses or maps or process.status() in {psutil.STATUS_DISK_SLEEP, psutil.STATUS_ZOMBIE}:
+                found.append((process.pid, process.ppid(), process.status(), process.cmdline()[:4], uses[:3], maps[:3]))
+    return found
 
 
 def _is_unmounted(root):

@@ -12,3 +12,13 @@ def until(condition, deadline_s, what):
             return result
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
         time.sleep(0.02)
+
+
+class Story:
+    """A text that is made when it is wanted."""
+
+    def __init__(self, tell):
+        self._tell = tell
+
+    def __str__(self):
+        return str(self._tell())
