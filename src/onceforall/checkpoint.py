@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from urllib.parse import unquote, urlparse
 
-from onceforall.errors import CheckpointMismatchError, ConfigurationError, UnsupportedQueryError
+from onceforall.errors import CheckpointMismatchError, ConfigurationError
+from onceforall.hadoop_paths import local_folder
 from onceforall.offset_ranges import describe_batch
 
 LOG_FOLDER = "onceforall"
@@ -20,24 +20,17 @@ DETACHED_PREFIX = f"{LOG_FOLDER}-detached-"
 """How the folder is named after a ``detach``; a generation follows."""
 
 
-def local_path(location: str, default_scheme: str = "file") -> Path:
-    """Return the local folder of a checkpoint location.
+def local_path(location: str) -> Path:
+    """Return the local folder of a checkpoint location, for who has no session; with one, ``hadoop_paths.checkpoint_folder`` is right.
 
     Args:
-        location: a path or ``file:`` URL, as Spark takes it.
-        default_scheme: the scheme of ``fs.defaultFS``, which a location without one has.
+        location: a path or ``file:`` URL, as Hadoop takes it: nothing is unquoted.
 
     Raises:
+        OptionError: Hadoop takes it for no path, or it names a host.
         UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system.
     """
-    url = urlparse(location)
-    scheme = url.scheme or default_scheme
-    if scheme != "file":
-        raise UnsupportedQueryError(
-            f"The checkpoint {location} is on {scheme}:, but this version keeps its commit log on a local or locally mounted file system "
-            "only. Use a checkpointLocation that starts with file:/, on storage that survives the machine."
-        )
-    return Path(unquote(url.path) if url.scheme else location).resolve()
+    return local_folder(location, what="The checkpoint").resolve()
 
 
 def offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
@@ -122,6 +115,21 @@ def query_id(checkpoint: Path) -> str | None:
             f"The query's id can't be read from {file} ({type(error).__name__}: {error}). Put the file back from a backup."
         ) from error
     return str(found)
+
+
+def check_is_of_query(checkpoint: Path, expected: str) -> None:
+    """See that a folder is the checkpoint of the query that runs, by the id that Spark has written there.
+
+    Raises:
+        CheckpointMismatchError: it isn't, so that the commit log would lie in a foreign folder.
+    """
+    found = query_id(checkpoint)
+    if found != expected:
+        of = "no query's checkpoint" if found is None else f"the checkpoint of the query {found}"
+        raise CheckpointMismatchError(
+            f"Spark runs the query {expected}, and {checkpoint}, which should be its checkpoint, is {of}. Driver and Spark must see one file "
+            "system under this path; nothing was written."
+        )
 
 
 def check_take_over(checkpoint: Path, takeover: str | None) -> None:

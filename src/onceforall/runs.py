@@ -26,6 +26,7 @@ from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.determinism import Determinism
 from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQueryError
+from onceforall.hadoop_paths import checkpoint_folder, default_scheme
 from onceforall.projections import Projections
 from onceforall.protocol.eligibility import why_not
 from onceforall.protocol.machine import RunConfig
@@ -212,12 +213,6 @@ def shortest_timeout_ms(sinks: Mapping[str, TwoPhaseCommitSink]) -> int | None:
     return min((t for s in sinks.values() if (t := s.capabilities.transaction_timeout_ms) is not None), default=None)
 
 
-def default_scheme(spark: SparkSession) -> str:
-    """Return the scheme of ``fs.defaultFS``, which paths without one have."""
-    configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
-    return str(configuration.get("fs.defaultFS", "file:///")).partition(":")[0]
-
-
 def check_sinks(sinks: Mapping[str, TwoPhaseCommitSink], spark: SparkSession, query_id: str, output_mode: str) -> None:
     """Refuse sinks that cannot do what is promised, and let every other check what would fail later; nothing has moved yet."""
     for name, sink in sinks.items():
@@ -260,12 +255,13 @@ class _QueryRun:
     ) -> _QueryRun:
         execution = _execution(spark, query_id)
         _check_execution(execution)
-        checkpoint = spark_checkpoint.local_path(str(execution.resolvedCheckpointRoot()), default_scheme(spark))
-        named = spark_checkpoint.local_path(named_checkpoint, default_scheme(spark))
+        checkpoint = checkpoint_folder(spark, str(execution.resolvedCheckpointRoot()))
+        named = checkpoint_folder(spark, named_checkpoint)
         if named != checkpoint:
             raise CheckpointMismatchError(
                 f"exactly_once names the checkpoint {named}, but this query's checkpointLocation is {checkpoint}. Name the same one."
             )
+        spark_checkpoint.check_is_of_query(checkpoint, query_id)
         # A copy per run: a sink's driver side belongs to one run, also when its user gives one object to two queries.
         sinks = {name: copy.copy(sink) for name, sink in sinks.items()}
         output_mode = str(execution.outputMode()).lower()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import OptionError, UnsupportedQueryError
-from onceforall.runs import ExactlyOnceFunction, Settings, bind_log, check_sinks, default_scheme, put_back, shortest_timeout_ms
+from onceforall.hadoop_paths import checkpoint_folder, default_scheme
+from onceforall.runs import ExactlyOnceFunction, Settings, bind_log, check_sinks, put_back, shortest_timeout_ms
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.targets import check_adopted, check_targets, last_decision
 from onceforall.writing import BatchFunction, BatchTransaction
@@ -118,8 +119,9 @@ def exactly_once(
     _use_this_python(_session())
 
     def decorate(function: BatchFunction) -> ExactlyOnceFunction:
-        scheme = _scheme_of_paths()
-        path = spark_checkpoint.local_path(location, scheme)
+        spark = _session()
+        scheme = "file" if spark is None else default_scheme(spark)
+        path = spark_checkpoint.local_path(location) if spark is None else checkpoint_folder(spark, location)
         put_back(path, settings, scheme)
         spark_checkpoint.check_take_over(path, takeover)
         bind_log(path, settings, scheme)
@@ -241,7 +243,7 @@ class StreamWriter:
         location = self._checkpoint_location()
         settings = Settings(**self._settings)
         settings.reserve_ms(shortest_timeout_ms(self._sinks))
-        checkpoint = spark_checkpoint.local_path(location, default_scheme(spark))
+        checkpoint = checkpoint_folder(spark, location)
         # First of all: what reads the checkpoint may meet what is torn.
         put_back(checkpoint, settings, default_scheme(spark))
         check_adopted(settings.adopt_target, self._sinks)
@@ -295,12 +297,6 @@ class StreamWriter:
 def _check_name(name: str) -> None:
     if not name or len(name) > 200 or not name.isprintable():
         raise OptionError(f"The sink name {name!r} is not usable: it must be 1 to 200 printable characters.")
-
-
-def _scheme_of_paths() -> str:
-    """Return the scheme of ``fs.defaultFS`` where a session says it already."""
-    session = _session()
-    return "file" if session is None else default_scheme(session)
 
 
 def _session() -> SparkSession | None:

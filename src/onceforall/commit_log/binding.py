@@ -81,6 +81,10 @@ def log_location(text: str, default_scheme: str = "file") -> str:
             f"onceforall.commitLog={text} is on {scheme}:, but this version keeps its commit log on a local or locally mounted file system "
             "only. Name a folder as file:/…, on storage that survives the machine."
         )
+    if url.scheme and (url.query or url.fragment):
+        raise OptionError(
+            f"onceforall.commitLog={text} is a URL with a query or a fragment, and names no folder. Write %3F for a question mark and %23 for #."
+        )
     path = Path(unquote(url.path) if url.scheme else text)
     if not path.is_absolute():
         raise OptionError(

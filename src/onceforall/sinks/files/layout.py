@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
-from onceforall.errors import OptionError, UnsupportedQueryError
+from onceforall import hadoop_paths
+from onceforall.errors import OptionError
 from onceforall.protocol.names import TransactionName, parse_name
 
 HOME = "_onceforall"
@@ -160,14 +160,6 @@ def local_folder(location: str | os.PathLike[str]) -> Path:
         UnsupportedQueryError: it is not on a local (or locally mounted) file system.
     """
     text = os.fspath(location)
-    if not isinstance(text, str) or not text.strip() or "\0" in text:
+    if not isinstance(text, str) or not text.strip():
         raise OptionError(f"path={location!r} is no folder. Give the path of one, or a file: URL.")
-    url = urlparse(text)
-    if url.scheme and url.scheme != "file":
-        raise UnsupportedQueryError(
-            f"The folder {text} is on {url.scheme}:, but FileSink writes to local or locally mounted file systems only. Mount it, or use a "
-            "path that starts with file:/."
-        )
-    if url.netloc not in {"", "localhost"} and url.scheme:
-        raise OptionError(f"The URL {text} names the host {url.netloc!r}. A local folder has three slashes: file:///…")
-    return Path(os.path.abspath(unquote(url.path) if url.scheme else text))  # noqa: PTH100  links stay as they are
+    return hadoop_paths.local_folder(text, what="The folder")

@@ -166,7 +166,7 @@ class CommittedFiles:
         schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
         frames = []
         for reading, files in self._by_reading():
-            reader = spark.read.schema(schema).option("basePath", _spark_path(self._root))
+            reader = spark.read.schema(schema).option("basePath", f"file://{self._root}")
             if reading["format"] == "csv":
                 reader = reader.options(
                     header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, nullValue=_SPARK_NULL, enforceSchema=False
