@@ -35,6 +35,7 @@ REQUIRED = frozenset(
         "no fsync of a log folder",
         "no fsync of a data file",
         "no fsync of a data folder",
+        "a symbolic link followed",
         "seal skipped",
         "sweep before seal",
         "neighbour committed",

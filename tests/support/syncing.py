@@ -19,12 +19,14 @@ class Recorder:
         self._originals[0](descriptor)
 
     def _link(self, source, target, **options):
+        path = _path(target, options.get("dst_dir_fd"))
         self._originals[1](source, target, **options)
-        self.calls.append(("link", Path(target)))
+        self.calls.append(("link", path))
 
     def _unlink(self, path, **options):
+        whole = _path(path, options.get("dir_fd"))
         self._originals[2](path, **options)
-        self.calls.append(("unlink", Path(path)))
+        self.calls.append(("unlink", whole))
 
     def synced(self, path):
         """Tell where in the order this path was synced, last; an error when it never was."""
@@ -34,3 +36,7 @@ class Recorder:
 
     def linked(self, path):
         return self.calls.index(("link", path))
+
+
+def _path(name, folder):
+    return Path(name) if folder is None else Path(f"/proc/self/fd/{folder}").readlink() / name

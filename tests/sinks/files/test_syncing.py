@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from onceforall.sinks.files.folders import create, make_folder
 from onceforall.sinks.files.start_checks import check_folder
+from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
 from support.syncing import Recorder
 
@@ -101,15 +101,15 @@ def test_the_temp_files_are_deleted_only_behind_the_manifest(tmp_path, recorder)
 def test_who_finds_a_name_taken_syncs_its_folder_too(tmp_path, recorder):
     """The one who took it may be between its link and its sync."""
     path = tmp_path / "0.json"
-    assert create(path, b"first")
+    assert Tree(tmp_path).create(path, b"first")
     recorder.calls.clear()
-    assert not create(path, b"second")
+    assert not Tree(tmp_path).create(path, b"second")
     recorder.synced(tmp_path)
     assert path.read_bytes() == b"first"
 
 
 def test_every_new_folder_is_synced_in_the_one_above(tmp_path, recorder):
-    make_folder(tmp_path / "a" / "b")
+    Tree(tmp_path).make_folder(tmp_path / "a" / "b")
     assert [path for what, path in recorder.calls if what == "sync"] == [tmp_path, tmp_path / "a"]
 
 

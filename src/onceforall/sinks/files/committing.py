@@ -24,6 +24,7 @@ has another size: somebody else changed it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,10 +34,11 @@ from onceforall.errors import AttemptFailedError
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName, parse_name
 from onceforall.sink import CommitReport, LostTransaction
-from onceforall.sinks.files.folders import delete_folder_of_files, delete_temporary_files, make_folder, sync_folders
+from onceforall.sinks.files.folders import explained
 from onceforall.sinks.files.identity import folder_id
 from onceforall.sinks.files.layout import MANIFESTS, SPARK_METADATA, STAGING, DataFile, from_slim
 from onceforall.sinks.files.manifests import BatchFiles, Layout, Manifests, read_layout
+from onceforall.sinks.files.tree import Tree
 from onceforall.testing import failpoints
 
 
@@ -79,6 +81,7 @@ class Folder:
     def __init__(self, root: Path) -> None:
         """Nothing is looked at yet."""
         self.root = root
+        self.tree = Tree(root)
 
     def manifests(self, name: TransactionName) -> Manifests:
         """Return the manifests of a transaction's query and sink."""
@@ -97,7 +100,7 @@ class Folder:
         query = self.root / MANIFESTS / query_id
         for folder in [*(query.iterdir() if query.is_dir() else ()), self.root / SPARK_METADATA]:
             if folder.is_dir():
-                delete_temporary_files(folder)
+                self.tree.delete_temporary_files(folder)
 
     def confirm(self, prepared: Sequence[Prepared]) -> None:
         """See that nothing stands in the way of a commit; nothing is changed.
@@ -106,12 +109,20 @@ class Folder:
             AttemptFailedError: a temp file is missing or has another size, or a target can't be made.
             OSError: the file system gave no answer.
         """
+        try:
+            self._confirm(prepared)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise AttemptFailedError(f"The temp files can't be looked at: {explained(error)}.") from error
+            raise
+
+    def _confirm(self, prepared: Sequence[Prepared]) -> None:
         home = (self.root / STAGING).stat().st_dev
         folders = set()
         for transaction in prepared:
             for file in transaction.files:
                 temporary = self.staging(transaction.attempt) / file.name
-                size = _size(temporary)
+                size = self.tree.size(temporary)
                 if size != file.bytes:
                     found = "is missing" if size is None else f"has {size} bytes instead of {file.bytes}"
                     raise AttemptFailedError(
@@ -207,10 +218,10 @@ class Folder:
     def _missing(self, attempt: str, file: DataFile) -> tuple[bool, str] | None:
         """Return why a file can't be committed, and whether that leaves a doubt; None when it can, or is."""
         temporary, target = self.staging(attempt) / file.name, self.root / file.path
-        size = _size(temporary)
+        size = self.tree.size(temporary)
         if size == file.bytes:
             return None
-        there = _size(target)
+        there = self.tree.size(target)
         if there == file.bytes:
             return None
         if there is not None:
@@ -234,14 +245,14 @@ class Folder:
         for transaction in todo:
             for file in transaction.files:
                 if file.folder not in folders:
-                    make_folder(self.root / file.folder)
+                    self.tree.make_folder(self.root / file.folder)
                     folders.add(file.folder)
                 reason = self._place(transaction.attempt, file)
                 if reason is not None:
                     refused.append(LostTransaction(transaction.committable, reason))
                     break
                 failpoints.hit("file.commit.renamed")
-        sync_folders(_with_parents(self.root, folders))
+        self.tree.sync_all(_with_parents(self.root, folders))
         failpoints.hit("file.commit.synced")
         if refused or not whole:
             return refused
@@ -256,14 +267,14 @@ class Folder:
         """Give a file its target's name; return what stands in the way."""
         temporary, target = self.staging(attempt) / file.name, self.root / file.path
         try:
-            os.link(temporary, target, follow_symlinks=False)
+            self.tree.link(temporary, target)
         except FileExistsError:
             with contextlib.suppress(FileNotFoundError):
-                if not temporary.samefile(target):
+                if not self.tree.are_same(temporary, target):
                     return f"{target} is there and isn't ours. Move it away"
         except FileNotFoundError:
             # Another process has come further with this batch, or a human deletes files at this moment.
-            if _size(target) != file.bytes:
+            if self.tree.size(target) != file.bytes:
                 raise
         return None
 
@@ -272,7 +283,7 @@ class Folder:
         failpoints.hit("file.commit.before_clearing")
         for transaction in prepared:
             with contextlib.suppress(OSError):
-                delete_folder_of_files(self.staging(transaction.attempt))
+                self.tree.delete_folder_of_files(self.staging(transaction.attempt))
         failpoints.hit("file.commit.cleared")
 
     def retire(self, prepared: Prepared) -> None:
@@ -286,12 +297,12 @@ class Folder:
         if not is_committed and all(self._missing(prepared.attempt, file) is None for file in prepared.files):
             return  # Neither lost nor committed: it waits for its commit.
         # The temp files go first, so that a driver that wakes now finds nothing to make a target of.
-        delete_folder_of_files(self.staging(prepared.attempt))
+        self.tree.delete_folder_of_files(self.staging(prepared.attempt))
         failpoints.hit("file.retire.temporary_deleted")
         for file in () if is_committed else prepared.files:
-            if _size(self.root / file.path) in {file.bytes, None}:
+            if self.tree.size(self.root / file.path) in {file.bytes, None}:
                 with contextlib.suppress(FileNotFoundError):
-                    (self.root / file.path).unlink()
+                    self.tree.unlink(self.root / file.path)
                     failpoints.hit("file.retire.deleted")
 
 
@@ -360,14 +371,6 @@ def _with_parents(root: Path, folders: Iterable[str]) -> set[Path]:
             at /= part
             found.add(at)
     return found
-
-
-def _size(path: Path) -> int | None:
-    """Return a file's size; None when there is none. A link is nobody's file of ours."""
-    try:
-        return path.lstat().st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 __all__ = ["Folder", "Prepared", "read_prepared", "with_few_layouts"]

@@ -7,16 +7,13 @@ import errno
 import fcntl
 import os
 import re
-import secrets
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.testing import failpoints
 
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
-_SYNCS_AT_ONCE = 8
 _TEMPORARY = re.compile(r"\.[0-9a-z.-]+\.[0-9a-f]{32}\.tmp")
 _REMEDIES = {
     errno.ENOSPC: "Free some space on this file system",
@@ -28,6 +25,7 @@ _REMEDIES = {
     errno.EPERM: "Grant the user of Spark's driver and executors read and write permission there",
     errno.EIO: "Check the disk (see the kernel's log) before anything else",
     errno.ESTALE: "Mount the network file system again",
+    errno.ELOOP: "Put back the folder that was there, and look who may write in the sink's",
     errno.ENOENT: "Put back what was deleted there; every executor must see the folder under the same path",
     errno.EXDEV: "All folders of the sink must be on one file system: undo the mount or the symbolic link",
 }
@@ -36,7 +34,10 @@ _REMEDIES = {
 def explained(error: OSError) -> str:
     """Return what an error of the operating system says and what helps."""
     code = error.errno or 0
-    return f"{error.strerror or error} ({errno.errorcode.get(code, 'no error code')}). {_REMEDIES.get(code, 'Mend the cause')}"
+    at = f"{error.filename}: " if code == errno.ELOOP and error.filename else ""
+    return (
+        f"{at}{error.strerror or error} ({errno.errorcode.get(code, 'no error code')}). {_REMEDIES.get(code, 'Mend the cause')}"
+    )
 
 
 @contextlib.contextmanager
@@ -76,19 +77,8 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def sync_folders(folders: Iterable[Path]) -> None:
-    """Make the names in several folders durable, some at a time."""
-    each = list(folders)
-    if len(each) == 1:
-        sync_folder(each[0])
-        return
-    with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="onceforall-sync") as threads:
-        for done in [threads.submit(sync_folder, folder) for folder in each]:
-            done.result()
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it that are missing, each new name durable; what was there is the caller's to sync."""
+def make_root(folder: Path) -> None:
+    """Make a sink's folder and those above it that are missing, each new name durable; what was there is the caller's to sync."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)
@@ -100,57 +90,6 @@ def make_folder(folder: Path) -> None:
         sync_folder(new.parent)
 
 
-def create(path: Path, content: bytes) -> bool:
-    """Create a file with its whole content at once, durably; False when the name is taken: it is left as it is.
-
-    The folder is synced in both cases: who took the name may not have come to that yet.
-    """
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(16)}.tmp"
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            failpoints.hit("file.create.written")
-            sync_file(file.fileno())
-        failpoints.hit("file.create.synced")
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            created = False
-        else:
-            created = True
-        failpoints.hit("file.create.linked")
-        sync_folder(path.parent)
-        failpoints.hit("file.create.folder_synced")
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-    return created
-
-
 def is_temporary(name: str) -> bool:
     """Tell whether a file's name is one of those that ``create`` uses before it is done."""
     return _TEMPORARY.fullmatch(name) is not None
-
-
-def delete_temporary_files(folder: Path) -> None:
-    """Delete what killed processes left in ``create``. A live one that finds its file gone gets an error and creates it again."""
-    with contextlib.suppress(FileNotFoundError):
-        for path in folder.iterdir():
-            if is_temporary(path.name):
-                path.unlink(missing_ok=True)
-                failpoints.hit("file.recover.manifest_deleted")
-
-
-def delete_folder_of_files(folder: Path) -> bool:
-    """Delete a folder that holds files only; False when there was none. Nothing below a folder in it is touched."""
-    try:
-        names = os.listdir(folder)  # noqa: PTH208  names, not paths
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    for name in names:
-        with contextlib.suppress(FileNotFoundError):
-            (folder / name).unlink()
-    with contextlib.suppress(FileNotFoundError):
-        folder.rmdir()
-    return True

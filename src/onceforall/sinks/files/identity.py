@@ -11,8 +11,8 @@ from pathlib import Path
 
 from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
 from onceforall.errors import ForeignEntryError
-from onceforall.sinks.files.folders import create
 from onceforall.sinks.files.layout import HOME
+from onceforall.sinks.files.tree import Tree
 
 NAME = "folder.json"
 
@@ -28,7 +28,7 @@ def make_folder_id(root: Path) -> str:
     """
     path = root / HOME / NAME
     if not path.exists():
-        create(path, encode_fields({"onceforall": FORMAT, "kind": _KIND, "id": uuid.uuid4().hex}))
+        Tree(root).create(path, encode_fields({"onceforall": FORMAT, "kind": _KIND, "id": uuid.uuid4().hex}))
     return folder_id(root)
 
 

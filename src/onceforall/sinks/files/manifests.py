@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.commit_log.envelope import encode_fields
 from onceforall.errors import CorruptEntryError, ForeignEntryError, NewerEntryError
-from onceforall.sinks.files.folders import create, make_folder, sync_folders
 from onceforall.sinks.files.layout import DataFile, data_file
+from onceforall.sinks.files.tree import Tree
 from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
@@ -222,6 +222,7 @@ class Manifests:
     def __init__(self, folder: Path, query_id: str, sink: str) -> None:
         """Take the folder ``_onceforall/manifests`` of the sink's folder, Spark's query id, and ``sink_code`` of the sink's name."""
         self.folder = folder / query_id / sink
+        self.tree = Tree(folder.parents[1])
         self.query_id = query_id
         self.sink = sink
 
@@ -270,10 +271,10 @@ class Manifests:
         content = encode(
             Manifest(self._last_before(files.batch) if after is None else after, (files,)), self.query_id, self.sink
         )
-        make_folder(self.folder)
-        sync_folders(self._above())
+        self.tree.make_folder(self.folder)
+        self.tree.sync_all(self._above())
         failpoints.hit("file.manifest.before")
-        create(self.folder / _name(files.batch), content)
+        self.tree.create(self.folder / _name(files.batch), content)
         failpoints.hit("file.manifest.after")
         found = self.find(files.batch)
         if found is None:
@@ -291,7 +292,7 @@ class Manifests:
         Raises:
             OSError: the file system refused.
         """
-        sync_folders([*self._above(), self.folder])
+        self.tree.sync_all([*self._above(), self.folder])
 
     def _above(self) -> list[Path]:
         """Return the folders that have a name on the way here, from the sink's own down: each may have been made and not synced."""
@@ -336,7 +337,7 @@ class Manifests:
         if merged and todo is loose and whole.after != merged[-1][1]:
             return
         failpoints.hit("file.merge.before")
-        create(self.folder / _name((whole.after, whole.upto)), encode(whole, self.query_id, self.sink))
+        self.tree.create(self.folder / _name((whole.after, whole.upto)), encode(whole, self.query_id, self.sink))
         failpoints.hit("file.merge.after")
         if not all((self.folder / _name(link)).exists() for link in merged):
             return  # the folder was listed as it was a while ago
@@ -345,7 +346,7 @@ class Manifests:
         old += [pair for pair in listing.merged if pair not in merged and pair[1] <= end]
         for link in old:
             with contextlib.suppress(FileNotFoundError):
-                (self.folder / _name(link)).unlink()
+                self.tree.unlink(self.folder / _name(link))
         failpoints.hit("file.merge.deleted")
 
     def _small(self, merged: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError
-from onceforall.sinks.files.folders import create, explained, sync_folder
+from onceforall.sinks.files.folders import explained
 from onceforall.sinks.files.layout import HOME, MANIFESTS, local_folder
 from onceforall.sinks.files.manifests import BatchFiles, Manifest, Manifests, all_of, encode
+from onceforall.sinks.files.tree import Tree
 from onceforall.testing import failpoints
 
 __all__ = ["Finding", "check_files", "mend_files"]
@@ -84,7 +85,7 @@ def mend_files(path: str | os.PathLike[str]) -> list[Finding]:
     for finding in found:
         if finding.mended is not None:
             try:
-                _replace(finding.path, finding.content)
+                _replace(Tree(local_folder(path)), finding.path, finding.content)
             except OSError as error:
                 raise CommitLogError(
                     f"The manifest {finding.path} can't be mended: {explained(error)}, and mend again."
@@ -138,16 +139,16 @@ def _left_out(manifests: Manifests, link: tuple[int, int], manifest: Manifest, l
         )
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace(tree: Tree, path: Path, content: bytes) -> None:
     """Give a manifest another content at once, durably; the old one stays under a hidden name."""
     mark = secrets.token_hex(4)
     aside, new = path.with_name(f".{path.name}.before-mending-{mark}"), path.with_name(f".{path.name}.mended-{mark}")
-    if not create(new, content):
+    if not tree.create(new, content):
         raise CorruptEntryError(f"{new} is there already. Mend again.")
     failpoints.hit("file.mend.written")
-    os.link(path, aside)
-    sync_folder(path.parent)
+    tree.link(path, aside)
+    tree.sync(path.parent)
     failpoints.hit("file.mend.kept")
-    new.rename(path)
+    tree.replace(new, path)
     failpoints.hit("file.mend.replaced")
-    sync_folder(path.parent)
+    tree.sync(path.parent)

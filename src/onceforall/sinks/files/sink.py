@@ -25,7 +25,7 @@ from onceforall.protocol.names import sink_code
 from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
 from onceforall.sinks.files.columns import check_columns
 from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_few_layouts
-from onceforall.sinks.files.folders import asking_again, delete_folder_of_files
+from onceforall.sinks.files.folders import asking_again
 from onceforall.sinks.files.formats import file_format
 from onceforall.sinks.files.identity import folder_id
 from onceforall.sinks.files.layout import STAGING, local_folder, slim
@@ -199,7 +199,7 @@ class FileSink(TwoPhaseCommitSink):
         """
         files = transaction.finish()
         if not files or transaction.schema is None:
-            delete_folder_of_files(transaction.staging)
+            transaction.tree.delete_folder_of_files(transaction.staging)
             return None
         layout = layout_of(transaction.schema, self._plan.partition_by, self._plan.form.body())
         return {
@@ -354,7 +354,7 @@ class FileSink(TwoPhaseCommitSink):
         """
         with asking_again("delete temp files", self._root):
             for committable in committables:
-                delete_folder_of_files(self._folder.staging(_read(committable).attempt))
+                self._folder.tree.delete_folder_of_files(self._folder.staging(_read(committable).attempt))
                 failpoints.hit("file.abort.deleted")
 
     @failpoints.around("file.retire")
@@ -378,13 +378,13 @@ class FileSink(TwoPhaseCommitSink):
         count = 0
         with asking_again("look for temp files", self._root):
             try:
-                names = os.listdir(self._root / STAGING)  # noqa: PTH208  names, not paths
+                names = self._folder.tree.names(self._root / STAGING)
             except FileNotFoundError:
                 return 0
             self._folder.delete_temporary_manifests(sweep.query_id)
             for name in names:
                 if sweep.covers_name(name):
-                    count += delete_folder_of_files(self._root / STAGING / name)
+                    count += self._folder.tree.delete_folder_of_files(self._root / STAGING / name)
                     failpoints.hit("file.recover.deleted")
         return count
 

@@ -22,8 +22,8 @@ from typing import Any
 from urllib.parse import quote
 
 from onceforall.errors import SinkCheckError
-from onceforall.sinks.files.folders import create, sync_folder
 from onceforall.sinks.files.layout import SPARK_METADATA, DataFile
+from onceforall.sinks.files.tree import Tree
 from onceforall.testing import failpoints
 
 DEFAULT_INTERVAL = 10
@@ -43,6 +43,7 @@ class SparkMetadata:
         """Take the sink's folder, and the compact interval that holds where the log doesn't show another one."""
         self._root = root
         self._folder = root / SPARK_METADATA
+        self._tree = Tree(root)
         self._default_interval = default_interval
 
     def exists(self) -> bool:
@@ -76,7 +77,7 @@ class SparkMetadata:
             contents = self._valid(last, entries) if entries else []
             if any(marks[0] in content for content in contents):
                 # Whoever added them may have been killed before it could sync their name.
-                sync_folder(self._folder)
+                self._tree.sync(self._folder)
                 return
             following = last + 1
             content = self._lines(files)
@@ -85,7 +86,7 @@ class SparkMetadata:
                 name = f"{following}.compact"
                 content = b"".join([*(_body(each) for each in contents), content])
             failpoints.hit("file.spark_metadata.before")
-            created = create(self._folder / name, _VERSION + content.rstrip(b"\n"))
+            created = self._tree.create(self._folder / name, _VERSION + content.rstrip(b"\n"))
             failpoints.hit("file.spark_metadata.after")
             if created:
                 return

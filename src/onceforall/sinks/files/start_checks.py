@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 
 from onceforall.errors import SinkCheckError
-from onceforall.sinks.files.folders import explained, is_temporary, make_folder, sync_folders
+from onceforall.sinks.files.folders import explained, is_temporary, make_root, sync_folder
 from onceforall.sinks.files.identity import NAME, make_folder_id
 from onceforall.sinks.files.layout import HOME, MANIFESTS, SPARK_METADATA, STAGING
 from onceforall.sinks.files.manifests import is_manifest_name
 from onceforall.sinks.files.spark_metadata import SparkMetadata
+from onceforall.sinks.files.tree import Tree
 
 _PROBE = ".onceforall-probe-"
 _PROBE_LIFE_S = 3600.0
@@ -29,21 +30,25 @@ def check_folder(root: Path) -> None:
     if os.path.lexists(root) and not root.is_dir():
         raise SinkCheckError(f"{root} is a file, not a folder. Move it away, or give FileSink another path.")
     try:
-        make_folder(root)
+        make_root(root)
     except OSError as error:
         raise SinkCheckError(f"The folder {root} can't be made: {explained(error)}.") from error
+    tree = Tree(root)
     for name in (HOME, STAGING, MANIFESTS):
         folder = root / name
+        if folder.is_symlink():
+            raise SinkCheckError(
+                f"{folder} is a symbolic link, and FileSink follows none below its folder. Put a folder in its place."
+            )
         if os.path.lexists(folder) and not folder.is_dir():
             raise SinkCheckError(f"{folder} is no folder, and FileSink needs that name for its own. Move it away.")
         try:
-            make_folder(folder)
+            tree.make_folder(folder)
         except OSError as error:
             raise SinkCheckError(f"The folder {folder} can't be made: {explained(error)}.") from error
         if folder.stat().st_dev != root.stat().st_dev:
             raise SinkCheckError(
-                f"{folder} is on another file system than {root}, so that files can't get from there to here at once. Undo that mount or "
-                "symbolic link."
+                f"{folder} is on another file system than {root}, so that files can't get from there to here at once. Undo that mount."
             )
     _check_links(root)
     _check_foreign(root)
@@ -59,24 +64,25 @@ def check_folder(root: Path) -> None:
 
 def _sync_found(root: Path) -> None:
     """Make durable what an earlier start made here: it may have been killed before it could sync it."""
-    sync_folders([root, root / HOME])
+    Tree(root).sync_all([root, root / HOME])
     for above in root.parents:
         # What we may not open, no start of ours can have made.
         with contextlib.suppress(PermissionError):
-            sync_folders([above])
+            sync_folder(above)
 
 
 def _check_links(root: Path) -> None:
     """Do once what every commit does: a link from the temp files' folder to the sink's."""
+    tree = Tree(root)
     for old in [*root.glob(f"{_PROBE}*"), *(root / STAGING).glob(f"{_PROBE}*")]:
         with contextlib.suppress(OSError):
             if time.time() - old.lstat().st_mtime > _PROBE_LIFE_S:
-                old.unlink()
+                tree.unlink(old)
     name = f"{_PROBE}{secrets.token_hex(8)}"
     temporary, target = root / STAGING / name, root / name
     try:
-        temporary.touch(exist_ok=False)
-        os.link(temporary, target)
+        tree.open_new(temporary).close()
+        tree.link(temporary, target)
     except OSError as error:
         raise SinkCheckError(
             f"FileSink can't write in {root}, or can't make a hard link from {temporary.parent} to it: {explained(error)}. It needs a file "
@@ -85,7 +91,7 @@ def _check_links(root: Path) -> None:
     finally:
         for path in (target, temporary):
             with contextlib.suppress(OSError):
-                path.unlink()
+                tree.unlink(path)
 
 
 def _check_foreign(root: Path) -> None:

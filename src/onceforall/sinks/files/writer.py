@@ -17,16 +17,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from onceforall.errors import RefusedRecordError
 from onceforall.sink import TaskAttempt
-from onceforall.sinks.files.folders import (
-    delete_folder_of_files,
-    failing_the_attempt,
-    make_folder,
-    sync_file,
-    sync_folder,
-)
+from onceforall.sinks.files.folders import failing_the_attempt, sync_file
 from onceforall.sinks.files.formats import FileFormat, FormatWriter, in_utc
 from onceforall.sinks.files.layout import STAGING, DataFile, file_name
 from onceforall.sinks.files.partitions import Destination, Partitioner, TimeBucket
+from onceforall.sinks.files.tree import Tree
 from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
@@ -80,6 +75,7 @@ class FileTransaction:
         self._attempt = attempt
         self.name = attempt.name
         self._root = Path(plan.folder)
+        self.tree = Tree(self._root)
         self.staging = self._root / STAGING / self.name
         self.is_over = False
         self.files: list[DataFile] = []
@@ -89,8 +85,8 @@ class FileTransaction:
         self._waiting_bytes = 0
         self._ordinal = 0
         with failing_the_attempt(self._root):
-            make_folder(self.staging.parent)
-            self.staging.mkdir()
+            self.tree.make_folder(self.staging.parent)
+            self.tree.make_new_folder(self.staging)
             failpoints.hit("file.begin.made")
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -126,9 +122,9 @@ class FileTransaction:
                 self._flush(destination, heap)
                 self._end(destination, heap)
             failpoints.hit("file.pre_commit.before_sync")
-            sync_folder(self.staging)
+            self.tree.sync(self.staging)
             failpoints.hit("file.pre_commit.folder_synced")
-            sync_folder(self.staging.parent)
+            self.tree.sync(self.staging.parent)
         self.is_over = True
         failpoints.hit("file.pre_commit.after")
         return self.files
@@ -146,7 +142,7 @@ class FileTransaction:
                     heap.open.file.close()
         self._heaps.clear()
         with contextlib.suppress(OSError):
-            delete_folder_of_files(self.staging)
+            self.tree.delete_folder_of_files(self.staging)
 
     def _flush(self, destination: Destination, heap: _Heap) -> None:
         """Write what waits for a destination; files that are full are ended on the way."""
@@ -175,7 +171,7 @@ class FileTransaction:
             self._make_room()
             name = file_name(self._attempt.partition, self._ordinal, self.name, self._plan.form.extension)
             self._ordinal += 1
-            file = (self.staging / name).open("xb", buffering=1 << 20)
+            file = self.tree.open_new(self.staging / name, 1 << 20)
             try:
                 failpoints.hit("file.write.opened")
                 heap.open = _Open(name, file, self._plan.form.open(file, schema, self._plan.max_file_bytes))
