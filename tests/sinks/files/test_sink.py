@@ -28,7 +28,7 @@ from onceforall.errors import (
     UnsupportedQueryError,
 )
 from onceforall.sink import StartInfo, Sweep
-from onceforall.sinks.files import FileSink, committing
+from onceforall.sinks.files import FileSink
 from onceforall.sinks.files.committing import read_prepared
 from onceforall.sinks.files.layout import attempt_of
 from onceforall.sinks.files.tree import Tree
