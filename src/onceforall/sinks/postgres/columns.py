@@ -27,9 +27,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceforall.errors import SchemaError
+from onceforall.sinks.postgres.keys import canonical
 from onceforall.sinks.postgres.tables import quoted, sql_type
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructField, StructType
 
@@ -82,19 +85,20 @@ _CASTS = {
 _MOST_DIMENSIONS = 2
 
 
-def postgres_columns(schema: StructType, table: Table) -> list[Column]:
+def postgres_columns(schema: StructType, table: Table, shuffled_by: Collection[str] = ()) -> list[Column]:
     """Return the columns to write, named as the table's and in the order of the rows.
 
     Args:
         schema: of the rows.
         table: as ``describe`` gave it.
+        shuffled_by: columns of the table of which Spark must find two values equal where the server does; see ``keys``.
 
     Raises:
         SchemaError: a column is missing or unknown, or a type does not fit; the message names it, both types and the remedy.
     """
     pairs = [(field, target) for field, target in matched(schema, table)]
     _check_missing({target.name for _, target in pairs}, schema, table)
-    return [_column(field, target, table) for field, target in pairs]
+    return [_column(field, target, table, in_key=target.name in shuffled_by) for field, target in pairs]
 
 
 def matched(schema: StructType, table: Table) -> list[tuple[StructField, TableColumn]]:
@@ -145,7 +149,7 @@ def _check_missing(written: set[str], schema: StructType, table: Table) -> None:
             )
 
 
-def _column(field: StructField, target: TableColumn, table: Table) -> Column:
+def _column(field: StructField, target: TableColumn, table: Table, *, in_key: bool) -> Column:
     from pyspark.sql import functions as f
 
     source = f.col("`" + field.name.replace("`", "``") + "`")
@@ -154,7 +158,8 @@ def _column(field: StructField, target: TableColumn, table: Table) -> Column:
         raise SchemaError(
             f"Column {field.name!r} is {field.dataType.simpleString().upper()}, and column {target.name!r} of table {table.shown} is {target.type.name}. {problem}"
         )
-    return _converted(source, field.dataType, target.type).alias(target.name)
+    converted = _converted(source, field.dataType, target.type)
+    return (canonical(converted, field.dataType, target.type) if in_key else converted).alias(target.name)
 
 
 def _converted(source: Column, spark: DataType, target: PgType) -> Column:

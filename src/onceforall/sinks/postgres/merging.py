@@ -15,6 +15,7 @@ from typing import Any
 from psycopg import sql
 
 from onceforall.errors import RefusedRecordError
+from onceforall.sinks.postgres import same_table
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import Connection, identifiers
 
@@ -31,6 +32,7 @@ class Target:
         key: the columns of the key; empty: rows are only inserted.
         ignore: a row whose key is there already is passed over, instead of replacing what is there.
         replace: all other rows are deleted.
+        oid: the table's object id when the run began; None where a release wrote it that didn't say.
     """
 
     schema: str
@@ -38,6 +40,7 @@ class Target:
     key: tuple[str, ...] = ()
     ignore: bool = False
     replace: bool = False
+    oid: int | None = None
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -52,22 +55,33 @@ class Target:
             "key": list(self.key),
             "ignore": self.ignore,
             "replace": self.replace,
+            "oid": self.oid,
         }
 
 
 def target_of(body: Mapping[str, Any]) -> Target:
     """Read back what ``Target.body`` wrote."""
     key = tuple(str(column) for column in body["key"])
-    return Target(str(body["schema"]), str(body["table"]), key, bool(body["ignore"]), bool(body["replace"]))
+    oid = body.get("oid")
+    names = str(body["schema"]), str(body["table"])
+    return Target(*names, key, bool(body["ignore"]), bool(body["replace"]), None if oid is None else int(oid))
 
 
-def merge(connection: Connection, target: Target, staged: Sequence[Staged]) -> None:
+def merge(connection: Connection, target: Target, staged: Sequence[Staged], *, is_decided: bool = False) -> None:
     """Apply all staged rows, and check deferred constraints, within the caller's transaction.
 
+    Args:
+        connection: in a transaction.
+        target: where the rows go.
+        staged: the rows.
+        is_decided: nothing may be refused any more that can be done; see ``same_table``.
+
     Raises:
+        AttemptFailedError: the table is not the one that it was.
         psycopg.Error: the server refuses a row, or is away.
         RefusedRecordError: a key is there twice.
     """
+    before = same_table.look(connection, target)
     clear(connection, target)
     filled = [each for each in staged if each.columns]
     statements = _grouped(filled)
@@ -78,12 +92,15 @@ def merge(connection: Connection, target: Target, staged: Sequence[Staged]) -> N
         source = sql.SQL(" UNION ALL ").join([_rows(each) for each in group])
         connection.execute(insert(target, group[0].columns, source))
     check_deferred(connection)
+    same_table.check(connection, target, staged, before, is_decided=is_decided)
 
 
 def clear(connection: Connection, target: Target) -> None:
-    """Delete what a replacing target has."""
+    """Delete what a replacing target has: the rows of its partitions, and not those of tables that inherit from it, which are not its own."""
     if target.replace:
-        connection.execute(sql.SQL("DELETE FROM {}").format(target.identifier))
+        seen = same_table.look(connection, target)
+        only = sql.SQL("" if seen is not None and seen.kind == "p" else "ONLY ")
+        connection.execute(sql.SQL("DELETE FROM {}{}").format(only, target.identifier))
 
 
 def check_deferred(connection: Connection) -> None:

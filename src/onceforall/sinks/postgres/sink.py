@@ -235,6 +235,11 @@ class PostgresSink(TwoPhaseCommitSink):
             return
         if self._key:
             tables.check_key(self._table, self._key)
+        if self._output_mode == "complete" and self._table.has_row_security:
+            raise SinkCheckError(
+                f"Row security hides rows of {self._table.shown} from this role, and the output mode complete replaces all rows: those would stay. Give "
+                "the role BYPASSRLS, let the table's owner write, or disable row security."
+            )
         rights = {"SELECT", "INSERT"}
         rights |= {"UPDATE"} if self._key and not self._ignore else set()
         rights |= {"DELETE"} if self._output_mode == "complete" else set()
@@ -248,6 +253,7 @@ class PostgresSink(TwoPhaseCommitSink):
             SinkCheckError: there is no such table, or it can't be made.
         """
         from onceforall.sinks.postgres.columns import matched, postgres_columns
+        from onceforall.sinks.postgres.keys import check_key_column
 
         table = self._described(schema)
         written = [column.name for _, column in matched(schema, table)]
@@ -256,7 +262,10 @@ class PostgresSink(TwoPhaseCommitSink):
             raise SchemaError(
                 f"key= names the column {missing[0]!r}, which the rows for {table.shown} don't have. They have: {', '.join(schema.names)}."
             )
-        return postgres_columns(schema, table)
+        shuffled_by = () if self._mode == "staged" else self._key
+        for column in table.select(shuffled_by):
+            check_key_column(column, table, self._mode)
+        return postgres_columns(schema, table, shuffled_by)
 
     def _described(self, schema: StructType) -> Table:
         if self._table is not None:
@@ -278,7 +287,8 @@ class PostgresSink(TwoPhaseCommitSink):
         from onceforall.sinks.postgres.merging import Target
 
         assert self._table is not None, "check() or columns() comes first"
-        return Target(self._table.schema, self._table.name, self._key, self._ignore, self._output_mode == "complete")
+        replaces = self._output_mode == "complete"
+        return Target(self._table.schema, self._table.name, self._key, self._ignore, replaces, self._table.oid)
 
     def _copy(self, connection: Connection, staged: Staged, columns: Sequence[str]) -> CopyStream:
         from onceforall.sinks.postgres.copying import CopyStream

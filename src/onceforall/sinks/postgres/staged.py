@@ -181,7 +181,7 @@ class Merger:
                 complete = markers.read(connection, batch.owner)
                 assert complete is not None
                 refuse_old(complete, batch)
-            self._apply(connection, batch, self._checked(connection, batch))
+            self._apply(connection, batch, self._checked(connection, batch), is_decided=False)
         except BaseException:
             close_quietly(connection)
             raise
@@ -236,10 +236,10 @@ class Merger:
         return filled
 
     @staticmethod
-    def _apply(connection: Connection, batch: Batch, staged: Sequence[Staged]) -> None:
+    def _apply(connection: Connection, batch: Batch, staged: Sequence[Staged], *, is_decided: bool) -> None:
         connection.execute("SAVEPOINT merge")
         try:
-            merging.merge(connection, batch.target, staged)
+            merging.merge(connection, batch.target, staged, is_decided=is_decided)
         except psycopg.Error as error:
             if not refuses(error):
                 raise
@@ -297,7 +297,7 @@ class Merger:
                     f"{len(batch.staged)} staging tables are gone, so it was not merged and can't be"
                 )
                 return CommitReport(lost=tuple(LostTransaction(c, reason) for c in committables))
-            self._apply(connection, batch, self._checked(connection, batch))
+            self._apply(connection, batch, self._checked(connection, batch), is_decided=True)
             failpoints.hit("postgres.commit.merged_again")
             connection.execute("COMMIT")
             failpoints.hit("postgres.commit.after")

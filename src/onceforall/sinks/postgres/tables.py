@@ -56,6 +56,7 @@ class TableColumn:
         nullable: whether it takes a null.
         has_default: whether it gets a value when none is written (default or identity).
         is_generated: whether nobody may write it: ``GENERATED ALWAYS``, as identity or from an expression.
+        is_deterministic: whether its collation, and that of each unique index on it, tells all different texts apart.
     """
 
     name: str
@@ -63,6 +64,7 @@ class TableColumn:
     nullable: bool = True
     has_default: bool = False
     is_generated: bool = False
+    is_deterministic: bool = True
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,12 @@ WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(%s)
 _COLUMNS = """
 SELECT a.attname::pg_catalog.text, a.atttypid::bigint, a.atttypmod, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull,
        a.atthasdef OR a.attidentity OPERATOR(pg_catalog.<>) '',
-       a.attgenerated OPERATOR(pg_catalog.<>) '' OR a.attidentity OPERATOR(pg_catalog.=) 'a', t.typdefault IS NOT NULL
+       a.attgenerated OPERATOR(pg_catalog.<>) '' OR a.attidentity OPERATOR(pg_catalog.=) 'a', t.typdefault IS NOT NULL,
+       NOT EXISTS (SELECT FROM pg_catalog.pg_collation o WHERE NOT o.collisdeterministic AND (o.oid OPERATOR(pg_catalog.=) a.attcollation
+           OR EXISTS (SELECT FROM pg_catalog.pg_index i,
+                           ROWS FROM (pg_catalog.unnest(i.indkey::pg_catalog.int2[]), pg_catalog.unnest(i.indcollation::pg_catalog.oid[])) k(attnum, coll)
+                      WHERE i.indrelid OPERATOR(pg_catalog.=) a.attrelid AND i.indisunique AND k.attnum OPERATOR(pg_catalog.=) a.attnum
+                      AND k.coll OPERATOR(pg_catalog.=) o.oid)))
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) a.atttypid
 WHERE a.attrelid OPERATOR(pg_catalog.=) %s::pg_catalog.oid AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
@@ -225,6 +232,8 @@ def describe(connection: psycopg.Connection[Any], table: str) -> Table | None:
             return None
         oid, schema, name, kind, persistence, row_security = row
         _check_kind(table, kind, persistence)
+        if kind == "p":
+            _check_partitions(connection, table, oid)
         columns = connection.execute(_COLUMNS, [oid]).fetchall()
         types = read_types(connection, [(column[1], column[2], column[3]) for column in columns])
         indexes = connection.execute(_INDEXES, [oid]).fetchall()
@@ -239,6 +248,7 @@ def describe(connection: psycopg.Connection[Any], table: str) -> Table | None:
                 nullable=not column[4] and not type_.not_null,
                 has_default=column[5] or column[7],
                 is_generated=column[6],
+                is_deterministic=column[8],
             )
             for column, type_ in zip(columns, types, strict=True)
         ),
@@ -276,6 +286,24 @@ def _check_kind(table: str, kind: str, persistence: str) -> None:
             f"{table} is an unlogged table: PostgreSQL empties it after a crash, committed rows included. ALTER TABLE {table} SET LOGGED; or "
             "name another one."
         )
+
+
+def _check_partitions(connection: psycopg.Connection[Any], table: str, oid: int) -> None:
+    query = (
+        "SELECT c.oid::pg_catalog.regclass::pg_catalog.text, c.relkind::pg_catalog.text FROM pg_catalog.pg_partition_tree(%s::pg_catalog.oid::pg_catalog.regclass) p "
+        "JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) p.relid "
+        "WHERE c.relpersistence OPERATOR(pg_catalog.=) 'u' OR c.relkind OPERATOR(pg_catalog.=) 'f' LIMIT 1"
+    )
+    row = connection.execute(query, [oid]).fetchone()
+    if row is not None:
+        is_foreign = row[1] == "f"
+        what = (
+            "a foreign table, which takes no part in a two-phase commit"
+            if is_foreign
+            else "unlogged: PostgreSQL empties it after a crash"
+        )
+        remedy = "Detach it" if is_foreign else f"ALTER TABLE {row[0]} SET LOGGED"
+        raise SinkCheckError(f"The partition {row[0]} of {table} is {what}. {remedy}, or name another table.")
 
 
 def check_privileges(connection: psycopg.Connection[Any], table: Table, privileges: Collection[str]) -> None:

@@ -1,0 +1,113 @@
+"""Is the table still what it was? Between start, task, merge and a merge in another process, anybody may replace it or change its columns.
+
+Looked at behind the statements that write, in their transaction: these hold a lock on what they wrote to, so that nobody renames or alters it
+before the COMMIT. What was written to another thing is rolled back.
+
+- *Before the decision* the table must be the one that the run began with, by its object id: a restart looks at another one as at any table.
+- *At any time* it must be a permanent, logged table, whose columns take the staged values as they are. An ``ALTER TABLE … TYPE`` that came after
+  the rows were staged would have them cast by assignment, which rounds.
+- A replacing target must show all its rows: those that a policy hides would stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from onceforall.errors import AttemptFailedError
+
+if TYPE_CHECKING:
+    from onceforall.sinks.postgres.merging import Target
+    from onceforall.sinks.postgres.staging import Staged
+    from onceforall.sinks.postgres.statements import Connection
+
+_LOOK = """
+SELECT c.oid::bigint, c.relkind::pg_catalog.text, c.relpersistence::pg_catalog.text, pg_catalog.row_security_active(c.oid)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s
+"""
+_TYPES = """
+SELECT DISTINCT a.attname::pg_catalog.text, a.atttypid::bigint, t.atttypid::bigint, a.atttypmod, t.atttypmod,
+       pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.format_type(t.atttypid, t.atttypmod)
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) a.attrelid
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+JOIN pg_catalog.pg_attribute t ON t.attrelid OPERATOR(pg_catalog.=) %s::pg_catalog.oid AND t.attname OPERATOR(pg_catalog.=) a.attname
+WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) ANY(%s) AND a.attnum OPERATOR(pg_catalog.>) 0
+AND NOT a.attisdropped AND (a.atttypid OPERATOR(pg_catalog.<>) t.atttypid OR a.atttypmod OPERATOR(pg_catalog.<>) t.atttypmod)
+"""
+_WIDER = frozenset({
+    ("int2", "int4"), ("int2", "int8"), ("int4", "int8"), ("int2", "numeric"), ("int4", "numeric"), ("int8", "numeric"), ("float4", "float8"),
+    ("varchar", "text"),
+})  # fmt: skip
+_OIDS = {21: "int2", 23: "int4", 20: "int8", 1700: "numeric", 700: "float4", 701: "float8", 1043: "varchar", 25: "text"}
+"""Of pg_type.dat: the same in every server."""
+
+
+class Seen(NamedTuple):
+    """What the catalogue says of a name: object id, ``relkind``, ``relpersistence``, and whether policies hide rows from this role."""
+
+    oid: int
+    kind: str
+    persistence: str
+    hides_rows: bool
+
+
+def look(connection: Connection, target: Target) -> Seen | None:
+    """Look the target's name up; None when there is nothing of this name."""
+    row = connection.execute(_LOOK, [target.schema, target.table]).fetchone()
+    return None if row is None else Seen(int(row[0]), str(row[1]), str(row[2]), bool(row[3]))
+
+
+def check(connection: Connection, target: Target, staged: Sequence[Staged], before: Seen | None, *, is_decided: bool) -> None:
+    """See that what was written to is what was meant; it costs two looks into the catalogue.
+
+    Args:
+        connection: in the transaction that has written.
+        target: as it was decided, or shall be.
+        staged: the tables that its rows come from.
+        before: what ``look`` said before the first statement.
+        is_decided: that another table is no obstacle any more; it must only be one that can take the rows.
+
+    Raises:
+        AttemptFailedError: it isn't; the caller rolls back.
+    """
+    shown, seen = f"{target.schema}.{target.table}", look(connection, target)
+    if seen is None or seen != before:
+        raise AttemptFailedError(f"{shown} was replaced, or altered, while rows were written to it.")
+    if seen.kind not in {"r", "p"} or seen.persistence != "p":
+        raise AttemptFailedError(
+            f"{shown} is no permanent, logged table any more: it was replaced since the query started. Put a table in its place."
+        )
+    if not is_decided and target.oid not in {None, seen.oid}:
+        raise AttemptFailedError(
+            f"{shown} is another table than when the query started (its object id was {target.oid}, and is {seen.oid} now). Start the query again: "
+            "it looks at the table then, and goes on with this batch."
+        )
+    if target.replace and seen.hides_rows:
+        raise AttemptFailedError(
+            f"Row security hides rows of {shown} from this role, so the output mode complete would leave them there. Give it BYPASSRLS, or disable "
+            "row security."
+        )
+    for name, one, other, modifier, other_modifier, old, new in connection.execute(
+        _TYPES, [seen.oid, target_schema(staged), [each.table for each in staged]]
+    ).fetchall():
+        if not _takes_all((one, modifier), (other, other_modifier)):
+            raise AttemptFailedError(
+                f"Column {name} of {shown} was {old} when the rows were written, and is {new} now: they would be changed on the way. Change it back "
+                "until the batch is written; then stop the query, change it, and start again."
+            )
+
+
+def target_schema(staged: Sequence[Staged]) -> str:
+    """Return where the staging tables lie; they all lie there."""
+    return staged[0].schema if staged else ""
+
+
+def _takes_all(old: tuple[int, int], new: tuple[int, int]) -> bool:
+    """Tell whether each value of a type is one of another type, unchanged."""
+    if new[1] != -1:
+        return False
+    return old[0] == new[0] or (_OIDS.get(old[0], ""), _OIDS.get(new[0], "")) in _WIDER
+
+
+__all__ = ["Seen", "check", "look"]

@@ -1,0 +1,152 @@
+"""A table that is replaced or altered while a query writes to it, rows that are not its own, and those that it hides."""
+
+import pytest
+
+from onceforall.errors import AttemptFailedError, SinkCheckError, SinkUnavailableError
+from onceforall.sink import StartInfo
+from onceforall.sinks.postgres.sink import PostgresSink
+from support.postgres_sink import KEYED, TABLE, Query, make_role, rows
+
+pytestmark = pytest.mark.postgres
+
+MODES = ["staged", "prepared", "upsert"]
+REPLACED = {
+    "a view": "ALTER TABLE t RENAME TO old; CREATE VIEW t AS SELECT * FROM old",
+    "an unlogged table": "ALTER TABLE t RENAME TO old; CREATE UNLOGGED TABLE t (LIKE old INCLUDING ALL)",
+    "the same table, unlogged": "ALTER TABLE t SET UNLOGGED",
+    "another table": "ALTER TABLE t RENAME TO old; CREATE TABLE t (LIKE old INCLUDING ALL)",
+}
+
+
+def rows_of(query, table):
+    return query.execute(f"SELECT count(*) FROM {table}")[0][0]
+
+
+@pytest.mark.parametrize("what", REPLACED)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_table_that_is_replaced_while_the_query_runs_gets_nothing(database, mode, what):
+    query = Query(database, KEYED, mode=mode, key="id")
+    for statement in REPLACED[what].split("; "):
+        query.execute(statement)
+    with pytest.raises(
+        AttemptFailedError, match=r"unlogged|logged table any more|another table than|arbiter|no unique or exclusion"
+    ):
+        query.prepare(0, rows(1, 2))
+    assert rows_of(query, "t") == 0
+    query.sweep(own=True)
+    if what == "another table":
+        again = query.successor()
+        again.write(0, rows(1, 2)) if mode == "upsert" else again.commit(0, again.prepare(0, rows(1, 2)))
+        assert rows_of(again, "t") == 2
+
+
+@pytest.mark.parametrize("what", ["a view", "an unlogged table"])
+def test_behind_the_decision_what_cannot_keep_rows_is_waited_for(database, what):
+    query = Query(database)
+    committables = query.prepare(0, rows(1, 2))
+    query.sink.close()
+    for statement in REPLACED[what].split("; "):
+        query.execute(statement)
+    with pytest.raises(SinkUnavailableError, match="no permanent, logged table any more"):
+        query.commit(0, committables)
+    assert rows_of(query, "t") == 0
+    query.execute("DROP VIEW t" if what == "a view" else "DROP TABLE t")
+    query.execute("ALTER TABLE old RENAME TO t")
+    assert len(query.commit(0, committables).retired) == 1
+    assert query.ids() == [1, 2]
+
+
+def test_behind_the_decision_another_table_of_the_same_kind_takes_the_rows(database):
+    """It has been put there on purpose, and a start looks at it; the rows must go somewhere."""
+    query = Query(database)
+    committables = query.prepare(0, rows(1, 2))
+    query.sink.close()
+    for statement in REPLACED["another table"].split("; "):
+        query.execute(statement)
+    assert len(query.commit(0, committables).retired) == 1
+    assert query.ids() == [1, 2]
+
+
+NUMBERS = "CREATE TABLE t (id bigint, v text, n numeric(10, 2) DEFAULT 1.55)"
+
+
+def numbers():
+    import decimal
+
+    import pyarrow as pa
+
+    values = pa.array([decimal.Decimal("1.55")], pa.decimal128(10, 2))
+    return pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int64()), "v": pa.array(["x"]), "n": values})
+
+
+@pytest.mark.parametrize("new", ["integer", "numeric(10,1)", "real"])
+def test_a_column_whose_type_changes_between_task_and_merge_rounds_nothing(database, new):
+    query = Query(database, NUMBERS)
+    staged = query.write(0, numbers())
+    query.execute(f"ALTER TABLE t ALTER COLUMN n TYPE {new}")
+    with pytest.raises(AttemptFailedError, match=r"Column n of public.t was numeric\(10,2\).* and is"):
+        query.sink.confirm([staged])
+    query.execute("ALTER TABLE t ALTER COLUMN n TYPE numeric(10,2)")
+    decided = list(query.sink.confirm([staged]))
+    query.sink.close()
+    query.execute(f"ALTER TABLE t ALTER COLUMN n TYPE {new}")
+    with pytest.raises(SinkUnavailableError, match="Column n of"):
+        query.commit(0, decided)
+    query.execute("ALTER TABLE t ALTER COLUMN n TYPE numeric")
+    assert len(query.commit(0, decided).retired) == 1
+    assert str(query.execute("SELECT n FROM t")[0][0]) == "1.55"
+
+
+def test_complete_leaves_the_rows_of_tables_that_inherit_and_takes_those_of_partitions(database):
+    query = Query(database, output_mode="complete")
+    query.execute("CREATE TABLE child (extra int) INHERITS (t)")
+    query.execute("INSERT INTO child VALUES (100, 'of the child', 1)")
+    for batch in (0, 1):
+        query.commit(batch, query.prepare(batch, rows(batch)))
+    assert query.ids() == [1, 100]
+    assert query.execute("SELECT id FROM ONLY t") == [(1,)]
+    query.execute("DROP TABLE t CASCADE")
+    parted = Query(database, "CREATE TABLE t (id bigint, v text) PARTITION BY RANGE (id)", output_mode="complete")
+    parted.execute("CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (10)")
+    for batch in (0, 1):
+        parted.commit(batch, parted.prepare(batch, rows(batch, 5)))
+    assert parted.ids() == [1, 5]
+
+
+def test_complete_is_refused_where_row_security_hides_rows(database):
+    query = Query(database)
+    query.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    query.execute("CREATE POLICY few ON t USING (id < 10)")
+    name = database.rsplit("/", 1)[1].partition("?")[0]
+    grants = "GRANT SELECT, INSERT, DELETE ON t TO {role}", f'GRANT CREATE ON DATABASE "{name}" TO {{role}}'
+    role, url = make_role(database, *grants)
+    sink = PostgresSink(url, "t", staging_schema=f"of_{role}")
+    sink.check(StartInfo("q", "out"))
+    with pytest.raises(SinkCheckError, match="Row security hides rows"):
+        sink.check(StartInfo("q", "out", output_mode="complete"))
+    later = Query(url, None, staging_schema=f"of_{role}", output_mode="append")
+    later.sink._output_mode = "complete"
+    staged = later.write(0, rows(1))
+    with pytest.raises(AttemptFailedError, match="Row security hides rows"):
+        later.sink.confirm([staged])
+    later.sink.abort([staged])
+
+
+@pytest.mark.parametrize("persistence", ["", "UNLOGGED"])
+def test_an_unlogged_partition_is_refused_at_start(database, persistence):
+    query = Query(database, "CREATE TABLE t (id bigint, v text) PARTITION BY RANGE (id)")
+    query.execute(f"CREATE {persistence} TABLE low PARTITION OF t FOR VALUES FROM (0) TO (10)")
+    if not persistence:
+        query.successor()
+        return
+    with pytest.raises(SinkCheckError, match="partition low of t is unlogged"):
+        query.successor()
+
+
+def test_committables_of_earlier_releases_are_read(database):
+    query = Query(database, TABLE)
+    committables = query.prepare(0, rows(1))
+    query.sink.close()
+    for each in committables:
+        del each["target"]["oid"]
+    assert len(query.commit(0, committables).retired) == 1
