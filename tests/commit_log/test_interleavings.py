@@ -24,15 +24,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from commit_log.building import NOON, folded
 from commit_log.stores import Actor, LostAnswerError, PoweredStore
 from onceforall.commit_log.chains import entry_key, sealed_key
+from onceforall.commit_log.creating import NoAnswerError
 from onceforall.commit_log.envelope import decode, decode_fields
-from onceforall.commit_log.log import CommitLog, _NoAnswerError
+from onceforall.commit_log.log import CommitLog
 from onceforall.errors import FencedError, OutcomeUnknownError
 from onceforall.protocol.entries import Claim, Commit, Done, Seal
 from onceforall.protocol.history import EMPTY, fold, seal_of
 
 MAXIMAL_LIVE_RUNS = 4
 KEEP_EACH = 2
-EXPECTED = (FencedError, OutcomeUnknownError, _NoAnswerError, LostAnswerError)
+EXPECTED = (FencedError, OutcomeUnknownError, NoAnswerError, LostAnswerError)
 OPERATION_FAULTS = st.sampled_from([None, None, "before", "after", "late", "lag", "empty", "visible", "visible"])
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import multiprocessing
 import os
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from commit_log.building import commit, run_batches, start
+from commit_log.building import CLAIM, commit, open_log, run_batches, start
 from commit_log.stores import race
 from onceforall.commit_log import AlreadyExists, Created, LocalStore
 from onceforall.commit_log.store import TooLate
@@ -322,3 +323,22 @@ def test_a_run_whose_log_was_renamed_is_fenced_and_never_writes_into_the_log_tha
     log.clean(successor)
     assert sorted(file.relative_to(root) for file in root.rglob("*")) == before
     assert new.append(new_generation, commit(0)) == 1
+
+
+def test_a_log_that_is_dropped_leaves_nothing_open(root, monkeypatch):
+    """A volume whose query has ended can be unmounted at once, and a process that starts many keeps no descriptor of each."""
+    gc.collect()
+    gc.disable()
+    try:
+        run_batches(LocalStore(root), range(3))
+        log = open_log(LocalStore(root))
+        assert log.look().decided is not None
+        refusing = LocalStore(root)
+        with monkeypatch.context() as patch:
+            patch.setattr(refusing, "create", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+            with pytest.raises(CommitLogError):
+                open_log(refusing).claim(CLAIM)
+        del log, refusing
+        assert [str(each) for each in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if str(root) in each] == []
+    finally:
+        gc.enable()

@@ -159,7 +159,7 @@ def test_a_writer_recognises_its_entry_that_a_sealer_has_made_durable():
     powered = PoweredStore()
     log, generation, _ = start(powered)
     writer = Actor(powered)
-    log._store = writer
+    log._store = log._ask.store = writer
     log._chains.store = writer
     successors = open_log(powered).claim(CLAIM).generation
     writer.start(lambda: log.append(generation, commit(0)))

@@ -81,12 +81,19 @@ def _users(root):
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            links = [process.cwd(), *(str(each.readlink()) for each in Path(f"/proc/{process.pid}/fd").iterdir())]
+            links = [process.cwd(), *(link for each in Path(f"/proc/{process.pid}/fd").iterdir() if (link := _target(each)))]
             uses = sorted({link for link in links if link.startswith(str(root))})
             maps = [each.path for each in process.memory_maps() if each.path.startswith(str(root))]
             if uses or maps or process.status() in {psutil.STATUS_DISK_SLEEP, psutil.STATUS_ZOMBIE}:
                 found.append((process.pid, process.ppid(), process.status(), process.cmdline()[:4], uses[:3], maps[:3]))
     return found
+
+
+def _target(link):
+    try:
+        return str(link.readlink())
+    except OSError:  # closed since it was listed, such as that by which the own ones were
+        return ""
 
 
 def _is_unmounted(root):

@@ -33,9 +33,10 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from onceforall.commit_log import cleaning
 from onceforall.commit_log.chains import Chains, End, entry_key, leading, sealed_key
+from onceforall.commit_log.creating import Creator, NoAnswerError
 from onceforall.commit_log.envelope import RESTORE, Envelope, encode
 from onceforall.commit_log.floors import Floors
-from onceforall.commit_log.store import AlreadyExists, Store, TooLate
+from onceforall.commit_log.store import Store
 from onceforall.errors import (
     BatchTooSlowError,
     CommitLogError,
@@ -72,16 +73,6 @@ class _Standing:
     envelope: Envelope
     ours: bool
     retried: bool
-
-
-class _NoAnswerError(CommitLogError):
-    """The store did not say who won a create, however often it was asked."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"{reason}. Mend its cause, then restart the query: the entry may or may not be there, and the next start finds out."
-        )
-        self.reason = reason
 
 
 class _SupersededError(CommitLogError):
@@ -141,8 +132,7 @@ class CommitLog:
         self._retain_commits = max(1, retain_commits)
         self._first = first_generation
         self._drop_after = drop_after
-        self._retry_pauses_ms = tuple(retry_pauses_ms)
-        self._sleep = sleep
+        self._ask = Creator(store, retry_pauses_ms, sleep)
         self._new_nonce = new_nonce
         self._now = now
         self._lengths: dict[int, int] = {}
@@ -305,7 +295,7 @@ class CommitLog:
         except BatchTooSlowError:
             self._unanswered.discard(generation)
             raise
-        except _NoAnswerError as error:
+        except NoAnswerError as error:
             # A SEAL that can be read there proves nothing: if it went with a loss of power, a create of ours could still arrive.
             taken_over = self._shows_seal(generation, index)
             raise OutcomeUnknownError(_unknown(where, error.reason, taken_over=taken_over)) from error
@@ -529,33 +519,6 @@ class CommitLog:
         winner, retried = self._ask(entry_key(generation, index), content, in_time)
         envelope = self._chains.decode(generation, index, winner)
         return _Standing(envelope, ours=envelope.nonce == nonce, retried=retried)
-
-    def _ask(self, key: str, content: bytes, in_time: Callable[[], bool] | None = None) -> tuple[bytes, bool]:
-        """Return the content that won, and whether an answer was lost on the way.
-
-        Raises:
-            BatchTooSlowError: ``in_time`` said no, and nothing that was asked before can have created it.
-        """
-        pauses_ms = [0, *self._retry_pauses_ms]
-        failure: Exception | None = None
-        for pause_ms in pauses_ms:
-            if failure is not None:
-                self._sleep(pause_ms / 1000)
-                failpoints.hit("log.create.again")
-            try:
-                answer = self._store.create(key, content) if in_time is None else self._store.create(key, content, in_time)
-            except Exception as error:  # noqa: BLE001 - a store raises what its client library raises
-                failure = error
-            else:
-                if isinstance(answer, TooLate):
-                    if failure is None:
-                        raise BatchTooSlowError(f"{self._store.describe(key)} was not created, for it was too late.")
-                    # A create that was sent in time may still arrive; sealing finds out.
-                    break
-                return (answer.content if isinstance(answer, AlreadyExists) else content), failure is not None
-        raise _NoAnswerError(
-            f"{self._store.describe(key)}: tried {len(pauses_ms)} times to create it, and got no answer; the last error was: {failure}"
-        ) from failure
 
     def _shows_seal(self, generation: int, index: int) -> bool:
         """Return whether a SEAL can be read where a create got no answer. It may not be durable: this is for people."""
