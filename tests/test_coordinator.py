@@ -109,6 +109,10 @@ def lost(committables):
     return CommitReport(lost=tuple(LostTransaction(c, "PRODUCER_FENCED") for c in committables))
 
 
+def doubtful(committables):
+    return CommitReport(in_doubt=tuple(LostTransaction(c, "nobody knows") for c in committables))
+
+
 def a_part_lost(committables):
     first, *others = committables
     return CommitReport(completed=tuple(others), lost=(LostTransaction(first, "PRODUCER_FENCED"),))
@@ -609,22 +613,24 @@ def test_a_done_in_the_background_without_an_answer_makes_the_next_batch_raise()
     assert again.sinks["a"].of("commit") == [(1, ["t1"])]
 
 
-def test_a_lost_transaction_is_lost_unless_a_newer_run_owns_the_query():
-    with pytest.raises(TransactionLostError, match="t0"):
-        Query(sinks={"a": FakeSink(lost)}).batch(0)
+@pytest.mark.parametrize(("answer", "error"), [(lost, TransactionLostError), (doubtful, InDoubtError)])
+def test_a_lost_or_doubtful_transaction_is_that_unless_a_newer_run_owns_the_query(answer, error):
+    with pytest.raises(error, match="t0"):
+        Query(sinks={"a": FakeSink(answer)}).batch(0)
 
     class ReplacesAtCommit(FakeSink):
         def commit(self, permit, committables):
             replace_run(query.store)
             return super().commit(permit, committables)
 
-    query = Query(sinks={"a": ReplacesAtCommit(lost)})
+    query = Query(sinks={"a": ReplacesAtCommit(answer)})
     with pytest.raises(FencedError):
         query.batch(0)
     assert query.entries() == ["CLAIM", "COMMIT", "SEAL"]
 
 
-def test_what_looks_lost_to_a_replaced_run_in_recovery_is_its_successors_business():
+@pytest.mark.parametrize("answer", [lost, doubtful])
+def test_what_looks_lost_to_a_replaced_run_in_recovery_is_its_successors_business(answer):
     class ReplacesAtCommit(FakeSink):
         def commit(self, permit, committables):
             successor = open_log(query.store)
@@ -633,7 +639,7 @@ def test_what_looks_lost_to_a_replaced_run_in_recovery_is_its_successors_busines
             successor.append(generation, Done(0))
             return super().commit(permit, committables)
 
-    query = Query(decided_but_not_done(), {"a": ReplacesAtCommit(lost)})
+    query = Query(decided_but_not_done(), {"a": ReplacesAtCommit(answer)})
     with pytest.raises(FencedError):
         query.batch(0)
 

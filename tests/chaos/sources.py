@@ -22,9 +22,9 @@ def fill(kafka, counts):
     places = [(name, number) for name, count in zip(names, counts, strict=True) for number in range(count)]
     for name, count in zip(names, counts, strict=True):
         kafka.create_topic(name, partitions=count)
-    producer = Producer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 20, "queue.buffering.max.messages": 2_000_000}
-    )
+    # Idempotent: else what is repeated, for the topic has no leader yet, comes behind what was sent after it.
+    options = {"linger.ms": 20, "queue.buffering.max.messages": 2_000_000, "enable.idempotence": True}
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **options})
     failed = []
     for row in range(len(places) * ROWS_PER_TASK * BATCHES):
         topic, partition = places[row % len(places)]

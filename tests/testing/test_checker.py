@@ -176,6 +176,12 @@ def test_leftovers_are_reported():
     assert report.sinks["out"].leftovers == 2
 
 
+def test_leftovers_of_a_sink_that_was_not_read_are_reported():
+    report = quiet(table(through(3)), leftovers={"other": ["staging table y"]})
+    assert only(report) == findings.LEFTOVER
+    assert not report.ok
+
+
 @pytest.mark.parametrize("views", [{}, {"out": NO_ROWS}, {"out": table(through(0)), "files": table(through(0))}])
 def test_no_records_at_all_fail(views):
     report = check_quiet(TRUTH, views, range(0))
@@ -574,6 +580,13 @@ def test_an_outcome_that_became_both_is_reported():
     assert kinds(*sealed, attempts=seen, unanswered=[(2, 3)]) == []
     both = {"files": {**SEEN["files"], 3: [name(3, 3), name(3, 2)]}}
     assert set(kinds(*sealed, attempts=both, unanswered=[(2, 3)])) == {findings.UNDECIDED, findings.UNRESOLVED}
+
+
+def test_a_ghost_of_an_older_generation_is_one_of_an_unanswered_decision_too():
+    """A redo names what an earlier generation prepared."""
+    sealed = (*RIGHT[:2], chain(claim(), Seal(1, 4, done=False)), chain(claim(), commit(3, 3), Done(3)))
+    older = {"files": {**SEEN["files"], 3: [name(3, 3), name(3, 1)]}}
+    assert findings.UNRESOLVED in kinds(*sealed, attempts=older, unanswered=[(2, 3)])
 
 
 def test_every_kind_of_violation_is_planted_in_this_file():

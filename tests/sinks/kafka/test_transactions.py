@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from onceforall.errors import AttemptFailedError, SinkUnavailableError
+from onceforall import KafkaSink
+from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavailableError
 from onceforall.sinks.kafka import live as live_module
 from onceforall.sinks.kafka import producers
 
@@ -404,6 +405,26 @@ def test_at_least_once_waits_for_the_records_and_needs_no_commit(query, topic, s
     assert len(live(q)) == 1
     sees(name, ["0", "1", "2"])
     assert q.sink.recover(q.sweep()) == 0
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_a_record_that_the_broker_refuses_last_of_all_fails_the_attempt(query, topic, broker, batch_of, delivery):
+    """Its delivery report comes with the flush, behind everything else that could notice it."""
+    name = topic(config={"max.message.bytes": "20000"})
+    q = query(name, delivery=delivery)
+    transaction = q.sink.begin_transaction(q.attempt())
+    q.sink.invoke(transaction, batch_of(["x" * 50_000]))
+    with pytest.raises(RefusedRecordError, match="too large"):
+        q.sink.pre_commit(transaction)
+    q.sink.discard(transaction)
+
+
+def test_the_newest_burnt_ids_are_kept():
+    """Their unanswered requests may still come."""
+    sink = KafkaSink({"bootstrap.servers": "127.0.0.1:1"}, topic="t")
+    for start in range(0, 1500, 100):
+        sink._burn([str(number) for number in range(start, start + 100)])
+    assert set(sink._burnt) == {str(number) for number in range(500, 1500)}
 
 
 def test_delivery_none_waits_for_nothing(query, topic, sees):

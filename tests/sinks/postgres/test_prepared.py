@@ -146,6 +146,23 @@ def test_an_attempt_that_begins_while_its_batch_is_confirmed_waits_for_that(data
     assert query.ids() == [1]
 
 
+def test_confirm_waits_for_an_attempt_that_is_rolling_its_predecessor_back_and_then_misses_it(database):
+    """The lock must be its own alone, and it must look for the transactions behind it: else what it has seen is gone when it is decided."""
+    query = Query(database, KEYED, mode="prepared", key="id")
+    first = query.write(0, rows(1), slot=0)
+    parts = parsed(first["name"])
+    owner = Owner("onceforall", parts.query_id, parts.sink_code)
+    waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with psycopg.connect(database, autocommit=True) as late, ThreadPoolExecutor(1) as threads:
+        with mode._locked(late, owner, parts.generation, 0, shared=True):
+            assert read(late, owner, CONFIRMED) is None
+            confirming = threads.submit(query.sink.confirm, [first])
+            until(lambda: confirming.done() or query.execute(waiting), 30, "confirm waits for the lock")
+            assert mode.roll_back_prepared(late, first["name"])
+        with pytest.raises(AttemptFailedError, match="1 of 1 prepared transactions of batch 0 are gone"):
+            confirming.result(30)
+
+
 def test_a_key_twice_in_a_task_is_refused(database):
     query = Query(database, KEYED, mode="prepared", key="id")
     transaction = query.sink.begin_transaction(query.attempt())

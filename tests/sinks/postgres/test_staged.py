@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavailableError
+from onceforall.sinks.postgres import staging
 from onceforall.sinks.postgres.names import staging_table
+from support.databases import make_database
 from support.postgres_sink import KEYED, Query, rows, staging_tables
 from support.waiting import until
 
@@ -137,6 +139,37 @@ def test_in_another_database_nothing_is_proved(database, postgres):
     assert len(report.in_doubt) == 1
     assert "connects to" in report.in_doubt[0].reason
     query.sink.abort(committables)
+
+
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_another_database_of_the_same_server_is_another(database, postgres, mode):
+    """A dropped and restored one, or a wrong dbname: neither marker nor staging table is there, and that proves nothing."""
+    query = Query(database, mode=mode)
+    committables = query.prepare(0, rows(1))
+    query.sink.close()
+    other = Query(postgres.url(make_database(postgres)), query=query.id, mode=mode, generation=2)
+    report = other.commit(0, committables)
+    assert [doubt.committable for doubt in report.in_doubt] == committables
+    assert not report.lost
+    assert not report.retired
+    query.commit(0, committables)
+    assert query.ids() == [1]
+
+
+def test_a_staging_table_has_its_name_before_anybody_else_sees_it(database, monkeypatch):
+    """A task that dies behind its COMMIT and before the label would leave a table that no sweep finds."""
+    seen, label = [], staging.label
+
+    def looking(connection, staged, name):
+        seen.append(staging_tables(database))
+        label(connection, staged, name)
+
+    monkeypatch.setattr(staging, "label", looking)
+    query = Query(database)
+    committable = query.write(0, rows(1))
+    assert seen == [[]]
+    assert len(staging_tables(database)) == 1
+    query.sink.abort([committable])
 
 
 def test_an_older_batch_is_never_written_again(database):
