@@ -1,5 +1,7 @@
 """The mode "prepared": one prepared transaction per task attempt."""
 
+import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -11,7 +13,7 @@ from onceforall.sinks.postgres import prepared as mode
 from onceforall.sinks.postgres.markers import CONFIRMED, Marker, Owner, raise_to, read
 from onceforall.sinks.postgres.names import parsed
 from onceforall.sinks.postgres.sink import PostgresSink
-from support.postgres_sink import KEYED, TABLE, Query, prepared, rows, staging_tables
+from support.postgres_sink import KEYED, TABLE, Query, make_role, prepared, rows, staging_tables
 from support.waiting import until
 
 pytestmark = pytest.mark.postgres
@@ -177,6 +179,61 @@ def test_two_tasks_that_meet_in_a_unique_index_do_not_wait_for_ever(database):
     with pytest.raises(AttemptFailedError, match="stayed locked.*mode='staged'"):
         query.write(0, rows(7), partition=1)
     query.sink.abort([first])
+
+
+def test_ddl_that_queues_in_the_midst_of_a_batch_is_named_and_given_way(database):
+    """The server sees no deadlock: it waits for a prepared transaction, which waits for the task that waits behind it."""
+    query = Query(database, KEYED, mode="prepared", key="id", lock_timeout_s=60)
+    first = query.write(0, rows(1))
+    with ThreadPoolExecutor(1) as threads:
+        altering = threads.submit(query.execute, "ALTER TABLE t ADD COLUMN extra int")
+        until(
+            lambda: query.execute("SELECT 1 FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted"),
+            30,
+            "the DDL waits",
+        )
+        begun = time.monotonic()
+        try:
+            query.write(0, rows(2), partition=1)
+        except AttemptFailedError as error:
+            told = str(error)
+        took_s = time.monotonic() - begun
+        query.sink.abort([first])
+        altering.result(30)
+    assert took_s < 20
+    assert re.search(r"'ALTER TABLE t ADD COLUMN extra int' \(pid \d+\) on public.t", told)
+    again = query.successor()
+    again.commit(0, again.prepare(0, rows(1), rows(2)))
+    assert again.ids() == [1, 2]
+
+
+def test_a_table_that_somebody_else_has_locked_is_waited_for(database):
+    query = Query(database, KEYED, mode="prepared", key="id", lock_timeout_s=30)
+    with psycopg.connect(database) as other, ThreadPoolExecutor(1) as threads:
+        other.execute("LOCK TABLE t IN SHARE MODE")
+        writing = threads.submit(query.write, 0, rows(2), partition=1)
+        until(
+            lambda: query.execute("SELECT 1 FROM pg_locks WHERE mode = 'RowExclusiveLock' AND NOT granted"),
+            30,
+            "the task waits",
+        )
+        other.rollback()
+        query.sink.abort([writing.result(30)])
+    other = Query(database, None, mode="prepared", key="id", lock_timeout_s=0.3)
+    with psycopg.connect(database) as locking:
+        locking.execute("LOCK TABLE t IN SHARE MODE")
+        with pytest.raises(AttemptFailedError, match="table public.t stayed locked for as long as lock_timeout_s"):
+            other.write(0, rows(2))
+
+
+def test_rights_on_columns_suffice(database):
+    query = Query(database, KEYED)
+    name = database.rsplit("/", 1)[1].partition("?")[0]
+    columns = "GRANT SELECT (id, v), INSERT (id, v), UPDATE (id, v) ON t TO {role}"
+    _, url = make_role(database, columns, f'GRANT CREATE ON DATABASE "{name}" TO {{role}}')
+    limited = Query(url, None, mode="prepared", key="id", staging_schema="limited")
+    limited.commit(0, limited.prepare(0, rows(1), rows(2)))
+    assert query.ids() == [1, 2]
 
 
 def test_a_trigger_that_notifies_is_named(database):

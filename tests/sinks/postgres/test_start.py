@@ -71,6 +71,27 @@ def test_a_table_that_is_missing_or_has_no_index_for_the_key_is_refused(database
         check(database, key="id")
 
 
+@pytest.mark.parametrize(
+    ("what", "mode", "words"),
+    [
+        ("FOR ALL TABLES", "staged", "publishes also the staging tables and the table of markers in the schema onceforall"),
+        ("FOR ALL TABLES", "prepared", "publishes also the table of markers"),
+        ("FOR TABLES IN SCHEMA onceforall", "staged", "publishes also the staging tables"),
+        ("FOR TABLES IN SCHEMA public", "staged", None),
+        ("FOR TABLE t", "staged", None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_publication_of_the_sinks_own_tables_is_told(database, caplog, what, mode, words):
+    """A subscriber that lacks them stops for good at the first batch."""
+    query = Query(database)
+    query.execute(f"CREATE PUBLICATION of_all {what}")
+    with caplog.at_level("WARNING", "onceforall"):
+        query.successor(mode=mode)
+    told = [record.getMessage() for record in caplog.records if "publication" in record.getMessage()]
+    assert [words in text and "of_all" in text for text in told] == ([] if words is None else [True])
+
+
 def test_another_schema_for_staging_is_made_and_quoted(database):
     query = Query(database, TABLE, staging_schema='My "Own" Schema')
     query.commit(0, query.prepare(0, rows(1)))

@@ -39,7 +39,7 @@ from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName, parse_name
 from onceforall.sink import CommitReport, LostTransaction
-from onceforall.sinks.postgres import markers, merging, predecessors, refusals, staging
+from onceforall.sinks.postgres import markers, merging, predecessors, queued_ddl, refusals, staging
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import lock_number, parsed
 from onceforall.sinks.postgres.staged import Batch, Connect, StagedTransaction, database_of, elsewhere, joined, refuse_old
@@ -54,15 +54,21 @@ _BUSY_FOR_S = 3.0
 # --- in the task -----------------------------------------------------------------------------------------------------------
 
 
-def begin(connection: Connection, name: str, schema: str, target: merging.Target) -> StagedTransaction:
-    """Clear away what earlier attempts of this task left, and begin."""
+def begin(connection: Connection, name: str, schema: str, target: merging.Target, lock_timeout_s: float) -> StagedTransaction:
+    """Clear away what earlier attempts of this task left, and begin.
+
+    Raises:
+        AttemptFailedError: the table is locked, or another attempt of this task was taken already.
+    """
     own = parsed(name)
     predecessors.end_earlier_attempts(connection, own)
     for gid in _predecessors(connection, own):
         _roll_back_predecessor(connection, own, gid, schema)
         failpoints.hit("postgres.task.predecessor_rolled_back")
     failpoints.hit("postgres.task.predecessors_gone")
-    return StagedTransaction(connection, name, schema, target, logged=False)
+    begun = StagedTransaction(connection, name, schema, target, logged=False)
+    queued_ddl.lock_target(connection, target, own, lock_timeout_s)
+    return begun
 
 
 def _predecessors(connection: Connection, own: TransactionName) -> list[TransactionName]:

@@ -218,6 +218,7 @@ class PostgresSink(TwoPhaseCommitSink):
             with translated(f"Checking {self._name}"):
                 check_server(connection, self._access)
                 start_checks.check_own_schema(connection, self._schema)
+                start_checks.warn_of_publications(connection, self._schema, self._mode)
                 if self._mode == "prepared":
                     start_checks.check_prepared(connection, start.spark, start.query_id, keyed=bool(self._key))
                 self._check_table(connection)
@@ -314,8 +315,9 @@ class PostgresSink(TwoPhaseCommitSink):
         with in_task(connection, "Beginning a transaction"):
             if self._mode == "staged":
                 return staged.StagedTransaction(connection, attempt.name, self._schema, self._target())
-            begin = prepared.begin if self._mode == "prepared" else upsert.begin
-            return begin(connection, attempt.name, self._schema, self._target())
+            if self._mode == "prepared":
+                return prepared.begin(connection, attempt.name, self._schema, self._target(), self._lock_timeout_s)
+            return upsert.begin(connection, attempt.name, self._schema, self._target())
 
     @failpoints.around("postgres.invoke")
     def invoke(self, transaction: StagedTransaction, rows: pa.RecordBatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -14,6 +15,10 @@ from onceforall.sinks.postgres.statements import Connection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger("onceforall.sinks.postgres")
+
+_WITH_PUBLISHED_SCHEMAS = 150_000
 
 
 def check_own_schema(connection: Connection, schema: str) -> None:
@@ -38,6 +43,35 @@ def check_own_schema(connection: Connection, schema: str) -> None:
             f"The role {_role(connection)} may not use the table of markers, which another role made. Let its owner say: "
             f"GRANT {', '.join(missing)} ON {schema}.{markers.TABLE} TO {_role(connection)};"
         )
+
+
+def warn_of_publications(connection: Connection, schema: str, mode: str) -> None:
+    """Tell when logical replication publishes the sink's own tables: a subscriber that lacks them stops at the first batch, and stays so.
+
+    A warning and no error: other consumers of a publication, such as change data capture, only get what they don't want.
+    """
+    rows = connection.execute("SELECT pubname::pg_catalog.text FROM pg_catalog.pg_publication WHERE puballtables").fetchall()
+    if connection.info.server_version >= _WITH_PUBLISHED_SCHEMAS:
+        of_schema = (
+            "SELECT p.pubname::pg_catalog.text FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_namespace s "
+            "ON s.pnpubid OPERATOR(pg_catalog.=) p.oid JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) s.pnnspid "
+            "WHERE n.nspname OPERATOR(pg_catalog.=) %s"
+        )
+        rows += connection.execute(of_schema, [schema]).fetchall()
+    names = sorted({str(name) for (name,) in rows})
+    if not names:
+        return
+    what = (
+        "also the staging tables and the table of markers"
+        if mode == "staged"
+        else "also the table of markers (staging tables are unlogged here)"
+    )
+    _log.warning(
+        "The publication %s publishes %s in the schema %s. A subscriber of PostgreSQL's logical replication that lacks them stops at the first batch, "
+        "and stays so. Publish the tables or schemas that are meant (CREATE PUBLICATION … FOR TABLES IN SCHEMA …, without %s)%s.",
+        ", ".join(names), what, schema, schema,
+        ", or use mode='prepared' and make the table of markers on the subscriber" if mode == "staged" else ", or make that table on the subscriber",
+    )  # fmt: skip
 
 
 def _no_schema(connection: Connection, schema: str) -> str:
