@@ -57,12 +57,13 @@ def test_a_frozen_broker_makes_the_sink_unavailable_and_the_transaction_retired(
     one, two = q.sink.confirm([q.prepare(["one"], slot=0), q.prepare(["two"], slot=1)])
     assert q.commit(two).completed == (two,)
     assert q.commit(one).completed == (one,)
-    client = hurry(q)
+    client = q.sink._connected()
     end = client.end_transactions
 
     def freeze_and_end(committables):
-        # Not before: what is asked for first would be what isn't answered, and no EndTxn would go out.
+        # Not before: what is asked for first would be what isn't answered, on a slow machine also in a hurry, and no EndTxn would go out.
         own_broker.freeze()
+        hurry(q)
         return end(committables)
 
     client.end_transactions = freeze_and_end
@@ -83,13 +84,14 @@ def test_a_frozen_broker_makes_the_sink_unavailable_and_the_transaction_retired(
 def test_an_id_whose_fence_was_not_answered_is_given_to_nobody_in_this_run(own_query, own_broker):
     q = own_query("burnt")
     committable = q.prepare(["one"])
-    client = hurry(q)
+    client = q.sink._connected()
     client._locate({committable["name"]: ""}, float("inf"), set())
     fence = client.fence
 
     def freeze_and_fence(names):
-        # Not before: what is asked for first would be what isn't answered, and no InitProducerId would go out.
+        # Not before: what is asked for first would be what isn't answered, on a slow machine also in a hurry, and no InitProducerId would go out.
         own_broker.freeze()
+        hurry(q)
         return fence(names)
 
     try:
