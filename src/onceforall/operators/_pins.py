@@ -41,15 +41,16 @@ def create(connection: psycopg.Connection[Any], schema: str) -> None:
 
     # One at a time: IF NOT EXISTS does not wait for another one's that is being made.
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('onceforall.lookups', 0))")
-        if connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is None:
+        connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('onceforall.lookups', 0))")
+        schemas = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname OPERATOR(pg_catalog.=) %s"
+        if connection.execute(schemas, [schema]).fetchone() is None:
             connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
-        known = "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = %s"
+        known = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname OPERATOR(pg_catalog.=) %s AND tablename OPERATOR(pg_catalog.=) %s"
         if connection.execute(known, [schema, TABLE]).fetchone() is None:
             connection.execute(
                 sql.SQL(
-                    "CREATE TABLE {} (query_id text NOT NULL, lookup text NOT NULL, batch bigint NOT NULL, key text NOT NULL, value text, "
-                    "PRIMARY KEY (query_id, lookup, batch, key))"
+                    "CREATE TABLE {} (query_id pg_catalog.text NOT NULL, lookup pg_catalog.text NOT NULL, batch bigint NOT NULL, "
+                    "key pg_catalog.text NOT NULL, value pg_catalog.text, PRIMARY KEY (query_id, lookup, batch, key))"
                 ).format(sql.Identifier(schema, TABLE))
             )
 
@@ -111,12 +112,15 @@ class Pins:
         """Delete, now and then, what no replay can need."""
         if self._batch % _CLEANED_EVERY == 0:
             self._execute(
-                "DELETE FROM {} WHERE query_id = %s AND lookup = %s AND batch < %s", [*self._of[:2], self._batch - KEPT_BATCHES]
+                "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup OPERATOR(pg_catalog.=) %s AND batch OPERATOR(pg_catalog.<) %s",
+                [*self._of[:2], self._batch - KEPT_BATCHES],
             )
 
     def _read(self, names: list[str]) -> dict[str, str | None]:
         rows = self._execute(
-            "SELECT key, value FROM {} WHERE query_id = %s AND lookup = %s AND batch = %s AND key = ANY(%s)", [*self._of, names]
+            "SELECT key, value FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup OPERATOR(pg_catalog.=) %s "
+            "AND batch OPERATOR(pg_catalog.=) %s AND key OPERATOR(pg_catalog.=) ANY(%s::pg_catalog.text[])",
+            [*self._of, names],
         )
         return dict(rows)
 
@@ -124,7 +128,8 @@ class Pins:
         # Sorted: two tasks that insert the same keys wait for each other in one direction only.
         self._execute(
             "INSERT INTO {} (query_id, lookup, batch, key, value) SELECT %s, %s, %s, u.key, u.value "
-            "FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY u(key, value, place) ORDER BY u.place ON CONFLICT DO NOTHING",
+            "FROM ROWS FROM (pg_catalog.unnest(%s::pg_catalog.text[]), pg_catalog.unnest(%s::pg_catalog.text[])) WITH ORDINALITY u(key, value, place) "
+            "ORDER BY u.place ON CONFLICT DO NOTHING",
             [*self._of, names, values],
         )
 
@@ -133,8 +138,9 @@ class Pins:
         # Each alone: there are few, tasks that delete several at once could wait for each other, and locking them in one order takes a right more.
         for name, text in pins.items():
             self._execute(
-                "DELETE FROM {} WHERE query_id = %s AND lookup = %s AND batch = %s AND key = %s AND value IS NOT DISTINCT FROM %s",
-                [*self._of, name, text],
+                "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup OPERATOR(pg_catalog.=) %s AND batch OPERATOR(pg_catalog.=) %s "
+                "AND key OPERATOR(pg_catalog.=) %s AND (value OPERATOR(pg_catalog.=) %s OR (value IS NULL AND %s::pg_catalog.text IS NULL))",
+                [*self._of, name, text, text],
             )
 
     def _execute(self, statement: str, arguments: list[Any]) -> list[Any]:

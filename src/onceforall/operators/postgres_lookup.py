@@ -256,20 +256,21 @@ class PostgresLookup(Lookup):
         keys = [sql.SQL("t.{}").format(_named(name)) for name in self._key]
         look = sql.SQL("SELECT {} FROM {} t LIMIT 0").format(sql.SQL(", ").join(keys), table)
         described = self.execute(connection, look, []).description or []
-        # -1, of no length: "character" (as NULL has it) would be a cast to character(1), and "bit" one to bit(1).
-        names = self.execute(
-            connection,
-            "SELECT format_type(oid::oid, -1) FROM unnest(%s::bigint[]) WITH ORDINALITY u(oid, n) ORDER BY n",
-            [[column.type_code for column in described]],
-        ).fetchall()
+        found = self.execute(connection, _KEY_TYPES, [[column.type_code for column in described]]).fetchall()
         # The server's own names of its own types: text that comes from nobody else.
-        arrays = sql.SQL(", ").join([sql.SQL("%s::{}[]").format(sql.SQL(name)) for (name,) in names])
+        arrays = sql.SQL(", ").join([sql.SQL("%s::{}[]").format(sql.SQL(name)) for name, _ in found])
         aliases = [sql.Identifier(f"k{n}") for n in range(len(keys))]
-        joined = [sql.SQL("{} = w.{}").format(key, alias) for key, alias in zip(keys, aliases, strict=True)]
+        joined = [
+            sql.SQL("{} OPERATOR({}.=) w.{}").format(key, _named(schema), alias)
+            for key, alias, (_, schema) in zip(keys, aliases, found, strict=True)
+        ]
         values = [_as_text(sql.SQL("t.{}").format(_named(name)), kind) for name, kind in self.columns.items()]
         self._casts = sql.SQL("SELECT {}").format(arrays)
-        return sql.SQL("SELECT w.place, {}, {}, ARRAY[{}]::text[] FROM unnest({}) WITH ORDINALITY w({}, place) JOIN {} t ON {}").format(
-            _micros(self._from), _micros(self._to), sql.SQL(", ").join(values), arrays, sql.SQL(", ").join(aliases), table,
+        # Several arrays at once: of that form of unnest there is no qualified one.
+        each = [sql.SQL("pg_catalog.unnest(%s::{}[])").format(sql.SQL(name)) for name, _ in found]
+        unnested = sql.SQL("ROWS FROM ({})").format(sql.SQL(", ").join(each))
+        return sql.SQL("SELECT w.place, {}, {}, ARRAY[{}]::pg_catalog.text[] FROM {} WITH ORDINALITY w({}, place) JOIN {} t ON {}").format(
+            _micros(self._from), _micros(self._to), sql.SQL(", ").join(values), unnested, sql.SQL(", ").join(aliases), table,
             sql.SQL(" AND ").join(joined),
         )  # fmt: skip
 
@@ -284,6 +285,19 @@ class PostgresLookup(Lookup):
                     "Make it unique."
                 )
 
+
+_KEY_TYPES: LiteralString = """
+SELECT pg_catalog.format_type(u.oid::pg_catalog.oid, -1), COALESCE((
+    SELECT n.nspname::pg_catalog.text FROM pg_catalog.pg_type t
+    JOIN pg_catalog.pg_type b ON b.oid OPERATOR(pg_catalog.=) CASE WHEN t.typtype OPERATOR(pg_catalog.=) 'd' THEN t.typbasetype ELSE t.oid END
+    JOIN pg_catalog.pg_operator o ON o.oprname OPERATOR(pg_catalog.=) '=' AND o.oprleft OPERATOR(pg_catalog.=) b.oid AND o.oprright OPERATOR(pg_catalog.=) b.oid
+      AND o.oprnamespace OPERATOR(pg_catalog.=) b.typnamespace
+    JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) o.oprnamespace
+    WHERE t.oid OPERATOR(pg_catalog.=) u.oid::pg_catalog.oid), 'pg_catalog')
+FROM pg_catalog.unnest(%s::bigint[]) WITH ORDINALITY u(oid, n) ORDER BY n
+"""
+"""Of each key column the type's name, and the schema of its ``=``: that of the type, for a type of an extension's, such as citext. Format -1, of no
+length: "character" (as NULL has it) would be a cast to character(1), and "bit" one to bit(1)."""
 
 _TYPES: Mapping[int, str] = {
     16: "boolean", 17: "binary", 18: "string", 19: "string", 20: "bigint", 21: "smallint", 23: "int", 25: "string", 114: "string", 700: "float",
@@ -318,14 +332,15 @@ def _as_text(column: sql.Composable, kind: str) -> sql.Composed:
     if kind.strip().lower() == "timestamp":
         # Infinity has no number: it comes as the word that it is, and whoever reads it can say whose it was.
         return sql.SQL(
-            "CASE WHEN isfinite({0}::timestamptz) THEN (extract(epoch FROM {0}::timestamptz) * 1000000)::bigint::text "
-            "ELSE ({0}::timestamptz)::text END"
+            "CASE WHEN pg_catalog.isfinite({0}::pg_catalog.timestamptz) "
+            "THEN (EXTRACT(epoch FROM {0}::pg_catalog.timestamptz) OPERATOR(pg_catalog.*) 1000000)::bigint::pg_catalog.text "
+            "ELSE ({0}::pg_catalog.timestamptz)::pg_catalog.text END"
         ).format(column)
     if reader is read_text("binary", ""):
-        return sql.SQL("encode({}::bytea, 'hex')").format(column)
+        return sql.SQL("pg_catalog.encode({}::pg_catalog.bytea, 'hex')").format(column)
     if reader is read_text("boolean", ""):
-        return sql.SQL("{}::boolean::text").format(column)
-    return sql.SQL("{}::text").format(column)
+        return sql.SQL("{}::boolean::pg_catalog.text").format(column)
+    return sql.SQL("{}::pg_catalog.text").format(column)
 
 
 def _micros(name: str | None) -> sql.Composable:
@@ -334,8 +349,9 @@ def _micros(name: str | None) -> sql.Composable:
 
     if name is None:
         return sql.SQL("NULL::bigint")
-    column = sql.SQL("t.{}::timestamptz").format(_named(name))
+    column = sql.SQL("t.{}::pg_catalog.timestamptz").format(_named(name))
     return sql.SQL(
-        "CASE WHEN isfinite({0}) THEN (extract(epoch FROM {0}) * 1000000)::bigint "
-        "WHEN {0} > now() THEN 9223372036854775807 WHEN {0} < now() THEN -9223372036854775808 END"
+        "CASE WHEN pg_catalog.isfinite({0}) THEN (EXTRACT(epoch FROM {0}) OPERATOR(pg_catalog.*) 1000000)::bigint "
+        "WHEN {0} OPERATOR(pg_catalog.>) pg_catalog.now() THEN 9223372036854775807 "
+        "WHEN {0} OPERATOR(pg_catalog.<) pg_catalog.now() THEN -9223372036854775808 END"
     ).format(column)

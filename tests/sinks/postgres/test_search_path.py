@@ -13,6 +13,8 @@ import pytest
 
 import onceforall.sinks.postgres as package
 from onceforall.errors import RefusedRecordError
+from onceforall.operators import _pins as pins
+from onceforall.operators.postgres_lookup import PostgresLookup
 from onceforall.sink import StartInfo
 from support.postgres_sink import Query, make_role, rows
 
@@ -128,6 +130,43 @@ def test_a_batch_that_replaces_all_calls_nothing_of_others_either(database, vict
     assert ids(database) == [2, 3]
 
 
+def test_a_lookup_and_its_pins_call_nothing_of_others_either(database, victim):
+    admin(
+        database,
+        "CREATE TABLE public.known (k text, at timestamptz, v text, flag boolean, raw bytea)",
+        "INSERT INTO public.known VALUES ('a', '2026-01-01', 'x', true, 'y')",
+        "GRANT ALL ON public.known TO PUBLIC",
+    )
+    columns = {"v": "string", "flag": "boolean", "raw": "binary", "at": "timestamp"}
+    lookup = PostgresLookup(victim, "public.known", key="k", columns=columns, valid_from="at")
+    try:
+        (versions,) = lookup.fetch([("a",)]).values()
+        assert versions[0].values[:3] == ("x", "true", "79")
+        with psycopg.connect(victim, autocommit=True) as connection:
+            pins.create(connection, "onceforall")
+        pinned = pins.Pins(lookup, "onceforall", "q", 10)
+        for _ in range(2):
+            assert pinned.settle([("a",), ("b",)], lambda _: {("a",): ("1",)}) == {("a",): ("1",), ("b",): None}
+        pinned._delete({"sa": None})
+        pinned.clean()
+    finally:
+        lookup.close()
+
+
+def test_a_key_of_an_extensions_type_is_compared_as_that_type_does(database):
+    admin(
+        database,
+        "CREATE EXTENSION IF NOT EXISTS citext",
+        "CREATE TABLE known (k citext, v text)",
+        "INSERT INTO known VALUES ('Ab', 'x')",
+    )
+    lookup = PostgresLookup(database, "known", key="k", columns={"v": "string"})
+    try:
+        assert [versions[0].values for versions in lookup.fetch([("aB",)]).values()] == [("x",)]
+    finally:
+        lookup.close()
+
+
 def test_what_lies_in_public_does_not_run_as_the_sinks_role(database):
     """The attack as it was shown, with a search_path as everybody has it: fitter arguments win over pg_catalog's."""
     admin(
@@ -151,13 +190,15 @@ _SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|COPY|WHERE|A
 _CALL = re.compile(r"(?<![.\w])([a-z_]+[a-z0-9_]*)\(")
 _OPERATOR = re.compile(r"(?<=[\w)}'\"]) (?:=|<>|<|>|<=|>=|\|\||~~?|LIKE|ILIKE|IN|BETWEEN|SIMILAR) (?!EXCLUDED)|!=")
 _RELATION = re.compile(r"\b(?:FROM|JOIN|INTO) (pg_\w+|information_schema)\b(?!\.)")
-_TYPE = re.compile(r"::(?!pg_catalog\.|bigint\b|int\b|\{|\d)\w+")
+_TYPE = re.compile(r"::(?!pg_catalog\.|bigint\b|int\b|boolean\b|\{|\d)\w+")
 _ASSIGNED = re.compile(r"\b(generation|batch|names|at|autovacuum_enabled) = ")
 
 
 def statements():
     """Every text of ours that is, or may be, a part of a statement, with where it stands."""
-    for file in sorted(Path(package.__file__).parent.glob("*.py")):
+    sinks = Path(package.__file__).parent
+    operators = sinks.parents[1] / "operators"
+    for file in [*sorted(sinks.glob("*.py")), operators / "postgres_lookup.py", operators / "_pins.py"]:
         tree = ast.parse(file.read_text())
         prose = {id(node.body[0].value) for node in ast.walk(tree) if _has_docstring(node)}
         for node in ast.walk(tree):
@@ -176,7 +217,7 @@ def _has_docstring(node):
 
 
 def unqualified(text):
-    found = [name for name in _CALL.findall(text) if name not in {"k", "m", "onceforall"}]
+    found = [name for name in _CALL.findall(text) if name not in {"k", "m", "u", "w", "onceforall"}]
     found += _OPERATOR.findall(_ASSIGNED.sub("", text))
     return found + _RELATION.findall(text) + _TYPE.findall(text)
 
