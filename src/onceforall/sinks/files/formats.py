@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from onceforall.errors import OptionError
+from onceforall.errors import OptionError, RefusedRecordError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -258,12 +258,45 @@ class _Csv(_Text):
     def write(self, rows: pa.Table) -> None:
         import pyarrow as pa
 
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            _check_years(name, column)
         columns = [_spark_floats(c) if _is_float(c.type) else c for c in rows.columns]
         self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
 
     def close(self) -> None:
         self._writer.close()
         super().close()
+
+
+_YEAR_0_DAYS, _YEAR_10000_DAYS = -719_528, 2_932_897
+_UNITS_PER_DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6}
+"""Nanoseconds since 1970 have years of four digits only."""
+
+
+def _check_years(name: str, column: pa.ChunkedArray) -> None:
+    """See that a CSV reader can read a column's times: years have four digits there.
+
+    Raises:
+        RefusedRecordError: naming the column and the value.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_date32(column.type) or pa.types.is_timestamp(column.type)):
+        return
+    is_date = pa.types.is_date32(column.type)
+    per_day = 1 if is_date else _UNITS_PER_DAY.get(column.type.unit)
+    if per_day is None:
+        return
+    numbers = column.cast(pa.int32() if is_date else pa.int64())
+    outside = pc.or_(pc.less(numbers, _YEAR_0_DAYS * per_day), pc.greater_equal(numbers, _YEAR_10000_DAYS * per_day))
+    found = column.filter(pc.fill_null(outside, False))  # noqa: FBT003  pyarrow's argument
+    if len(found):
+        value = found[:1].cast(pa.string())[0].as_py()
+        raise RefusedRecordError(
+            f"Column {name!r} holds {value}, and CSV's readers take years of four digits only. Filter such rows out, store the column as text, "
+            "or use format='parquet'."
+        )
 
 
 def _is_float(kind: pa.DataType) -> bool:

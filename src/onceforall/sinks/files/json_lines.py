@@ -20,7 +20,6 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from datetime import date, datetime, timezone
 from decimal import Decimal
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
@@ -78,7 +77,8 @@ def _fragments(column: pa.Array, ignore_null_fields: bool) -> _Fragments:  # noq
     return [None if value is None else _scalar(value) for value in column.to_pylist()]
 
 
-_SPECIAL = {"nan": '"NaN"', "-nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
+_SPECIAL = {"nan": '"NaN"', "-nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"', "-0": "-0.0"}
+"""A JSON number without a point is a whole one to its readers, and of those there is only one zero."""
 
 
 def _scalar(value: Any) -> str:
@@ -163,13 +163,29 @@ def _simple(value: Any, kind: pa.DataType) -> Any:  # noqa: PLR0911
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return base64.b64decode(value)
     if pa.types.is_date(kind):
-        return date.fromisoformat(value)
+        return days_of(value)
     if pa.types.is_timestamp(kind):
-        moment = datetime.fromisoformat(value.removesuffix("Z"))
-        return moment if kind.tz is None else moment.replace(tzinfo=timezone.utc)
+        return _units_of(value.removesuffix("Z"), kind.unit)
     if pa.types.is_time(kind):
         return pa.scalar(value, pa.string()).cast(kind).as_py()
     return value
+
+
+def days_of(text: str) -> int:
+    """Return a date in days since 1970; Python's own has no year above 9999, and none below 1.
+
+    Raises:
+        ValueError: it is none.
+    """
+    import numpy as np
+
+    return int(np.datetime64(text, "D").astype(np.int64))
+
+
+def _units_of(text: str, unit: Any) -> int:
+    import numpy as np
+
+    return int(np.datetime64(text, unit).astype(np.int64))
 
 
 _FLOATS: Mapping[str, float] = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}

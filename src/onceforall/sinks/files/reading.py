@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pyarrow import dataset
     from pyspark.sql import DataFrame, SparkSession
 
-_SPARK_NULL = "\u0001"
+_SPARK_NULL = "\u0001 no value \u0001"
+"""Stands for a null for Spark's CSV reader, which takes what is not quoted and empty for it, and every text that is the same."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,12 @@ class CommittedFiles:
     def _value(self, name: str, text: str | None) -> Any:
         import pyarrow as pa
 
-        return pa.scalar(text, pa.string()).cast(self.schema.field(name).type)
+        from onceforall.sinks.files.json_lines import days_of
+
+        kind = self.schema.field(name).type
+        if text is not None and pa.types.is_date32(kind):
+            return pa.scalar(days_of(text), pa.int32()).cast(kind)
+        return pa.scalar(text, pa.string()).cast(kind)
 
     def _text_table(self, file: DataFile, layout: Layout) -> pa.Table:
         import pyarrow as pa

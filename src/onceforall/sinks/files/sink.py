@@ -25,6 +25,7 @@ from onceforall.protocol.names import sink_code
 from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
 from onceforall.sinks.files.columns import check_columns
 from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_few_layouts
+from onceforall.sinks.files.evolution import differences, newest_layouts
 from onceforall.sinks.files.folders import asking_again
 from onceforall.sinks.files.formats import file_format
 from onceforall.sinks.files.identity import folder_id
@@ -123,6 +124,7 @@ class FileSink(TwoPhaseCommitSink):
         self._spark_metadata = spark_metadata
         self._interval = DEFAULT_INTERVAL
         self._on_new_partitions = on_new_partitions
+        self._is_compared = False
         self._make_driver_side()
 
     def _make_driver_side(self) -> None:
@@ -167,7 +169,25 @@ class FileSink(TwoPhaseCommitSink):
             SchemaError: one can't be stored, or one that partition_by or time_bucket name is missing or of a wrong type.
         """
         check_columns(schema, self._plan.form.kind, self._plan.partition_by, self._plan.bucket)
+        if not self._is_compared:
+            self._is_compared = True
+            self._compare(schema)
         return super().columns(schema)
+
+    def _compare(self, schema: StructType) -> None:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        try:
+            schemas = [from_arrow_schema(each.arrow_schema(), prefer_timestamp_ntz=True) for each in newest_layouts(self._root)]
+            found = [text for old in schemas for text in differences(schema, old)]
+        except (OnceForAllError, OSError, ValueError) as error:
+            _log.warning("The columns of the files in %s can't be compared with those of the query: %s", self._root, error)
+            return
+        if found:
+            _log.warning(
+                "Readers can't take the files in %s together with those that this query writes: %s. Cast or rename, or write to another folder.",
+                self._root, "; ".join(dict.fromkeys(found)),
+            )  # fmt: skip
 
     # --- in the tasks ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,76 @@
+"""Whether readers can take what will be written together with what lies in the folder already: told at start, by columns.
+
+A column may be added, or left out, or get a wider type of its kind: readers of whole folders join that. What they can't join is not refused,
+for some want to read only what is new; but nobody shall find it out when the folder can't be read any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from onceforall.sinks.files.layout import MANIFESTS
+from onceforall.sinks.files.manifests import Layout, all_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql.types import DataType, StructType
+
+
+def newest_layouts(root: Path) -> list[Layout]:
+    """Return how the newest files of each query and sink in a folder are to be read; it opens one manifest of each.
+
+    Raises:
+        CommitLogError: a manifest is damaged.
+        OSError: the folder can't be read.
+    """
+    found: dict[str, Layout] = {}
+    for manifests in all_of(root / MANIFESTS) if (root / MANIFESTS).is_dir() else ():
+        links = manifests.listing().chain()
+        if links:
+            newest = manifests.read_link(links[-1]).batches[-1]
+            found.update({repr(layout): layout for _, layout in newest.files})
+    return list(found.values())
+
+
+def differences(new: StructType, old: StructType) -> Iterator[str]:
+    """Yield, in words, what readers can't take together."""
+    by_small = {field.name.lower(): field for field in old.fields}
+    for field in new.fields:
+        before = by_small.get(field.name.lower())
+        if before is None:
+            continue
+        if before.name != field.name:
+            yield f"the column {before.name!r} is {field.name!r} now"
+        elif not _joins(before.dataType, field.dataType):
+            yield f"the column {before.name!r} was {_shown(before.dataType)}, and is {_shown(field.dataType)} now"
+
+
+def _shown(kind: DataType) -> str:
+    return kind.simpleString().upper()
+
+
+def _joins(one: DataType, other: DataType) -> bool:
+    """Tell whether Spark, and pyarrow, read columns of both types as one."""
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
+
+    if isinstance(one, DecimalType) and isinstance(other, DecimalType):
+        return one.scale == other.scale
+    if isinstance(one, StructType) and isinstance(other, StructType):
+        return not any(differences(other, one))
+    if isinstance(one, MapType) and isinstance(other, MapType):
+        return _joins(one.keyType, other.keyType) and _joins(one.valueType, other.valueType)
+    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+        return _joins(one.elementType, other.elementType)
+    names = {type(one).__name__, type(other).__name__}
+    return len(names) == 1 or any(names <= kinds for kinds in _KINDS)
+
+
+_KINDS = (
+    {"ByteType", "ShortType", "IntegerType", "LongType"},
+    {"FloatType", "DoubleType"},
+    {"StringType", "VarcharType", "CharType"},
+)
+
+__all__ = ["differences", "newest_layouts"]
