@@ -61,6 +61,19 @@ def test_the_first_offending_row_is_named(database, name):
     assert staging_tables(database) == []
 
 
+def test_two_sinks_of_a_batch_and_a_foreign_key_between_them_are_told_the_way_out(database):
+    """Each has a transaction of its own, and mending the data would not help."""
+    parent = Query(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text)", name="parent")
+    parent.execute("ALTER TABLE t RENAME TO parent")
+    child = Query(database, "CREATE TABLE t (id bigint REFERENCES parent, v text)", query=parent.id, name="child")
+    committable = child.write(0, rows(1))
+    with pytest.raises(
+        RefusedRecordError, match="If another sink of this query writes the rows that are referred to: .* by two queries"
+    ):
+        child.sink.confirm([committable])
+    child.sink.abort([committable])
+
+
 @pytest.mark.parametrize("name", ["unique", "deferred foreign key", "check"])
 def test_in_the_mode_prepared_the_task_names_it(database, name):
     ddl, why = TABLES[name]

@@ -34,6 +34,14 @@ _WHY = {
     "P0001": "a trigger raised an exception",
 }
 
+_REMEDIES = {
+    "23503": (
+        "If another sink of this query writes the rows that are referred to: two sinks of a batch have transactions of their own, and neither sees the "
+        "other's rows before they are committed. Write the two tables by two queries, the one that is referred to first, or drop the constraint. Else "
+        "mend or filter the data."
+    )
+}
+
 
 def refused(connection: Connection, error: psycopg.Error, target: Target, staged: Sequence[Staged]) -> RefusedRecordError:
     """Return the error that names the first offending row.
@@ -70,8 +78,8 @@ def _message(error: psycopg.Error, target: Target, row: str | None) -> str:
     where = f" (constraint {constraint})" if constraint else f" (column {column})" if column else ""
     shown = f" The first such row: {row}." if row is not None else ""
     return (
-        f"The table {target.schema}.{target.table} can't take the batch: {why}{where}. PostgreSQL says: {words(error)}.{shown} Mend or filter "
-        "the data, or change the table."
+        f"The table {target.schema}.{target.table} can't take the batch: {why}{where}. PostgreSQL says: {words(error)}.{shown} "
+        f"{_REMEDIES.get(state, 'Mend or filter the data, or change the table.')}"
     )
 
 
