@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from onceforall import hadoop_paths
 from onceforall.errors import OptionError, UnsupportedQueryError
+from onceforall.sinks.files.layout import local_folder
 
 PIECES = [
     "/",
@@ -78,6 +79,12 @@ def test_a_location_is_taken_literally(location, path):
 def test_what_is_no_local_folder_is_refused(location, error, says):
     with pytest.raises(error, match=says):
         hadoop_paths.local_folder(location)
+
+
+def test_a_sinks_folder_may_name_this_host(tmp_path):
+    assert local_folder(f"file://localhost{tmp_path}/a%20b") == tmp_path / "a%20b"
+    with pytest.raises(OptionError, match="localhost"):
+        hadoop_paths.local_folder(f"file://localhost{tmp_path}")
 
 
 @pytest.mark.spark

@@ -162,4 +162,5 @@ def local_folder(location: str | os.PathLike[str]) -> Path:
     text = os.fspath(location)
     if not isinstance(text, str) or not text.strip():
         raise OptionError(f"path={location!r} is no folder. Give the path of one, or a file: URL.")
-    return hadoop_paths.local_folder(text, what="The folder")
+    # Hadoop knows no host of local files, not even this one; URLs by RFC 8089 may name it.
+    return hadoop_paths.local_folder(text.replace("file://localhost/", "file:/", 1), what="The folder")
