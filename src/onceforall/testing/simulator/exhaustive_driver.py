@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from onceforall import errors
 from onceforall.commit_log import CommitLog
 from onceforall.coordinator import Coordinator, Prepared
 from onceforall.coordinator import World as Outside
@@ -273,7 +274,10 @@ class Automaton:
             except Violation as violation:
                 ended = f"violation: {violation}"
             except Exception as error:  # noqa: BLE001  how a driver may end is judged by the search
-                public = next(each.__name__ for each in type(error).__mro__ if not each.__name__.startswith("_"))
+                # By what a caller may know: an error of one module alone is its nearest public one.
+                public = next(
+                    each.__name__ for each in type(error).__mro__ if hasattr(errors, each.__name__) or not _is_ours(each)
+                )
                 ended = f"{public}: {error}"
             if ended:
                 return self._intern(Local(-1, (), (), ended))
@@ -311,3 +315,7 @@ def canonical(value: Any) -> Any:
         return (type(value).__name__, *(canonical(getattr(value, field.name)) for field in fields(value)))
     assert isinstance(value, (Enum, BaseException)), value
     return (type(value).__name__, str(value))
+
+
+def _is_ours(error: type) -> bool:
+    return error.__module__.startswith("onceforall.")
