@@ -118,24 +118,28 @@ class Folder:
 
     def _confirm(self, prepared: Sequence[Prepared]) -> None:
         home = (self.root / STAGING).stat().st_dev
-        folders = set()
+        folders: set[str] = set()
         for transaction in prepared:
-            for file in transaction.files:
-                temporary = self.staging(transaction.attempt) / file.name
-                size = self.tree.size(temporary)
-                if size != file.bytes:
-                    found = "is missing" if size is None else f"has {size} bytes instead of {file.bytes}"
-                    raise AttemptFailedError(
-                        f"The temp file {temporary} {found}. Nobody else may touch it, and driver and executors must see the same folder "
-                        f"under {self.root}."
-                    )
-                _check_rights(temporary)
-                if os.path.lexists(self.root / file.path):
-                    raise AttemptFailedError(f"{self.root / file.path} is there already, and it isn't ours. Move it away.")
-                folders.add(file.folder)
+            with self.tree.held(self.staging(transaction.attempt)):
+                self._confirm_files(transaction)
+            folders.update(file.folder for file in transaction.files)
         for folder in folders:
             self._check_target(folder, home)
         self._check_predecessor(prepared)
+
+    def _confirm_files(self, transaction: Prepared) -> None:
+        for file in transaction.files:
+            temporary = self.staging(transaction.attempt) / file.name
+            size = self.tree.size(temporary)
+            if size != file.bytes:
+                found = "is missing" if size is None else f"has {size} bytes instead of {file.bytes}"
+                raise AttemptFailedError(
+                    f"The temp file {temporary} {found}. Nobody else may touch it, and driver and executors must see the same folder "
+                    f"under {self.root}."
+                )
+            _check_rights(temporary)
+            if os.path.lexists(self.root / file.path):
+                raise AttemptFailedError(f"{self.root / file.path} is there already, and it isn't ours. Move it away.")
 
     def _check_predecessor(self, prepared: Sequence[Prepared]) -> None:
         after = after_of(prepared)
@@ -177,7 +181,10 @@ class Folder:
         todo: list[Prepared] = []
         done: list[Prepared] = []
         for transaction in prepared:
-            missing = [reason for file in transaction.files if (reason := self._missing(transaction.attempt, file)) is not None]
+            with self.tree.held(self.staging(transaction.attempt)):
+                missing = [
+                    reason for file in transaction.files if (reason := self._missing(transaction.attempt, file)) is not None
+                ]
             # The manifest is read after the files were looked for: what vanished since was in there.
             recorded = self.manifests(transaction.name).find(batch)
             if recorded is not None and transaction.attempt in recorded.attempts:
@@ -243,15 +250,10 @@ class Folder:
         folders: set[str] = set()
         refused: list[LostTransaction] = []
         for transaction in todo:
-            for file in transaction.files:
-                if file.folder not in folders:
-                    self.tree.make_folder(self.root / file.folder)
-                    folders.add(file.folder)
-                reason = self._place(transaction.attempt, file)
-                if reason is not None:
-                    refused.append(LostTransaction(transaction.committable, reason))
-                    break
-                failpoints.hit("file.commit.renamed")
+            with self.tree.held(self.staging(transaction.attempt)):
+                reason = self._place_all(transaction, folders)
+            if reason is not None:
+                refused.append(LostTransaction(transaction.committable, reason))
         self.tree.sync_all(_with_parents(self.root, folders))
         failpoints.hit("file.commit.synced")
         if refused or not whole:
@@ -262,6 +264,18 @@ class Folder:
             for t in todo
             if t.attempt not in added.attempts
         ]
+
+    def _place_all(self, transaction: Prepared, folders: set[str]) -> str | None:
+        """Give a transaction's files their targets' names; return what stands in the way. ``folders``: those that are made already."""
+        for file in transaction.files:
+            if file.folder not in folders:
+                self.tree.make_folder(self.root / file.folder)
+                folders.add(file.folder)
+            reason = self._place(transaction.attempt, file)
+            if reason is not None:
+                return reason
+            failpoints.hit("file.commit.renamed")
+        return None
 
     def _place(self, attempt: str, file: DataFile) -> str | None:
         """Give a file its target's name; return what stands in the way."""

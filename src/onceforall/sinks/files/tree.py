@@ -16,6 +16,7 @@ import errno
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -40,9 +41,30 @@ class Tree:
     def __init__(self, root: Path) -> None:
         """Nothing is looked at yet."""
         self.root = root
+        self._here = threading.local()
+
+    @contextlib.contextmanager
+    def held(self, folder: Path) -> Iterator[None]:
+        """Keep a folder open, for this thread, through what is done with many files in it; where it isn't there, nothing is kept."""
+        try:
+            opened = self._opened(folder)
+            descriptor = opened.__enter__()
+        except OSError:
+            yield
+            return
+        self._here.held = folder, descriptor
+        try:
+            yield
+        finally:
+            self._here.held = None
+            opened.__exit__(None, None, None)
 
     @contextlib.contextmanager
     def _opened(self, folder: Path, flags: int = _WALK) -> Iterator[int]:
+        held = getattr(self._here, "held", None)
+        if held is not None and held[0] == folder and flags == _WALK:
+            yield held[1]
+            return
         parts = folder.relative_to(self.root).parts
         if ".." in parts:
             raise ValueError(f"{folder} leads out of {self.root}")
