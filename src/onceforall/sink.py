@@ -133,6 +133,8 @@ class Capabilities:
             are shuffled for that, in a job of this sink's own. Empty: any task may get any row.
         empty_batches: a write without any row still needs a transaction (one that replaces what is there); it is
             then opened on the driver, and gets no ``invoke``.
+        replaces_by: the columns by which a row takes the place of one that an earlier batch wrote; empty: it doesn't. A ``transform`` that
+            aggregates is then warned about once, for an aggregate of one batch would stand where a total was meant.
     """
 
     two_phase: bool
@@ -142,6 +144,7 @@ class Capabilities:
     output_modes: frozenset[str] = frozenset({"append", "update", "complete"})
     one_task_per_key: tuple[str, ...] = ()
     empty_batches: bool = False
+    replaces_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -13,6 +14,7 @@ from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.hadoop_paths import checkpoint_folder, default_scheme
 from onceforall.runs import ExactlyOnceFunction, Settings, bind_log, check_sinks, put_back, shortest_timeout_ms
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
+from onceforall.spark_plans import aggregates
 from onceforall.targets import check_adopted, check_targets, last_decision
 from onceforall.writing import BatchFunction, BatchTransaction
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_log = logging.getLogger("onceforall")
 
 Transform = Callable[["DataFrame"], "DataFrame"]
 
@@ -150,6 +154,7 @@ class StreamWriter:
         self._checkpoint: str | None = None
         self._query_name: str | None = None
         self._output_mode = "append"
+        self._looked_at: set[str] = set()
         self._apply: list[Callable[[DataStreamWriter], DataStreamWriter]] = []
 
     def to(self, sink: TwoPhaseCommitSink, *, name: str | None = None, transform: Transform | None = None) -> StreamWriter:
@@ -269,9 +274,24 @@ class StreamWriter:
         return writer.foreachBatch(function).start()
 
     def _write(self, batch: DataFrame, batch_id: int, transaction: BatchTransaction) -> None:  # noqa: ARG002
-        for name in self._sinks:
+        for name, sink in self._sinks.items():
             transform = self._transforms[name]
-            transaction.write(name, batch if transform is None else transform(batch))
+            rows = batch
+            if transform is not None:
+                rows = transform(batch)
+                self._warn_of_aggregate(name, sink, rows)
+            transaction.write(name, rows)
+
+    def _warn_of_aggregate(self, name: str, sink: TwoPhaseCommitSink, rows: DataFrame) -> None:
+        """Say once that a batch's aggregate replaces what earlier batches wrote. Not at ``start()``: only Spark may call a user's function."""
+        key = sink.capabilities.replaces_by
+        if key and name not in self._looked_at and aggregates(rows):
+            _log.warning(
+                "The transform of sink %r aggregates each batch by itself, and the sink replaces rows by %s: a row then holds the aggregate of the last batch "
+                "that had its key, and not a total. If totals are meant, let the sink add them up: accumulate={…}; see docs/aggregates.md.",
+                name, list(key),
+            )  # fmt: skip
+        self._looked_at.add(name)
 
     def _checkpoint_location(self) -> str:
         if self._checkpoint is not None:

@@ -224,10 +224,10 @@ class Torn(Recipe):
 
     def leave(self, world):
         super().leave(world)
-        planned = max(
-            (file for file in (world.checkpoint / "offsets").iterdir() if file.name.isdecimal()), key=lambda f: int(f.name)
-        )
-        os.truncate(planned, 0)
+        planned = [file for file in (world.checkpoint / "offsets").iterdir() if file.name.isdecimal()]
+        if planned:
+            # Else the driver before was killed between setting the first batch's aside and putting it back: it is gone altogether.
+            os.truncate(max(planned, key=lambda file: int(file.name)), 0)
 
 
 class Skipped(Recipe):

@@ -98,3 +98,29 @@ def test_a_database_that_lost_its_newest_batch_is_behind_the_log(source, run, tm
     with pytest.raises(CheckpointMismatchError, match="behind the commit log: batch 1 is complete"):
         run(writer(source.stream(), tmp_path, "append", database, "rows"))
     assert ask(database, "SELECT value FROM rows") == [("v0",)]
+
+
+def test_a_transform_that_aggregates_is_warned_of_once_where_its_rows_replace_each_other(
+    source, run, tmp_path, database, caplog
+):
+    add_two(source)
+
+    def counts(batch):
+        return batch.groupBy("key").agg(F.count("*").alias("n"))
+
+    def warnings(name, transform, **options):
+        caplog.clear()
+        made = ofa.write_stream(source.stream()).to(
+            ofa.PostgresSink(database, name, create_table=True, **options), transform=transform
+        )
+        run(made.option("checkpointLocation", str(tmp_path / name)))
+        return [record.getMessage() for record in caplog.records if "aggregates each batch by itself" in record.getMessage()]
+
+    [warning] = warnings("replaced", counts, key="key")
+    assert "sink 'postgres-replaced'" in warning
+    assert "['key']" in warning
+    assert "docs/aggregates.md" in warning
+    assert warnings("added", counts, key="key", accumulate={"n": "sum"}) == []
+    assert warnings("projected", lambda batch: batch.dropDuplicates(["key"]).select("key"), key="key") == []
+    assert ask(database, "SELECT key, n FROM replaced ORDER BY key") == [("k0", 10), ("k1", 10), ("k2", 10)]
+    assert ask(database, "SELECT key, n FROM added ORDER BY key") == [("k0", 20), ("k1", 20), ("k2", 20)]

@@ -46,13 +46,22 @@ def under_test(url, password, **options):
 
     def make_table():
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(f"CREATE TABLE n (n bigint{' PRIMARY KEY' if 'key' in options else ''})")
+            connection.execute(
+                f"CREATE TABLE n (n bigint{' PRIMARY KEY' if 'key' in options else ''}{', times int' if times else ''})"
+            )
 
+    def rows(numbers):
+        return pa.RecordBatch.from_pydict(
+            {"n": pa.array(numbers, pa.int64()), **({"times": pa.array([1] * len(numbers), pa.int32())} if times else {})}
+        )
+
+    times = "accumulate" in options
     make_table()
     return SinkUnderTest(
         make_sink=lambda: PostgresSink(url, "n", retry_for_s=10, lock_timeout_s=5, **options),
-        rows=lambda numbers: pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())}),
-        read=lambda: ask("SELECT n FROM n"),
+        rows=rows,
+        # What was added twice is there twice.
+        read=lambda: ask("SELECT n FROM n CROSS JOIN LATERAL generate_series(1, times)" if times else "SELECT n FROM n"),
         leftovers=lambda: ask(LEFT),
         # A staged batch is lost as a whole only; test_staged has that.
         lose=lose if options.get("mode") == "prepared" else None,
@@ -70,19 +79,30 @@ def check(database, postgres, only=None, **options):
     assert report.passed
 
 
-@pytest.mark.parametrize("mode", ["staged", "upsert"])
-def test_the_sink_keeps_the_heart_of_the_contract(database, postgres, mode):
+ADDING = {"key": "n", "accumulate": {"times": "sum"}}
+
+
+@pytest.mark.parametrize("options", [{}, ADDING, {"mode": "upsert", "key": "n"}], ids=["staged", "staged-adding", "upsert"])
+def test_the_sink_keeps_the_heart_of_the_contract(database, postgres, options):
     heart = {"commit_in_two_processes_at_once", "recover_beside_everything_else", "written_twice"}
     heart |= {"target_has_an_identity", "another_target_has_another_identity", "missing_predecessor_is_noticed"}
-    check(database, postgres, heart, mode=mode, **({"key": "n"} if mode == "upsert" else {}))
+    check(database, postgres, heart, **options)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"key": "n"}, {"mode": "prepared"}, {"mode": "prepared", "key": "n"}, {"mode": "upsert", "key": "n"}],
-    ids=["staged", "staged-key", "prepared", "prepared-key", "upsert"],
+    [
+        {},
+        {"key": "n"},
+        ADDING,
+        {"mode": "prepared"},
+        {"mode": "prepared", "key": "n"},
+        {"mode": "prepared", **ADDING},
+        {"mode": "upsert", "key": "n"},
+    ],
+    ids=["staged", "staged-key", "staged-adding", "prepared", "prepared-key", "prepared-adding", "upsert"],
 )
 def test_the_sink_keeps_the_contract_in_each_mode(database, postgres, options):
     check(database, postgres, **options)

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 import onceforall.sinks.postgres as package
@@ -113,6 +114,17 @@ def test_no_statement_of_ours_calls_what_lies_in_another_schema(database, victim
         each.sink.close()
 
 
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_adding_up_calls_nothing_of_others_either(database, victim, mode):
+    admin(database, "ALTER TABLE public.t ADD n bigint", "ALTER TABLE public.t DROP v")
+    query = Query(victim, None, mode=mode, key="id", accumulate={"n": "sum"})
+    added = pa.RecordBatch.from_pydict({"id": pa.array([1, 2], pa.int64()), "n": pa.array([5, 6], pa.int64())})
+    for batch in range(2):
+        assert not query.commit(batch, query.prepare(batch, added)).lost
+    with psycopg.connect(database, autocommit=True) as connection:
+        assert sorted(connection.execute("SELECT id, n FROM public.t").fetchall()) == [(1, 10), (2, 12)]
+
+
 def test_an_upsert_calls_nothing_of_others_either(database, victim):
     query = Query(victim, None, mode="upsert", key="id")
     query.write(0, rows(1, 2, v="first"))
@@ -191,7 +203,7 @@ _CALL = re.compile(r"(?<![.\w])([a-z_]+[a-z0-9_]*)\(")
 _OPERATOR = re.compile(r"(?<=[\w)}'\"]) (?:=|<>|<|>|<=|>=|\|\||~~?|LIKE|ILIKE|IN|BETWEEN|SIMILAR) (?!EXCLUDED)|!=")
 _RELATION = re.compile(r"\b(?:FROM|JOIN|INTO) (pg_\w+|information_schema)\b(?!\.)")
 _TYPE = re.compile(r"::(?!pg_catalog\.|bigint\b|int\b|boolean\b|\{|\d)\w+")
-_ASSIGNED = re.compile(r"\b(generation|batch|names|at|autovacuum_enabled) = ")
+_ASSIGNED = re.compile(r"\b(generation|batch|names|at|autovacuum_enabled) = |\{0\} = (?=COALESCE|LEAST|GREATEST)")
 
 
 def statements():

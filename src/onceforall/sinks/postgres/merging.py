@@ -2,6 +2,7 @@
 
 - Without a key: ``INSERT … SELECT``.
 - With a key: ``INSERT … SELECT … ON CONFLICT (key) DO UPDATE``, or ``DO NOTHING`` where the row that is there shall stay.
+- Accumulating: the same, of one row per key, which is added to what is there (module ``accumulating``).
 - Replacing (the output mode ``complete``): ``DELETE`` of all rows first. A reader sees the old rows until the transaction is committed, which
   ``TRUNCATE`` does not give.
 """
@@ -15,7 +16,7 @@ from typing import Any
 from psycopg import sql
 
 from onceforall.errors import RefusedRecordError
-from onceforall.sinks.postgres import same_table
+from onceforall.sinks.postgres import accumulating, same_table
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import Connection, identifiers
 
@@ -33,6 +34,7 @@ class Target:
         ignore: a row whose key is there already is passed over, instead of replacing what is there.
         replace: all other rows are deleted.
         oid: the table's object id when the run began; None where a release wrote it that didn't say.
+        accumulate: columns that are added to, each with how; empty: a row replaces the one of its key.
     """
 
     schema: str
@@ -41,6 +43,7 @@ class Target:
     ignore: bool = False
     replace: bool = False
     oid: int | None = None
+    accumulate: tuple[tuple[str, str], ...] = ()
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -49,7 +52,7 @@ class Target:
 
     def body(self) -> dict[str, Any]:
         """Return a JSON object that ``target_of`` reads."""
-        return {
+        body = {
             "schema": self.schema,
             "table": self.table,
             "key": list(self.key),
@@ -57,6 +60,7 @@ class Target:
             "replace": self.replace,
             "oid": self.oid,
         }
+        return {**body, "accumulate": dict(self.accumulate)} if self.accumulate else body
 
 
 def target_of(body: Mapping[str, Any]) -> Target:
@@ -64,7 +68,8 @@ def target_of(body: Mapping[str, Any]) -> Target:
     key = tuple(str(column) for column in body["key"])
     oid = body.get("oid")
     names = str(body["schema"]), str(body["table"])
-    return Target(*names, key, bool(body["ignore"]), bool(body["replace"]), None if oid is None else int(oid))
+    accumulate = tuple((str(column), str(how)) for column, how in body.get("accumulate", {}).items())
+    return Target(*names, key, bool(body["ignore"]), bool(body["replace"]), None if oid is None else int(oid), accumulate)
 
 
 def merge(connection: Connection, target: Target, staged: Sequence[Staged], *, is_decided: bool = False) -> None:
@@ -85,7 +90,7 @@ def merge(connection: Connection, target: Target, staged: Sequence[Staged], *, i
     clear(connection, target)
     filled = [each for each in staged if each.columns]
     statements = _grouped(filled)
-    if target.key and (target.ignore or len(statements) > 1):
+    if target.key and not target.accumulate and (target.ignore or len(statements) > 1):
         # Within one statement that updates, the server finds this by itself.
         refuse_doubled_keys(connection, target, filled)
     for group in statements:
@@ -110,6 +115,15 @@ def check_deferred(connection: Connection) -> None:
 
 def insert(target: Target, columns: Sequence[str], source: sql.Composable) -> sql.Composed:
     """Return the statement that applies the rows of a query."""
+    if target.accumulate:
+        return sql.SQL("INSERT INTO {} AS {} ({}) {} ON CONFLICT ({}) DO UPDATE SET {}").format(
+            target.identifier,
+            sql.Identifier(accumulating.TARGET),
+            identifiers(columns),
+            accumulating.one_row_per_key(target.key, target.accumulate, columns, source),
+            identifiers(target.key),
+            accumulating.combined(target.accumulate),
+        )
     statement = sql.SQL("INSERT INTO {} ({}) {}").format(target.identifier, identifiers(columns), source)
     if not target.key:
         return statement

@@ -12,7 +12,8 @@
 ===============  ===================================================================================================================
 
 ``key=`` is another matter: in ``staged`` and ``prepared`` it only says *how* rows are applied, by ``INSERT … ON CONFLICT`` instead of
-``INSERT``; when they become visible, and that they do so once, it doesn't change.
+``INSERT``; when they become visible, and that they do so once, it doesn't change. With ``accumulate=`` a row adds to the one of its key (module
+``accumulating``).
 
 What the sink keeps in the database besides: a table ``markers`` (module ``markers``) and, while a batch is being written, staging tables, all of
 them in ``staging_schema``.
@@ -39,6 +40,7 @@ from onceforall.sink import (
     TwoPhaseCommitSink,
 )
 from onceforall.sinks.postgres import tables
+from onceforall.sinks.postgres.accumulating import check_accumulate, check_columns
 from onceforall.sinks.postgres.connections import Access, Conninfo, check_server
 from onceforall.sinks.postgres.options import check_options, check_seconds
 from onceforall.sinks.postgres.server_errors import translated
@@ -79,6 +81,7 @@ class PostgresSink(TwoPhaseCommitSink):
         key: Sequence[str] | str | None = None,
         mode: str = "staged",
         on_conflict: str = "update",
+        accumulate: Mapping[str, str] | None = None,
         create_table: bool = False,
         password: str | Callable[[], str] | None = None,
         staging_schema: str = "onceforall",
@@ -94,6 +97,9 @@ class PostgresSink(TwoPhaseCommitSink):
                 null. In the modes ``staged`` and ``prepared`` it only says how rows are applied, and in ``upsert`` it is required.
             mode: ``staged``, ``prepared`` or ``upsert``; see the module. ``upsert`` is the mode without two-phase commit.
             on_conflict: with a key: ``update`` replaces the row that is there, ``ignore`` leaves it.
+            accumulate: columns that a row adds to the row of its key, instead of replacing it: each with ``"sum"``, ``"min"`` or ``"max"``. Rows with
+                the same key in one batch are added, too. Every other column must be in `key`. In the modes ``staged`` and ``prepared``,
+                and in the output mode ``append``: what an aggregation gives out in ``update`` or ``complete`` are totals already.
             create_table: make the table, from the frame's columns, where it is missing.
             password: a value, or a function that returns one, in place of one in `conninfo`.
             staging_schema: the schema of staging tables and markers; made where it is missing. Must not be changed while a batch is incomplete.
@@ -108,6 +114,7 @@ class PostgresSink(TwoPhaseCommitSink):
         self._name = table
         self._key = (key,) if isinstance(key, str) else tuple(key or ())
         check_options(table, self._key, mode, on_conflict, staging_schema)
+        self._accumulate = check_accumulate(accumulate, self._key, mode, on_conflict)
         check_seconds("lock_timeout_s", lock_timeout_s)
         check_seconds("retry_for_s", retry_for_s)
         self._access = Access(conninfo, password=password, patience_s=retry_for_s)
@@ -144,7 +151,8 @@ class PostgresSink(TwoPhaseCommitSink):
 
     def __repr__(self) -> str:
         key = f", key={list(self._key)!r}" if self._key else ""
-        return f"PostgresSink({self._access.target}, table={self._name!r}{key}, mode={self._mode!r})"
+        added = f", accumulate={dict(self._accumulate)!r}" if self._accumulate else ""
+        return f"PostgresSink({self._access.target}, table={self._name!r}{key}{added}, mode={self._mode!r})"
 
     @property
     def default_name(self) -> str:
@@ -153,8 +161,10 @@ class PostgresSink(TwoPhaseCommitSink):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Two-phase but in the mode ``upsert``; ``update`` needs a key, and ``complete`` the mode ``staged``."""
-        modes = {"append"} | ({"update"} if self._key else set()) | ({"complete"} if self._mode == "staged" else set())
+        """Two-phase but in the mode ``upsert``; ``update`` needs a key, ``complete`` the mode ``staged``, and neither of them goes with ``accumulate``."""
+        modes = {"append"}
+        if not self._accumulate:
+            modes |= ({"update"} if self._key else set()) | ({"complete"} if self._mode == "staged" else set())
         return Capabilities(
             two_phase=self._mode != "upsert",
             idempotent=self._mode == "upsert",
@@ -162,6 +172,7 @@ class PostgresSink(TwoPhaseCommitSink):
             # In one transaction the order of the tasks' rows is of no matter: a key that is there twice is refused.
             one_task_per_key=() if self._mode == "staged" else self._key,
             empty_batches=self._output_mode == "complete",
+            replaces_by=() if self._accumulate or self._ignore else self._key,
         )
 
     def secrets(self) -> Mapping[str, str]:
@@ -263,6 +274,8 @@ class PostgresSink(TwoPhaseCommitSink):
             raise SchemaError(
                 f"key= names the column {missing[0]!r}, which the rows for {table.shown} don't have. They have: {', '.join(schema.names)}."
             )
+        if self._accumulate:
+            check_columns(self._accumulate, self._key, written, table)
         shuffled_by = () if self._mode == "staged" else self._key
         for column in table.select(shuffled_by):
             check_key_column(column, table, self._mode)
@@ -289,7 +302,8 @@ class PostgresSink(TwoPhaseCommitSink):
 
         assert self._table is not None, "check() or columns() comes first"
         replaces = self._output_mode == "complete"
-        return Target(self._table.schema, self._table.name, self._key, self._ignore, replaces, self._table.oid)
+        where = self._table.schema, self._table.name
+        return Target(*where, self._key, self._ignore, replaces, self._table.oid, self._accumulate)
 
     def _copy(self, connection: Connection, staged: Staged, columns: Sequence[str]) -> CopyStream:
         from onceforall.sinks.postgres.copying import CopyStream
