@@ -219,8 +219,11 @@ def check_sinks(sinks: Mapping[str, TwoPhaseCommitSink], spark: SparkSession, qu
         reason = why_not(name, sink.capabilities, output_mode)
         if reason is not None:
             raise UnsupportedQueryError(reason)
+    starts = {name: StartInfo(query_id, name, spark, output_mode) for name in sinks}
     for name, sink in sinks.items():
-        sink.check(StartInfo(query_id, name, spark, output_mode))
+        sink.check(starts[name])
+    for name, sink in sinks.items():
+        sink.check_beside(starts[name], {other: beside for other, beside in sinks.items() if other != name})
 
 
 class _QueryRun:

@@ -11,6 +11,8 @@ method                 where   when, and how often
 ``check``              driver  at ``start()`` and again with the run's query id, before any data moves
 ``columns``            driver  at ``start()`` and once or more per write: what of the rows the sink takes
 ``recover``            driver  at each start after ``commit`` of what is decided, after an abort, and now and then in a thread of its own
+``check_beside``       driver  behind all sinks' ``check``: what of the query's other sinks it can't share a batch with
+``begin_batch``        driver  before the first task of each attempt at a batch, for sinks that the batch is written to; ``end_batch`` when it is over
 ``secrets``            driver  once per batch; the tasks find the values in ``TaskAttempt.secrets``
 ``begin_transaction``  task    once per task attempt and write, before its first row; without rows it isn't called at all
 ``invoke``             task    once per Arrow record batch of at least one row
@@ -104,6 +106,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "BatchAttempt",
     "Capabilities",
     "CommitPermit",
     "CommitReport",
@@ -228,6 +231,23 @@ class CommitReport:
     in_doubt: tuple[LostTransaction, ...] = ()
 
 
+@dataclass(frozen=True)
+class BatchAttempt:
+    """Which attempt at which batch begins.
+
+    Attributes:
+        query_id: Spark's query id, stable over restarts.
+        sink: the sink's name in its query.
+        generation: the run's generation in the commit log.
+        batch: Spark's batch id.
+    """
+
+    query_id: str
+    sink: str
+    generation: int
+    batch: int
+
+
 class TwoPhaseCommitSink(ABC):
     """A sink that takes part in the two-phase commit of a batch. The module's docstring says what is called where."""
 
@@ -292,6 +312,27 @@ class TwoPhaseCommitSink(ABC):
         Raises:
             SinkCheckError, OptionError, SinkUnavailableError: naming the thing and the remedy.
         """
+
+    def check_beside(self, start: StartInfo, others: Mapping[str, TwoPhaseCommitSink]) -> None:
+        """Check at start, when all sinks were checked, whether a batch can be written to this sink and to the query's other ones.
+
+        Args:
+            start: as ``check`` got it.
+            others: the query's other sinks by name.
+
+        Raises:
+            SinkCheckError: naming both sinks and the remedy.
+        """
+
+    def begin_batch(self, batch: BatchAttempt) -> None:
+        """Hear that tasks are about to write a batch. By default nothing is done. Nothing may rest on it that a crash would break.
+
+        Raises:
+            SinkUnavailableError: the system is away; the attempt fails.
+        """
+
+    def end_batch(self, batch: BatchAttempt) -> None:
+        """Hear that this run does nothing more for a batch that ``begin_batch`` named: it is complete, aborted, or left to the next start."""
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secret values, by option, that this sink's tasks need and that a pickle of it leaves out."""

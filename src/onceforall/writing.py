@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.redo import task_of
 from onceforall.secrets import Handover
-from onceforall.sink import TaskAttempt, TwoPhaseCommitSink
+from onceforall.sink import BatchAttempt, TaskAttempt, TwoPhaseCommitSink
 from onceforall.tasks import KeptRows, WriteKeptTask, WriteSpec, WriteTask, result_schema
 from onceforall.testing import failpoints
 
@@ -129,6 +129,7 @@ class SparkBatchWriter:
     _results: list[dict[str, Any]] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     _empty: dict[int, Committable] = field(default_factory=dict)
+    _begun: dict[str, BatchAttempt] = field(default_factory=dict)
     _undecided_by: int | None = None
     """The generation, while it writes a batch of which nothing is decided."""
     _aborted: bool = False
@@ -256,6 +257,7 @@ class SparkBatchWriter:
                 # A partition whose state store did not commit would fail the next batch.
                 self.frame.count()
             task = self._task(decision)
+            self._begin(decision, self._names.values())
             for group in groups:
                 self._job(group, replace(task, writes=tuple(self._spec(decision, i) for i in group.writes)))
             if not task.digest_only:
@@ -265,13 +267,29 @@ class SparkBatchWriter:
                 if not (self._computed_once and frame is self.frame):
                     frame.unpersist()
 
+    def _begin(self, decision: RunWrites | TakeDigests | WriteKept, names: Iterable[str]) -> None:
+        """Tell the sinks, in an order that is the same in every query: two queries that wait for each other's sinks would be a deadlock."""
+        if isinstance(decision, TakeDigests):
+            return
+        for name in sorted(set(names), key=lambda name: (self.sinks[name].default_name, name)):
+            self._begun[name] = BatchAttempt(self.query_id, name, decision.generation, self.batch)
+            self.sinks[name].begin_batch(self._begun[name])
+
+    def _end(self, begun: BatchAttempt) -> None:
+        try:
+            self.sinks[begun.sink].end_batch(begun)
+        except Exception as error:  # noqa: BLE001  whatever became of the batch, this doesn't change it
+            logger.warning("sink %s, at the end of batch %d: %s", begun.sink, self.batch, error)
+
     def _how_kept(self, decision: RunWrites | TakeDigests, groups: list[_Group]) -> kept.Keeping | None:
         if self.keeper is None or isinstance(decision, TakeDigests):
             return None
         return self.keeper.keeping(self.frame, [group.frame for group in groups], decision.generation, self.batch)
 
     def close(self) -> None:
-        """Release what is kept between two passes over the batch."""
+        """Release what is kept between two passes over the batch, and tell the sinks that it is over: complete, aborted or left to the next start."""
+        for begun in self._begun.values():
+            self._end(begun)
         if self._computed_once:
             self._computed_once = False
             self.frame.unpersist()
@@ -356,6 +374,7 @@ class SparkBatchWriter:
                     continue
                 spec = WriteSpec(self.sinks[name], name, write, pad=self._secrets.pads.get(name))
                 entries.append(KeptRows(spec, partition, committable["rows"]))
+        self._begin(decision, decision.lost)
         base = self._first_task_attempt_id()
         task = WriteKeptTask(
             tuple(entries), self.query_id, decision.generation, self.batch, base, decision.incarnation, self.keeper.folder

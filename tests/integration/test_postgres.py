@@ -124,3 +124,26 @@ def test_a_transform_that_aggregates_is_warned_of_once_where_its_rows_replace_ea
     assert warnings("projected", lambda batch: batch.dropDuplicates(["key"]).select("key"), key="key") == []
     assert ask(database, "SELECT key, n FROM replaced ORDER BY key") == [("k0", 10), ("k1", 10), ("k2", 10)]
     assert ask(database, "SELECT key, n FROM added ORDER BY key") == [("k0", 20), ("k1", 20), ("k2", 20)]
+
+
+WATCHED = """
+CREATE TABLE watched (key text PRIMARY KEY, value text);
+CREATE TABLE turns (held bigint);
+CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO turns SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+    WHERE l.locktype = 'advisory' AND l.granted AND a.application_name LIKE 'ofa-q-%';
+  RETURN NEW;
+END $$;
+CREATE TRIGGER look BEFORE INSERT ON watched FOR EACH ROW EXECUTE FUNCTION look();
+"""
+
+
+def test_a_query_has_its_turn_at_the_table_while_its_tasks_write_by_key(source, run, tmp_path, database):
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(WATCHED)
+    add_two(source)
+    rows = source.stream().select("key", F.col("value")).dropDuplicates(["key"])
+    run(writer(rows, tmp_path, "update", database, "watched", key="key", mode="prepared"))
+    assert ask(database, "SELECT count(*), min(held), max(held) FROM turns") == [(3, 1, 1)]
+    assert ask(database, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]

@@ -70,6 +70,16 @@ def driver_connection(owner: str, generation: int) -> str:
     return f"ofa-m-{owner}-{generation}"
 
 
+def query_connection(query_id: str, generation: int) -> str:
+    """Return the application name of a connection that stands for a run of a query, whichever the sink."""
+    return f"ofa-q-{_digest(query_id, 16)}-{generation}"
+
+
+def query_connections(query_id: str) -> str:
+    """Return a pattern of the names of all runs of a query; its group is the generation."""
+    return f"^ofa-q-{_digest(query_id, 16)}-([0-9]{{1,18}})$"
+
+
 def task_connection(name: str) -> str:
     """Return the application name of a task attempt's connection."""
     parts = parsed(name)

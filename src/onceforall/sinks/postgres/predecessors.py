@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from psycopg import sql
 
 from onceforall.protocol.names import TransactionName
-from onceforall.sinks.postgres.names import task_digest, whose_code
+from onceforall.sinks.postgres.names import query_connections, task_digest, whose_code
 from onceforall.sinks.postgres.statements import Connection
 
 if TYPE_CHECKING:
@@ -64,6 +64,11 @@ def end_older_tasks(connection: Connection, owner: str, below_generation: int) -
     """End the connections of all tasks of earlier generations; return how many."""
     pattern = f"^ofa-t-{owner}-([0-9]{{1,18}})-[0-9a-f]{{12}}-[0-9]+$"
     return _end(connection, _OLDER, [pattern, below_generation])
+
+
+def end_older_turns(connection: Connection, query_id: str, below_generation: int) -> int:
+    """End the connections by which drivers of earlier generations keep their turn at a table (module ``turns``); return how many."""
+    return _end(connection, _OLDER, [query_connections(query_id), below_generation])
 
 
 def end_earlier_attempts(connection: Connection, name: TransactionName) -> int:

@@ -30,6 +30,7 @@ from urllib.parse import quote
 from onceforall.errors import SchemaError, SinkCheckError
 from onceforall.protocol.names import sink_code
 from onceforall.sink import (
+    BatchAttempt,
     Capabilities,
     CommitPermit,
     CommitReport,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from onceforall.sinks.postgres.staged import Merger, StagedTransaction
     from onceforall.sinks.postgres.staging import Staged
     from onceforall.sinks.postgres.statements import Connection
+    from onceforall.sinks.postgres.turns import Turn
 
 _log = logging.getLogger("onceforall.sinks.postgres")
 
@@ -126,16 +128,18 @@ class PostgresSink(TwoPhaseCommitSink):
         self._retry_for_s = retry_for_s
         self._output_mode = "append"
         self._table: Table | None = None
+        self._database = ""
         self._make_driver_side()
 
     def _make_driver_side(self) -> None:
         self._lock = threading.RLock()
         self._merger: Merger | None = None
+        self._turn: Turn | None = None
         self._finished: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_lock", "_merger", "_finished"):
+        for name in ("_lock", "_merger", "_turn", "_finished"):
             del state[name]
         return state
 
@@ -221,6 +225,7 @@ class PostgresSink(TwoPhaseCommitSink):
             SinkUnavailableError: the server is away for longer than ``retry_for_s``.
         """
         from onceforall.sinks.postgres import start_checks
+        from onceforall.sinks.postgres.staged import database_of
         from onceforall.sinks.postgres.statements import close_quietly
 
         self._output_mode = start.output_mode
@@ -228,6 +233,7 @@ class PostgresSink(TwoPhaseCommitSink):
         try:
             with translated(f"Checking {self._name}"):
                 check_server(connection, self._access)
+                self._database = database_of(connection)
                 start_checks.check_own_schema(connection, self._schema)
                 start_checks.warn_of_publications(connection, self._schema, self._mode)
                 if self._mode == "prepared":
@@ -235,6 +241,26 @@ class PostgresSink(TwoPhaseCommitSink):
                 self._check_table(connection)
         finally:
             close_quietly(connection)
+
+    def check_beside(self, start: StartInfo, others: Mapping[str, TwoPhaseCommitSink]) -> None:
+        """Refuse a foreign key to the table of another sink of the query; see module ``foreign_keys``.
+
+        Raises:
+            SinkCheckError: naming the constraint and both sinks.
+            SinkUnavailableError: as ``check``.
+        """
+        from onceforall.sinks.postgres.foreign_keys import check_foreign_keys
+
+        tables_beside: dict[str, Table] = {}
+        for name, other in others.items():
+            if not isinstance(other, PostgresSink) or other._table is None or other._database != self._database:  # noqa: SLF001  its own class
+                continue
+            if other._mode == "upsert" and self._mode == "staged":  # noqa: SLF001
+                continue  # Its rows are committed before this sink's are merged.
+            tables_beside[name] = other._table  # noqa: SLF001
+        table = self._table
+        if table is not None and tables_beside:
+            self._at_start(lambda connection: check_foreign_keys(connection, start.sink, table, tables_beside))
 
     def _check_table(self, connection: Connection) -> None:
         self._table = tables.describe(connection, self._name)
@@ -382,6 +408,29 @@ class PostgresSink(TwoPhaseCommitSink):
 
     # --- on the driver -----------------------------------------------------------------------------------------------------
 
+    def begin_batch(self, batch: BatchAttempt) -> None:
+        """Wait for this query's turn at the table, where tasks write by key in the mode ``prepared``; see module ``turns``.
+
+        Raises:
+            SinkUnavailableError: the server was away for longer than ``retry_for_s``.
+        """
+        if self._mode != "prepared" or not self._key or self._table is None:
+            return
+        from onceforall.sinks.postgres.statements import patiently
+        from onceforall.sinks.postgres.turns import Turn
+
+        turn = self._turn = self._turn or Turn(self._connect, self._table.oid, self._table.shown, self._lock_timeout_s)
+        patiently(
+            lambda: turn.take(batch.query_id, batch.generation),
+            self._retry_for_s,
+            f"Waiting for the turn at {self._table.shown}",
+        )
+
+    def end_batch(self, batch: BatchAttempt) -> None:  # noqa: ARG002
+        """Let the next query go on."""
+        if self._turn is not None:
+            self._turn.release()
+
     @failpoints.around("postgres.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
         """Exhaust every reason to refuse: merge what is staged and hold the transaction, or see that all prepared transactions are there.
@@ -498,8 +547,11 @@ class PostgresSink(TwoPhaseCommitSink):
         """Close the driver's connections; what is held and not decided is rolled back. The next call opens new ones."""
         with self._lock:
             merger, self._merger = self._merger, None
+            turn, self._turn = self._turn, None
         if merger is not None:
             merger.release()
+        if turn is not None:
+            turn.close()
 
 
 __all__ = ["PostgresSink"]
