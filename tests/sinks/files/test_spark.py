@@ -86,6 +86,10 @@ def test_a_query_writes_what_spark_reads_back(spark, tmp_path, form):
         ("1 a, 2 b", {"time_bucket": "{a:%Y}"}, "must be a TIMESTAMP"),
         ("1 a, NOW() b", {"time_bucket": "a={b:%Y}"}, "two columns"),
         ("1 a, 2 A", {}, "two columns"),
+        ("1 a, NAMED_STRUCT('x', 1, 'X', 2) b", {}, "'b' has two fields 'x' and 'X'"),
+        ("1 a, ARRAY(NAMED_STRUCT('x', 1, 'X', 2)) b", {"format": "json"}, "'b.element' has two fields"),
+        ("1 a, MAP(1, 'x') b", {"format": "json"}, "'b' is MAP<INT,STRING>, and Spark reads no JSON map"),
+        ("1 a, NAMED_STRUCT('m', MAP(DATE'2026-01-01', 'x')) b", {"format": "json"}, "'b.m' is MAP<DATE,STRING>"),
     ],
 )
 def test_columns_that_cannot_be_stored_are_refused_by_name(spark, tmp_path, columns, options, words):
