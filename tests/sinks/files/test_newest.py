@@ -14,6 +14,7 @@ from onceforall.sinks.files import manifests
 from onceforall.sinks.files.manifests import Manifests, newest_name
 from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
+from support.power import cut_power, powered_disk
 from support.syncing import Recorder
 
 
@@ -198,6 +199,31 @@ def test_a_file_system_that_refuses_the_second_name_doesnt_hold_a_batch_up(tmp_p
     write(tmp_path, range(2))
     assert batches(tmp_path) == [0, 1]
     assert "1.json" in caplog.text
+
+
+def test_a_loss_of_power_at_each_step_leaves_what_readers_take_and_the_watch_over_the_batch_before(tmp_path, armed):
+    """On a real file system that forgets what was not synced; ``test_the_second_name_comes_behind…`` is its twin where none can be mounted."""
+    with powered_disk(tmp_path / "disk") as disk:
+        root = disk / "out"
+        write(root, range(2))
+        for batch, point in enumerate(("", "file.create.linked", "file.manifest.after", "file.newest.linked"), start=2):
+            sink = checked(root)
+            decided = sink.confirm([prepared(sink, numbers(1, batch), batch)])
+            armed(f"{point}=raise" if point else "")
+            if point:
+                with pytest.raises(Exception, match="failpoint"):
+                    sink.commit(permit(batch), decided)
+            else:
+                assert sink.commit(permit(batch), decided).completed
+            armed("")
+            cut_power(disk)
+            seen = batches(root)
+            assert seen in ([*range(batch + 1)], [*range(batch)] if point == "file.create.linked" else []), point
+            assert newest_name(batch - 1) in second_names(root), point
+            assert main(["files", "check", str(root)]) == 0
+            assert checked(root).commit(permit(batch), decided).completed
+            assert batches(root) == list(range(batch + 1))
+            assert newest_name(batch) in second_names(root)
 
 
 # --- what it costs -----------------------------------------------------------------------------------------------------------

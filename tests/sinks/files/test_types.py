@@ -116,6 +116,10 @@ OPTIONS = {
 }
 
 
+NOT_OF_SPARK = {("parquet", "brotli")}
+"""What Spark, as it comes, has no codec for; the page on files says so."""
+
+
 def around(value, kind, form):
     """Return the columns that hold a value of a type, itself and in others, each with a way to wrap it."""
     yield "t", kind, value
@@ -220,7 +224,9 @@ def test_every_value_of_every_type_is_read_by_every_reader_as_it_was_written_or_
 ):
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     options = data.draw(OPTIONS[form], label="options")
-    compression = data.draw(st.sampled_from(list(COMPRESSIONS[form])), label="compression")
+    compression = data.draw(
+        st.sampled_from([codec for codec in COMPRESSIONS[form] if (form, codec) not in NOT_OF_SPARK]), label="compression"
+    )
     drawn = {ddl: values for ddl, values in drawn.items() if not CELLS[ddl, form].at_start}
     kept = {ddl: [v for v in values if not CELLS[ddl, form].refuses(v)] for ddl, values in drawn.items()}
     for_all = {ddl: [v for v in values if not CELLS[ddl, form].unread(v)] for ddl, values in kept.items()}
@@ -259,7 +265,7 @@ def assert_refused(folder, form, drawn):
                 rows = pa.RecordBatch.from_pydict({"n": pa.array([1, 2]), "c": array_of([None, whole], kind)})
                 write = functools.partial(written, folder, form, rows)
                 assert_raises(
-                    RefusedRecordError, r"Column 'c[a-z.]*' holds .*[0-9\\x]", write, f"{form} took {value!r} as {kind}"
+                    RefusedRecordError, r"Column 'c[a-z.]*' holds \S*[0-9\\]", write, f"{form} took {value!r} as {kind}"
                 )
     if folder.exists():
         assert ofa.read_files(folder).rows == 0

@@ -79,7 +79,10 @@ def shown(values: pa.Array) -> str:
 
     if pa.types.is_date32(values.type):
         return str(np.datetime64(values.cast(pa.int32())[0].as_py(), "D"))
-    text = str(np.datetime64(values.cast(pa.int64())[0].as_py(), values.type.unit)).replace("T", " ")
+    units = values.cast(pa.int64())[0].as_py()
+    if units == _LEAST:
+        return f"{units} {values.type.unit} since 1970"  # numpy's word for it is that of no time at all
+    text = str(np.datetime64(units, values.type.unit)).replace("T", " ")
     return text if values.type.tz is None else f"{text}Z"
 
 
