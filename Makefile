@@ -81,8 +81,9 @@ COMPAT ?= 4.0.0 4.1.1 4.3.0
 compat: $(READY)  ## the integration tests on the other supported versions of pyspark
 	for version in $(COMPAT); do ./tests/compat.sh $$version || exit 1; done
 
-docs: $(READY)  ## draw the protocol's states from its transition table
+docs: $(READY)  ## draw the protocol's states from its transition table, and what FileSink does with each type from its tests' data
 	$(BIN)/python docs/draw_protocol.py
+	$(BIN)/python docs/draw_files_types.py
 
 lock:  ## resolve requirements.lock again
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra postgres --extra operators --extra simulator --extra demo --group dev \

@@ -19,10 +19,11 @@ def add_commands(groups: Any) -> None:
     check.set_defaults(run=_check)
     mend = commands.add_parser(
         "mend",
-        help="mend manifests that pass over another one",
+        help="mend manifests that pass over another one, and put back the last one",
         description="Mends a manifest that was written from a stale listing (on NFS) and passes over a batch whose manifest is there, so that "
-        "readers can go on. Stop the query first. Only what is provable is mended, no data file is touched, and the old manifest stays beside "
-        "the new one under a hidden name. It may be repeated. Ends with 0 when nothing is wrong any more, else with 1.",
+        "readers can go on, and puts a last manifest that was deleted back from its second name. Stop the query first. Only what is provable is "
+        "mended, no data file is touched, and the old manifest stays beside the new one under a hidden name. It may be repeated. Ends with 0 when "
+        "nothing is wrong any more, else with 1.",
     )
     mend.set_defaults(run=_mend)
     for command in (check, mend):

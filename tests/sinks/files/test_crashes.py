@@ -61,8 +61,11 @@ COMMIT_POINTS = [
     "file.commit.synced",
     "file.manifest.before",
     "file.manifest.after",
+    "file.newest.before",
+    "file.newest.linked",
     "file.commit.before_clearing",
 ]
+BEHIND_THE_MANIFEST = set(COMMIT_POINTS[COMMIT_POINTS.index("file.manifest.after") :])
 
 
 @pytest.fixture
@@ -80,13 +83,13 @@ def decided(tmp_path):
 def test_a_commit_that_is_killed_is_completed_by_another_process(decided, point):
     name, _, hit = point.partition("@")
     assert run(decided, "commit", f"{name}=kill@{hit or 1}") == -signal.SIGKILL
-    is_there = point in {"file.manifest.after", "file.commit.before_clearing"}
-    assert read_files(decided).rows == (8 if is_there else 0)
+    assert read_files(decided).rows == (8 if point in BEHIND_THE_MANIFEST else 0)
     sink = checked(decided, partition_by=["p"])
     names = {each["name"] for each in committables(decided)}
     assert sink.recover(Sweep(QUERY, "out", 1, spared=names)) == 0
     assert len(sink.commit(permit(), committables(decided)).completed) == 2
     assert_whole(decided)
+    assert list(decided.rglob(".newest.0")), "the manifest would not be missed"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The documentation of the file sink says what the code does."""
 
 import inspect
+import runpy
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from onceforall.sinks.files import FileSink, read_files
 from onceforall.sinks.files.formats import _OPTIONS, COMPRESSIONS
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs" / "files.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+TEXT = (DOCS / "files.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", inspect.signature(FileSink).parameters)
@@ -33,3 +35,10 @@ def test_every_format_its_compressions_and_options_are_named():
 def test_every_argument_of_reading_is_named():
     for name in list(inspect.signature(read_files).parameters)[1:]:
         assert f"{name}=" in TEXT, name
+
+
+def test_the_table_of_types_is_drawn_from_what_the_property_test_asserts():
+    drawing = runpy.run_path(str(DOCS / "draw_files_types.py"))["drawing"]
+    assert drawing(TEXT) == TEXT, "run `make docs`"
+    assert "| TIMESTAMP_NTZ | kept | refused at start" in TEXT
+    assert drawing(TEXT.replace("| kept |", "| lost |")) == TEXT

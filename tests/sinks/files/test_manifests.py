@@ -148,7 +148,13 @@ def listed_late(monkeypatch):
     """Names of manifests that a listing doesn't show though they are there, as NFS does while its cache of the folder lives."""
     hidden = set()
     real = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda self: (path for path in real(self) if path.name not in hidden))
+    monkeypatch.setattr(
+        Path,
+        "iterdir",
+        lambda self: (
+            path for path in real(self) if f"{path.name.removeprefix('.newest.').removesuffix('.json')}.json" not in hidden
+        ),
+    )
     return hidden
 
 

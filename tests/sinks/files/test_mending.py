@@ -90,11 +90,12 @@ def test_a_manifest_that_is_really_missing_is_told_and_nothing_is_made_up(tmp_pa
 def test_a_batch_that_a_merge_by_a_stale_listing_left_out_is_taken_up_again(tmp_path, monkeypatch):
     monkeypatch.setattr(manifests, "MERGE_AFTER", 3)
     write(tmp_path, range(2))
-    hidden = folder_of(tmp_path) / "1.json"
-    aside = tmp_path / "1.json"
-    hidden.rename(aside)
+    hidden = [folder_of(tmp_path) / name for name in ("1.json", ".newest.1")]
+    for path in hidden:
+        path.rename(tmp_path / path.name)
     write(tmp_path, [2, 3])
-    aside.rename(hidden)
+    for path in hidden:
+        (tmp_path / path.name).rename(path)
     assert "-1-3.json" in {path.name for path in folder_of(tmp_path).iterdir()}, "nothing was merged; the test proves nothing"
     assert rows(tmp_path) == [0, 2, 3]
     (finding,) = mend_files(tmp_path)

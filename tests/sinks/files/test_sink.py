@@ -148,7 +148,7 @@ def test_a_sweep_takes_what_killed_drivers_left_beside_manifests_and_nothing_els
     (folder / f".1.json.{'0' * 32}.tmp").write_text("half")
     (folder / ".notes").write_text("mine")
     sink.recover(Sweep(QUERY, "out", 1))
-    assert sorted(path.name for path in folder.iterdir()) == [".notes", "0.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [".newest.0", ".notes", "0.json"]
     old = tmp_path / ".onceforall-probe-0"
     old.touch()
     os.utime(old, (0, 0))

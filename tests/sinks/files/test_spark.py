@@ -7,15 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import onceforall as ofa
-from onceforall.errors import RefusedRecordError, SchemaError, SinkCheckError
+from onceforall.errors import SchemaError, SinkCheckError
 from onceforall.sink import StartInfo
 from onceforall.sinks.files import FileSink
 from onceforall.testing import failpoints
-from sinks.files.building import attempt, checked, commit, left_in_staging, numbers, permit, prepared
+from sinks.files.building import checked, commit, left_in_staging, numbers, permit, prepared
 
 pytestmark = pytest.mark.spark
 
@@ -86,6 +85,10 @@ def test_a_query_writes_what_spark_reads_back(spark, tmp_path, form):
         ("1 a, 2 b", {"time_bucket": "{a:%Y}"}, "must be a TIMESTAMP"),
         ("1 a, NOW() b", {"time_bucket": "a={b:%Y}"}, "two columns"),
         ("1 a, 2 A", {}, "two columns"),
+        ("1 a, NAMED_STRUCT('x', 1, 'X', 2) b", {}, "'b' has two fields 'x' and 'X'"),
+        ("1 a, ARRAY(NAMED_STRUCT('x', 1, 'X', 2)) b", {"format": "json"}, "'b.element' has two fields"),
+        ("1 a, MAP(1, 'x') b", {"format": "json"}, "'b' is MAP<INT,STRING>, and Spark reads no JSON map"),
+        ("1 a, NAMED_STRUCT('m', MAP(DATE'2026-01-01', 'x')) b", {"format": "json"}, "'b.m' is MAP<DATE,STRING>"),
     ],
 )
 def test_columns_that_cannot_be_stored_are_refused_by_name(spark, tmp_path, columns, options, words):
@@ -196,105 +199,3 @@ def test_a_damaged_log_of_sparks_is_refused_at_start(spark, tmp_path):
     (folder / "_spark_metadata" / "1").unlink()
     with pytest.raises(SinkCheckError, match="no 1"):
         FileSink(folder, spark_metadata="continue").check(StartInfo("", "out", spark))
-
-
-def written_and_read(spark, folder, form, value):
-    """Write a time as a file of this format, nested ones too; return it as texts, as written and as Spark reads it, and as ``to_arrow`` does."""
-    more = "1 AS n" if form == "csv" else f"ARRAY(NULL, {value}) AS list, NAMED_STRUCT('x', {value}) AS struct"
-    frame = spark.sql(f"SELECT {value} AS t, {more}")
-    rows = frame.toArrow()
-    sink = checked(folder, format=form)
-    written_whole(sink, rows.to_batches()[0])
-    files = ofa.read_files(folder)
-    texts = [f"CAST({name} AS STRING)" for name in frame.columns]
-    return frame.selectExpr(*texts).collect(), files.to_spark(spark).selectExpr(*texts).collect(), rows, files
-
-
-def written_whole(sink, rows):
-    """Commit rows as a batch; what is refused is discarded, as a task does it."""
-    transaction = sink.begin_transaction(attempt())
-    try:
-        sink.invoke(transaction, rows)
-        decided = sink.confirm([sink.pre_commit(transaction)])
-    finally:
-        sink.discard(transaction)
-    assert sink.commit(permit(), decided).completed
-
-
-DATES = [
-    "0001-01-01",
-    "1582-10-04",
-    "1582-10-14",
-    "1582-10-15",
-    "1900-01-01",
-    "1969-12-31",
-    "1970-01-01",
-    "2026-11-21",
-    "9999-12-31",
-    "+10000-01-01",
-]
-MOMENTS = [
-    "0001-01-02 00:00:00", "1582-10-14 23:59:59", "1582-10-15 02:00:00", "1901-01-01 00:00:00", "1969-12-31 23:59:59", "1969-12-31 20:59:59.999999",
-    "1969-12-31 23:59:58.5", "1970-01-01 02:00:00.000001", "2026-11-21 10:20:30.123456",
-    "+10000-01-01 00:00:00",
-]  # fmt: skip
-TIMES = [*(f"DATE'{day}'" for day in DATES), *(f"TIMESTAMP'{moment}Z'" for moment in MOMENTS)]
-NOT_IN_ORC = {*TIMES[:3], *(f"TIMESTAMP'{MOMENTS[i]}Z'" for i in (0, 1, 5, 6))}
-NOT_IN_CSV = {f"DATE'{DATES[-1]}'", f"TIMESTAMP'{MOMENTS[-1]}Z'"}
-NOT_OF_PYARROW = {f"TIMESTAMP'{MOMENTS[i]}Z'" for i in (2, -1)}
-"""pyarrow reads no timestamp before 1678, or behind 2261, from ORC, as the page on files says."""
-
-
-@pytest.mark.parametrize("form", ["orc", *(pytest.param(form, marks=pytest.mark.long) for form in ("parquet", "json", "csv"))])
-def test_a_time_is_read_as_it_was_written_or_refused_by_name(spark, tmp_path, form):
-    """pyarrow's ORC files have neither the calendar's mark nor fractions of a second before 1970 that Java reads."""
-    refused = set()
-    for i, value in enumerate(TIMES):
-        try:
-            of_spark, from_spark, rows, files = written_and_read(spark, tmp_path / str(i), form, value)
-        except RefusedRecordError:
-            refused.add(value)
-            continue
-        assert from_spark == of_spark, value
-        if form != "orc" or value not in NOT_OF_PYARROW:
-            assert files.to_arrow().cast(rows.schema).equals(rows), value
-    assert refused == {"orc": NOT_IN_ORC, "csv": NOT_IN_CSV}.get(form, set())
-
-
-@pytest.mark.parametrize("form", ["orc", "parquet", "json", "csv"])
-def test_zeros_and_control_characters_are_read_as_they_were_written(spark, tmp_path, form):
-    texts = ["", *map(chr, range(1, 32)), "\x01\x01", " ", "null", "\x7f", None]
-    zeros = [0.0, -0.0] * (len(texts) // 2) + [None] * (len(texts) % 2)
-    rows = pa.RecordBatch.from_pydict(
-        {"t": texts, "d": pa.array(zeros, pa.float64()), "f": pa.array(zeros, pa.float32()), "n": range(len(texts))}
-    )
-    written_whole(checked(tmp_path, format=form), rows)
-    files = ofa.read_files(tmp_path)
-    # A zero and its negative are equal, and are different texts.
-    for read in (files.to_arrow().to_pylist(), [row.asDict() for row in files.to_spark(spark).collect()]):
-        assert sorted(map(repr, ([row["t"], row["d"], row["f"], row["n"]] for row in read))) == sorted(
-            map(repr, ([row["t"], row["d"], row["f"], row["n"]] for row in rows.to_pylist()))
-        )
-
-
-def test_partitions_of_any_date_leave_the_folder_readable(spark, tmp_path):
-    days = spark.sql("SELECT explode(array(DATE'0001-01-01', DATE'2026-11-21', DATE'+10000-01-01', NULL)) AS day")
-    rows = days.selectExpr("day", "1 AS n").toArrow()
-    sink = checked(tmp_path, partition_by=["day"])
-    for batch in rows.to_batches():
-        written_whole(sink, batch)
-    files = ofa.read_files(tmp_path)
-    assert files.to_arrow().select(["day"]).sort_by("day").equals(rows.select(["day"]).sort_by("day"))
-    texts = [row.day for row in files.to_spark(spark).selectExpr("CAST(day AS STRING)").collect()]
-    assert sorted(map(str, texts)) == sorted(map(str, (row.day for row in days.selectExpr("CAST(day AS STRING)").collect())))
-
-
-@pytest.mark.parametrize(
-    "at", ["{}", "ARRAY(NULL, {})", "NAMED_STRUCT('x', {})", "MAP(1, {})", "MAP({}, 1)", "ARRAY(NAMED_STRUCT('x', ARRAY({})))"]
-)
-def test_a_time_that_orc_cannot_hold_is_refused_inside_of_others_too(spark, tmp_path, at):
-    for value in ("DATE'1582-10-14'", "TIMESTAMP'1969-12-31 20:59:59.999999Z'"):
-        rows = spark.sql(f"SELECT 1 AS n, {at.format(value)} AS c").toArrow().to_batches()[0]
-        with pytest.raises(RefusedRecordError, match=r"Column 'c[a-z.]*' holds (1582-10-14|1969-12-31)"):
-            written_whole(checked(tmp_path, format="orc"), rows)
-    assert left_in_staging(tmp_path) == []

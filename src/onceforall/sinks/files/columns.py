@@ -71,6 +71,31 @@ def check_columns(schema: StructType, kind: str, partition_by: Sequence[str], bu
             _check_type(name, found, kind)
 
 
+def check_delimiter(schema: StructType, delimiter: str, partition_by: Sequence[str]) -> None:
+    """Check that a CSV delimiter stands in no value that isn't quoted: only texts are, and floating-point numbers, which are written as such.
+
+    Raises:
+        SchemaError: naming the column, its type and the remedy.
+    """
+    for field in schema.fields:
+        if field.name not in partition_by and delimiter in _UNQUOTED.get(_word(field.dataType), _WHOLE):
+            raise SchemaError(
+                f"Column {field.name!r} is {_shown(field.dataType)}, whose values may hold the delimiter {delimiter!r} in CSV. Take another delimiter, "
+                "such as a comma or a tab, or cast the column to STRING."
+            )
+
+
+_WHOLE = "0123456789-"
+_UNQUOTED = {
+    **dict.fromkeys(("string", "char", "varchar", "float", "double"), ""),
+    "boolean": "truefals",
+    "decimal": f"{_WHOLE}+.E",
+    "timestamp": f"{_WHOLE} :.Z",
+    "timestamp_ntz": f"{_WHOLE} :.",
+}
+"""The characters of values, by type; those of others are whole numbers and dates."""
+
+
 def _check_partition(name: str, types: dict[str, DataType]) -> None:
     if name not in types:
         raise SchemaError(
@@ -127,8 +152,11 @@ def _check_type(name: str, found: DataType, kind: str) -> None:
 
 
 def _check_map(name: str, found: MapType, kind: str) -> None:
-    if kind == "json" and _word(found.keyType) in {*_NESTED, "binary"}:
-        raise SchemaError(f"Column {name!r} is {_shown(found)}, and JSON's keys are texts. Cast the keys to STRING.")
+    if kind == "json" and _word(found.keyType) not in {"string", "char", "varchar"}:
+        # Spark's own writer takes these, and its reader fails on what it has written.
+        raise SchemaError(
+            f"Column {name!r} is {_shown(found)}, and Spark reads no JSON map but with STRING keys. Cast the keys to STRING."
+        )
     _check_type(f"{name}.key", found.keyType, kind)
     _check_type(f"{name}.value", found.valueType, kind)
 
@@ -136,7 +164,13 @@ def _check_map(name: str, found: MapType, kind: str) -> None:
 def _check_struct(name: str, found: StructType, kind: str) -> None:
     if not found.fields:
         raise SchemaError(f"Column {name!r} is a STRUCT without fields, which {kind} can't store. Leave it out.")
-    for field in found.fields:
+    folded: dict[str, str] = {}
+    for i, field in enumerate(found.fields):
+        twin = folded.setdefault(field.name.lower(), field.name)
+        if len(folded) <= i:
+            raise SchemaError(
+                f"Column {name!r} has two fields {twin!r} and {field.name!r}, and Spark reads no such files. Rename one."
+            )
         _check_type(f"{name}.{field.name}", field.dataType, kind)
 
 

@@ -201,7 +201,7 @@ class Folder:
             in_doubt += self._complete(batch, todo, whole=not in_doubt)
         if done:
             # Behind our answer comes DONE, and behind that nobody looks at this batch again.
-            self.manifests(done[0].name).make_durable()
+            self.manifests(done[0].name).make_durable(batch)
             failpoints.hit("file.commit.found_synced")
         if not lost and not in_doubt:
             self._clear(prepared)

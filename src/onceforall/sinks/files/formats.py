@@ -32,6 +32,9 @@ COMPRESSIONS: Mapping[str, Mapping[str, str]] = {
 }
 """Per format, what it can be compressed with, the default first, and what stands for it in a file's name."""
 
+CSV_NULL = "\u0001 no value \u0001"
+"""Stands for a null for Spark's CSV reader, which takes what is not quoted and empty for it, and every text that is the same."""
+
 _PARQUET = {
     "compression_level": int,
     "data_page_size": int,
@@ -137,9 +140,9 @@ def file_format(kind: str, compression: str | None, options: Mapping[str, Any] |
         if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             raise OptionError(f"The option {name!r} of {kind} can't be {value!r}.")
     delimiter = options.get("delimiter", ",")
-    if len(delimiter.encode()) != 1 or delimiter in '"\r\n':
+    if len(delimiter.encode()) != 1 or delimiter in '"\r\n\\':
         raise OptionError(
-            f"The option 'delimiter' of csv must be one ASCII character other than a quote or a line's end, not {delimiter!r}."
+            f"The option 'delimiter' of csv must be one ASCII character other than a quote, a backslash or a line's end, not {delimiter!r}."
         )
     made = FileFormat(kind, compression, options)
     _check_accepted(made)
@@ -235,7 +238,12 @@ class _Json(_Text):
 
     def write(self, rows: pa.Table) -> None:
         from onceforall.sinks.files.json_lines import encoded
+        from onceforall.sinks.files.texts import check_texts
+        from onceforall.sinks.files.times import check_text, check_times
 
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            check_times(name, column, check_text)
+            check_texts(name, column)
         for batch in rows.to_batches(max_chunksize=10_000):
             self._out.write(encoded(batch, ignore_null_fields=self._ignore_null_fields))
 
@@ -258,8 +266,13 @@ class _Csv(_Text):
     def write(self, rows: pa.Table) -> None:
         import pyarrow as pa
 
+        from onceforall.sinks.files.texts import check_texts
+        from onceforall.sinks.files.times import check_times
+
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            _check_years(name, column)
+            check_times(name, column, _check_years)
+            check_texts(name, column)
+            _check_null(name, column)
         columns = [_spark_floats(c) if _is_float(c.type) else c for c in rows.columns]
         self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
 
@@ -269,12 +282,21 @@ class _Csv(_Text):
 
 
 _YEAR_0_DAYS, _YEAR_10000_DAYS = -719_528, 2_932_897
-_UNITS_PER_DAY = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6}
-"""Nanoseconds since 1970 have years of four digits only."""
 
 
-def _check_years(name: str, column: pa.ChunkedArray) -> None:
-    """See that a CSV reader can read a column's times: years have four digits there.
+def _check_years(path: str, values: pa.Array) -> None:
+    """See that a CSV reader can read a column's times: years have four digits there; nanoseconds since 1970 have no others.
+
+    Raises:
+        RefusedRecordError: naming the column and the value.
+    """
+    from onceforall.sinks.files.times import outside, refuse
+
+    refuse(path, values, outside(values, _YEAR_0_DAYS, _YEAR_10000_DAYS), "CSV's readers take years of four digits only")
+
+
+def _check_null(name: str, column: pa.ChunkedArray) -> None:
+    """See that no text is the one that stands for null where Spark reads CSV.
 
     Raises:
         RefusedRecordError: naming the column and the value.
@@ -282,20 +304,10 @@ def _check_years(name: str, column: pa.ChunkedArray) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not (pa.types.is_date32(column.type) or pa.types.is_timestamp(column.type)):
-        return
-    is_date = pa.types.is_date32(column.type)
-    per_day = 1 if is_date else _UNITS_PER_DAY.get(column.type.unit)
-    if per_day is None:
-        return
-    numbers = column.cast(pa.int32() if is_date else pa.int64())
-    outside = pc.or_(pc.less(numbers, _YEAR_0_DAYS * per_day), pc.greater_equal(numbers, _YEAR_10000_DAYS * per_day))
-    found = column.filter(pc.fill_null(outside, False))  # noqa: FBT003  pyarrow's argument
-    if len(found):
-        value = found[:1].cast(pa.string())[0].as_py()
+    if pa.types.is_string(column.type) and pc.any(pc.equal(column, CSV_NULL)).as_py():
         raise RefusedRecordError(
-            f"Column {name!r} holds {value}, and CSV's readers take years of four digits only. Filter such rows out, store the column as text, "
-            "or use format='parquet'."
+            f"Column {name!r} holds {CSV_NULL!r}, which read_files(...).to_spark() would take for a null in CSV. Filter such rows out, or use "
+            "format='parquet'."
         )
 
 

@@ -9,7 +9,7 @@ BINARY                             a string in Base64
 DATE                               ``"2026-11-21"``
 TIMESTAMP                          ``"2026-11-21T10:00:00.123456Z"``, in UTC, always six digits (Spark's writer cuts off after three)
 TIMESTAMP_NTZ                      the same without the ``Z``
-STRUCT, MAP                        an object; the keys of a map as strings
+STRUCT, MAP                        an object; the keys of a map are strings (files of older releases have others as strings)
 null                               the field is left out (``ignore_null_fields=False`` writes ``null``); ``null`` in arrays and maps
 =================================  ==================================================================================================
 """

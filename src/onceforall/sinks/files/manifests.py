@@ -17,6 +17,25 @@ or lists again.
 A driver that was frozen before its link, and wakes after its successor has committed, merged and deleted the batch's manifest, creates a
 manifest of that batch once more. No reader looks at it: the merged one is longer. The next merge deletes it.
 
+The last manifest has no later one that names it, so it could be deleted and nobody would miss it. Hence its second name, ``.newest.<batch>``, a hard
+link: a snapshot that ends before the batch of such a name lacks a manifest. It says *at least* this batch, and nothing else; a reader goes by
+the name alone. What a writer can leave behind, by the step at which it was killed:
+
+1. before the manifest's link, or before the folder was synced: the second name is that of an earlier batch. A reader sees the batch or not;
+   nothing is missed.
+2. behind that sync, before the second link: the same. The next start finds the batch decided and not done, and makes the second name.
+3. behind it: all is there. The second name of the batch before is left in place, and those of earlier ones are deleted, of which any number may be
+   left: the greatest counts.
+
+The second name is made only behind the sync of the first, so a loss of power can't leave the second one alone, and it has no sync of its own: the next
+manifest's makes it durable. Until then a loss of power can take it, and with it nothing but the watch over one batch. That is why the one of the
+batch before stays: it is durable.
+
+A driver of an older release passes over these names, as do its readers and its start: then the greatest is behind the last batch, and is
+right nevertheless. A folder without such a name is read as ever. A late writer makes none where a later one, or a later manifest, is listed; one
+that it makes all the same is less than the greatest. A listing may have the second name and not the first, because folders aren't listed in one
+instant: the first is opened by its name then. A second name whose manifest is missing is never deleted: ``mending`` puts the manifest back from it.
+
 The content is JSON with a checksum, as entries of the commit log (``commit_log.envelope``); a damaged one is named, not believed.
 """
 
@@ -51,6 +70,7 @@ MERGED_BYTES = 16 << 20
 _KIND = "FILES"
 _LOOSE = re.compile(r"(0|[1-9][0-9]{0,18})\.json")
 _MERGED = re.compile(r"(-1|0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})\.json")
+_NEWEST = re.compile(r"\.newest\.(0|[1-9][0-9]{0,18})")
 _TRIES = 200
 
 _log = logging.getLogger("onceforall.sinks.files")
@@ -202,18 +222,30 @@ class _Listing:
 
     loose: frozenset[int]
     merged: frozenset[tuple[int, int]]
+    marked: frozenset[int] = frozenset()
+    """The batches whose manifest has, or had, a second name."""
+
+    @property
+    def end(self) -> int:
+        """The last batch that a name tells; -1: none."""
+        return max([*self.loose, *(upto for _, upto in self.merged), *self.marked], default=-1)
+
+    def lists(self, batch: int) -> bool:
+        """Tell whether a manifest that holds this batch is listed."""
+        return batch in self.loose or any(after < batch <= upto for after, upto in self.merged)
 
     def chain(self) -> list[tuple[int, int] | int]:
         """Return what a reader takes, by names: merged ones as (after, upto), then single batches.
 
-        Single ones are not checked here for what they come after.
+        Single ones are not checked here for what they come after. The last one may be listed by its second name only.
         """
         taken: list[tuple[int, int] | int] = []
         at = -1
         while ends := [upto for after, upto in self.merged if after == at and upto > at]:
             taken.append((at, max(ends)))
             at = max(ends)
-        return [*taken, *sorted(batch for batch in self.loose if batch > at)]
+        unlisted = {self.end} if self.end > max(at, *self.loose, -1) else set()
+        return [*taken, *sorted(batch for batch in self.loose | unlisted if batch > at)]
 
 
 class Manifests:
@@ -276,6 +308,7 @@ class Manifests:
         failpoints.hit("file.manifest.before")
         self.tree.create(self.folder / _name(files.batch), content)
         failpoints.hit("file.manifest.after")
+        self._mark(files.batch)
         found = self.find(files.batch)
         if found is None:
             raise self._vanishing()
@@ -283,16 +316,37 @@ class Manifests:
 
     def _last_before(self, batch: int) -> int:
         listing = self._list()
-        ends = [*listing.loose, *(upto for _, upto in listing.merged)]
+        ends = [*listing.loose, *(upto for _, upto in listing.merged), *listing.marked]
         return max((end for end in ends if end < batch), default=-1)
 
-    def make_durable(self) -> None:
-        """Make durable what another process has named here: it may have been killed before it could sync it.
+    def _mark(self, batch: int) -> None:
+        """Give the manifest of a batch, which must be durable, its second name, and take those of earlier ones away but for the last.
+
+        It watches over the manifest, and the batch doesn't depend on it: a file system that refuses is told in the log.
+        """
+        failpoints.hit("file.newest.before")
+        try:
+            listing = self._list()
+            if listing.end > batch or batch in listing.marked:
+                return
+            self.tree.link(self.folder / _name(batch), self.folder / newest_name(batch))
+            failpoints.hit("file.newest.linked")
+            for old in sorted(listing.marked)[:-1]:
+                if listing.lists(old):
+                    self.tree.unlink(self.folder / newest_name(old))
+        except (FileExistsError, FileNotFoundError):
+            return  # another process was here, or has come further
+        except OSError as error:
+            _log.warning("Nobody would miss the manifest %s if it was deleted: %s", self.folder / _name(batch), error)
+
+    def make_durable(self, batch: int) -> None:
+        """Make durable what another process has named here for a batch: it may have been killed before it could sync it.
 
         Raises:
             OSError: the file system refused.
         """
         self.tree.sync_all([*self._above(), self.folder])
+        self._mark(batch)
 
     def _above(self) -> list[Path]:
         """Return the folders that have a name on the way here, from the sink's own down: each may have been made and not synced."""
@@ -368,6 +422,8 @@ class Manifests:
         """Return the batches, or None when something was written or deleted meanwhile, so that the folder must be listed again."""
         found: list[BatchFiles] = []
         at = -1
+        if listing.marked and not listing.lists(listing.end) and not (self.folder / _name(listing.end)).exists():
+            return None
         for link in listing.chain():
             try:
                 manifest = self._read(_name(link))
@@ -378,8 +434,7 @@ class Manifests:
                 return None
             found += [*between, *manifest.batches]
             at = manifest.upto
-        ends = [upto for _, upto in listing.merged] + list(listing.loose)
-        return found if at == max(ends, default=-1) else None
+        return found if at == listing.end else None
 
     def _not_listed(self, batch: int, at: int) -> list[BatchFiles] | None:
         """Return the batches above ``at`` up to this one, which no listing has shown, by the names that they say; None when they lead elsewhere."""
@@ -398,6 +453,10 @@ class Manifests:
         """Read one manifest by what its name says, for ``mending``; the errors are those of ``decode``, and FileNotFoundError."""
         return self._read(_name(link))
 
+    def read_marked(self, batch: int) -> Manifest:
+        """Read the manifest of a batch by its second name; the errors are those of ``read_link``."""
+        return self._read(newest_name(batch), _name(batch))
+
     def path_of(self, link: tuple[int, int] | int) -> Path:
         """Return where a manifest lies."""
         return self.folder / _name(link)
@@ -409,10 +468,12 @@ class Manifests:
             names = []
         loose = frozenset(int(match[1]) for name in names if (match := _LOOSE.fullmatch(name)))
         merged = frozenset((int(match[1]), int(match[2])) for name in names if (match := _MERGED.fullmatch(name)))
-        return _Listing(loose, merged)
+        marked = frozenset(int(match[1]) for name in names if (match := _NEWEST.fullmatch(name)))
+        return _Listing(loose, merged, marked)
 
-    def _read(self, name: str) -> Manifest:
-        path = self.folder / name
+    def _read(self, file: str, name: str = "") -> Manifest:
+        """Read a manifest; ``name``: what a file is called otherwise that lies there under a second name."""
+        path, name = self.folder / file, name or file
         manifest = decode(path.read_bytes(), path, self.query_id, self.sink)
         says = _name(manifest.upto), _name((manifest.after, manifest.upto))
         if name not in says or (_LOOSE.fullmatch(name) and len(manifest.batches) > 1):
@@ -430,11 +491,20 @@ class Manifests:
                         self.folder / _name(manifest.after), f"it is missing, and {_name(link)} says that it comes before it"
                     )
                 at = manifest.upto
+        if listing.end > at and listing.end in listing.marked:
+            return _corrupt(
+                self.folder / _name(listing.end), f"it is missing, and {newest_name(listing.end)} is its second name"
+            )
         return _corrupt(self.folder, "manifests come and go without an end")
 
 
 def _name(link: tuple[int, int] | int) -> str:
     return f"{link}.json" if isinstance(link, int) else f"{link[0]}-{link[1]}.json"
+
+
+def newest_name(batch: int) -> str:
+    """Return the second name of a batch's manifest."""
+    return f".newest.{batch}"
 
 
 def all_of(folder: Path) -> Iterable[Manifests]:

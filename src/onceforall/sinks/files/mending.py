@@ -7,7 +7,8 @@ by such a listing leaves a batch out.
 *Provable* is this alone: a manifest that names an earlier one of the same chain as its predecessor, while others stand between the two. All of them are
 committed, each by a decision of its own, and their order is that of their numbers. So the mended manifest names the last one before it, and
 a merged one takes up the single manifest that it left out. A manifest that names one that is *not there* is not touched: the missing one
-holds files that nobody else knows.
+holds files that nobody else knows; unless it has its second name still, ``.newest.<batch>``, which was given it when it was durable: then it is put
+back from there.
 
 A mended manifest takes the old one's name at once, and the old one stays beside it under a hidden name. A crash at any step leaves what the next run
 of the command goes on with. A running query is not in the way: it never changes a manifest, and merges a chain only where that is whole. Only
@@ -19,13 +20,13 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError
 from onceforall.sinks.files.folders import explained
 from onceforall.sinks.files.layout import HOME, MANIFESTS, local_folder
-from onceforall.sinks.files.manifests import BatchFiles, Manifest, Manifests, all_of, encode
+from onceforall.sinks.files.manifests import BatchFiles, Manifest, Manifests, all_of, encode, newest_name
 from onceforall.sinks.files.tree import Tree
 from onceforall.testing import failpoints
 
@@ -99,12 +100,24 @@ def mend_files(path: str | os.PathLike[str]) -> list[Finding]:
 
 
 def _findings(manifests: Manifests) -> Iterator[Finding]:
-    """Walk a chain as a reader does, but go on behind a predecessor that is wrong."""
+    """Walk a chain as a reader does, but go on behind a predecessor that is wrong, and behind a manifest that has its second name only."""
     listing = manifests.listing()
+    back: dict[tuple[int, int] | int, Manifest] = {}
+    for batch in sorted(listing.marked):
+        if listing.lists(batch) or manifests.path_of(batch).exists():
+            continue
+        path, words = manifests.path_of(batch), f"it is missing, and {newest_name(batch)} is its second name"
+        try:
+            found = back[batch] = manifests.read_marked(batch)
+        except CommitLogError as error:
+            yield Finding(path, f"{words}, which doesn't help ({error})")
+        else:
+            yield Finding(path, words, "is put back", encode(found, manifests.query_id, manifests.sink))
+    listing = replace(listing, loose=listing.loose | {batch for batch in listing.marked if batch in back}, marked=frozenset())
     at, passed = -1, {-1}
     for link in listing.chain():
         path = manifests.path_of(link)
-        manifest = manifests.read_link(link)
+        manifest = back[link] if link in back else manifests.read_link(link)
         if isinstance(link, int):
             if manifest.after > at or (manifest.after < at and manifest.after not in passed):
                 yield Finding(path, f"it says that it comes after batch {manifest.after}, of which there is no manifest")
@@ -140,7 +153,10 @@ def _left_out(manifests: Manifests, link: tuple[int, int], manifest: Manifest, l
 
 
 def _replace(tree: Tree, path: Path, content: bytes) -> None:
-    """Give a manifest another content at once, durably; the old one stays under a hidden name."""
+    """Give a manifest another content at once, durably; the old one, where there is one, stays under a hidden name."""
+    if not os.path.lexists(path):
+        tree.create(path, content)
+        return
     mark = secrets.token_hex(4)
     aside, new = path.with_name(f".{path.name}.before-mending-{mark}"), path.with_name(f".{path.name}.mended-{mark}")
     if not tree.create(new, content):

@@ -10,10 +10,13 @@ import re
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import OptionError, RefusedRecordError
 from onceforall.sinks.files.layout import HOME, LONGEST_NAME, LONGEST_PATH, NULL, SPARK_METADATA, hive_folder, plain_folder
+from onceforall.sinks.files.texts import check_texts
+from onceforall.sinks.files.times import check_text, check_times, outside, refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,9 +135,9 @@ class Partitioner:
         import numpy as np
 
         data = stored.select([name for name in rows.schema.names if name not in self._partition_by])
-        keys = [_texts(rows.column(name)) for name in self._partition_by]
+        keys = [_texts(name, rows.column(name)) for name in self._partition_by]
         if self._bucket is not None:
-            keys += [_formatted(rows.column(c), f, self._bucket.zone) for c, f in _fields(self._bucket)]
+            keys += [_formatted(c, rows.column(c), f, self._bucket.zone) for c, f in _fields(self._bucket)]
         if not keys:
             yield Destination("", ()), data
             return
@@ -187,19 +190,25 @@ def _fields(bucket: TimeBucket) -> list[tuple[str, str]]:
     return [piece for piece in bucket.pieces if not isinstance(piece, str)]
 
 
-def _texts(column: pa.Array) -> pa.Array:
-    """Return the values as a path has them."""
+def _texts(name: str, column: pa.Array) -> pa.Array:
+    """Return the values as a path has them.
+
+    Raises:
+        RefusedRecordError: a date has no text.
+    """
     import pyarrow as pa
 
     kind = column.type
     if pa.types.is_string(kind):
+        check_texts(name, column)
         return column
     if pa.types.is_decimal(kind):
         return pa.array([None if value is None else format(value, "f") for value in column.to_pylist()], pa.string())
+    check_times(name, column, partial(check_text, remedy="Filter such rows out, or partition by another column"))
     return column.cast(pa.string())
 
 
-def _formatted(column: pa.Array, form: str, zone: str | None) -> pa.Array:
+def _formatted(name: str, column: pa.Array, form: str, zone: str | None) -> pa.Array:
     """Return the values formatted, one text per row."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -216,5 +225,15 @@ def _formatted(column: pa.Array, form: str, zone: str | None) -> pa.Array:
     try:
         texts = [None if value is None else value.strftime(form) for value in encoded.dictionary.to_pylist()]
     except (ValueError, OverflowError) as error:
-        raise RefusedRecordError(f"A time can't be formatted for a folder's name: {error}. Filter out such rows.") from error
+        # Python's years are 1 to 9999; a zone may move a value by a day.
+        refuse(
+            name,
+            column,
+            outside(column, -719_161, 2_932_896),
+            "a folder's name of a time bucket has years from 1 to 9999",
+            "Filter such rows out",
+        )
+        raise RefusedRecordError(
+            f"Column {name!r} holds a time that can't be formatted for a folder's name: {error}. Filter out such rows."
+        ) from error
     return pa.array(texts, pa.string()).take(encoded.indices)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import ConfigurationError
 from onceforall.protocol.names import sink_code
+from onceforall.sinks.files.formats import CSV_NULL
 from onceforall.sinks.files.layout import HOME, MANIFESTS, DataFile, local_folder
 from onceforall.sinks.files.manifests import BatchFiles, Layout, all_of
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import dataset
     from pyspark.sql import DataFrame, SparkSession
-
-_SPARK_NULL = "\u0001 no value \u0001"
-"""Stands for a null for Spark's CSV reader, which takes what is not quoted and empty for it, and every text that is the same."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +168,7 @@ class CommittedFiles:
             reader = spark.read.schema(schema).option("basePath", f"file://{self._root}")
             if reading["format"] == "csv":
                 reader = reader.options(
-                    header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, nullValue=_SPARK_NULL, enforceSchema=False
+                    header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, nullValue=CSV_NULL, enforceSchema=False
                 )  # fmt: skip
             paths = [_spark_path(self._root / file.path) for file in files]
             frames.append(reader.format(reading["format"]).load(paths).select(*(_quoted(name) for name in self.schema.names)))

@@ -23,7 +23,7 @@ from onceforall.errors import OnceForAllError, OptionError, SinkCheckError, Unsu
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import sink_code
 from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
-from onceforall.sinks.files.columns import check_columns
+from onceforall.sinks.files.columns import check_columns, check_delimiter
 from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_few_layouts
 from onceforall.sinks.files.evolution import differences, newest_layouts
 from onceforall.sinks.files.folders import asking_again
@@ -168,7 +168,10 @@ class FileSink(TwoPhaseCommitSink):
         Raises:
             SchemaError: one can't be stored, or one that partition_by or time_bucket name is missing or of a wrong type.
         """
-        check_columns(schema, self._plan.form.kind, self._plan.partition_by, self._plan.bucket)
+        form = self._plan.form
+        check_columns(schema, form.kind, self._plan.partition_by, self._plan.bucket)
+        if form.kind == "csv":
+            check_delimiter(schema, form.options.get("delimiter", ","), self._plan.partition_by)
         if not self._is_compared:
             self._is_compared = True
             self._compare(schema)
