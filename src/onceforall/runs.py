@@ -25,6 +25,7 @@ from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.determinism import Determinism
 from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQueryError
+from onceforall.executors import check_executors
 from onceforall.hadoop_paths import checkpoint_folder, default_scheme
 from onceforall.projections import Projections
 from onceforall.protocol.eligibility import why_not
@@ -227,6 +228,7 @@ def check_sinks(sinks: Mapping[str, TwoPhaseCommitSink], spark: SparkSession, qu
             raise UnsupportedQueryError(reason)
     for name, sink in sinks.items():
         sink.check(StartInfo(query_id, name, spark, output_mode))
+    check_executors(spark, sinks)
 
 
 class _QueryRun:

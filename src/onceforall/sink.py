@@ -11,6 +11,7 @@ method                 where   when, and how often
 ``check``              driver  at ``start()`` and again with the run's query id, before any data moves
 ``columns``            driver  at ``start()`` and once or more per write: what of the rows the sink takes
 ``recover``            driver  at each start after ``commit`` of what is decided, after an abort, and now and then in a thread of its own
+``task_imports``       driver  at ``start()`` and with the run's query id: what every executor must be able to import
 ``secrets``            driver  once per batch; the tasks find the values in ``TaskAttempt.secrets``
 ``begin_transaction``  task    once per task attempt and write, before its first row; without rows it isn't called at all
 ``invoke``             task    once per Arrow record batch of at least one row
@@ -289,6 +290,14 @@ class TwoPhaseCommitSink(ABC):
         Raises:
             SinkCheckError, OptionError, SinkUnavailableError: naming the thing and the remedy.
         """
+
+    @property
+    def task_imports(self) -> Mapping[str, str]:
+        """What the sink's tasks import, besides this library: for each module, what to give to ``pip install`` for it.
+
+        Each executor that is there is asked at ``start()`` whether it can import them; by default nothing.
+        """
+        return {}
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secret values, by option, that this sink's tasks need and that a pickle of it leaves out."""

@@ -152,6 +152,11 @@ class PostgresSink(TwoPhaseCommitSink):
         return f"postgres-{quote(self._name, safe='')}"
 
     @property
+    def task_imports(self) -> Mapping[str, str]:
+        """The way to PostgreSQL."""
+        return {"psycopg": "onceforall[postgres]", "onceforall.sinks.postgres": "onceforall[postgres]"}
+
+    @property
     def capabilities(self) -> Capabilities:
         """Two-phase but in the mode ``upsert``; ``update`` needs a key, and ``complete`` the mode ``staged``."""
         modes = {"append"} | ({"update"} if self._key else set()) | ({"complete"} if self._mode == "staged" else set())
