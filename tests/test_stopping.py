@@ -21,6 +21,8 @@ from onceforall import stopping
 from onceforall.threads import Threads
 
 folder = Path(sys.argv[1])
+# A shell starts what it runs in the background with SIGINT ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Run:
