@@ -1,10 +1,11 @@
 """What a run does when it ends: sweeps of its own generation only when Spark can't call for another batch, and no error that ends the others."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
-from onceforall import runs
+from onceforall import runs, stopping
 from onceforall.protocol.sweeping import Sweep
 from onceforall.runs import _QueryRun
 
@@ -62,3 +63,22 @@ def test_kept_rows_that_cannot_be_deleted_do_not_end_the_sweeps(monkeypatch):
     monkeypatch.setattr(runs, "SWEEP_AGAIN_AFTER_S", (0,))
     run._sweep_until_the_end()
     assert len(swept) == run._writer.asked == runs.SWEEPS_AFTER_THE_END + 1
+
+
+def test_a_batch_that_is_under_way_keeps_its_own_generation_from_being_swept_when_the_jvm_is_gone(monkeypatch):
+    run = _QueryRun(Execution(None), "query", Path("checkpoint"), {})
+    run._coordinator = Coordinator(OWN)
+    seen = []
+    monkeypatch.setattr(run, "_take", lambda *_: seen.append(run._may_take_another()))
+    run.take(None, 0, None)
+    assert seen == [True]
+    assert not run._may_take_another()
+
+
+def test_a_function_of_a_query_lets_sigterm_stop_it_in_order(tmp_path):
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        runs.ExactlyOnceFunction(lambda *_: None, str(tmp_path), {}, runs.Settings())
+        assert signal.getsignal(signal.SIGTERM) is stopping._on_sigterm
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from onceforall.sinks.files import FileSink, read_files
     from onceforall.sinks.kafka import KafkaSink
     from onceforall.sinks.postgres import PostgresSink
+    from onceforall.stopping import stop_on_sigterm
     from onceforall.stream import exactly_once, write_stream
     from onceforall.writing import BatchTransaction
 
@@ -51,6 +52,7 @@ __all__ = [
     "detach",
     "exactly_once",
     "read_files",
+    "stop_on_sigterm",
     "write_stream",
 ]
 
@@ -64,6 +66,7 @@ _LATER = {
     "detach": "onceforall.detaching",
     "exactly_once": "onceforall.stream",
     "read_files": "onceforall.sinks.files",
+    "stop_on_sigterm": "onceforall.stopping",
     "write_stream": "onceforall.stream",
 }
 

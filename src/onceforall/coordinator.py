@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -32,6 +32,7 @@ from onceforall.protocol.machine import Run, RunConfig, step
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import CommitReport, TwoPhaseCommitSink
 from onceforall.testing import failpoints
+from onceforall.threads import Threads
 
 logger = logging.getLogger("onceforall")
 
@@ -129,7 +130,7 @@ class Coordinator:
         self._writer: BatchWriter | None = None
         self._cause: BaseException | None = None
         self._background: Future[None] | None = None
-        self._threads = ThreadPoolExecutor(max_workers=max(4, len(world.sinks) + 1), thread_name_prefix="onceforall")
+        self._threads = Threads(max_workers=max(4, len(world.sinks) + 1), thread_name_prefix="onceforall")
 
     def request(
         self,
@@ -187,6 +188,11 @@ class Coordinator:
         background, self._background = self._background, None
         if background is not None:
             background.result()
+
+    def settled(self, within_s: float) -> bool:
+        """Wait for that time until the DONE of the last batch is durable (or is known not to be), beside the thread of the batches; tell whether it is."""
+        background = self._background
+        return background is None or not wait([background], max(0.0, within_s)).not_done
 
     def leftovers(self) -> Mapping[str, Sweep]:
         """Return the sweeps that are due when the run has ended; see ``protocol.due_sweeps``."""

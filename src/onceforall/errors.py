@@ -8,6 +8,7 @@
     │   ├── SchemaError             a column is missing or has a type that the sink cannot write
     │   ├── UnsupportedQueryError   this kind of query, trigger or Spark cannot be exactly-once
     │   ├── SinkCheckError          the system behind a sink refused a check made before any data moved
+    │   ├── ExecutorCheckError      the Python of an executor lacks this library, or what the sinks' tasks import
     │   └── MissingExtraError       an optional dependency is not installed (also an ImportError)
     ├── AttemptFailedError          the attempt was aborted; Spark's replay of the batch writes it again
     │   ├── RefusedRecordError      a record that no replay can write: mend the data or the limit
@@ -58,6 +59,10 @@ class UnsupportedQueryError(ConfigurationError):
 
 class SinkCheckError(ConfigurationError):
     """The system behind a sink refused a check that is made before any data moves."""
+
+
+class ExecutorCheckError(ConfigurationError):
+    """The Python of an executor can't run the tasks: it lacks this library, has another version of it, or lacks what a sink's tasks import."""
 
 
 class MissingExtraError(ConfigurationError, ImportError):

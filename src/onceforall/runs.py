@@ -6,7 +6,6 @@ opens the commit log in the query's own checkpoint, and hands each batch to the 
 
 from __future__ import annotations
 
-import atexit
 import copy
 import getpass
 import logging
@@ -21,11 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall import checkpoint as spark_checkpoint
-from onceforall import kept, mending, place
+from onceforall import kept, mending, place, stopping
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.determinism import Determinism
 from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQueryError
+from onceforall.executors import check_executors
 from onceforall.hadoop_paths import checkpoint_folder, default_scheme
 from onceforall.projections import Projections
 from onceforall.protocol.eligibility import why_not
@@ -146,6 +146,7 @@ class ExactlyOnceFunction:
         self._settings = settings
         check_adopted(settings.adopt_target, sinks)
         self._runs: dict[str, _QueryRun] = {}
+        stopping.arm()
         self._lock = threading.Lock()
         self.__name__ = getattr(function, "__name__", "exactly_once")
         self.__doc__ = getattr(function, "__doc__", None)
@@ -159,6 +160,10 @@ class ExactlyOnceFunction:
             raise UnsupportedQueryError(
                 "An exactly_once function was called outside a streaming query's foreachBatch; give it to writeStream.foreachBatch."
             )
+        with stopping.PROCESS.batch():
+            self._take(batch, batch_id, query_id, run_id)
+
+    def _take(self, batch: DataFrame, batch_id: int, query_id: str, run_id: str) -> None:
         with self._lock:
             # Not the run that calls: while it is being stopped it is not active, but its last batch is still its own.
             for ended in [key for key, run in self._runs.items() if key != run_id and not run.is_active()]:
@@ -167,6 +172,8 @@ class ExactlyOnceFunction:
             if run is None:
                 run = _QueryRun.open(batch.sparkSession, query_id, run_id, self._checkpoint, self._sinks, self._settings)
                 self._runs[run_id] = run
+        # A start takes a while, in which the process may have been told to end.
+        stopping.PROCESS.refuse_new_work()
         run.take(batch, batch_id, self._function)
 
 
@@ -224,6 +231,7 @@ def check_sinks(sinks: Mapping[str, TwoPhaseCommitSink], spark: SparkSession, qu
         sink.check(starts[name])
     for name, sink in sinks.items():
         sink.check_beside(starts[name], {other: beside for other, beside in sinks.items() if other != name})
+    check_executors(spark, sinks)
 
 
 class _QueryRun:
@@ -240,6 +248,7 @@ class _QueryRun:
         self._sealed_below = 0
         self._sweeps_changed = threading.Event()
         self._closed = threading.Event()
+        self._taking = False
         self._log: CommitLog | None = None
         self._rows_folder: Path | None = None
         self._writer: SparkBatchWriter | None = None
@@ -317,12 +326,13 @@ class _QueryRun:
                 log=run._log,
                 sinks=sinks,
                 spark_committed=lambda: spark_checkpoint.last_committed(checkpoint),
-                stop_requested=lambda: not run.is_active(),
+                stop_requested=run.stop_requested,
                 wait=time.sleep,
                 sweeps_changed=run._repeat,
                 batch_done=run._forget_rows,
             ),
         )
+        stopping.PROCESS.add(run)
         threading.Thread(target=run._housekeeping, name="onceforall-sweeper", daemon=True).start()
         return run
 
@@ -335,6 +345,14 @@ class _QueryRun:
 
     def take(self, batch: DataFrame, batch_id: int, function: BatchFunction) -> None:
         """Take one batch to its end."""
+        assert self._coordinator is not None
+        self._taking = True
+        try:
+            self._take(batch, batch_id, function)
+        finally:
+            self._taking = False
+
+    def _take(self, batch: DataFrame, batch_id: int, function: BatchFunction) -> None:
         assert self._coordinator is not None
         self._spark_files.begin(batch_id)
         stateful = spark_checkpoint.keeps_state(self._checkpoint)
@@ -350,6 +368,7 @@ class _QueryRun:
             self._projections,
             self._keeper,
             self._spark_files,
+            stop_requested=self.stop_requested,
         )
         offsets = spark_checkpoint.offsets_of(self._checkpoint, batch_id)
         start = spark_checkpoint.known_offsets_of(self._checkpoint, batch_id - 1)
@@ -358,6 +377,24 @@ class _QueryRun:
             self._coordinator.run_batch(batch_id, offsets, stateful, writer, start, header=header)
         finally:
             writer.close()
+
+    def stop_requested(self) -> bool:
+        """Tell whether the query was asked to stop, or the process is ending."""
+        return stopping.PROCESS.begun or not self.is_active()
+
+    def ask_to_stop(self) -> None:
+        """Ask Spark to stop the query; see ``stopping.Run``. It returns when the batch has ended."""
+        if self.is_active():
+            self._execution.stop()
+
+    def settle(self, until_s: float) -> None:
+        """Finish what is left when no batch is under way; see ``stopping.Run``."""
+        assert self._coordinator is not None
+        if not self._coordinator.settled(until_s - time.monotonic()):
+            return
+        # Where the process ends now, this sweep is the last until the next start.
+        self._sweep_all(self._coordinator.leftovers())
+        self._forget_aborted()
 
     def _forget_rows(self, batch: int) -> None:
         assert self._rows_folder is not None
@@ -384,12 +421,11 @@ class _QueryRun:
 
     def _housekeeping(self) -> None:
         """Clean the log after each start or roll, and sweep again and again, until shortly after the run has ended."""
-        # Where the process ends right after the query was stopped, this sweep is the last that there is until the next start.
-        atexit.register(self._sweep_at_exit)
         try:
             self._sweep_until_the_end()
         finally:
-            atexit.unregister(self._sweep_at_exit)
+            # Until then the end of the process makes a sweep that would be the last until the next start.
+            stopping.PROCESS.remove(self)
 
     def _sweep_until_the_end(self) -> None:
         turn = 0
@@ -415,16 +451,12 @@ class _QueryRun:
 
     def _may_take_another(self) -> bool:
         """Tell whether a batch is under way or may still come: a query that was told to stop is not active, and may still begin one."""
+        if self._taking:
+            return True
         try:
             return bool(self._execution.queryExecutionThread().isAlive())
         except Exception:  # noqa: BLE001  the JVM is gone, and so is the query
             return False
-
-    def _sweep_at_exit(self) -> None:
-        sweeps = self._last_sweeps()
-        if any(sweep.own for sweep in sweeps.values()):
-            self._sweep_all(sweeps)
-        self._forget_aborted()
 
     def _sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:
         # Each on its own: one that is away must not hold back the others.

@@ -13,6 +13,7 @@ method                 where   when, and how often
 ``recover``            driver  at each start after ``commit`` of what is decided, after an abort, and now and then in a thread of its own
 ``check_beside``       driver  behind all sinks' ``check``: what of the query's other sinks it can't share a batch with
 ``begin_batch``        driver  before the first task of each attempt at a batch, for sinks that the batch is written to; ``end_batch`` when it is over
+``task_imports``       driver  at ``start()`` and with the run's query id: what every executor must be able to import
 ``secrets``            driver  once per batch; the tasks find the values in ``TaskAttempt.secrets``
 ``begin_transaction``  task    once per task attempt and write, before its first row; without rows it isn't called at all
 ``invoke``             task    once per Arrow record batch of at least one row
@@ -333,6 +334,14 @@ class TwoPhaseCommitSink(ABC):
 
     def end_batch(self, batch: BatchAttempt) -> None:
         """Hear that this run does nothing more for a batch that ``begin_batch`` named: it is complete, aborted, or left to the next start."""
+
+    @property
+    def task_imports(self) -> Mapping[str, str]:
+        """What the sink's tasks import, besides this library: for each module, what to give to ``pip install`` for it.
+
+        Each executor that is there is asked at ``start()`` whether it can import them; by default nothing.
+        """
+        return {}
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secret values, by option, that this sink's tasks need and that a pickle of it leaves out."""

@@ -26,11 +26,16 @@ def translated(error: Exception) -> Exception:
         return error
     text = str(error)
     if _CANCELLED in text or any(name in text for name in _INTERRUPTED):
-        return QueryStoppedError(
-            "the query was stopped while the batch was being written, and the attempt is aborted. (py4j.protocol.Py4JJavaError: An error "
-            "occurred while calling a job of the batch: java.lang.InterruptedException)"
-        )
+        return stopped()
     return AttemptFailedError(f"a job of the batch failed: {_without_java_trace(text)}")
+
+
+def stopped() -> QueryStoppedError:
+    """Return the error of a batch that a stop has ended, in words from which Spark knows a stop."""
+    return QueryStoppedError(
+        "the query was stopped while the batch was being written, and the attempt is aborted. (py4j.protocol.Py4JJavaError: An error "
+        "occurred while calling a job of the batch: java.lang.InterruptedException)"
+    )
 
 
 def _without_java_trace(text: str) -> str:

@@ -22,12 +22,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
 from onceforall.errors import CommitLogError
 from onceforall.testing import failpoints
+from onceforall.threads import Threads
 
 __all__ = ["SparkFiles"]
 
@@ -46,7 +47,7 @@ class SparkFiles:
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint = checkpoint
         self._durable: dict[Path, frozenset[tuple[str, int]]] = {}
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="onceforall-sync")
+        self._threads = Threads(_THREADS, thread_name_prefix="onceforall-sync")
         self._planned: Future[None] | None = None
 
     def sync_identity(self) -> None:
@@ -112,7 +113,7 @@ class SparkFiles:
             for path in paths:
                 _sync(path, may_be_gone=True)
             return
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="onceforall-sync-files") as threads:
+        with Threads(_THREADS, thread_name_prefix="onceforall-sync-files") as threads:
             for done in [threads.submit(_sync, path, may_be_gone=True) for path in paths]:
                 done.result()
 

@@ -249,6 +249,7 @@ class StreamWriter:
         settings = Settings(**self._settings)
         settings.reserve_ms(shortest_timeout_ms(self._sinks))
         checkpoint = checkpoint_folder(spark, location)
+        _use_this_python(spark)
         # First of all: what reads the checkpoint may meet what is torn.
         put_back(checkpoint, settings, default_scheme(spark))
         check_adopted(settings.adopt_target, self._sinks)
@@ -266,7 +267,6 @@ class StreamWriter:
                 sink.close()
         spark_checkpoint.check_take_over(checkpoint, settings.takeover)
         bind_log(checkpoint, settings, default_scheme(spark))
-        _use_this_python(self._frame.sparkSession)
         function = ExactlyOnceFunction(self._write, location, self._sinks, settings)
         writer = self._frame.writeStream
         for apply in self._apply:

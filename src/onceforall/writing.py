@@ -6,7 +6,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,6 +24,7 @@ from onceforall.secrets import Handover
 from onceforall.sink import BatchAttempt, TaskAttempt, TwoPhaseCommitSink
 from onceforall.tasks import KeptRows, WriteKeptTask, WriteSpec, WriteTask, result_schema
 from onceforall.testing import failpoints
+from onceforall.threads import Threads
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("onceforall")
 
 COUNTS_ARE_THERE_WITHIN_S = 1.0
-"""Where Spark's counts of a batch's stages are not whole by then, task attempts count as lost: that costs a few sweeps."""
+"""Where Spark's counts of a batch's stages are not whole by then, task attempts count as lost: that costs a few sweeps. A job that has just begun is in no count yet."""
 
 TASKS_END_WITHIN_S = 10.0
 """Spark kills the Python worker of a cancelled task after ``spark.python.task.killTimeout``, 2 seconds by default."""
@@ -114,6 +114,7 @@ class SparkBatchWriter:
         keeper: decides whether the rows are kept until the batch is complete; None: they are not.
         spark_files: what Spark writes in the checkpoint, made durable before the decision; None: it is not (in tests of other things).
         clock: seconds, which go on while the machine is suspended.
+        stop_requested: whether the query was asked to stop, so that no job may begin.
     """
 
     frame: DataFrame
@@ -126,6 +127,7 @@ class SparkBatchWriter:
     keeper: kept.RowKeeper | None = None
     spark_files: SparkFiles | None = None
     clock: Callable[[], float] = clocks.now_s
+    stop_requested: Callable[[], bool] = lambda: False
     _results: list[dict[str, Any]] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     _empty: dict[int, Committable] = field(default_factory=dict)
@@ -191,7 +193,7 @@ class SparkBatchWriter:
         """Let all sinks confirm at once; the first error, if any, is raised when every sink has an answer, so that all can be aborted."""
         if len(prepared) < 2:
             return {name: tuple(self.sinks[name].confirm(committables)) for name, committables in prepared.items()}
-        with ThreadPoolExecutor(len(prepared), thread_name_prefix="onceforall-confirm") as threads:
+        with Threads(len(prepared), thread_name_prefix="onceforall-confirm") as threads:
             futures = {name: threads.submit(self.sinks[name].confirm, committables) for name, committables in prepared.items()}
         return {name: tuple(future.result()) for name, future in futures.items()}
 
@@ -211,8 +213,14 @@ class SparkBatchWriter:
         self._aborted = True
         context = self.frame.sparkSession.sparkContext
         run_id = context.getLocalProperty("spark.jobGroup.id")
-        until = self.clock() + TASKS_END_WITHIN_S
-        while self._active_tasks(context, run_id) and self.clock() < until:
+        if run_id is not None:
+            # A job that began after the stop was asked for: Spark would cancel it when foreachBatch has returned, and that waits for it here.
+            context.cancelJobGroup(run_id)
+        quiet_since = self.clock()
+        until = quiet_since + TASKS_END_WITHIN_S
+        while (now := self.clock()) < until and now < quiet_since + COUNTS_ARE_THERE_WITHIN_S:
+            if self._active_tasks(context, run_id):
+                quiet_since = self.clock()
             time.sleep(0.05)
         self.forget_aborted()
 
@@ -399,6 +407,9 @@ class SparkBatchWriter:
         self._collect(rows.mapInArrow(task, result_schema()))
 
     def _collect(self, frame: DataFrame) -> None:
+        if self.stop_requested():
+            # Spark interrupts the thread of the batch, which notices it only behind the start of a job.
+            raise spark_errors.stopped()
         with self._secrets.around(frame.sparkSession.sparkContext):
             failpoints.hit("write.job.before")
             results = [json.loads(row["result"]) for row in frame.collect()]

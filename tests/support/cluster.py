@@ -16,7 +16,9 @@ HOSTS = ("127.0.0.2", "127.0.0.3")
 
 
 class Cluster:
-    def __init__(self, folder):
+    def __init__(self, folder, environments=None):
+        """Args: folder: for logs and work. environments: by host, the whole environment of its worker, in place of ours."""
+        self._environments = environments or {}
         self.folder = Path(folder)
         self.folder.mkdir()
         self.port = free_port()
@@ -72,7 +74,7 @@ class Cluster:
             0,
             *arguments,
         ]
-        environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"}
+        environment = {**self._environments.get(name, os.environ), "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"}
         with (self.folder / f"{name}.log").open("wb") as log:
             self._processes.append(
                 subprocess.Popen(

@@ -158,6 +158,9 @@ class Driver:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    def signal_jvm(self, number):
+        os.kill(self._jvm(), number)
+
     def kill(self):
         """SIGKILL the driver, its JVM, and every process below them."""
         below = []

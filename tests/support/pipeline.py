@@ -1,7 +1,8 @@
 """A driver process of its own: rows 0, 1, 2, … from a source that replays exactly, to one or several sinks, exactly once.
 
 ``python pipeline.py CONFIG.json``, with the keys of ``DEFAULTS``. It stops by itself after batch ``until_batch``, and leaves
-``pids.json`` and ``status.json`` in its work folder. Tests kill, freeze and wake it.
+``pids.json`` and ``status.json`` in its work folder. Tests kill, freeze and wake it. With ``awaits`` it is a program as users write
+it: it waits in ``awaitTermination``, catches nothing, and leaves no status.
 """
 
 import json
@@ -33,6 +34,9 @@ DEFAULTS = {
     "spark": {},
     "java_options": "",
     "stop_file": "",
+    "stops": "query",
+    "awaits": False,
+    "trigger": "100 milliseconds",
     "delivery": "exactly_once",
     "roll_after_entries": 0,
     "syncs": "",
@@ -89,17 +93,21 @@ def main():
     writer = ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
     for kind in config["sinks"]:
         writer.to(_sink(kind, config), name="out" if kind == "kafka" else kind)
-    query = writer.options(**config["options"]).trigger(processingTime="100 milliseconds").start()
+    query = writer.options(**config["options"]).trigger(processingTime=config["trigger"]).start()
 
     def stop_on_request():
         while not Path(config["stop_file"]).exists():
             time.sleep(0.02)
         asked = time.monotonic()
-        query.stop()
+        (query if config["stops"] == "query" else spark).stop()
         _write(work / "stopped.json", {"seconds": time.monotonic() - asked})
 
     if config["stop_file"]:
         threading.Thread(target=stop_on_request, daemon=True).start()
+
+    if config["awaits"]:
+        query.awaitTermination()
+        return
 
     status = {"error": None}
     try:

@@ -1,12 +1,15 @@
 """Reads topics as a consumer of the pipeline would: at read_committed, up to the last stable offset."""
 
 import time
+import uuid
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
-from support.waiting import until
+from support.waiting import Story, until
 
 OFFSET_BEGINNING = 0
+LATER = b"later"
+"""What ``reads_on`` writes; ``values`` leaves it out."""
 
 
 def read_all(bootstrap, topic, isolation="read_committed", deadline_s=30):
@@ -43,7 +46,7 @@ def read_all(bootstrap, topic, isolation="read_committed", deadline_s=30):
 
 def values(bootstrap, topic, **kwargs):
     """Return the values of all visible messages, sorted."""
-    return sorted(message.value().decode() for message in read_all(bootstrap, topic, **kwargs))
+    return sorted(m.value().decode() for m in read_all(bootstrap, topic, **kwargs) if m.value() not in {None, LATER})
 
 
 def held_back(bootstrap, topic):
@@ -66,3 +69,40 @@ def released(bootstrap, topic):
 
 def _end(consumer, topic, partition):
     return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10, cached=False)[1]
+
+
+def reads_on(bootstrap, topic, deadline_s=2):
+    """Let a plain transactional producer write to each partition, and wait until a reader that began at the topic's beginning sees all of that."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"later-{uuid.uuid4().hex}"})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 20,
+        }
+    )
+    missing = set()
+    try:
+        partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+        producer.init_transactions(10)
+        producer.begin_transaction()
+        for partition in partitions:
+            producer.produce(topic, LATER, partition=partition)
+        producer.commit_transaction(10)
+        missing.update(partitions)
+
+        def all_seen():
+            for message in consumer.consume(100, timeout=0.05):
+                if message.error() is None and message.value() == LATER:
+                    missing.discard(message.partition())
+            return not missing
+
+        def told():
+            return f"readers of {topic} go on in its partitions {sorted(missing)}; {held_back(bootstrap, topic)} offsets are held back"
+
+        until(all_seen, deadline_s, Story(told))
+    finally:
+        consumer.close()

@@ -18,12 +18,12 @@ import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
 from onceforall.sinks.files.folders import is_temporary, sync_file
 from onceforall.testing import failpoints
+from onceforall.threads import Threads
 
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _WALK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
@@ -169,7 +169,7 @@ class Tree:
         if len(each) == 1:
             self.sync(each[0])
             return
-        with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="onceforall-sync") as threads:
+        with Threads(_SYNCS_AT_ONCE, thread_name_prefix="onceforall-sync") as threads:
             for done in [threads.submit(self.sync, folder) for folder in each]:
                 done.result()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from onceforall.errors import SinkCheckError, SinkUnavailableError
 from onceforall.sinks.kafka.options import parse_servers
 from onceforall.sinks.kafka.secure_connections import Access
 from onceforall.sinks.kafka.wire import Address, NoAnswer, Wire
+from onceforall.threads import Threads
 
 ANSWER_TIMEOUT_S = 5.0
 DEADLINE_S = 10.0
@@ -245,7 +245,7 @@ class BrokerClient:
             if len(shares) == 1:
                 ask(next(iter(shares.values())))
             elif shares:
-                with ThreadPoolExecutor(len(shares), "onceforall-kafka") as threads:
+                with Threads(len(shares), "onceforall-kafka") as threads:
                     list(threads.map(ask, shares.values()))
         except IncompatibleBrokerVersion as error:
             raise SinkCheckError(

@@ -147,6 +147,11 @@ class KafkaSink(TwoPhaseCommitSink):
         return "kafka" if self._topic is None else f"kafka-{quote(self._topic, safe='')}"
 
     @property
+    def task_imports(self) -> Mapping[str, str]:
+        """librdkafka; ``kafka-python`` is for the driver alone."""
+        return {"onceforall.sinks.kafka": "onceforall[kafka]", "confluent_kafka": "onceforall[kafka]"}
+
+    @property
     def capabilities(self) -> Capabilities:
         """Two-phase with ``exactly_once`` only; the transaction's timeout is ``transaction.timeout.ms``."""
         if self._delivery != "exactly_once":

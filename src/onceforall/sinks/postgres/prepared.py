@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psycopg
@@ -45,6 +44,7 @@ from onceforall.sinks.postgres.names import lock_number, parsed
 from onceforall.sinks.postgres.staged import Batch, Connect, StagedTransaction, database_of, elsewhere, joined, refuse_old
 from onceforall.sinks.postgres.statements import Connection, close_quietly, refuses, unavailable, words
 from onceforall.testing import failpoints
+from onceforall.threads import Threads
 
 KIND = "prepared"
 _CONNECTIONS = 4
@@ -232,7 +232,7 @@ def commit(connect: Connect, batch: Batch, committables: Sequence[Committable]) 
         SinkUnavailableError: at least one has no answer.
     """
     parts = [list(committables[at::_CONNECTIONS]) for at in range(min(_CONNECTIONS, len(committables)))]
-    with ThreadPoolExecutor(len(parts), thread_name_prefix="onceforall-postgres") as threads:
+    with Threads(len(parts), thread_name_prefix="onceforall-postgres") as threads:
         futures = [threads.submit(_commit_some, connect, batch, part) for part in parts]
     reports = [future.result() for future in futures]
     return joined(reports)

@@ -164,6 +164,11 @@ class PostgresSink(TwoPhaseCommitSink):
         return f"postgres-{quote(self._name, safe='')}"
 
     @property
+    def task_imports(self) -> Mapping[str, str]:
+        """The way to PostgreSQL."""
+        return {"psycopg": "onceforall[postgres]", "onceforall.sinks.postgres": "onceforall[postgres]"}
+
+    @property
     def capabilities(self) -> Capabilities:
         """Two-phase but in the mode ``upsert``; ``update`` needs a key, ``complete`` the mode ``staged``, and neither of them goes with ``accumulate``."""
         modes = {"append"}

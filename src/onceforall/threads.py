@@ -1,0 +1,37 @@
+"""Threads that also do their work while Python ends: a batch that is decided then is still committed, and what isn't is aborted.
+
+As soon as the main thread has ended, no ``ThreadPoolExecutor`` of Python's takes work any more ("cannot schedule new futures after interpreter
+shutdown"), though threads may still be running and the queries are only then being stopped (module ``stopping``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Threads(ThreadPoolExecutor):
+    """A ``ThreadPoolExecutor`` whose work is done by the caller, before ``submit`` returns, when the main thread has ended."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Do the work in a thread, as ``Executor.submit`` does.
+
+        Raises:
+            RuntimeError: the pool was shut down.
+        """
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError:
+            if threading.main_thread().is_alive():
+                raise
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001  a future hands on whatever was raised
+            future.set_exception(error)
+        return future

@@ -1,0 +1,59 @@
+"""What a stop means to the jobs of a batch; tests/crash/test_stopping.py has the signals, on a real Spark."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from onceforall import writing
+from onceforall.errors import QueryStoppedError
+from onceforall.writing import SparkBatchWriter
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+
+
+def spark_context(clock, cancelled, seen_at_s, ends_at_s):
+    """Return a Spark whose counts come late: the batch's job is seen at one time, and its task ends at another."""
+
+    def is_active():
+        return seen_at_s <= clock() < ends_at_s
+
+    tracker = SimpleNamespace(
+        getJobIdsForGroup=lambda _: [1] if clock() >= seen_at_s else [],
+        getJobInfo=lambda _: SimpleNamespace(stageIds=[1]),
+        getStageInfo=lambda _: SimpleNamespace(numActiveTasks=int(is_active())),
+    )
+    return SimpleNamespace(
+        getLocalProperty={"spark.jobGroup.id": "run"}.get, cancelJobGroup=cancelled.append, statusTracker=lambda: tracker
+    )
+
+
+def writer_of(frame, **named):
+    return SparkBatchWriter(frame, 0, lambda *_: None, {}, "query", consume_all=False, projections=None, **named)
+
+
+def test_no_job_begins_when_the_query_was_asked_to_stop():
+    def collect():
+        raise AssertionError("a job has begun")
+
+    frame = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=None), collect=collect)
+    with pytest.raises(QueryStoppedError, match=r"java\.lang\.InterruptedException"):
+        writer_of(None, stop_requested=lambda: True)._collect(frame)
+
+
+def test_an_abort_cancels_the_jobs_and_waits_for_tasks_that_spark_counts_late(monkeypatch):
+    clock, cancelled = Clock(), []
+    context = spark_context(clock, cancelled, seen_at_s=0.7, ends_at_s=3.0)
+    monkeypatch.setattr(writing.time, "sleep", clock.sleep)
+    frame = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
+    writer_of(frame, clock=clock).wait_for_tasks()
+    assert cancelled == ["run"]
+    assert 3.0 <= clock() < 4.5
