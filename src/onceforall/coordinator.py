@@ -364,7 +364,10 @@ class Coordinator:
         cause, self._cause = self._cause, None
         if isinstance(cause, OnceForAllError) and issubclass(type(cause), decision.error):
             raise cause
-        raise decision.error(decision.message) from cause
+        error = decision.error(decision.message)
+        ours = cause if isinstance(cause, OnceForAllError) else error
+        error.sink, error.transaction = decision.sink or ours.sink, decision.transaction or ours.transaction
+        raise error from cause
 
     # --- helpers -------------------------------------------------------------------------------------------------------
 

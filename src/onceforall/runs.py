@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall import checkpoint as spark_checkpoint
-from onceforall import kept, mending, place
+from onceforall import failures, kept, mending, place
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.determinism import Determinism
@@ -159,15 +159,24 @@ class ExactlyOnceFunction:
             raise UnsupportedQueryError(
                 "An exactly_once function was called outside a streaming query's foreachBatch; give it to writeStream.foreachBatch."
             )
+        try:
+            self._run_of(batch.sparkSession, query_id, run_id).take(batch, batch_id, self._function)
+        except Exception as error:
+            # The last thing that is said of this run: what follows in the log is Spark's trace of the same.
+            name = _name_of(batch.sparkSession, query_id)
+            failures.tell(error, batch=batch_id, run_id=run_id, query_id=query_id, query_name=name)
+            raise
+
+    def _run_of(self, spark: SparkSession, query_id: str, run_id: str) -> _QueryRun:
         with self._lock:
             # Not the run that calls: while it is being stopped it is not active, but its last batch is still its own.
             for ended in [key for key, run in self._runs.items() if key != run_id and not run.is_active()]:
                 self._runs.pop(ended).close()
             run = self._runs.get(run_id)
             if run is None:
-                run = _QueryRun.open(batch.sparkSession, query_id, run_id, self._checkpoint, self._sinks, self._settings)
+                run = _QueryRun.open(spark, query_id, run_id, self._checkpoint, self._sinks, self._settings)
                 self._runs[run_id] = run
-        run.take(batch, batch_id, self._function)
+        return run
 
 
 def put_back(checkpoint: Path, settings: Settings, scheme: str) -> None:
@@ -459,6 +468,14 @@ def _execution(spark: SparkSession, query_id: str) -> Any:
     if execution is None:
         raise UnsupportedQueryError(f"Spark does not list the running query {query_id}; is this pyspark between 4.0 and 4.3?")
     return execution
+
+
+def _name_of(spark: SparkSession, query_id: str) -> str | None:
+    try:
+        name = _execution(spark, query_id).name()
+    except Exception:  # noqa: BLE001  the JVM is gone, or the query no longer listed: its id will do
+        return None
+    return None if name is None else str(name)
 
 
 def _check_execution(execution: Any) -> None:

@@ -78,6 +78,7 @@ class BatchTransaction:
                 )
             self._projections.taken(name, frame.schema)
         except OnceForAllError as error:
+            error.sink = name if name in self._sinks else None
             self.failure = self.failure or error
             raise
         self.writes.append((name, frame))
@@ -189,10 +190,17 @@ class SparkBatchWriter:
     def _all_confirmed(self, prepared: Mapping[str, tuple[Committable, ...]]) -> dict[str, tuple[Committable, ...]]:
         """Let all sinks confirm at once; the first error, if any, is raised when every sink has an answer, so that all can be aborted."""
         if len(prepared) < 2:
-            return {name: tuple(self.sinks[name].confirm(committables)) for name, committables in prepared.items()}
+            return {name: self._confirm(name, committables) for name, committables in prepared.items()}
         with ThreadPoolExecutor(len(prepared), thread_name_prefix="onceforall-confirm") as threads:
-            futures = {name: threads.submit(self.sinks[name].confirm, committables) for name, committables in prepared.items()}
-        return {name: tuple(future.result()) for name, future in futures.items()}
+            futures = {name: threads.submit(self._confirm, name, committables) for name, committables in prepared.items()}
+        return {name: future.result() for name, future in futures.items()}
+
+    def _confirm(self, name: str, committables: tuple[Committable, ...]) -> tuple[Committable, ...]:
+        try:
+            return tuple(self.sinks[name].confirm(committables))
+        except OnceForAllError as error:
+            error.sink = error.sink or name
+            raise
 
     def prepared_so_far(self) -> Mapping[str, tuple[Committable, ...]]:
         """Return the committables of the jobs that have ended, not confirmed yet."""
@@ -388,9 +396,11 @@ class SparkBatchWriter:
         self._results += prepared
         if self._keeping is not None and self.keeper is not None:
             self._results[len(self._results) - len(prepared) :] = self.keeper.seen(prepared)
-        refused = [result["refused"] for result in results if "refused" in result]
+        refused = [result for result in results if "refused" in result]
         if refused:
-            raise RefusedRecordError(refused[0])
+            error = RefusedRecordError(refused[0]["refused"])
+            error.sink = refused[0].get("sink")
+            raise error
 
     def _digests(self) -> dict[str, tuple[Digest, ...]]:
         digests: dict[str, tuple[Digest, ...]] = {}
