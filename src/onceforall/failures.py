@@ -18,7 +18,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from onceforall.errors import OnceForAllError, OptionError, QueryStoppedError, documentation_of
+from onceforall.arguments import wrong
+from onceforall.errors import OnceForAllError, QueryStoppedError, documentation_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -102,8 +103,10 @@ def error_of(query_or_exception: StreamingQuery | BaseException | str | None) ->
         return _of_exception(query_or_exception) or query_or_exception
     failure = getattr(query_or_exception, "exception", None)
     if not callable(failure) or not hasattr(query_or_exception, "runId"):
-        raise OptionError(
-            f"error_of takes a StreamingQuery, an exception or the text of one, and got {_article(query_or_exception)}. Give what .start() returned."
+        raise wrong(
+            "query_or_exception",
+            query_or_exception,
+            "the StreamingQuery that start() returned, an exception, or the text of one",
         )
     raised = failure()
     if raised is None:
@@ -230,7 +233,3 @@ def _forget_locals(error: BaseException) -> None:
 def _in_one_line(error: BaseException) -> str:
     line = " ".join(f"{type(error).__name__}: {error}".split())
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"
-
-
-def _article(value: object) -> str:
-    return f"a value of the type {type(value).__name__}"

@@ -18,10 +18,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+from onceforall import arguments, failures, kept, mending, place
 from onceforall import checkpoint as spark_checkpoint
-from onceforall import failures, kept, mending, place
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.determinism import Determinism
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 logger = logging.getLogger("onceforall")
+
+OnDivergence: TypeAlias = Literal["warn", "fail"]
+Redo: TypeAlias = Literal["auto", "replay", "durable"]
+InDoubt: TypeAlias = Literal["committed", "aborted"]
 
 SWEEP_AGAIN_AFTER_S = (1, 2, 4, 8, 15, 30, 60)
 """A dead or frozen predecessor's tasks can open transactions for a while; the last interval repeats."""
@@ -72,29 +76,29 @@ class Settings:
         adopt_target: the sinks whose target is another one, or an older copy, on purpose; for one start.
     """
 
-    on_divergence: str = "warn"
+    on_divergence: OnDivergence = "warn"
     min_batches_to_retain: int = 100
     decision_reserve_ms: int | None = None
     adopt_checkpoint: bool = False
-    takeover: str | None = None
+    takeover: Literal["accept"] | None = None
     commit_log: str | None = None
-    redo: Literal["auto", "replay", "durable"] = "auto"
-    in_doubt: str | None = None
+    redo: Redo = "auto"
+    in_doubt: InDoubt | None = None
     lost_rows: str | None = None
     adopt_target: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.on_divergence not in {"warn", "fail"}:
-            raise OptionError(f"on_divergence must be 'warn' or 'fail', not {self.on_divergence!r}.")
-        if self.redo not in {"auto", "replay", "durable"}:
-            raise OptionError(f"redo must be 'auto', 'replay' or 'durable', not {self.redo!r}.")
-        if self.in_doubt not in {None, "committed", "aborted"}:
-            raise OptionError(f"in_doubt must be 'committed' or 'aborted' or be left out, not {self.in_doubt!r}.")
-        if self.min_batches_to_retain < 1:
-            raise OptionError(f"min_batches_to_retain must be at least 1, not {self.min_batches_to_retain}.")
-        if self.decision_reserve_ms is not None and self.decision_reserve_ms < 0:
-            raise OptionError(f"decision_reserve_ms must not be negative, but is {self.decision_reserve_ms}.")
-
+        arguments.choice("on_divergence", self.on_divergence, get_args(OnDivergence))
+        arguments.choice("redo", self.redo, get_args(Redo))
+        arguments.choice("in_doubt", self.in_doubt, (*get_args(InDoubt), None))
+        arguments.choice("takeover", self.takeover, ("accept", None))
+        arguments.whole("min_batches_to_retain", self.min_batches_to_retain, 1)
+        if self.decision_reserve_ms is not None:
+            arguments.whole("decision_reserve_ms", self.decision_reserve_ms, 0)
+        arguments.flag("adopt_checkpoint", self.adopt_checkpoint)
+        if self.commit_log is not None:
+            arguments.path("commit_log", self.commit_log)
+        arguments.names("adopt_target", self.adopt_target, "the names of sinks, as a list of texts")
         self.chosen_for_lost_rows()
 
     def chosen_for_lost_rows(self) -> tuple[str, int] | None:
@@ -109,7 +113,7 @@ class Settings:
         if match is None:
             raise OptionError(
                 "lost_rows must be 'giveUp:<batch>', 'giveUpUnseen:<batch>' or 'writeAll:<batch>' with the number of the batch that has lost rows, "
-                f"not {self.lost_rows!r:.100}."
+                f"not {arguments.shown(self.lost_rows)}."
             )
         return match[1], int(match[2])
 

@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onceforall import arguments, kept, spark_errors
 from onceforall import clock as clocks
-from onceforall import kept, spark_errors
 from onceforall.coordinator import Prepared
 from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError
 from onceforall.projections import Projections
@@ -63,7 +63,7 @@ class BatchTransaction:
             frame: its rows; any DataFrame that was derived from the batch. A sink may be written several times.
 
         Raises:
-            OptionError: no sink has this name.
+            OptionError: no sink has this name, or it is no frame.
             SchemaError: the sink cannot write these columns.
             ProtocolViolationError: the function has returned already.
 
@@ -72,13 +72,14 @@ class BatchTransaction:
         try:
             if not self._open:
                 raise OptionError("transaction.write was called after the function of the batch had returned; call it inside.")
-            if name not in self._sinks:
+            if not isinstance(name, str) or name not in self._sinks:
                 raise OptionError(
-                    f"There is no sink named {name!r} in this query; its sinks are: {', '.join(sorted(self._sinks))}."
+                    f"There is no sink named {arguments.shown(name)} in this query; its sinks are: {', '.join(sorted(self._sinks))}."
                 )
+            arguments.check_frame(frame, "transaction.write")
             self._projections.taken(name, frame.schema)
         except OnceForAllError as error:
-            error.sink = name if name in self._sinks else None
+            error.sink = name if isinstance(name, str) and name in self._sinks else None
             self.failure = self.failure or error
             raise
         self.writes.append((name, frame))

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
+from onceforall import arguments
 from onceforall.errors import OptionError, SinkCheckError
 from onceforall.sink import (
     Capabilities,
@@ -37,6 +38,7 @@ from onceforall.sinks.kafka.columns import kafka_columns
 from onceforall.sinks.kafka.coordinator_client import CoordinatorClient, is_fenced, lost_reason
 from onceforall.sinks.kafka.names import check_prefix, parse_name
 from onceforall.sinks.kafka.options import (
+    Delivery,
     check_accepted,
     checked_options,
     message_max_bytes,
@@ -85,7 +87,7 @@ class KafkaSink(TwoPhaseCommitSink):
         options: Mapping[str, Any],
         *,
         topic: str | None = None,
-        delivery: str = "exactly_once",
+        delivery: Delivery = "exactly_once",
         transactional_id_prefix: str = "onceforall",
         timestamp_column: str | None = None,
     ) -> None:
@@ -102,11 +104,15 @@ class KafkaSink(TwoPhaseCommitSink):
             OptionError: naming the option, the reason and what to use instead.
         """
         if topic is not None and (not isinstance(topic, str) or not topic):
-            raise OptionError(f"topic={topic!r} is no topic. Give its name, or None to take it from the column 'topic'.")
+            raise OptionError(
+                f"topic={arguments.shown(topic)} is no topic. Give its name, or None to take it from the column 'topic'."
+            )
         self._options = checked_options(options, delivery)
         self._topic = topic
         self._delivery = delivery
         self._prefix = check_prefix(transactional_id_prefix)
+        if timestamp_column is not None:
+            arguments.text("timestamp_column", timestamp_column, "the name of a TIMESTAMP column, or leave it out")
         self._timestamp_column = timestamp_column
         self._topic_max_bytes: int | None = None
         self._burnt: tuple[str, ...] = ()
