@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import onceforall as ofa
-from onceforall import arguments, operators
+from onceforall import arguments, operators, stream
 from onceforall.operators import _checks
 from onceforall.projections import Projections
 from onceforall.sink import StartInfo
@@ -268,3 +268,59 @@ def test_what_is_shown_of_a_value_is_short_and_the_same_in_every_process():
     ]  # fmt: skip
     assert len(arguments.shown("x" * 1000)) < 100
     assert not re.search("0x", arguments.shown(lambda: 7))
+
+
+# --- Spark Connect ----------------------------------------------------------------------------------------------------------------
+# A real server was asked once by hand: these stand-ins have of its classes what is looked at, the modules' names. pyspark.sql.connect needs grpc.
+
+
+class Remote:
+    """Whatever is asked of it that needs a JVM, it refuses, as Connect's own classes do."""
+
+    isStreaming = True  # noqa: N815  Spark's name
+    columns = ("id", "word", "at", "kind", "late")
+
+    def __getattr__(self, name):
+        raise AttributeError(f"[JVM_ATTRIBUTE_NOT_SUPPORTED] {name}")
+
+
+RemoteFrame = type("DataFrame", (Remote,), {"__module__": "pyspark.sql.connect.dataframe"})
+RemoteSession = type("SparkSession", (Remote,), {"__module__": "pyspark.sql.connect.session"})
+MyFrame = type("MyFrame", (RemoteFrame,), {"__module__": "mine"})
+
+DOORS = {
+    "write_stream": lambda frame: ofa.write_stream(frame),
+    "read_files": lambda _: CommittedFiles(Path("/nowhere"), ()).to_spark(RemoteSession()),
+    "exactly_once": lambda frame: ofa.exactly_once("/nowhere", sinks={"files": sink()})(print)(frame, 0),
+    "transaction.write": lambda frame: batch_transaction(None)("files", frame),
+    "count_window": lambda frame: operators.count_window(frame, key="id", size=2, aggregates={}),
+    "tumbling_window": lambda frame: operators.tumbling_window(frame, key="id", size="1 hour", aggregates={}),
+    "session_window": lambda frame: operators.session_window(frame, key="id", gap="1 hour", aggregates={}),
+    "deduplicate": lambda frame: operators.deduplicate(frame, "id", "at", "1 hour", late="keep"),
+    "attribute": lambda frame: operators.attribute(frame, frame, user="id", order_time="at", click_time="at", window="1 hour"),
+    "enrich": lambda frame: operators.enrich(frame, lookup(), "id"),
+}
+
+
+@pytest.mark.parametrize("frame", [RemoteFrame(), MyFrame()], ids=["theirs", "a subclass"])
+@pytest.mark.parametrize("door", DOORS)
+def test_each_door_refuses_spark_connect_at_once_in_one_sentence(door, frame, monkeypatch):
+    monkeypatch.setattr(stream, "_session", lambda: None)
+    monkeypatch.setattr(stream, "put_back", lambda *_: None)
+    monkeypatch.setattr(stream, "bind_log", lambda *_: None)
+    with pytest.raises(
+        ofa.UnsupportedQueryError, match=r"^\S+ does not work with Spark Connect, [^.]*: give it a classic session"
+    ) as raised:
+        DOORS[door](frame)
+    assert door in str(raised.value)
+
+
+def test_exactly_once_refuses_a_connect_session_before_anything_is_decorated(monkeypatch):
+    monkeypatch.setattr(stream, "_session", RemoteSession)
+    with pytest.raises(ofa.UnsupportedQueryError, match="Spark Connect"):
+        ofa.exactly_once("/nowhere", sinks={"files": sink()})
+
+
+def test_a_classic_session_whose_class_has_another_name_is_no_connect_session():
+    assert not arguments.is_connect(type("X", (), {"__module__": "pyspark.sql.connectors"})())
+    assert not arguments.is_connect(None)

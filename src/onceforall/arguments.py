@@ -192,18 +192,21 @@ def refuse_connect(value: object, what: str) -> None:
         )
 
 
-def check_frame(value: object, what: str, argument: str = "frame") -> DataFrame:
-    """Return a DataFrame of a classic session.
+def check_frame(value: object, what: str, argument: str = "frame", *, or_connect: bool = False) -> DataFrame:
+    """Return a DataFrame.
 
     Args:
         value: what was given as such.
         what: the function that it was given to.
         argument: as which argument.
+        or_connect: one of Spark Connect will do: nothing is asked of the JVM.
 
     Raises:
         UnsupportedQueryError: it belongs to Spark Connect.
         OptionError: it is no DataFrame.
     """
+    if or_connect and is_connect(value) and hasattr(value, "isStreaming"):
+        return value  # type: ignore[return-value]
     refuse_connect(value, what)
     if not hasattr(value, "_jdf") or not hasattr(value, "isStreaming"):
         raise wrong(f"{what}: {argument}", value, "a DataFrame of Spark")

@@ -156,6 +156,7 @@ class ExactlyOnceFunction:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Take one batch to its end; called by Spark."""
+        arguments.refuse_connect(batch, "exactly_once")
         context = batch.sparkSession.sparkContext
         query_id = context.getLocalProperty("sql.streaming.queryId")
         run_id = context.getLocalProperty("spark.jobGroup.id")

@@ -118,7 +118,7 @@ def exactly_once(
 
     Raises:
         OptionError: an argument is out of its range.
-        UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system.
+        UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system, or the session is one of Spark Connect.
         CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished; or checkpoint and commit
             log are not bound to each other.
 
@@ -142,11 +142,14 @@ def exactly_once(
     for name, sink in sinks.items():
         _check_name(name)
         arguments.check_sink(f"sinks[{arguments.shown(name)}]", sink)
-    _use_this_python(_session())
+    session = _session()
+    arguments.refuse_connect(session, "exactly_once")
+    _use_this_python(session)
 
     def decorate(function: BatchFunction) -> ExactlyOnceFunction:
         arguments.function("What exactly_once decorates", function)
         spark = _session()
+        arguments.refuse_connect(spark, "exactly_once")
         scheme = "file" if spark is None else default_scheme(spark)
         path = spark_checkpoint.local_path(location) if spark is None else checkpoint_folder(spark, location)
         put_back(path, settings, scheme)

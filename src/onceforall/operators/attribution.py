@@ -120,19 +120,19 @@ def attribute(
 
 def attributed_orders(frame: DataFrame) -> DataFrame:
     """Return the orders that have a click, with it: what a sink takes as ``transform=``."""
-    arguments.check_frame(frame, "attributed_orders")
+    arguments.check_frame(frame, "attributed_orders", or_connect=True)
     return frame.where(f"{STATUS} = 'attributed'").drop(STATUS)
 
 
 def unmatched_orders(frame: DataFrame) -> DataFrame:
     """Return the orders without a click in the window, as they came in."""
-    arguments.check_frame(frame, "unmatched_orders")
+    arguments.check_frame(frame, "unmatched_orders", or_connect=True)
     return frame.where(f"{STATUS} = 'unmatched'").drop(STATUS, CLICK)
 
 
 def late_orders(frame: DataFrame) -> DataFrame:
     """Return the orders that came too late to be matched, as they came in."""
-    arguments.check_frame(frame, "late_orders")
+    arguments.check_frame(frame, "late_orders", or_connect=True)
     return frame.where(f"{STATUS} = 'late'").drop(STATUS, CLICK)
 
 

@@ -66,7 +66,7 @@ def deduplicate(
     horizon_us = checks.given(
         micros(horizon, "horizon"), "horizon", "Give how long an id is known, such as '1 hour' or a timedelta."
     )
-    arguments.check_frame(frame, "deduplicate")
+    arguments.check_frame(frame, "deduplicate", or_connect=late == "drop")
     if not isinstance(late, str) or late not in {"drop", "keep"}:
         raise OptionError(f"late={arguments.shown(late)} is neither 'drop' nor 'keep'.")
     if not frame.isStreaming:
@@ -90,13 +90,13 @@ def deduplicate(
 
 def unique_rows(frame: DataFrame) -> DataFrame:
     """Return the rows that stay: what a sink takes as ``transform=``."""
-    arguments.check_frame(frame, "unique_rows")
+    arguments.check_frame(frame, "unique_rows", or_connect=True)
     return frame.where(f"{STATUS} = 'unique'").drop(STATUS)
 
 
 def late_duplicates(frame: DataFrame) -> DataFrame:
     """Return the rows that came too late to be judged."""
-    arguments.check_frame(frame, "late_duplicates")
+    arguments.check_frame(frame, "late_duplicates", or_connect=True)
     return frame.where(f"{STATUS} = 'late'").drop(STATUS)
 
 

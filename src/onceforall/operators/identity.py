@@ -116,7 +116,7 @@ def with_record_id(frame: DataFrame, name: str, *columns: str | Column, namespac
     """
     if not columns:
         raise OptionError("with_record_id got no column. Name the columns that identify a record.")
-    arguments.check_frame(frame, "with_record_id")
+    arguments.check_frame(frame, "with_record_id", or_connect=True)
     arguments.text("name", name, "the name of the new column")
     _check_columns("with_record_id", columns)
     _namespace(namespace)
@@ -147,7 +147,7 @@ def _check_columns(what: str, columns: Sequence[str | Column]) -> None:
     from pyspark.sql import Column
 
     for column in columns:
-        arguments.refuse_connect(column, what)
+        # One of Spark Connect is one, too, and will do.
         if not isinstance(column, Column):
             arguments.text(f"{what}: a column", column, "the name of a column, or an expression")
 

@@ -47,6 +47,6 @@ def late_rows(frame: DataFrame) -> DataFrame:
 
 
 def _check(frame: DataFrame, what: str) -> None:
-    check_frame(frame, what)
+    check_frame(frame, what, or_connect=True)
     if KIND not in frame.columns:
         raise SchemaError(f"This is not the output of a window operator: it has no column {KIND!r}.")
