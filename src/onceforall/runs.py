@@ -25,10 +25,11 @@ from onceforall import checkpoint as spark_checkpoint
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.determinism import Determinism
-from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQueryError
+from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError, UnsupportedQueryError
 from onceforall.hadoop_paths import checkpoint_folder, default_scheme
 from onceforall.projections import Projections
 from onceforall.protocol.eligibility import why_not
+from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.machine import RunConfig
 from onceforall.protocol.redo import CHOICES
 from onceforall.protocol.sweeping import Sweep
@@ -188,6 +189,34 @@ def put_back(checkpoint: Path, settings: Settings, scheme: str) -> None:
     """Put back what a loss of power took from Spark's files, before Spark reads them; see ``mending``."""
     wanted = None if settings.commit_log is None else binding.log_location(settings.commit_log, scheme)
     mending.put_back(checkpoint, wanted, adopt=settings.adopt_checkpoint)
+
+
+def check_log(checkpoint: Path, adopt: bool) -> None:  # noqa: FBT001
+    """Refuse the log of a checkpoint that was moved, copied or cloned, before Spark starts anything. Nothing is written.
+
+    The first batch looks at the same once more, for another run may have claimed the log by then. What can't be read here is told by it, too.
+
+    Args:
+        checkpoint: the checkpoint's folder.
+        adopt: it was moved on purpose.
+
+    Raises:
+        CheckpointMismatchError: the log is another query's or another checkpoint's.
+    """
+    home = checkpoint / spark_checkpoint.LOG_FOLDER
+    if adopt or not home.is_dir():
+        return
+    try:
+        bound = binding.find(LocalStore(home))
+        claim = None if bound is None else CommitLog(bound.store, first_generation=bound.first_generation).newest_claim()
+    except (CheckpointMismatchError, CommitLogError):
+        return
+    if claim is None:
+        return
+    query_id = spark_checkpoint.query_id(checkpoint) or claim.query_id
+    refusal = judge_claim(RunConfig(query_id, "", str(checkpoint), (), **asdict(place.here(checkpoint))), claim)
+    if refusal is not None:
+        raise refusal.error(refusal.message)
 
 
 def bind_log(checkpoint: Path, settings: Settings, scheme: str) -> binding.BoundLog:

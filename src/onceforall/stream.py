@@ -19,6 +19,7 @@ from onceforall.runs import (
     Redo,
     Settings,
     bind_log,
+    check_log,
     check_sinks,
     put_back,
     shortest_timeout_ms,
@@ -120,7 +121,7 @@ def exactly_once(
         OptionError: an argument is out of its range.
         UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system, or the session is one of Spark Connect.
         CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished; or checkpoint and commit
-            log are not bound to each other.
+            log are not bound to each other, or the checkpoint was moved, copied or cloned.
 
     Side effects of the function other than ``transaction.write`` are not covered: a replay does them again.
     """
@@ -152,6 +153,7 @@ def exactly_once(
         arguments.refuse_connect(spark, "exactly_once")
         scheme = "file" if spark is None else default_scheme(spark)
         path = spark_checkpoint.local_path(location) if spark is None else checkpoint_folder(spark, location)
+        check_log(path, settings.adopt_checkpoint)
         put_back(path, settings, scheme)
         spark_checkpoint.check_take_over(path, takeover)
         bind_log(path, settings, scheme)
@@ -282,7 +284,7 @@ class StreamWriter:
         Raises:
             ConfigurationError: something must be mended first; the message names it.
             CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished; or checkpoint and
-                commit log are not bound to each other.
+                commit log are not bound to each other, or the checkpoint was moved, copied or cloned.
         """
         if not self._sinks:
             raise OptionError("No sink: call .to(sink) before .start().")
@@ -291,7 +293,8 @@ class StreamWriter:
         settings = Settings(**self._settings)
         settings.reserve_ms(shortest_timeout_ms(self._sinks))
         checkpoint = checkpoint_folder(spark, location)
-        # First of all: what reads the checkpoint may meet what is torn.
+        check_log(checkpoint, settings.adopt_checkpoint)
+        # Before all else: what reads the checkpoint may meet what is torn.
         put_back(checkpoint, settings, default_scheme(spark))
         check_adopted(settings.adopt_target, self._sinks)
         checked = {name: copy.copy(sink) for name, sink in self._sinks.items()}

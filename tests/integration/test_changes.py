@@ -7,6 +7,7 @@ of the query is open, and readers reach the end.
 
 import contextlib
 import json
+import re
 import shutil
 import uuid
 
@@ -95,13 +96,18 @@ class Place:
 
 
 def fails(writer, match):
-    query = writer.trigger(availableNow=True).start()
+    """What a start, or else its first batch, is refused with."""
+    query = None
     try:
-        with pytest.raises(Exception, match=match) as raised:
+        with pytest.raises(Exception) as raised:
+            query = writer.trigger(availableNow=True).start()
             query.awaitTermination(60)
     finally:
-        query.stop()
-    return str(raised.value)
+        if query is not None:
+            query.stop()
+    text = f"{type(raised.value).__name__}: {raised.value}"
+    assert re.search(match, text), text
+    return text
 
 
 @pytest.fixture
