@@ -100,6 +100,7 @@ CALLABLES = {
     "read_files": (lambda _: ofa.read_files, {"path": "/nowhere", "query_id": None, "sink": None, "from_batch": None, "to_batch": None, "skip_deleted": False}),
     "to_spark": (committed_files, {"spark": "spark"}),
     "error_of": (lambda _: ofa.error_of, {"query_or_exception": None}),
+    "progress_of": (lambda _: ofa.progress_of, {"query": SimpleNamespace(runId="x")}),
     "write_stream": (lambda _: ofa.write_stream, {"frame": "bare"}),
     "StreamWriter.to": (writer("to"), {"sink": sink(), "name": None, "transform": None}),
     "StreamWriter.queryName": (writer("queryName"), {"queryName": "ads"}),
@@ -164,7 +165,8 @@ def outcome(function, given):
 
 def test_every_public_callable_is_in_the_table():
     public = {name for name in ofa.__all__ if callable(getattr(ofa, name)) and not name.endswith("Error")} - {
-        "BatchTransaction"
+        "BatchProgress",
+        "BatchTransaction",
     }
     public |= {f"operators.{name}" for name in operators.__all__}
     public |= {f"StreamWriter.{name}" for name, _ in inspect.getmembers(StreamWriter, callable) if not name.startswith("_")}

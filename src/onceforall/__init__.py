@@ -43,6 +43,7 @@ from onceforall.errors import (
 if TYPE_CHECKING:
     from onceforall.detaching import detach
     from onceforall.failures import error_of
+    from onceforall.progress import BatchProgress, progress_of
     from onceforall.sink import TwoPhaseCommitSink
     from onceforall.sinks.files import FileSink, read_files
     from onceforall.sinks.kafka import KafkaSink
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttemptFailedError",
+    "BatchProgress",
     "BatchTooSlowError",
     "BatchTransaction",
     "CheckpointMismatchError",
@@ -86,12 +88,14 @@ __all__ = [
     "detach",
     "error_of",
     "exactly_once",
+    "progress_of",
     "read_files",
     "write_stream",
 ]
 
 # Imported when they are asked for (PEP 562): a Python worker imports this package, too, and needs its own sink and nothing of the driver's.
 _LATER = {
+    "BatchProgress": "onceforall.progress",
     "BatchTransaction": "onceforall.writing",
     "FileSink": "onceforall.sinks.files",
     "KafkaSink": "onceforall.sinks.kafka",
@@ -99,6 +103,7 @@ _LATER = {
     "TwoPhaseCommitSink": "onceforall.sink",
     "detach": "onceforall.detaching",
     "error_of": "onceforall.failures",
+    "progress_of": "onceforall.progress",
     "exactly_once": "onceforall.stream",
     "read_files": "onceforall.sinks.files",
     "write_stream": "onceforall.stream",

@@ -9,26 +9,27 @@ from __future__ import annotations
 import atexit
 import copy
 import getpass
-import logging
 import os
 import re
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from onceforall import arguments, failures, kept, mending, place
+from onceforall import arguments, failures, kept, logs, mending, place, progress
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.determinism import Determinism
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError, UnsupportedQueryError
 from onceforall.hadoop_paths import checkpoint_folder, default_scheme
+from onceforall.progress import BatchProgress
 from onceforall.projections import Projections
 from onceforall.protocol.eligibility import why_not
+from onceforall.protocol.history import Decided
 from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.machine import RunConfig
 from onceforall.protocol.redo import CHOICES
@@ -42,7 +43,7 @@ from onceforall.writing import BatchFunction, SparkBatchWriter
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-logger = logging.getLogger("onceforall")
+logger = logs.logger("onceforall")
 
 OnDivergence: TypeAlias = Literal["warn", "fail"]
 Redo: TypeAlias = Literal["auto", "replay", "durable"]
@@ -165,15 +166,18 @@ class ExactlyOnceFunction:
             raise UnsupportedQueryError(
                 "An exactly_once function was called outside a streaming query's foreachBatch; give it to writeStream.foreachBatch."
             )
+        known = self._runs.get(run_id)
+        # Calls into the JVM, so not for each batch.
+        name = _name_of(batch.sparkSession, query_id) if known is None else known.query_name
         try:
-            self._run_of(batch.sparkSession, query_id, run_id).take(batch, batch_id, self._function)
+            with logs.about(query=name or query_id, batch=batch_id):
+                self._run_of(batch.sparkSession, query_id, run_id, name).take(batch, batch_id, self._function)
         except Exception as error:
             # The last thing that is said of this run: what follows in the log is Spark's trace of the same.
-            name = _name_of(batch.sparkSession, query_id)
             failures.tell(error, batch=batch_id, run_id=run_id, query_id=query_id, query_name=name)
             raise
 
-    def _run_of(self, spark: SparkSession, query_id: str, run_id: str) -> _QueryRun:
+    def _run_of(self, spark: SparkSession, query_id: str, run_id: str, name: str | None) -> _QueryRun:
         with self._lock:
             # Not the run that calls: while it is being stopped it is not active, but its last batch is still its own.
             for ended in [key for key, run in self._runs.items() if key != run_id and not run.is_active()]:
@@ -181,6 +185,7 @@ class ExactlyOnceFunction:
             run = self._runs.get(run_id)
             if run is None:
                 run = _QueryRun.open(spark, query_id, run_id, self._checkpoint, self._sinks, self._settings)
+                run.query_name = name
                 self._runs[run_id] = run
         return run
 
@@ -272,6 +277,7 @@ class _QueryRun:
     def __init__(self, execution: Any, query_id: str, checkpoint: Path, sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
         self._execution = execution
         self._query_id = query_id
+        self.query_name: str | None = None
         self._checkpoint = checkpoint
         self._sinks = sinks
         self._projections = Projections(sinks)
@@ -316,6 +322,7 @@ class _QueryRun:
         found |= {name: identity_of(sink, starts[name]) for name, sink in sinks.items() if found.get(name) is None}
         failpoints.hit("start.sinks_checked")
         run = cls(execution, query_id, checkpoint, sinks)
+        _tell_changed_sinks(last_decision(checkpoint), sinks)
         timeout_ms = shortest_timeout_ms(sinks)
         config = RunConfig(
             query_id=query_id,
@@ -363,7 +370,7 @@ class _QueryRun:
                 batch_done=run._forget_rows,
             ),
         )
-        threading.Thread(target=run._housekeeping, name="onceforall-sweeper", daemon=True).start()
+        threading.Thread(target=logs.carried(run._housekeeping), name="onceforall-sweeper", daemon=True).start()
         return run
 
     def is_active(self) -> bool:
@@ -390,14 +397,25 @@ class _QueryRun:
             self._projections,
             self._keeper,
             self._spark_files,
+            query_name=self.query_name,
         )
+        started = writer.clock()
         offsets = spark_checkpoint.offsets_of(self._checkpoint, batch_id)
         start = spark_checkpoint.known_offsets_of(self._checkpoint, batch_id - 1)
         header = spark_checkpoint.header_of(self._checkpoint, batch_id)
         try:
             self._coordinator.run_batch(batch_id, offsets, stateful, writer, start, header=header)
+            self._tell_progress(batch_id, writer, (writer.clock() - started) * 1000)
         finally:
             writer.close()
+
+    def _tell_progress(self, batch: int, writer: SparkBatchWriter, total_ms: float) -> None:
+        assert self._coordinator is not None
+        run = self._coordinator.run
+        phase_ms = {name: ms for name, ms in self._coordinator.phase_ms.items() if name != "return_batch"}
+        rows, ids = writer.rows_per_sink(), (self._query_id, run.config.run_id, self.query_name)
+        with logs.about(generation=run.generation):
+            progress.tell(BatchProgress(*ids, run.generation, batch, writer.outcome, rows, phase_ms, total_ms))
 
     def _forget_rows(self, batch: int) -> None:
         assert self._rows_folder is not None
@@ -468,7 +486,8 @@ class _QueryRun:
 
     def _sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:
         # Each on its own: one that is away must not hold back the others.
-        threads = [threading.Thread(target=self._sweep, args=item, daemon=True) for item in sweeps.items()]
+        sweep = logs.carried(self._sweep)
+        threads = [threading.Thread(target=sweep, args=item, daemon=True) for item in sweeps.items()]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -477,7 +496,8 @@ class _QueryRun:
     def _sweep(self, name: str, sweep: Sweep) -> None:
         try:
             failpoints.hit("sweeper.before")
-            self._sinks[name].recover(sweep)
+            with logs.about(sink=name):
+                self._sinks[name].recover(sweep)
             failpoints.hit("sweeper.after")
         except Exception as error:  # noqa: BLE001  the next turn does it
             logger.warning("sweeping sink %s is tried again later: %s", name, error)
@@ -489,6 +509,22 @@ class _QueryRun:
             failpoints.hit("sweeper.cleaned")
         except Exception as error:  # noqa: BLE001  old entries cost space only
             logger.warning("cleaning the commit log is tried again at the next start: %s", error)
+
+
+def _tell_changed_sinks(decided: Decided | None, sinks: Collection[str]) -> None:
+    """Log which sinks the query has that no decision names, and which the last one wrote to that it has no more."""
+    if decided is None:
+        return
+    commit = decided.commit
+    wrote = {write.rpartition("/")[0] for write in commit.digests} | {name for name, cs in commit.committables.items() if cs}
+    if new := sorted(set(sinks) - wrote - set(commit.targets)):
+        logger.info("new in this query since batch %d, and written from here on: %s", commit.batch, ", ".join(new))
+    if gone := sorted(wrote - set(sinks)):
+        logger.info(
+            "written in batch %d, and no longer a sink of this query: %s; what was written there stays",
+            commit.batch,
+            ", ".join(gone),
+        )
 
 
 def _execution(spark: SparkSession, query_id: str) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from onceforall import arguments
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import OptionError, UnsupportedQueryError
-from onceforall.hadoop_paths import checkpoint_folder, default_scheme
+from onceforall.hadoop_paths import absolute_location, checkpoint_folder, default_scheme
 from onceforall.runs import (
     ExactlyOnceFunction,
     InDoubt,
@@ -145,6 +145,8 @@ def exactly_once(
         arguments.check_sink(f"sinks[{arguments.shown(name)}]", sink)
     session = _session()
     arguments.refuse_connect(session, "exactly_once")
+    if session is not None:
+        location = absolute_location(session, location)
     _use_this_python(session)
 
     def decorate(function: BatchFunction) -> ExactlyOnceFunction:
@@ -289,7 +291,7 @@ class StreamWriter:
         if not self._sinks:
             raise OptionError("No sink: call .to(sink) before .start().")
         spark = self._frame.sparkSession
-        location = self._checkpoint_location()
+        location = absolute_location(spark, self._checkpoint_location())
         settings = Settings(**self._settings)
         settings.reserve_ms(shortest_timeout_ms(self._sinks))
         checkpoint = checkpoint_folder(spark, location)
@@ -316,7 +318,8 @@ class StreamWriter:
         writer = self._frame.writeStream
         for apply in self._apply:
             writer = apply(writer)
-        return writer.foreachBatch(function).start()
+        # The absolute one: what Spark shows of the query says where it is.
+        return writer.option("checkpointLocation", location).foreachBatch(function).start()
 
     def _write(self, batch: DataFrame, batch_id: int, transaction: BatchTransaction) -> None:  # noqa: ARG002
         for name in self._sinks:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,10 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onceforall import arguments, kept, spark_errors
+from onceforall import arguments, kept, logs, spark_errors
 from onceforall import clock as clocks
 from onceforall.coordinator import Prepared
 from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError
+from onceforall.progress import Outcome
 from onceforall.projections import Projections
 from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.protocol.entries import Committable, Digest
@@ -33,10 +33,13 @@ if TYPE_CHECKING:
     from onceforall.spark_files import SparkFiles
 
 
-logger = logging.getLogger("onceforall")
+logger = logs.logger("onceforall")
 
 COUNTS_ARE_THERE_WITHIN_S = 1.0
 """Where Spark's counts of a batch's stages are not whole by then, task attempts count as lost: that costs a few sweeps."""
+
+DESCRIPTION = "spark.job.description"
+"""The local property of a thread that has the description of its jobs."""
 
 TASKS_END_WITHIN_S = 10.0
 """Spark kills the Python worker of a cancelled task after ``spark.python.task.killTimeout``, 2 seconds by default."""
@@ -116,6 +119,7 @@ class SparkBatchWriter:
         keeper: decides whether the rows are kept until the batch is complete; None: they are not.
         spark_files: what Spark writes in the checkpoint, made durable before the decision; None: it is not (in tests of other things).
         clock: seconds, which go on while the machine is suspended.
+        query_name: what people call the query; None: by its id.
     """
 
     frame: DataFrame
@@ -128,12 +132,15 @@ class SparkBatchWriter:
     keeper: kept.RowKeeper | None = None
     spark_files: SparkFiles | None = None
     clock: Callable[[], float] = clocks.now_s
+    query_name: str | None = None
     _results: list[dict[str, Any]] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     _empty: dict[int, Committable] = field(default_factory=dict)
     _undecided_by: int | None = None
     """The generation, while it writes a batch of which nothing is decided."""
     _aborted: bool = False
+    outcome: Outcome = "skipped"
+    """What has been done so far, for ``progress_of``."""
     _computed_once: bool = False
     """Whether the batch was persisted, for a write that follows a look."""
     _keeping: kept.Keeping | None = None
@@ -141,6 +148,7 @@ class SparkBatchWriter:
     def write(self, decision: RunWrites) -> Prepared:
         """Write and pre-commit; see ``coordinator.BatchWriter``."""
         started = self.clock()
+        self.outcome = "written" if decision.redo is None else "written again"
         self._undecided_by = decision.generation if decision.redo is None else None
         self._forget_results()
         with _plain_errors(self.batch):
@@ -150,6 +158,7 @@ class SparkBatchWriter:
     def write_kept(self, decision: WriteKept) -> Prepared:
         """Write lost transactions again from the rows that were kept; see ``coordinator.BatchWriter``."""
         started = self.clock()
+        self.outcome = "written again"
         with _plain_errors(self.batch):
             self._write_kept(decision)
         return self._confirmed(started, {}, decision.after)
@@ -157,6 +166,7 @@ class SparkBatchWriter:
     def digest(self, decision: TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
         """Run the batch again without writing; see ``coordinator.BatchWriter``."""
         self._forget_results()
+        self.outcome = "replayed for its state"
         with _plain_errors(self.batch):
             self._call_and_write(decision)
         if self.spark_files is not None:
@@ -193,12 +203,14 @@ class SparkBatchWriter:
         if len(prepared) < 2:
             return {name: self._confirm(name, committables) for name, committables in prepared.items()}
         with ThreadPoolExecutor(len(prepared), thread_name_prefix="onceforall-confirm") as threads:
-            futures = {name: threads.submit(self._confirm, name, committables) for name, committables in prepared.items()}
+            confirm = logs.carried(self._confirm)
+            futures = {name: threads.submit(confirm, name, committables) for name, committables in prepared.items()}
         return {name: future.result() for name, future in futures.items()}
 
     def _confirm(self, name: str, committables: tuple[Committable, ...]) -> tuple[Committable, ...]:
         try:
-            return tuple(self.sinks[name].confirm(committables))
+            with logs.about(sink=name):
+                return tuple(self.sinks[name].confirm(committables))
         except OnceForAllError as error:
             error.sink = error.sink or name
             raise
@@ -212,6 +224,27 @@ class SparkBatchWriter:
                 name = self._names[write]
                 committables[name] = (*committables.get(name, ()), committable)
         return committables
+
+    def rows_per_sink(self) -> Mapping[str, int]:
+        """Return how many rows of the batch are for each sink, as far as its jobs have ended."""
+        counts = dict.fromkeys(self._names.values(), 0)
+        for result in self._results:
+            counts[self._names[result["write"]]] += result["rows"]
+        return counts
+
+    @contextmanager
+    def _described(self, step: str, sinks: Iterable[str] = ()) -> Iterator[None]:
+        """Say in Spark's user interface, and wherever else its jobs are shown, what the jobs within do; their group stays Spark's, which is the run's id."""
+        context: Any = self.frame.sparkSession.sparkContext  # which takes None, too: no description
+        before = context.getLocalProperty(DESCRIPTION)
+        to = ", ".join(dict.fromkeys(sinks))
+        context.setLocalProperty(
+            DESCRIPTION, f"{self.query_name or self.query_id}, batch {self.batch}: {step}{f' ({to})' if to else ''}"
+        )
+        try:
+            yield
+        finally:
+            context.setLocalProperty(DESCRIPTION, before)
 
     def wait_for_tasks(self) -> None:
         """Wait until no task of this run is active, for the attempt is aborted; see ``coordinator.BatchWriter``."""
@@ -248,7 +281,8 @@ class SparkBatchWriter:
                 self._computed_once = True
         transaction = BatchTransaction(self.sinks, self.projections)
         failpoints.hit("write.function.before")
-        self.function(self.frame, self.batch, transaction)
+        with self._described("run the function of the batch"):
+            self.function(self.frame, self.batch, transaction)
         failpoints.hit("write.function.after")
         transaction.close()
         if transaction.failure is not None:
@@ -263,7 +297,8 @@ class SparkBatchWriter:
                 frame.persist()
             if self.consume_all and not consumed:
                 # A partition whose state store did not commit would fail the next batch.
-                self.frame.count()
+                with self._described("run the batch for its state"):
+                    self.frame.count()
             task = self._task(decision)
             for group in groups:
                 self._job(group, replace(task, writes=tuple(self._spec(decision, i) for i in group.writes)))
@@ -372,7 +407,8 @@ class SparkBatchWriter:
         if entries:
             # One number per partition: each entry is a task of its own.
             numbers = self.frame.sparkSession.range(0, len(entries), 1, len(entries))
-            self._collect(numbers.mapInArrow(task, result_schema()))
+            with self._described("write kept rows again", [entry.spec.name for entry in entries]):
+                self._collect(numbers.mapInArrow(task, result_schema()))
         for write in empty:
             self._empty_transaction(task, write)
 
@@ -386,7 +422,8 @@ class SparkBatchWriter:
             rows = rows.repartition(*(F.col(projection.column(0, key)) for key in group.keys))
         writes = (replace(spec, taken=taken) for spec, taken in zip(task.writes, projection.writes, strict=True))
         task = replace(task, writes=tuple(writes))
-        self._collect(rows.mapInArrow(task, result_schema()))
+        with self._described(_step_of(task), [spec.name for spec in task.writes]):
+            self._collect(rows.mapInArrow(task, result_schema()))
 
     def _collect(self, frame: DataFrame) -> None:
         with self._secrets.around(frame.sparkSession.sparkContext):
@@ -440,6 +477,12 @@ class SparkBatchWriter:
             if self.clock() >= until:
                 return True
             time.sleep(0.002)
+
+
+def _step_of(task: WriteTask) -> str:
+    if task.digest_only:
+        return "look at the replay, writing nothing"
+    return "write" if task.redo is None else "write lost rows again"
 
 
 @contextmanager

@@ -97,13 +97,17 @@ class Place:
 
 def fails(writer, match):
     """What a start, or else its first batch, is refused with."""
-    query = None
+    queries = []
+
+    def run():
+        queries.append(writer.trigger(availableNow=True).start())
+        queries[0].awaitTermination(60)
+
     try:
         with pytest.raises(Exception) as raised:
-            query = writer.trigger(availableNow=True).start()
-            query.awaitTermination(60)
+            run()
     finally:
-        if query is not None:
+        for query in queries:
             query.stop()
     text = f"{type(raised.value).__name__}: {raised.value}"
     assert re.search(match, text), text

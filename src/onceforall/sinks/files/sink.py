@@ -12,14 +12,13 @@ never see a row of an aborted attempt, and after a commit they see each row once
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from urllib.parse import quote
 
-from onceforall import arguments
+from onceforall import arguments, logs
 from onceforall.errors import OnceForAllError, OptionError, SinkCheckError, UnsupportedQueryError
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import sink_code
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import StructType
 
-_log = logging.getLogger("onceforall.sinks.files")
+_log = logs.logger("onceforall.sinks.files")
 
 
 class NewPartition(NamedTuple):

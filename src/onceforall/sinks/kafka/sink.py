@@ -12,14 +12,13 @@ Not promised: that the transactions of a batch become visible in one instant; an
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from onceforall import arguments
+from onceforall import arguments, logs
 from onceforall.errors import OptionError, SinkCheckError
 from onceforall.sink import (
     Capabilities,
@@ -71,7 +70,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
-_log = logging.getLogger("onceforall.sinks.kafka")
+_log = logs.logger("onceforall.sinks.kafka")
 
 _MAX_BURNT = 1000
 _PATIENCE_RESERVE_S = 10.0

@@ -28,7 +28,6 @@ settings above and open transactions belong to the session.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import re
@@ -40,6 +39,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from onceforall import logs
 from onceforall.arguments import shown
 from onceforall.errors import MissingExtraError, OptionError, SinkCheckError, SinkUnavailableError
 from onceforall.sinks.postgres.server_errors import connection_error, statement_error
@@ -47,7 +47,7 @@ from onceforall.sinks.postgres.server_errors import connection_error, statement_
 if TYPE_CHECKING:
     import psycopg
 
-_log = logging.getLogger("onceforall.sinks.postgres")
+_log = logs.logger("onceforall.sinks.postgres")
 
 Conninfo: TypeAlias = "str | Mapping[str, Any] | Callable[[], str | Mapping[str, Any]]"
 """A URL, a ``key=value`` string, a mapping of libpq's parameters, or a function that returns one of them."""

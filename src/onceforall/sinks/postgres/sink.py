@@ -20,13 +20,12 @@ them in ``staging_schema``.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote
 
-from onceforall import arguments
+from onceforall import arguments, logs
 from onceforall.errors import SchemaError, SinkCheckError
 from onceforall.protocol.names import sink_code
 from onceforall.sink import (
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from onceforall.sinks.postgres.staging import Staged
     from onceforall.sinks.postgres.statements import Connection
 
-_log = logging.getLogger("onceforall.sinks.postgres")
+_log = logs.logger("onceforall.sinks.postgres")
 
 T = TypeVar("T")
 
