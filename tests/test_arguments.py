@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 import onceforall as ofa
-from onceforall import arguments, operators, stream
+from onceforall import arguments, embedded, operators, stream
+from onceforall.embedded.jars import KAFKA_VERSION
 from onceforall.operators import _checks
 from onceforall.projections import Projections
 from onceforall.sink import StartInfo
@@ -80,6 +81,13 @@ WINDOW = {
 
 # Of each callable: how to get it, and arguments that are right (names of frames stand for these).
 CALLABLES = {
+    "EmbeddedKafka": (lambda _: embedded.EmbeddedKafka, {
+        "data_dir": None, "port": 0, "config": None, "jars": None, "version": KAFKA_VERSION, "users": None,
+    }),
+    "EmbeddedKafkaCluster": (lambda _: embedded.EmbeddedKafkaCluster, {"nodes": 3, "version": KAFKA_VERSION, "config": None, "jars": None}),
+    "EmbeddedPostgres": (lambda _: embedded.EmbeddedPostgres, {
+        "data_dir": None, "port": 0, "settings": None, "users": None, "tls": False, "bin_dir": None,
+    }),
     "KafkaSink": (lambda _: ofa.KafkaSink, {"options": SERVERS, "topic": "t", "delivery": "exactly_once", "transactional_id_prefix": "p", "timestamp_column": None}),
     "FileSink": (lambda _: ofa.FileSink, {
         "path": "/nowhere", "format": "json", "partition_by": (), "time_bucket": "{at:%Y}", "time_bucket_zone": None, "max_file_bytes": 1, "compression": None,

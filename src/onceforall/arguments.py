@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from onceforall.errors import OptionError, UnsupportedQueryError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
@@ -114,6 +116,19 @@ def path(name: str, value: object) -> str:
     """
     given = os.fspath(value) if isinstance(value, os.PathLike) else value
     return text(name, given, "a path, as a text or a pathlib.Path")
+
+
+def paths(name: str, value: object) -> list[Path]:
+    """Return several paths.
+
+    Raises:
+        OptionError: it is no list of paths.
+    """
+    from pathlib import Path
+
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        raise wrong(name, value, "a list of paths")
+    return [Path(path(f"{name}: one of them", each)) for each in value]
 
 
 def names(name: str, value: object, expected: str = "a name, or a list of names") -> tuple[str, ...]:

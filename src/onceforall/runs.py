@@ -313,6 +313,25 @@ class _QueryRun:
         spark_checkpoint.check_is_of_query(checkpoint, query_id)
         # A copy per run: a sink's driver side belongs to one run, also when its user gives one object to two queries.
         sinks = {name: copy.copy(sink) for name, sink in sinks.items()}
+        try:
+            return cls._opened(spark, execution, (query_id, run_id), checkpoint, sinks, settings)
+        except BaseException:
+            # Nobody else knows of these copies, and they have connected already.
+            for sink in sinks.values():
+                sink.close()
+            raise
+
+    @classmethod
+    def _opened(  # noqa: PLR0917
+        cls,
+        spark: SparkSession,
+        execution: Any,
+        ids: tuple[str, str],
+        checkpoint: Path,
+        sinks: Mapping[str, TwoPhaseCommitSink],
+        settings: Settings,
+    ) -> _QueryRun:
+        query_id, run_id = ids
         output_mode = str(execution.outputMode()).lower()
         starts = {name: StartInfo(query_id, name, spark, output_mode) for name in sinks}
         found = check_targets(last_decision(checkpoint), checkpoint, sinks, starts, settings.adopt_target)
