@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
-from onceforall.embedded.java import find_java
 from onceforall.arguments import shown
+from onceforall.embedded.java import find_java
 from onceforall.errors import EmbeddedServerError, OptionError, UnsupportedQueryError
 
 if TYPE_CHECKING:
