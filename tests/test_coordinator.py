@@ -615,8 +615,9 @@ def test_a_done_in_the_background_without_an_answer_makes_the_next_batch_raise()
 
 @pytest.mark.parametrize(("answer", "error"), [(lost, TransactionLostError), (doubtful, InDoubtError)])
 def test_a_lost_or_doubtful_transaction_is_that_unless_a_newer_run_owns_the_query(answer, error):
-    with pytest.raises(error, match="t0"):
+    with pytest.raises(error, match="t0") as raised:
         Query(sinks={"a": FakeSink(answer)}).batch(0)
+    assert (raised.value.sink, raised.value.transaction) == ("a", "t0"), "a program takes them from there"
 
     class ReplacesAtCommit(FakeSink):
         def commit(self, permit, committables):

@@ -14,6 +14,7 @@ import pytest
 import onceforall
 from onceforall import errors, stream
 from onceforall.sinks.kafka import KafkaSink, options
+from onceforall.sinks.kafka.security import AccessError
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
@@ -48,7 +49,11 @@ def everything():
 def options_named(text):
     """Names like ``onceforall.takeover`` that are no module of the package."""
     names = set(re.findall(r"\bonceforall\.([A-Za-z][A-Za-z_]*)", text))
-    return {f"onceforall.{name}" for name in names if importlib.util.find_spec(f"onceforall.{name}") is None}
+    return {
+        f"onceforall.{name}"
+        for name in names - set(onceforall.__all__)
+        if importlib.util.find_spec(f"onceforall.{name}") is None
+    }
 
 
 def test_the_pages_that_the_readme_promises_are_there():
@@ -171,8 +176,25 @@ def test_the_defaults_of_the_kafka_sink_in_the_table_are_those_of_the_code():
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_every_error_says_in_the_documentation_what_to_do(name):
-    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert re.search(rf"^\| `{name}` \|", text, re.MULTILINE), f"{name} has no row in docs/options.md"
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert f"| [`{name}`](#{name.lower()}) |" in text, f"{name} has no row in docs/errors.md"
+    section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    assert section.strip(), f"{name} has no heading in docs/errors.md"
+
+
+@pytest.mark.parametrize("name", [*ERRORS, "AccessError", "ValueError"])
+def test_the_address_that_an_error_gives_is_a_heading_of_that_page(name):
+    kinds = {**vars(errors), "AccessError": AccessError, "ValueError": ValueError}
+    path, _, anchor = errors.documentation_of(kinds[name].__new__(kinds[name])).partition("#")
+    expected = {"AccessError": "attemptfailederror", "ValueError": "errors-of-others"}.get(name, name.lower())
+    assert anchor == expected
+    assert anchor in anchors(ROOT / path)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_every_error_can_be_imported_from_the_package(name):
+    assert getattr(onceforall, name) is getattr(errors, name)
+    assert name in onceforall.__all__
 
 
 def test_every_error_in_a_page_exists():

@@ -5,6 +5,7 @@ import pytest
 from pyspark import TaskContext
 
 from onceforall import tasks
+from onceforall.errors import RefusedRecordError
 from onceforall.tasks import WriteSpec, WriteTask
 
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
@@ -30,6 +31,35 @@ class Context:
 class Sink:
     def begin_transaction(self, attempt):
         raise AssertionError("a transaction is begun that nobody will decide: it would hold every reader back")
+
+
+class Refusing(Sink):
+    def __init__(self, at):
+        self.at = at
+
+    def begin_transaction(self, attempt):
+        return None
+
+    def invoke(self, transaction, rows):
+        self._refuse("invoke")
+
+    def pre_commit(self, transaction):
+        self._refuse("pre_commit")
+
+    def discard(self, transaction):
+        pass
+
+    def _refuse(self, at):
+        if at == self.at:
+            raise RefusedRecordError("record 1 is too large")
+
+
+@pytest.mark.parametrize("at", ["invoke", "pre_commit"])
+def test_a_refused_record_says_of_which_sink_it_is(at):
+    spec = WriteSpec(Refusing(at), "rejected", 3)
+    writer = WriteTask((spec,), "query", 1, 0, 5, digest_only=False)._writer(spec, Context())
+    (result,) = tasks._finished([writer], lambda: writer.add(ROWS, HASHES))
+    assert result == {"refused": "record 1 is too large", "sink": "rejected"}
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,38 @@ from typing import TYPE_CHECKING
 from onceforall._version import __version__
 from onceforall.errors import (
     AttemptFailedError,
+    BatchTooSlowError,
     CheckpointMismatchError,
+    CommitLogError,
     ConfigurationError,
+    CorruptEntryError,
     DivergenceError,
+    EmbeddedServerError,
+    ExecutorCheckError,
     FencedError,
+    ForeignEntryError,
     InDoubtError,
+    MissingExtraError,
+    NewerEntryError,
+    NondeterministicReplayError,
     OnceForAllError,
+    OptionError,
     OutcomeUnknownError,
+    ProtocolViolationError,
+    QueryStoppedError,
+    RefusedRecordError,
+    SchemaError,
+    SinkCheckError,
+    SinkUnavailableError,
+    StoppedError,
     TransactionLostError,
+    UnsupportedQueryError,
 )
 
 if TYPE_CHECKING:
     from onceforall.detaching import detach
+    from onceforall.failures import error_of
+    from onceforall.progress import BatchProgress, progress_of
     from onceforall.sink import TwoPhaseCommitSink
     from onceforall.sinks.files import FileSink, read_files
     from onceforall.sinks.kafka import KafkaSink
@@ -35,22 +55,43 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttemptFailedError",
+    "BatchProgress",
+    "BatchTooSlowError",
     "BatchTransaction",
     "CheckpointMismatchError",
+    "CommitLogError",
     "ConfigurationError",
+    "CorruptEntryError",
     "DivergenceError",
+    "EmbeddedServerError",
+    "ExecutorCheckError",
     "FencedError",
     "FileSink",
+    "ForeignEntryError",
     "InDoubtError",
     "KafkaSink",
+    "MissingExtraError",
+    "NewerEntryError",
+    "NondeterministicReplayError",
     "OnceForAllError",
+    "OptionError",
     "OutcomeUnknownError",
     "PostgresSink",
+    "ProtocolViolationError",
+    "QueryStoppedError",
+    "RefusedRecordError",
+    "SchemaError",
+    "SinkCheckError",
+    "SinkUnavailableError",
+    "StoppedError",
     "TransactionLostError",
     "TwoPhaseCommitSink",
+    "UnsupportedQueryError",
     "__version__",
     "detach",
+    "error_of",
     "exactly_once",
+    "progress_of",
     "read_files",
     "stop_on_sigterm",
     "write_stream",
@@ -58,12 +99,15 @@ __all__ = [
 
 # Imported when they are asked for (PEP 562): a Python worker imports this package, too, and needs its own sink and nothing of the driver's.
 _LATER = {
+    "BatchProgress": "onceforall.progress",
     "BatchTransaction": "onceforall.writing",
     "FileSink": "onceforall.sinks.files",
     "KafkaSink": "onceforall.sinks.kafka",
     "PostgresSink": "onceforall.sinks.postgres",
     "TwoPhaseCommitSink": "onceforall.sink",
     "detach": "onceforall.detaching",
+    "error_of": "onceforall.failures",
+    "progress_of": "onceforall.progress",
     "exactly_once": "onceforall.stream",
     "read_files": "onceforall.sinks.files",
     "stop_on_sigterm": "onceforall.stopping",

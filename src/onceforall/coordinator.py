@@ -13,7 +13,6 @@ drive the very same code.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from onceforall import clock
+from onceforall import clock, logs
 from onceforall.errors import BatchTooSlowError, FencedError, OnceForAllError
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
@@ -34,7 +33,7 @@ from onceforall.sink import CommitReport, TwoPhaseCommitSink
 from onceforall.testing import failpoints
 from onceforall.threads import Threads
 
-logger = logging.getLogger("onceforall")
+logger = logs.logger("onceforall")
 
 T = TypeVar("T")
 
@@ -130,6 +129,8 @@ class Coordinator:
         self._writer: BatchWriter | None = None
         self._cause: BaseException | None = None
         self._background: Future[None] | None = None
+        self.phase_ms: dict[str, float] = {}
+        """How long the steps of the last request took, in milliseconds; what runs behind it is not among them."""
         self._threads = Threads(max_workers=max(4, len(world.sinks) + 1), thread_name_prefix="onceforall")
 
     def request(
@@ -172,13 +173,16 @@ class Coordinator:
             OnceForAllError: why the run stopped; its docstring says what was aborted and what was not.
         """
         self.request(batch, offsets, stateful, writer, start, header=header)
+        self.phase_ms = {}
         while self.pending:
             returned = isinstance(self.pending[0], do.ReturnBatch)
+            name, started = self._executors[type(self.pending[0])][1], clock.now_s()
             self.step()
+            self.phase_ms[name] = self.phase_ms.get(name, 0.0) + (clock.now_s() - started) * 1000
             if returned:
                 break
         if self.pending:
-            self._background = self._threads.submit(self._drain)
+            self._background = self._threads.submit(logs.carried(self._drain))
             if failpoints.wanted("return_batch.after_done"):
                 self.finish_background()
                 failpoints.hit("return_batch.after_done")
@@ -209,7 +213,8 @@ class Coordinator:
         decision = self.pending.popleft()
         execute, name = self._executors[type(decision)]
         failpoints.hit(f"{name}.before")
-        event = execute(self, decision)
+        with logs.about(generation=self.run.generation if self.run.generation >= 0 else None):
+            event = execute(self, decision)
         failpoints.hit(f"{name}.after")
         if event is not None:
             self._feed(event)
@@ -370,7 +375,10 @@ class Coordinator:
         cause, self._cause = self._cause, None
         if isinstance(cause, OnceForAllError) and issubclass(type(cause), decision.error):
             raise cause
-        raise decision.error(decision.message) from cause
+        error = decision.error(decision.message)
+        ours = cause if isinstance(cause, OnceForAllError) else error
+        error.sink, error.transaction = decision.sink or ours.sink, decision.transaction or ours.transaction
+        raise error from cause
 
     # --- helpers -------------------------------------------------------------------------------------------------------
 
@@ -421,9 +429,13 @@ class Coordinator:
             logger.warning("%s did not succeed and is tried again later: %s", what, error)
 
     def _per_sink(self, names: Mapping[str, object], one: Callable[[str], T]) -> dict[str, T]:
+        def told(name: str) -> T:
+            with logs.about(sink=name):
+                return one(name)
+
         if len(names) == 1:
-            return {name: one(name) for name in names}
-        futures = {name: self._threads.submit(one, name) for name in names}
+            return {name: told(name) for name in names}
+        futures = {name: self._threads.submit(logs.carried(told), name) for name in names}
         return {name: future.result() for name, future in futures.items()}
 
     _executors: Mapping[type[Any], tuple[Callable[[Coordinator, Any], saw.Event | None], str]] = {

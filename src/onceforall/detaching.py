@@ -26,8 +26,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from onceforall import arguments, mending, place, setting_aside, spark_commits
 from onceforall import checkpoint as spark_checkpoint
-from onceforall import mending, place, setting_aside, spark_commits
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, Prepared, World
 from onceforall.errors import (
@@ -118,8 +118,16 @@ def detach(
         InDoubtError: a sink did not answer in time, or can't tell what became of a decided transaction.
         CommitLogError: the log or Spark's files can't be read or written.
     """
-    path = spark_checkpoint.local_path(os.fspath(checkpoint))
-    wanted = None if commit_log is None else binding.log_location(os.fspath(commit_log))
+    if not isinstance(sinks, Mapping):
+        raise arguments.wrong("sinks", sinks, "a dictionary from name to sink: {'name': sink}")
+    for name, sink in sinks.items():
+        arguments.check_sink(f"sinks[{arguments.shown(name)}]", sink)
+    adopt_target = arguments.names("adopt_target", adopt_target, "the names of sinks, as a list of texts")
+    for what, value in (("adopt_checkpoint", adopt_checkpoint), ("dry_run", dry_run)):
+        arguments.flag(what, value)
+    arguments.number("timeout_s", timeout_s, positive=False)
+    path = spark_checkpoint.local_path(arguments.path("checkpoint", checkpoint))
+    wanted = None if commit_log is None else binding.log_location(arguments.path("commit_log", commit_log))
     report = _Report(dry_run)
     if not dry_run:
         for step in mending.put_back(path, wanted, adopt=adopt_checkpoint).steps:

@@ -32,13 +32,44 @@
 
 "Failed" and "outcome unknown" are different errors (after httpx and pyiceberg): the first may be tried again, the second
 must first be found out.
+
+An error of a running query crosses Spark's JVM before the program sees it; ``onceforall.error_of`` gives it back as what it was.
 """
 
 from __future__ import annotations
 
 
 class OnceForAllError(Exception):
-    """The root of all errors of this library."""
+    """The root of all errors of this library. Its text says what happened, to which thing, and what to do.
+
+    Attributes:
+        query_name: the name that ``queryName`` gave the query.
+        query_id: Spark's id of the query, the same over restarts.
+        run_id: Spark's id of this run of it.
+        batch: Spark's number of the batch that was under way.
+        sink: the name of the sink that it is about, in its query.
+        transaction: the name of the transaction that it is about (the first one, of several).
+
+    Each is None where it isn't known; what is raised at ``start()`` has none of them.
+    """
+
+    query_name: str | None = None
+    query_id: str | None = None
+    run_id: str | None = None
+    batch: int | None = None
+    sink: str | None = None
+    transaction: str | None = None
+
+    @property
+    def documentation(self) -> str:
+        """The page and the heading that say more of this kind of error, as a path in the project: ``docs/errors.md#fencederror``."""
+        return documentation_of(self)
+
+
+def documentation_of(error: BaseException) -> str:
+    """Return where the documentation speaks of an error: of the nearest class of this module that it is one of."""
+    named = [cls.__name__ for cls in type(error).__mro__ if cls.__module__ == __name__]
+    return f"docs/errors.md#{named[0].lower() if named else 'errors-of-others'}"
 
 
 class ConfigurationError(OnceForAllError, ValueError):

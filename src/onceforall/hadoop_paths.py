@@ -99,6 +99,24 @@ def default_scheme(spark: SparkSession) -> str:
     return str(configuration.get("fs.defaultFS", "file:///")).partition(":")[0]
 
 
+def absolute_location(spark: SparkSession, location: str) -> str:
+    """Return a location that is relative as the absolute one that Hadoop makes of it; any other one as it is.
+
+    Args:
+        spark: a classic session; a relative path is one of its JVM's working folder, which need not be this process's.
+        location: what the user says.
+
+    Raises:
+        OptionError: it is no path for Hadoop.
+    """
+    found = split(location)
+    if found.scheme is not None or found.authority is not None or found.path.startswith("/"):
+        return location
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(location)  # noqa: SLF001
+    return str(path.getFileSystem(context._jsc.hadoopConfiguration()).makeQualified(path).toString())  # noqa: SLF001
+
+
 def checkpoint_folder(spark: SparkSession, location: str) -> Path:
     """Return the local folder that Spark makes of a checkpoint location, by Hadoop's own word; nothing is created.
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import re
 import shutil
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from onceforall import logs
 from onceforall.errors import AttemptFailedError
 from onceforall.sink import TaskAttempt
 from onceforall.testing import failpoints
@@ -31,7 +31,7 @@ from onceforall.testing import failpoints
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger("onceforall")
+logger = logs.logger("onceforall")
 
 FOLDER = "rows"
 

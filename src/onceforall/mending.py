@@ -18,7 +18,6 @@ A run that is still alive loses nothing: what it has decided is as it was decide
 from __future__ import annotations
 
 import json
-import logging
 import os
 import secrets
 import uuid
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from onceforall import checkpoint as spark_checkpoint
+from onceforall import logs
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OnceForAllError, OptionError
 from onceforall.protocol.entries import Commit
@@ -37,7 +37,7 @@ from onceforall.testing import failpoints
 
 __all__ = ["SET_ASIDE", "Mended", "mend", "put_back"]
 
-logger = logging.getLogger("onceforall")
+logger = logs.logger("onceforall")
 
 SET_ASIDE = "onceforall-set-aside"
 """The folder of a checkpoint for files that were in the way."""

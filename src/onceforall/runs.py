@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import copy
 import getpass
-import logging
 import os
 import re
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+from onceforall import arguments, failures, kept, logs, mending, place, progress, stopping
 from onceforall import checkpoint as spark_checkpoint
-from onceforall import kept, mending, place, stopping
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.determinism import Determinism
-from onceforall.errors import CheckpointMismatchError, OptionError, UnsupportedQueryError
+from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError, UnsupportedQueryError
 from onceforall.executors import check_executors
 from onceforall.hadoop_paths import checkpoint_folder, default_scheme
+from onceforall.progress import BatchProgress
 from onceforall.projections import Projections
 from onceforall.protocol.eligibility import why_not
+from onceforall.protocol.history import Decided
+from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.machine import RunConfig
 from onceforall.protocol.redo import CHOICES
 from onceforall.protocol.sweeping import Sweep
@@ -41,7 +43,11 @@ from onceforall.writing import BatchFunction, SparkBatchWriter
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-logger = logging.getLogger("onceforall")
+logger = logs.logger("onceforall")
+
+OnDivergence: TypeAlias = Literal["warn", "fail"]
+Redo: TypeAlias = Literal["auto", "replay", "durable"]
+InDoubt: TypeAlias = Literal["committed", "aborted"]
 
 SWEEP_AGAIN_AFTER_S = (1, 2, 4, 8, 15, 30, 60)
 """A dead or frozen predecessor's tasks can open transactions for a while; the last interval repeats."""
@@ -72,29 +78,29 @@ class Settings:
         adopt_target: the sinks whose target is another one, or an older copy, on purpose; for one start.
     """
 
-    on_divergence: str = "warn"
+    on_divergence: OnDivergence = "warn"
     min_batches_to_retain: int = 100
     decision_reserve_ms: int | None = None
     adopt_checkpoint: bool = False
-    takeover: str | None = None
+    takeover: Literal["accept"] | None = None
     commit_log: str | None = None
-    redo: Literal["auto", "replay", "durable"] = "auto"
-    in_doubt: str | None = None
+    redo: Redo = "auto"
+    in_doubt: InDoubt | None = None
     lost_rows: str | None = None
     adopt_target: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.on_divergence not in {"warn", "fail"}:
-            raise OptionError(f"on_divergence must be 'warn' or 'fail', not {self.on_divergence!r}.")
-        if self.redo not in {"auto", "replay", "durable"}:
-            raise OptionError(f"redo must be 'auto', 'replay' or 'durable', not {self.redo!r}.")
-        if self.in_doubt not in {None, "committed", "aborted"}:
-            raise OptionError(f"in_doubt must be 'committed' or 'aborted' or be left out, not {self.in_doubt!r}.")
-        if self.min_batches_to_retain < 1:
-            raise OptionError(f"min_batches_to_retain must be at least 1, not {self.min_batches_to_retain}.")
-        if self.decision_reserve_ms is not None and self.decision_reserve_ms < 0:
-            raise OptionError(f"decision_reserve_ms must not be negative, but is {self.decision_reserve_ms}.")
-
+        arguments.choice("on_divergence", self.on_divergence, get_args(OnDivergence))
+        arguments.choice("redo", self.redo, get_args(Redo))
+        arguments.choice("in_doubt", self.in_doubt, (*get_args(InDoubt), None))
+        arguments.choice("takeover", self.takeover, ("accept", None))
+        arguments.whole("min_batches_to_retain", self.min_batches_to_retain, 1)
+        if self.decision_reserve_ms is not None:
+            arguments.whole("decision_reserve_ms", self.decision_reserve_ms, 0)
+        arguments.flag("adopt_checkpoint", self.adopt_checkpoint)
+        if self.commit_log is not None:
+            arguments.path("commit_log", self.commit_log)
+        arguments.names("adopt_target", self.adopt_target, "the names of sinks, as a list of texts")
         self.chosen_for_lost_rows()
 
     def chosen_for_lost_rows(self) -> tuple[str, int] | None:
@@ -109,7 +115,7 @@ class Settings:
         if match is None:
             raise OptionError(
                 "lost_rows must be 'giveUp:<batch>', 'giveUpUnseen:<batch>' or 'writeAll:<batch>' with the number of the batch that has lost rows, "
-                f"not {self.lost_rows!r:.100}."
+                f"not {arguments.shown(self.lost_rows)}."
             )
         return match[1], int(match[2])
 
@@ -153,6 +159,7 @@ class ExactlyOnceFunction:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Take one batch to its end; called by Spark."""
+        arguments.refuse_connect(batch, "exactly_once")
         context = batch.sparkSession.sparkContext
         query_id = context.getLocalProperty("sql.streaming.queryId")
         run_id = context.getLocalProperty("spark.jobGroup.id")
@@ -160,27 +167,65 @@ class ExactlyOnceFunction:
             raise UnsupportedQueryError(
                 "An exactly_once function was called outside a streaming query's foreachBatch; give it to writeStream.foreachBatch."
             )
-        with stopping.PROCESS.batch():
-            self._take(batch, batch_id, query_id, run_id)
+        known = self._runs.get(run_id)
+        # Calls into the JVM, so not for each batch.
+        name = _name_of(batch.sparkSession, query_id) if known is None else known.query_name
+        try:
+            with logs.about(query=name or query_id, batch=batch_id), stopping.PROCESS.batch():
+                run = self._run_of(batch.sparkSession, query_id, run_id, name)
+                # A start takes a while, in which the process may have been told to end.
+                stopping.PROCESS.refuse_new_work()
+                run.take(batch, batch_id, self._function)
+        except Exception as error:
+            # The last thing that is said of this run: what follows in the log is Spark's trace of the same.
+            failures.tell(error, batch=batch_id, run_id=run_id, query_id=query_id, query_name=name)
+            raise
 
-    def _take(self, batch: DataFrame, batch_id: int, query_id: str, run_id: str) -> None:
+    def _run_of(self, spark: SparkSession, query_id: str, run_id: str, name: str | None) -> _QueryRun:
         with self._lock:
             # Not the run that calls: while it is being stopped it is not active, but its last batch is still its own.
             for ended in [key for key, run in self._runs.items() if key != run_id and not run.is_active()]:
                 self._runs.pop(ended).close()
             run = self._runs.get(run_id)
             if run is None:
-                run = _QueryRun.open(batch.sparkSession, query_id, run_id, self._checkpoint, self._sinks, self._settings)
+                run = _QueryRun.open(spark, query_id, run_id, self._checkpoint, self._sinks, self._settings)
+                run.query_name = name
                 self._runs[run_id] = run
-        # A start takes a while, in which the process may have been told to end.
-        stopping.PROCESS.refuse_new_work()
-        run.take(batch, batch_id, self._function)
+        return run
 
 
 def put_back(checkpoint: Path, settings: Settings, scheme: str) -> None:
     """Put back what a loss of power took from Spark's files, before Spark reads them; see ``mending``."""
     wanted = None if settings.commit_log is None else binding.log_location(settings.commit_log, scheme)
     mending.put_back(checkpoint, wanted, adopt=settings.adopt_checkpoint)
+
+
+def check_log(checkpoint: Path, adopt: bool) -> None:  # noqa: FBT001
+    """Refuse the log of a checkpoint that was moved, copied or cloned, before Spark starts anything. Nothing is written.
+
+    The first batch looks at the same once more, for another run may have claimed the log by then. What can't be read here is told by it, too.
+
+    Args:
+        checkpoint: the checkpoint's folder.
+        adopt: it was moved on purpose.
+
+    Raises:
+        CheckpointMismatchError: the log is another query's or another checkpoint's.
+    """
+    home = checkpoint / spark_checkpoint.LOG_FOLDER
+    if adopt or not home.is_dir():
+        return
+    try:
+        bound = binding.find(LocalStore(home))
+        claim = None if bound is None else CommitLog(bound.store, first_generation=bound.first_generation).newest_claim()
+    except (CheckpointMismatchError, CommitLogError):
+        return
+    if claim is None:
+        return
+    query_id = spark_checkpoint.query_id(checkpoint) or claim.query_id
+    refusal = judge_claim(RunConfig(query_id, "", str(checkpoint), (), **asdict(place.here(checkpoint))), claim)
+    if refusal is not None:
+        raise refusal.error(refusal.message)
 
 
 def bind_log(checkpoint: Path, settings: Settings, scheme: str) -> binding.BoundLog:
@@ -240,6 +285,7 @@ class _QueryRun:
     def __init__(self, execution: Any, query_id: str, checkpoint: Path, sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
         self._execution = execution
         self._query_id = query_id
+        self.query_name: str | None = None
         self._checkpoint = checkpoint
         self._sinks = sinks
         self._projections = Projections(sinks)
@@ -276,6 +322,25 @@ class _QueryRun:
         spark_checkpoint.check_is_of_query(checkpoint, query_id)
         # A copy per run: a sink's driver side belongs to one run, also when its user gives one object to two queries.
         sinks = {name: copy.copy(sink) for name, sink in sinks.items()}
+        try:
+            return cls._opened(spark, execution, (query_id, run_id), checkpoint, sinks, settings)
+        except BaseException:
+            # Nobody else knows of these copies, and they have connected already.
+            for sink in sinks.values():
+                sink.close()
+            raise
+
+    @classmethod
+    def _opened(  # noqa: PLR0917
+        cls,
+        spark: SparkSession,
+        execution: Any,
+        ids: tuple[str, str],
+        checkpoint: Path,
+        sinks: Mapping[str, TwoPhaseCommitSink],
+        settings: Settings,
+    ) -> _QueryRun:
+        query_id, run_id = ids
         output_mode = str(execution.outputMode()).lower()
         starts = {name: StartInfo(query_id, name, spark, output_mode) for name in sinks}
         found = check_targets(last_decision(checkpoint), checkpoint, sinks, starts, settings.adopt_target)
@@ -285,6 +350,7 @@ class _QueryRun:
         found |= {name: identity_of(sink, starts[name]) for name, sink in sinks.items() if found.get(name) is None}
         failpoints.hit("start.sinks_checked")
         run = cls(execution, query_id, checkpoint, sinks)
+        _tell_changed_sinks(last_decision(checkpoint), sinks)
         timeout_ms = shortest_timeout_ms(sinks)
         config = RunConfig(
             query_id=query_id,
@@ -333,7 +399,7 @@ class _QueryRun:
             ),
         )
         stopping.PROCESS.add(run)
-        threading.Thread(target=run._housekeeping, name="onceforall-sweeper", daemon=True).start()
+        threading.Thread(target=logs.carried(run._housekeeping), name="onceforall-sweeper", daemon=True).start()
         return run
 
     def is_active(self) -> bool:
@@ -369,12 +435,15 @@ class _QueryRun:
             self._keeper,
             self._spark_files,
             stop_requested=self.stop_requested,
+            query_name=self.query_name,
         )
+        started = writer.clock()
         offsets = spark_checkpoint.offsets_of(self._checkpoint, batch_id)
         start = spark_checkpoint.known_offsets_of(self._checkpoint, batch_id - 1)
         header = spark_checkpoint.header_of(self._checkpoint, batch_id)
         try:
             self._coordinator.run_batch(batch_id, offsets, stateful, writer, start, header=header)
+            self._tell_progress(batch_id, writer, (writer.clock() - started) * 1000)
         finally:
             writer.close()
 
@@ -395,6 +464,14 @@ class _QueryRun:
         # Where the process ends now, this sweep is the last until the next start.
         self._sweep_all(self._coordinator.leftovers())
         self._forget_aborted()
+
+    def _tell_progress(self, batch: int, writer: SparkBatchWriter, total_ms: float) -> None:
+        assert self._coordinator is not None
+        run = self._coordinator.run
+        phase_ms = {name: ms for name, ms in self._coordinator.phase_ms.items() if name != "return_batch"}
+        rows, ids = writer.rows_per_sink(), (self._query_id, run.config.run_id, self.query_name)
+        with logs.about(generation=run.generation):
+            progress.tell(BatchProgress(*ids, run.generation, batch, writer.outcome, rows, phase_ms, total_ms))
 
     def _forget_rows(self, batch: int) -> None:
         assert self._rows_folder is not None
@@ -460,7 +537,8 @@ class _QueryRun:
 
     def _sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:
         # Each on its own: one that is away must not hold back the others.
-        threads = [threading.Thread(target=self._sweep, args=item, daemon=True) for item in sweeps.items()]
+        sweep = logs.carried(self._sweep)
+        threads = [threading.Thread(target=sweep, args=item, daemon=True) for item in sweeps.items()]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -469,7 +547,8 @@ class _QueryRun:
     def _sweep(self, name: str, sweep: Sweep) -> None:
         try:
             failpoints.hit("sweeper.before")
-            self._sinks[name].recover(sweep)
+            with logs.about(sink=name):
+                self._sinks[name].recover(sweep)
             failpoints.hit("sweeper.after")
         except Exception as error:  # noqa: BLE001  the next turn does it
             logger.warning("sweeping sink %s is tried again later: %s", name, error)
@@ -483,6 +562,22 @@ class _QueryRun:
             logger.warning("cleaning the commit log is tried again at the next start: %s", error)
 
 
+def _tell_changed_sinks(decided: Decided | None, sinks: Collection[str]) -> None:
+    """Log which sinks the query has that no decision names, and which the last one wrote to that it has no more."""
+    if decided is None:
+        return
+    commit = decided.commit
+    wrote = {write.rpartition("/")[0] for write in commit.digests} | {name for name, cs in commit.committables.items() if cs}
+    if new := sorted(set(sinks) - wrote - set(commit.targets)):
+        logger.info("new in this query since batch %d, and written from here on: %s", commit.batch, ", ".join(new))
+    if gone := sorted(wrote - set(sinks)):
+        logger.info(
+            "written in batch %d, and no longer a sink of this query: %s; what was written there stays",
+            commit.batch,
+            ", ".join(gone),
+        )
+
+
 def _execution(spark: SparkSession, query_id: str) -> Any:
     """Return Spark's own object of a running query.
 
@@ -494,6 +589,14 @@ def _execution(spark: SparkSession, query_id: str) -> Any:
     if execution is None:
         raise UnsupportedQueryError(f"Spark does not list the running query {query_id}; is this pyspark between 4.0 and 4.3?")
     return execution
+
+
+def _name_of(spark: SparkSession, query_id: str) -> str | None:
+    try:
+        name = _execution(spark, query_id).name()
+    except Exception:  # noqa: BLE001  the JVM is gone, or the query no longer listed: its id will do
+        return None
+    return None if name is None else str(name)
 
 
 def _check_execution(execution: Any) -> None:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import copy
-import logging
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from onceforall import arguments, logs
 from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import OptionError, UnsupportedQueryError
-from onceforall.hadoop_paths import checkpoint_folder, default_scheme
-from onceforall.runs import ExactlyOnceFunction, Settings, bind_log, check_sinks, put_back, shortest_timeout_ms
+from onceforall.hadoop_paths import absolute_location, checkpoint_folder, default_scheme
+from onceforall.runs import (
+    ExactlyOnceFunction,
+    InDoubt,
+    OnDivergence,
+    Redo,
+    Settings,
+    bind_log,
+    check_log,
+    check_sinks,
+    put_back,
+    shortest_timeout_ms,
+)
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark_plans import aggregates
 from onceforall.targets import check_adopted, check_targets, last_decision
@@ -23,15 +34,29 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_log = logging.getLogger("onceforall")
+_log = logs.logger("onceforall")
 
 Transform = Callable[["DataFrame"], "DataFrame"]
 
+
+def _whole(value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError("a whole number") from None
+
+
+def _flag(value: str) -> bool:
+    if value.lower() not in {"true", "false"}:
+        raise ValueError("true or false")
+    return value.lower() == "true"
+
+
 _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "onceforall.onDivergence": ("on_divergence", str),
-    "onceforall.minBatchesToRetain": ("min_batches_to_retain", int),
-    "onceforall.decisionReserveMs": ("decision_reserve_ms", int),
-    "onceforall.adoptCheckpoint": ("adopt_checkpoint", lambda value: {"true": True, "false": False}[value.lower()]),
+    "onceforall.minBatchesToRetain": ("min_batches_to_retain", _whole),
+    "onceforall.decisionReserveMs": ("decision_reserve_ms", _whole),
+    "onceforall.adoptCheckpoint": ("adopt_checkpoint", _flag),
     "onceforall.takeover": ("takeover", str),
     "onceforall.commitLog": ("commit_log", str),
     "onceforall.redo": ("redo", str),
@@ -60,14 +85,14 @@ def exactly_once(
     checkpoint: str | os.PathLike[str],
     *,
     sinks: Mapping[str, TwoPhaseCommitSink],
-    on_divergence: str = "warn",
+    on_divergence: OnDivergence = "warn",
     min_batches_to_retain: int = 100,
     decision_reserve_ms: int | None = None,
     adopt_checkpoint: bool = False,
-    takeover: str | None = None,
+    takeover: Literal["accept"] | None = None,
     commit_log: str | os.PathLike[str] | None = None,
-    redo: Literal["auto", "replay", "durable"] = "auto",
-    in_doubt: str | None = None,
+    redo: Redo = "auto",
+    in_doubt: InDoubt | None = None,
     lost_rows: str | None = None,
     adopt_target: Collection[str] = (),
 ) -> Callable[[BatchFunction], ExactlyOnceFunction]:
@@ -97,9 +122,9 @@ def exactly_once(
 
     Raises:
         OptionError: an argument is out of its range.
-        UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system.
+        UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system, or the session is one of Spark Connect.
         CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished; or checkpoint and commit
-            log are not bound to each other.
+            log are not bound to each other, or the checkpoint was moved, copied or cloned.
 
     Side effects of the function other than ``transaction.write`` are not covered: a replay does them again.
     """
@@ -109,23 +134,31 @@ def exactly_once(
         decision_reserve_ms,
         adopt_checkpoint,
         takeover,
-        None if commit_log is None else os.fspath(commit_log),
+        None if commit_log is None else arguments.path("commit_log", commit_log),
         redo,
         in_doubt,
         lost_rows,
-        (adopt_target,) if isinstance(adopt_target, str) else tuple(adopt_target),
+        arguments.names("adopt_target", adopt_target, "the names of sinks, as a list of texts"),
     )
-    if not sinks:
+    location = arguments.path("checkpoint", checkpoint)
+    if not arguments.mapping("sinks", sinks, "a dictionary from name to sink: sinks={'name': sink}"):
         raise OptionError("exactly_once needs at least one sink: sinks={'name': sink}.")
-    for name in sinks:
+    for name, sink in sinks.items():
         _check_name(name)
-    location = os.fspath(checkpoint)
-    _use_this_python(_session())
+        arguments.check_sink(f"sinks[{arguments.shown(name)}]", sink)
+    session = _session()
+    arguments.refuse_connect(session, "exactly_once")
+    if session is not None:
+        location = absolute_location(session, location)
+    _use_this_python(session)
 
     def decorate(function: BatchFunction) -> ExactlyOnceFunction:
+        arguments.function("What exactly_once decorates", function)
         spark = _session()
+        arguments.refuse_connect(spark, "exactly_once")
         scheme = "file" if spark is None else default_scheme(spark)
         path = spark_checkpoint.local_path(location) if spark is None else checkpoint_folder(spark, location)
+        check_log(path, settings.adopt_checkpoint)
         put_back(path, settings, scheme)
         spark_checkpoint.check_take_over(path, takeover)
         bind_log(path, settings, scheme)
@@ -138,11 +171,7 @@ class StreamWriter:
     """Builds and starts an exactly-once query; it mirrors Spark's ``DataStreamWriter``. Each method returns the writer itself."""
 
     def __init__(self, frame: DataFrame) -> None:
-        if not hasattr(frame, "_jdf"):
-            raise UnsupportedQueryError(
-                "onceforall needs a classic Spark session: with Spark Connect the driver is in another process, and its foreachBatch "
-                "can't reach the commit log of the query. Start the session without SPARK_REMOTE."
-            )
+        arguments.check_frame(frame, "write_stream")
         if not frame.isStreaming:
             raise UnsupportedQueryError(
                 "write_stream takes a streaming DataFrame (spark.readStream); this one is not streaming."
@@ -167,8 +196,11 @@ class StreamWriter:
             transform: a function DataFrame -> DataFrame that is applied to each batch for this sink alone.
 
         Raises:
-            OptionError: the name is taken or malformed.
+            OptionError: the name is taken or malformed, or an argument is of a wrong type.
         """
+        arguments.check_sink("to: sink", sink)
+        if transform is not None:
+            arguments.function("to: transform", transform)
         name = sink.default_name if name is None else name
         _check_name(name)
         if name in self._sinks:
@@ -179,13 +211,14 @@ class StreamWriter:
 
     def queryName(self, queryName: str) -> StreamWriter:  # noqa: N802, N803  Spark's own name
         """Name the query, as in Spark."""
-        self._query_name = queryName
+        self._query_name = arguments.text("queryName", queryName, "the query's name")
         self._apply.append(lambda writer: writer.queryName(queryName))
         return self
 
     def outputMode(self, outputMode: str) -> StreamWriter:  # noqa: N802, N803
         """Set the output mode (``append``, ``update`` or ``complete``), as in Spark."""
-        self._output_mode = str(outputMode).lower()
+        arguments.text("outputMode", outputMode, "'append', 'update' or 'complete'")
+        self._output_mode = arguments.choice("outputMode", outputMode.lower(), ("append", "update", "complete"))
         self._apply.append(lambda writer: writer.outputMode(outputMode))
         return self
 
@@ -194,6 +227,7 @@ class StreamWriter:
 
         Raises:
             UnsupportedQueryError: continuous and real-time triggers cannot be exactly-once.
+            OptionError: Spark refuses these arguments.
         """
         for kind in ("continuous", "realTime"):
             if kwargs.get(kind) is not None:
@@ -201,6 +235,14 @@ class StreamWriter:
                     f"trigger({kind}=…) can't be exactly-once: in that mode Spark does not record a batch's offsets before it runs, so "
                     "a batch can't be replayed as it was. Use processingTime, availableNow or once."
                 )
+        try:
+            # Of a writer that nobody starts: what Spark refuses is told here, and not by start().
+            self._frame.writeStream.trigger(**kwargs)
+        except Exception as error:
+            given = ", ".join(f"{name}={arguments.shown(value)}" for name, value in kwargs.items())
+            raise OptionError(
+                f"Spark refuses trigger({given}). Give one of processingTime='10 seconds', availableNow=True and once=True."
+            ) from error
         self._apply.append(lambda writer: writer.trigger(**kwargs))
         return self
 
@@ -211,6 +253,14 @@ class StreamWriter:
             OptionError: an unknown or malformed option of ``onceforall.*``.
             UnsupportedQueryError: ``asyncProgressTrackingEnabled``.
         """
+        arguments.text("option: key", key, "the name of an option, such as 'checkpointLocation'")
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        ours = key.lower().startswith("onceforall.") or key.lower() == "checkpointlocation"
+        if not isinstance(value, str | bool | int | float) and (ours or value is not None):
+            raise arguments.wrong(
+                f"option: the value of {key!r}", value, "a text, a number or a boolean, or leave the option out"
+            )
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if key.lower().startswith("onceforall."):
             self._set(key, text)
@@ -221,7 +271,7 @@ class StreamWriter:
             )
         else:
             if key.lower() == "checkpointlocation":
-                self._checkpoint = text
+                self._checkpoint = arguments.path("checkpointLocation", value)
             self._apply.append(lambda writer: writer.option(key, value))
         return self
 
@@ -240,17 +290,18 @@ class StreamWriter:
         Raises:
             ConfigurationError: something must be mended first; the message names it.
             CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished; or checkpoint and
-                commit log are not bound to each other.
+                commit log are not bound to each other, or the checkpoint was moved, copied or cloned.
         """
         if not self._sinks:
             raise OptionError("No sink: call .to(sink) before .start().")
         spark = self._frame.sparkSession
-        location = self._checkpoint_location()
+        location = absolute_location(spark, self._checkpoint_location())
         settings = Settings(**self._settings)
         settings.reserve_ms(shortest_timeout_ms(self._sinks))
         checkpoint = checkpoint_folder(spark, location)
         _use_this_python(spark)
-        # First of all: what reads the checkpoint may meet what is torn.
+        check_log(checkpoint, settings.adopt_checkpoint)
+        # Before all else: what reads the checkpoint may meet what is torn.
         put_back(checkpoint, settings, default_scheme(spark))
         check_adopted(settings.adopt_target, self._sinks)
         checked = {name: copy.copy(sink) for name, sink in self._sinks.items()}
@@ -271,7 +322,8 @@ class StreamWriter:
         writer = self._frame.writeStream
         for apply in self._apply:
             writer = apply(writer)
-        return writer.foreachBatch(function).start()
+        # The absolute one: what Spark shows of the query says where it is.
+        return writer.option("checkpointLocation", location).foreachBatch(function).start()
 
     def _write(self, batch: DataFrame, batch_id: int, transaction: BatchTransaction) -> None:  # noqa: ARG002
         for name, sink in self._sinks.items():
@@ -310,13 +362,13 @@ class StreamWriter:
         name, field, read = known[key.lower()]
         try:
             self._settings[field] = read(text)
-        except (ValueError, KeyError) as error:
-            raise OptionError(f"{name}={text!r} can't be read; see the documentation of the option for its values.") from error
+        except ValueError as error:
+            raise OptionError(f"{name}={text!r:.100} can't be read. Give {error} (docs/options.md#options).") from None
 
 
 def _check_name(name: str) -> None:
-    if not name or len(name) > 200 or not name.isprintable():
-        raise OptionError(f"The sink name {name!r} is not usable: it must be 1 to 200 printable characters.")
+    if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
+        raise OptionError(f"The sink name {arguments.shown(name)} is not usable: it must be 1 to 200 printable characters.")
 
 
 def _session() -> SparkSession | None:

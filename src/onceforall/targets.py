@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from onceforall import checkpoint as spark_checkpoint
+from onceforall import logs
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError, SinkCheckError
 from onceforall.protocol import identity
@@ -15,7 +15,7 @@ from onceforall.protocol.history import Decided
 from onceforall.protocol.identity import Identity
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 
-logger = logging.getLogger("onceforall")
+logger = logs.logger("onceforall")
 
 
 def last_decision(checkpoint: Path) -> Decided | None:

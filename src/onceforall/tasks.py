@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -200,7 +201,7 @@ def _finished(writers: list[_Writer], add_all: Callable[[], None]) -> list[dict[
         results = _all_finished(writers)
     except RefusedRecordError as error:
         _discard(writers)
-        results = [{"refused": str(error)}]
+        results = [{"refused": str(error), "sink": error.sink}]
     except BaseException:
         _discard(writers)
         raise
@@ -291,7 +292,8 @@ class _Writer:
             self._transaction = self._spec.sink.begin_transaction(attempt)
             self._open = True
             failpoints.hit("task.begin.after")
-        self._spec.sink.invoke(self._transaction, rows)
+        with self._whose_errors():
+            self._spec.sink.invoke(self._transaction, rows)
         failpoints.hit("task.invoke.after")
         self._keep(lambda keeper: keeper.add(rows))
 
@@ -312,7 +314,8 @@ class _Writer:
     def finish(self) -> dict[str, Any]:
         if self._open:
             self._kept = self._keep(lambda keeper: keeper.finish()) or self._kept
-        committable = self._spec.sink.pre_commit(self._transaction) if self._open else None
+        with self._whose_errors():
+            committable = self._spec.sink.pre_commit(self._transaction) if self._open else None
         failpoints.hit("task.pre_commit.one")
         return {
             "write": self._spec.write,
@@ -321,6 +324,14 @@ class _Writer:
             "committable": None if committable is None else {**committable, **self._whose()},
             **self._not_kept,
         }
+
+    @contextmanager
+    def _whose_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except RefusedRecordError as error:
+            error.sink = self._spec.name
+            raise
 
     def _whose(self) -> dict[str, Any]:
         """Return what the committable says of its rows, should they have to be written again."""

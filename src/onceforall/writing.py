@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,10 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onceforall import arguments, kept, logs, spark_errors
 from onceforall import clock as clocks
-from onceforall import kept, spark_errors
 from onceforall.coordinator import Prepared
 from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError
+from onceforall.progress import Outcome
 from onceforall.projections import Projections
 from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.protocol.entries import Committable, Digest
@@ -33,10 +33,13 @@ if TYPE_CHECKING:
     from onceforall.spark_files import SparkFiles
 
 
-logger = logging.getLogger("onceforall")
+logger = logs.logger("onceforall")
 
 COUNTS_ARE_THERE_WITHIN_S = 1.0
 """Where Spark's counts of a batch's stages are not whole by then, task attempts count as lost: that costs a few sweeps. A job that has just begun is in no count yet."""
+
+DESCRIPTION = "spark.job.description"
+"""The local property of a thread that has the description of its jobs."""
 
 TASKS_END_WITHIN_S = 10.0
 """Spark kills the Python worker of a cancelled task after ``spark.python.task.killTimeout``, 2 seconds by default."""
@@ -63,7 +66,7 @@ class BatchTransaction:
             frame: its rows; any DataFrame that was derived from the batch. A sink may be written several times.
 
         Raises:
-            OptionError: no sink has this name.
+            OptionError: no sink has this name, or it is no frame.
             SchemaError: the sink cannot write these columns.
             ProtocolViolationError: the function has returned already.
 
@@ -72,12 +75,14 @@ class BatchTransaction:
         try:
             if not self._open:
                 raise OptionError("transaction.write was called after the function of the batch had returned; call it inside.")
-            if name not in self._sinks:
+            if not isinstance(name, str) or name not in self._sinks:
                 raise OptionError(
-                    f"There is no sink named {name!r} in this query; its sinks are: {', '.join(sorted(self._sinks))}."
+                    f"There is no sink named {arguments.shown(name)} in this query; its sinks are: {', '.join(sorted(self._sinks))}."
                 )
+            arguments.check_frame(frame, "transaction.write")
             self._projections.taken(name, frame.schema)
         except OnceForAllError as error:
+            error.sink = name if isinstance(name, str) and name in self._sinks else None
             self.failure = self.failure or error
             raise
         self.writes.append((name, frame))
@@ -115,6 +120,7 @@ class SparkBatchWriter:
         spark_files: what Spark writes in the checkpoint, made durable before the decision; None: it is not (in tests of other things).
         clock: seconds, which go on while the machine is suspended.
         stop_requested: whether the query was asked to stop, so that no job may begin.
+        query_name: what people call the query; None: by its id.
     """
 
     frame: DataFrame
@@ -128,6 +134,7 @@ class SparkBatchWriter:
     spark_files: SparkFiles | None = None
     clock: Callable[[], float] = clocks.now_s
     stop_requested: Callable[[], bool] = lambda: False
+    query_name: str | None = None
     _results: list[dict[str, Any]] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     _empty: dict[int, Committable] = field(default_factory=dict)
@@ -135,6 +142,8 @@ class SparkBatchWriter:
     _undecided_by: int | None = None
     """The generation, while it writes a batch of which nothing is decided."""
     _aborted: bool = False
+    outcome: Outcome = "skipped"
+    """What has been done so far, for ``progress_of``."""
     _computed_once: bool = False
     """Whether the batch was persisted, for a write that follows a look."""
     _keeping: kept.Keeping | None = None
@@ -142,6 +151,7 @@ class SparkBatchWriter:
     def write(self, decision: RunWrites) -> Prepared:
         """Write and pre-commit; see ``coordinator.BatchWriter``."""
         started = self.clock()
+        self.outcome = "written" if decision.redo is None else "written again"
         self._undecided_by = decision.generation if decision.redo is None else None
         self._forget_results()
         with _plain_errors(self.batch):
@@ -151,6 +161,7 @@ class SparkBatchWriter:
     def write_kept(self, decision: WriteKept) -> Prepared:
         """Write lost transactions again from the rows that were kept; see ``coordinator.BatchWriter``."""
         started = self.clock()
+        self.outcome = "written again"
         with _plain_errors(self.batch):
             self._write_kept(decision)
         return self._confirmed(started, {}, decision.after)
@@ -158,6 +169,7 @@ class SparkBatchWriter:
     def digest(self, decision: TakeDigests) -> Mapping[str, tuple[Digest, ...]]:
         """Run the batch again without writing; see ``coordinator.BatchWriter``."""
         self._forget_results()
+        self.outcome = "replayed for its state"
         with _plain_errors(self.batch):
             self._call_and_write(decision)
         if self.spark_files is not None:
@@ -192,10 +204,19 @@ class SparkBatchWriter:
     def _all_confirmed(self, prepared: Mapping[str, tuple[Committable, ...]]) -> dict[str, tuple[Committable, ...]]:
         """Let all sinks confirm at once; the first error, if any, is raised when every sink has an answer, so that all can be aborted."""
         if len(prepared) < 2:
-            return {name: tuple(self.sinks[name].confirm(committables)) for name, committables in prepared.items()}
+            return {name: self._confirm(name, committables) for name, committables in prepared.items()}
         with Threads(len(prepared), thread_name_prefix="onceforall-confirm") as threads:
-            futures = {name: threads.submit(self.sinks[name].confirm, committables) for name, committables in prepared.items()}
-        return {name: tuple(future.result()) for name, future in futures.items()}
+            confirm = logs.carried(self._confirm)
+            futures = {name: threads.submit(confirm, name, committables) for name, committables in prepared.items()}
+        return {name: future.result() for name, future in futures.items()}
+
+    def _confirm(self, name: str, committables: tuple[Committable, ...]) -> tuple[Committable, ...]:
+        try:
+            with logs.about(sink=name):
+                return tuple(self.sinks[name].confirm(committables))
+        except OnceForAllError as error:
+            error.sink = error.sink or name
+            raise
 
     def prepared_so_far(self) -> Mapping[str, tuple[Committable, ...]]:
         """Return the committables of the jobs that have ended, not confirmed yet."""
@@ -206,6 +227,27 @@ class SparkBatchWriter:
                 name = self._names[write]
                 committables[name] = (*committables.get(name, ()), committable)
         return committables
+
+    def rows_per_sink(self) -> Mapping[str, int]:
+        """Return how many rows of the batch are for each sink, as far as its jobs have ended."""
+        counts = dict.fromkeys(self._names.values(), 0)
+        for result in self._results:
+            counts[self._names[result["write"]]] += result["rows"]
+        return counts
+
+    @contextmanager
+    def _described(self, step: str, sinks: Iterable[str] = ()) -> Iterator[None]:
+        """Say in Spark's user interface, and wherever else its jobs are shown, what the jobs within do; their group stays Spark's, which is the run's id."""
+        context: Any = self.frame.sparkSession.sparkContext  # which takes None, too: no description
+        before = context.getLocalProperty(DESCRIPTION)
+        to = ", ".join(dict.fromkeys(sinks))
+        context.setLocalProperty(
+            DESCRIPTION, f"{self.query_name or self.query_id}, batch {self.batch}: {step}{f' ({to})' if to else ''}"
+        )
+        try:
+            yield
+        finally:
+            context.setLocalProperty(DESCRIPTION, before)
 
     def wait_for_tasks(self) -> None:
         """Wait until no task of this run is active, for the attempt is aborted; see ``coordinator.BatchWriter``."""
@@ -248,7 +290,8 @@ class SparkBatchWriter:
                 self._computed_once = True
         transaction = BatchTransaction(self.sinks, self.projections)
         failpoints.hit("write.function.before")
-        self.function(self.frame, self.batch, transaction)
+        with self._described("run the function of the batch"):
+            self.function(self.frame, self.batch, transaction)
         failpoints.hit("write.function.after")
         transaction.close()
         if transaction.failure is not None:
@@ -263,7 +306,8 @@ class SparkBatchWriter:
                 frame.persist()
             if self.consume_all and not consumed:
                 # A partition whose state store did not commit would fail the next batch.
-                self.frame.count()
+                with self._described("run the batch for its state"):
+                    self.frame.count()
             task = self._task(decision)
             self._begin(decision, self._names.values())
             for group in groups:
@@ -390,7 +434,8 @@ class SparkBatchWriter:
         if entries:
             # One number per partition: each entry is a task of its own.
             numbers = self.frame.sparkSession.range(0, len(entries), 1, len(entries))
-            self._collect(numbers.mapInArrow(task, result_schema()))
+            with self._described("write kept rows again", [entry.spec.name for entry in entries]):
+                self._collect(numbers.mapInArrow(task, result_schema()))
         for write in empty:
             self._empty_transaction(task, write)
 
@@ -404,7 +449,8 @@ class SparkBatchWriter:
             rows = rows.repartition(*(F.col(projection.column(0, key)) for key in group.keys))
         writes = (replace(spec, taken=taken) for spec, taken in zip(task.writes, projection.writes, strict=True))
         task = replace(task, writes=tuple(writes))
-        self._collect(rows.mapInArrow(task, result_schema()))
+        with self._described(_step_of(task), [spec.name for spec in task.writes]):
+            self._collect(rows.mapInArrow(task, result_schema()))
 
     def _collect(self, frame: DataFrame) -> None:
         if self.stop_requested():
@@ -418,9 +464,11 @@ class SparkBatchWriter:
         self._results += prepared
         if self._keeping is not None and self.keeper is not None:
             self._results[len(self._results) - len(prepared) :] = self.keeper.seen(prepared)
-        refused = [result["refused"] for result in results if "refused" in result]
+        refused = [result for result in results if "refused" in result]
         if refused:
-            raise RefusedRecordError(refused[0])
+            error = RefusedRecordError(refused[0]["refused"])
+            error.sink = refused[0].get("sink")
+            raise error
 
     def _digests(self) -> dict[str, tuple[Digest, ...]]:
         digests: dict[str, tuple[Digest, ...]] = {}
@@ -459,6 +507,12 @@ class SparkBatchWriter:
             if self.clock() >= until:
                 return True
             time.sleep(0.002)
+
+
+def _step_of(task: WriteTask) -> str:
+    if task.digest_only:
+        return "look at the replay, writing nothing"
+    return "write" if task.redo is None else "write lost rows again"
 
 
 @contextmanager

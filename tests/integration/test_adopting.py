@@ -404,14 +404,14 @@ class TestTheLogElsewhere:
         original = pipeline.checkpoint
         pipeline.checkpoint = shutil.copytree(original, tmp_path / "copy")
         pipeline.add(2)
-        with pytest.raises(Exception, match="CheckpointMismatchError.*copied or moved"):
+        with pytest.raises(ofa.CheckpointMismatchError, match="copied or moved"):
             pipeline.run()
         assert pipeline.settled() == named(1)
         pipeline.run(adoptCheckpoint=True)
         pipeline.add(3)
         pipeline.run()
         pipeline.checkpoint = original
-        with pytest.raises(Exception, match="CheckpointMismatchError"):
+        with pytest.raises(ofa.CheckpointMismatchError, match="copied or moved"):
             pipeline.run()
         assert pipeline.settled() == named(1, 2, 3)
 

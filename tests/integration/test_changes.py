@@ -7,6 +7,7 @@ of the query is open, and readers reach the end.
 
 import contextlib
 import json
+import re
 import shutil
 import uuid
 
@@ -95,13 +96,22 @@ class Place:
 
 
 def fails(writer, match):
-    query = writer.trigger(availableNow=True).start()
+    """What a start, or else its first batch, is refused with."""
+    queries = []
+
+    def run():
+        queries.append(writer.trigger(availableNow=True).start())
+        queries[0].awaitTermination(60)
+
     try:
-        with pytest.raises(Exception, match=match) as raised:
-            query.awaitTermination(60)
+        with pytest.raises(Exception) as raised:
+            run()
     finally:
-        query.stop()
-    return str(raised.value)
+        for query in queries:
+            query.stop()
+    text = f"{type(raised.value).__name__}: {raised.value}"
+    assert re.search(match, text), text
+    return text
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -153,7 +154,9 @@ def test_a_failed_write_aborts_what_is_prepared_and_sweeps_ones_own_generation()
     assert abort.committables == {"a": (handle("a0"),)}
     assert all(s.own and not s.spared and s.generation == 1 for s in abort.sweeps.values())
     assert set(abort.sweeps) == {"a", "b"}
-    assert walk.feed(saw.AttemptAborted()).only(do.StopRun) == do.StopRun(AttemptFailedError, "ValueError: no")
+    stop = walk.feed(saw.AttemptAborted()).only(do.StopRun)
+    assert stop.error is AttemptFailedError
+    assert re.fullmatch("Batch 0 could not be written, and .*: ValueError: no", stop.message)
 
 
 @pytest.mark.parametrize(("elapsed_ms", "phase"), [(7_000, P.DECIDING), (7_001, P.ABORTING)])
@@ -214,6 +217,15 @@ def test_a_batch_is_not_written_before_the_done_of_the_one_before():
     with pytest.raises(ProtocolViolationError):
         walk.feed(request(1))
     assert walk.feed(saw.DoneAppended(), request(1)).only(do.RunWrites).batch == 1
+
+
+def test_what_stops_for_a_transaction_names_it_and_its_sink():
+    after = committed(handle("a0"), lost=[handle("a1")])
+    stop = Walk().committing(prepared(a=(handle("a0"), handle("a1")))).feed(after).only(do.StopRun)
+    assert (stop.sink, stop.transaction) == ("a", "a1")
+    past = Walk().recovering(history(0, done=False, a=(handle("a0"),)), request(0))
+    stop = past.feed(saw.SinksRecovered({"a": answers(in_doubt=[handle("a0")])})).only(do.StopRun)
+    assert (stop.sink, stop.transaction) == ("a", "a0")
 
 
 def test_a_lost_transaction_stops_the_run_and_gets_no_done():

@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onceforall import arguments
 from onceforall.embedded.configuration import render_properties, server_properties
 from onceforall.embedded.jars import KAFKA_VERSION, kafka_jars, kafka_version
 from onceforall.embedded.java import find_java
@@ -99,12 +100,13 @@ class EmbeddedKafkaCluster:
         Raises:
             OptionError: fewer than one node, an unknown version, or `config` has a setting that this class needs for itself.
         """
-        if nodes < 1:
-            raise OptionError(f"nodes={nodes} makes no cluster. Use 1 or more; 3 survive the loss of one.")
+        if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
+            raise OptionError(f"nodes={arguments.shown(nodes)} makes no cluster. Use 1 or more; 3 survive the loss of one.")
         self.version = kafka_version(version)
-        self._config = {**_SHORT, **_replication(nodes), **(config or {})}
+        given = {} if config is None else arguments.mapping("config", config, "a dictionary of the brokers' settings")
+        self._config = {**_SHORT, **_replication(nodes), **given}
         server_properties(port=1, controller_port=1, log_dir=Path(), overrides=self._config)
-        self._jars = list(jars) if jars is not None else None
+        self._jars = None if jars is None else arguments.paths("jars", jars)
         self._numbers = range(1, nodes + 1)
         self._ports: dict[int, int] = {}
         self._controller_ports: dict[int, int] = {}

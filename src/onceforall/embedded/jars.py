@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
+from onceforall.arguments import shown
 from onceforall.embedded.java import find_java
 from onceforall.errors import EmbeddedServerError, OptionError, UnsupportedQueryError
 
@@ -99,7 +100,7 @@ def kafka_version(version: str) -> str:
         if version == pinned or pinned.startswith(f"{version}."):
             return pinned
     raise OptionError(
-        f"No broker of version {version!r} is pinned; there is one of {' and '.join(KAFKA_VERSIONS)}. Use one of these."
+        f"No broker of version {shown(version)} is pinned; there is one of {' and '.join(KAFKA_VERSIONS)}. Use one of these."
     )
 
 

@@ -25,6 +25,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onceforall import arguments
 from onceforall.embedded.configuration import render_properties, server_properties
 from onceforall.embedded.jars import KAFKA_VERSION, kafka_jars, kafka_version
 from onceforall.embedded.java import find_java
@@ -89,17 +90,17 @@ class EmbeddedKafka:
         Raises:
             OptionError: the port is impossible, the version unknown, or `config` has a setting that this class needs for itself.
         """
-        if not 0 <= port <= 65535:
-            raise OptionError(f"port={port} is no port. Use 0 (a free one is chosen) or a number up to 65535.")
-        self._config = dict(config or {})
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
+            raise OptionError(f"port={arguments.shown(port)} is no port. Use 0 (a free one is chosen) or a number up to 65535.")
+        self._config = {} if config is None else arguments.mapping("config", config, "a dictionary of the broker's settings")
         server_properties(port=1, controller_port=1, log_dir=Path(), overrides=self._config)
-        self._given_data_dir = Path(data_dir).absolute() if data_dir is not None else None
+        self._given_data_dir = None if data_dir is None else Path(arguments.path("data_dir", data_dir)).absolute()
         self._given_port = port
-        self._jars = list(jars) if jars is not None else None
+        self._jars = None if jars is None else arguments.paths("jars", jars)
         self._version = kafka_version(version)
         self._port = port
         self._controller_port = 0
-        self._users = dict(users) if users is not None else None
+        self._users = None if users is None else arguments.mapping("users", users, "a dictionary from name to password")
         self._secure_ports = (0, 0)
         self._data_dir: Path | None = None
         self._process: GuardedProcess | None = None

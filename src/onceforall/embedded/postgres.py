@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from onceforall import arguments
 from onceforall.embedded.network import HOST, can_listen, free_port
 from onceforall.embedded.postgres_binaries import (
     Binaries,
@@ -100,14 +101,16 @@ class EmbeddedPostgres:
         Raises:
             OptionError: the port is impossible, or `settings` has one that this class needs for itself.
         """
-        if not 0 <= port <= 65535:
-            raise OptionError(f"port={port} is no port. Use 0 (a free one is chosen) or a number up to 65535.")
-        self._settings = check_settings(settings or {})
-        self._given_data_dir = Path(data_dir).absolute() if data_dir is not None else None
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
+            raise OptionError(f"port={arguments.shown(port)} is no port. Use 0 (a free one is chosen) or a number up to 65535.")
+        self._settings = check_settings(
+            {} if settings is None else arguments.mapping("settings", settings, "a dictionary of the server's settings")
+        )
+        self._given_data_dir = None if data_dir is None else Path(arguments.path("data_dir", data_dir)).absolute()
         self._given_port = self._port = port
-        self._users = dict(users or {})
-        self._tls = tls
-        self._bin_dir = Path(bin_dir).absolute() if bin_dir is not None else None
+        self._users = {} if users is None else arguments.mapping("users", users, "a dictionary from name to password")
+        self._tls = arguments.flag("tls", tls)
+        self._bin_dir = None if bin_dir is None else Path(arguments.path("bin_dir", bin_dir)).absolute()
         self._binaries: Binaries | None = None
         self._data_dir: Path | None = None
         self._password = ""

@@ -6,8 +6,10 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from onceforall import arguments
 from onceforall.errors import MissingExtraError, OptionError, SchemaError, UnsupportedQueryError
 from onceforall.operators.outputs import LATE
+from onceforall.operators.triggers import Trigger, micros
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,9 +28,11 @@ def check_frame(frame: DataFrame, operator: str) -> None:
 
     Raises:
         MissingExtraError: protobuf is not installed, through which PySpark speaks with the state store.
-        UnsupportedQueryError: the frame is not streaming, or the session's state store is not RocksDB.
+        OptionError: it is no DataFrame.
+        UnsupportedQueryError: the frame is not streaming or of Spark Connect, or the session's state store is not RocksDB.
         SchemaError: two columns have the same name.
     """
+    arguments.check_frame(frame, operator)
     check_protobuf()
     if not frame.isStreaming:
         raise UnsupportedQueryError(f"{operator} takes a streaming DataFrame (spark.readStream); this one is not streaming.")
@@ -81,6 +85,17 @@ def given(value: _Given | None, what: str, remedy: str) -> _Given:
     return value
 
 
+def trigger_of(trigger: Trigger | None) -> tuple[int | None, int | None]:
+    """Return after how many events, and after how many microseconds, a window says something early.
+
+    Raises:
+        OptionError: it is no ``Trigger``.
+    """
+    if trigger is not None and not isinstance(trigger, Trigger):
+        raise arguments.wrong("trigger", trigger, "a Trigger, such as Trigger(count=100), or leave it out")
+    return (None, None) if trigger is None else (trigger.count, micros(trigger.every, "Trigger(every=…)"))
+
+
 def columns_named(frame: DataFrame, names: str | Iterable[str], what: str) -> list[str]:
     """Return names as a list, and check that the frame has them.
 
@@ -89,7 +104,7 @@ def columns_named(frame: DataFrame, names: str | Iterable[str], what: str) -> li
         SchemaError: a column is missing, or named twice.
     """
     names = given(names, what, "Give the name of a column, or leave it out where it has a default.")
-    listed = [names] if isinstance(names, str) else list(names)
+    listed = list(arguments.names(what, names, "the name of a column, or a list of names"))
     for name in listed:
         if name not in frame.columns:
             raise SchemaError(f"{what}: there is no column {name!r}; there are: {', '.join(frame.columns)}.")
@@ -107,6 +122,7 @@ def check_time(frame: DataFrame, time: str) -> None:
     """
     from pyspark.sql.types import TimestampType
 
+    arguments.text("time", time, "the name of a TIMESTAMP column, or leave it out")
     columns_named(frame, time, "time")
     field = frame.schema[time]
     if not isinstance(field.dataType, TimestampType):
@@ -155,6 +171,10 @@ def check_outputs(names: Sequence[str]) -> None:
     """
     seen: set[str] = set()
     for name in names:
+        if not isinstance(name, str):
+            raise OptionError(
+                f"aggregates has {arguments.shown(name)} for a name. Give the names of the output's columns as texts."
+            )
         if not name or name.lower() in seen:
             raise OptionError(
                 f"The output would have two columns {name!r}{_OF_LATE_ROWS if name.lower() == LATE else ''}: call the aggregate otherwise, or "

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from onceforall import arguments
 from onceforall.errors import OptionError, SchemaError
 from onceforall.hashing import row_hash
 from onceforall.operators import _checks as checks
@@ -69,6 +70,9 @@ def windows(  # noqa: PLR0917
     order_names = checks.columns_named(frame, order_by, "order_by")
     order = [_order(frame, column) for column in order_names]
     aggregates = checks.given(aggregates, "aggregates", "Give a dict, such as {'spend': Sum('price')}; {} for none.")
+    if not isinstance(aggregates, Mapping):
+        raise arguments.wrong("aggregates", aggregates, "a dictionary, such as {'spend': Sum('price')}; {} for none")
+    arguments.text("name", name, "the name under which the query's progress counts")
     made = [_column(frame, column, aggregate) for column, aggregate in aggregates.items()]
     checks.check_outputs([*_OWN, *keys, *aggregates])
     inputs = ("key", *keys, "time", time or "", "order", *order_names, *(repr(aggregate) for aggregate in aggregates.values()))

@@ -11,52 +11,49 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onceforall.arguments import text
 from onceforall.errors import OptionError
 
 
 @dataclass(frozen=True)
-class Count:
-    """How many values of the column are not null (BIGINT). The number of all events is in the column ``events`` anyway."""
-
+class _OfOneColumn:
     column: str
+
+    def __post_init__(self) -> None:
+        text(f"{type(self).__name__}(column)", self.column, "the name of a column")
 
 
 @dataclass(frozen=True)
-class Sum:
+class Count(_OfOneColumn):
+    """How many values of the column are not null (BIGINT). The number of all events is in the column ``events`` anyway."""
+
+
+@dataclass(frozen=True)
+class Sum(_OfOneColumn):
     """The exact sum of integers (BIGINT) or decimals (precision + 10, as in Spark); of floats (DOUBLE) in the order of the events.
 
     A sum that its type can't hold fails the query, as it does in Spark's ANSI mode.
     """
 
-    column: str
-
 
 @dataclass(frozen=True)
-class Min:
+class Min(_OfOneColumn):
     """The smallest value, of the column's type: numbers, strings, booleans, dates, timestamps, binaries. NaN is the greatest, as in Spark."""
 
-    column: str
-
 
 @dataclass(frozen=True)
-class Max:
+class Max(_OfOneColumn):
     """The greatest value, of the column's type; see ``Min``."""
 
-    column: str
-
 
 @dataclass(frozen=True)
-class First:
+class First(_OfOneColumn):
     """The value of the first event of the window, of the column's type."""
 
-    column: str
-
 
 @dataclass(frozen=True)
-class Last:
+class Last(_OfOneColumn):
     """The value of the last event of the window, of the column's type."""
-
-    column: str
 
 
 @dataclass(frozen=True, init=False)
@@ -66,6 +63,8 @@ class Rows:
     columns: tuple[str, ...]
 
     def __init__(self, *columns: str) -> None:
+        for column in columns:
+            text("Rows(*columns): one of them", column, "the name of a column")
         if len(set(columns)) != len(columns):
             raise OptionError(f"Rows names a column twice: {', '.join(columns)}.")
         object.__setattr__(self, "columns", columns)

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from onceforall import arguments
 from onceforall.errors import OptionError, SchemaError
 from onceforall.operators import _checks as checks
 from onceforall.operators import _columns as columns
@@ -93,7 +94,11 @@ def attribute(
     window_us = checks.given(
         micros(window, "window"), "window", "Give how long before an order a click counts, such as '7 days' or a timedelta."
     )
+    for argument, frame in (("orders", orders), ("clicks", clicks)):
+        arguments.check_frame(frame, "attribute", argument)
     users = checks.columns_named(orders, user, "user (orders)")
+    for argument, column in (("order_time", order_time), ("click_time", click_time)):
+        arguments.text(argument, column, "the name of a TIMESTAMP column")
     _check(orders, clicks, users, order_time, click_time)
     matchable = _all_present(users)
     prepared = _prepared(orders, users, F.when(matchable, F.unix_micros(_column(order_time))), None).unionByName(
@@ -115,16 +120,19 @@ def attribute(
 
 def attributed_orders(frame: DataFrame) -> DataFrame:
     """Return the orders that have a click, with it: what a sink takes as ``transform=``."""
+    arguments.check_frame(frame, "attributed_orders", or_connect=True)
     return frame.where(f"{STATUS} = 'attributed'").drop(STATUS)
 
 
 def unmatched_orders(frame: DataFrame) -> DataFrame:
     """Return the orders without a click in the window, as they came in."""
+    arguments.check_frame(frame, "unmatched_orders", or_connect=True)
     return frame.where(f"{STATUS} = 'unmatched'").drop(STATUS, CLICK)
 
 
 def late_orders(frame: DataFrame) -> DataFrame:
     """Return the orders that came too late to be matched, as they came in."""
+    arguments.check_frame(frame, "late_orders", or_connect=True)
     return frame.where(f"{STATUS} = 'late'").drop(STATUS, CLICK)
 
 
@@ -205,6 +213,7 @@ def _tie(clicks: DataFrame, tie: str | None) -> Column:
 
     if tie is None:
         return F.lit(None).cast("string")
+    arguments.text("tie", tie, "the name of a column, or leave it out")
     checks.columns_named(clicks, tie, "tie")
     kind = clicks.schema[tie].dataType
     travel = columns.sortable(kind)

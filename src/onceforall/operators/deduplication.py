@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from onceforall import arguments
 from onceforall.errors import OptionError, SchemaError, UnsupportedQueryError
 from onceforall.operators import _checks as checks
 from onceforall.operators import _columns as columns
@@ -39,7 +40,7 @@ def deduplicate(
     event_time: str,
     horizon: Duration,
     *,
-    late: str = "drop",
+    late: Literal["drop", "keep"] = "drop",
 ) -> DataFrame:
     """Return one row of each id.
 
@@ -65,8 +66,9 @@ def deduplicate(
     horizon_us = checks.given(
         micros(horizon, "horizon"), "horizon", "Give how long an id is known, such as '1 hour' or a timedelta."
     )
-    if late not in {"drop", "keep"}:
-        raise OptionError(f"late={late!r} is neither 'drop' nor 'keep'.")
+    arguments.check_frame(frame, "deduplicate", or_connect=late == "drop")
+    if not isinstance(late, str) or late not in {"drop", "keep"}:
+        raise OptionError(f"late={arguments.shown(late)} is neither 'drop' nor 'keep'.")
     if not frame.isStreaming:
         raise UnsupportedQueryError(
             "deduplicate takes a streaming DataFrame (spark.readStream). For one that isn't, dropDuplicates does it."
@@ -77,6 +79,7 @@ def deduplicate(
         raise UnsupportedQueryError(
             "deduplicate sets the watermark itself, by its horizon, and this frame has one already. Call withWatermark behind it, or not at all."
         )
+    arguments.text("event_time", event_time, "the name of a TIMESTAMP column")
     checks.columns_named(frame, event_time, "event_time")
     kind = frame.schema[event_time].dataType.simpleString()
     if kind != "timestamp":
@@ -87,11 +90,13 @@ def deduplicate(
 
 def unique_rows(frame: DataFrame) -> DataFrame:
     """Return the rows that stay: what a sink takes as ``transform=``."""
+    arguments.check_frame(frame, "unique_rows", or_connect=True)
     return frame.where(f"{STATUS} = 'unique'").drop(STATUS)
 
 
 def late_duplicates(frame: DataFrame) -> DataFrame:
     """Return the rows that came too late to be judged."""
+    arguments.check_frame(frame, "late_duplicates", or_connect=True)
     return frame.where(f"{STATUS} = 'late'").drop(STATUS)
 
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from onceforall import arguments
 from onceforall.errors import OptionError, RefusedRecordError, SchemaError
 from onceforall.operators._enricher import UNFIT, Enricher, array_of, property_of
 from onceforall.operators.lookups import Lookup
@@ -35,7 +36,7 @@ def enrich(
     lookup: Lookup,
     keys: str | Sequence[str],
     *,
-    missing: str = "null",
+    missing: Literal["null", "drop", "fail"] = "null",
     defaults: Mapping[str, Any] | None = None,
     status: str | None = None,
     as_of: str | None = None,
@@ -73,12 +74,18 @@ def enrich(
     """
     from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-    names = [keys] if isinstance(keys, str) else list(keys)
+    arguments.check_frame(frame, "enrich")
+    names = list(arguments.names("keys", keys, "the name of a column, or a list of names"))
     _check_options(lookup, missing, as_of, cache_keys, cache_for_s, pin=pin)
+    for what, column in (("status", status), ("as_of", as_of)):
+        if column is not None:
+            arguments.text(what, column, "the name of a column, or leave it out")
+    arguments.text("pin_schema", pin_schema, "the name of a schema")
+    defaults = arguments.mapping("defaults", {} if defaults is None else defaults, "a dictionary from column to value")
     lookup.check(len(names))
     _check_columns(frame, lookup, names, as_of, status)
     types = StructType([StructField(name, DataType.fromDDL(kind)) for name, kind in lookup.columns.items()])
-    given = _checked_defaults(defaults or {}, types, missing)
+    given = _checked_defaults(defaults, types, missing)
     if pin:
         assert isinstance(lookup, PostgresLookup)
         _create_pins(lookup, pin_schema)
@@ -139,12 +146,15 @@ def _create_pins(lookup: PostgresLookup, schema: str) -> None:
 
 
 def _check_options(lookup: Lookup, missing: str, as_of: str | None, cache_keys: int, cache_for_s: float, *, pin: bool) -> None:
-    if missing not in {"null", "drop", "fail"}:
+    if not isinstance(lookup, Lookup):
+        raise arguments.wrong("lookup", lookup, "a Lookup, such as PostgresLookup(…)")
+    arguments.flag("pin", pin)
+    if not isinstance(missing, str) or missing not in {"null", "drop", "fail"}:
         raise OptionError(
-            f"missing={missing!r} is none of 'null', 'drop' and 'fail'. A default is missing='null' with defaults=."
+            f"missing={arguments.shown(missing)} is none of 'null', 'drop' and 'fail'. A default is missing='null' with defaults=."
         )
-    if cache_keys < 0 or not 0 <= cache_for_s < float("inf"):
-        raise OptionError(f"cache_keys={cache_keys!r} and cache_for_s={cache_for_s!r} must be numbers from 0 on.")
+    arguments.whole("cache_keys", cache_keys, 0)
+    arguments.number("cache_for_s", cache_for_s, positive=False)
     if lookup.versioned != (as_of is not None):
         raise OptionError(
             "as_of= needs a lookup with valid_from=: it takes the version that held at that time."

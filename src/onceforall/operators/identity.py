@@ -36,6 +36,7 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, TypeAlias
 
+from onceforall import arguments
 from onceforall.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def record_id(*columns: str | Column, namespace: Namespace) -> Column:
     """
     if not columns:
         raise OptionError("record_id got no column. Name the columns that identify a record.")
+    _check_columns("record_id", columns)
     return _formatted(_digest((_encoded(_column(column)) for column in columns), namespace))
 
 
@@ -109,13 +111,25 @@ def with_record_id(frame: DataFrame, name: str, *columns: str | Column, namespac
         namespace: see ``record_id``.
 
     Raises:
-        SchemaError: a column has a type that has no canonical form; the message says which and why.
+        SchemaError: a column is missing, or has a type that has no canonical form; the message says which and why.
         OptionError: as ``record_id``.
     """
     if not columns:
         raise OptionError("with_record_id got no column. Name the columns that identify a record.")
+    arguments.check_frame(frame, "with_record_id", or_connect=True)
+    arguments.text("name", name, "the name of the new column")
+    _check_columns("with_record_id", columns)
+    _namespace(namespace)
+    from pyspark.errors import AnalysisException
+
+    try:
+        fields = frame.select(*columns).schema.fields
+    except AnalysisException as error:
+        raise SchemaError(
+            f"with_record_id can't take these columns: {str(error).splitlines()[0]} The frame has: {', '.join(frame.columns)}."
+        ) from None
     texts = []
-    for column, field in zip(columns, frame.select(*columns).schema.fields, strict=True):
+    for column, field in zip(columns, fields, strict=True):
         type_name = field.dataType.simpleString()
         letter = _letter_of(type_name)
         if letter is None:
@@ -127,6 +141,15 @@ def with_record_id(frame: DataFrame, name: str, *columns: str | Column, namespac
     while digest in taken:
         digest += "_"
     return frame.withColumn(digest, _digest(texts, namespace)).withColumn(name, _formatted(_column(digest))).drop(digest)
+
+
+def _check_columns(what: str, columns: Sequence[str | Column]) -> None:
+    from pyspark.sql import Column
+
+    for column in columns:
+        # One of Spark Connect is one, too, and will do.
+        if not isinstance(column, Column):
+            arguments.text(f"{what}: a column", column, "the name of a column, or an expression")
 
 
 def _column(column: str | Column) -> Column:
@@ -167,7 +190,10 @@ def record_name(values: Sequence[object]) -> str:
 
     Raises:
         SchemaError: a value of another type.
+        OptionError: `values` is no list.
     """
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise arguments.wrong("values", values, "a list of the values that identify a record")
     return "".join(_named(value) for value in values)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onceforall.arguments import check_frame
 from onceforall.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def results(frame: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    _check(frame)
+    _check(frame, "results")
     return frame.where(F.col(KIND) != LATE).drop(LATE)
 
 
@@ -39,12 +40,13 @@ def late_rows(frame: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    _check(frame)
+    _check(frame, "late_rows")
     if LATE not in frame.columns:
         raise SchemaError("Windows of processing time have no late rows: nothing can be behind the clock of its own batch.")
     return frame.where(F.col(KIND) == LATE).select(f"{LATE}.*")
 
 
-def _check(frame: DataFrame) -> None:
+def _check(frame: DataFrame, what: str) -> None:
+    check_frame(frame, what, or_connect=True)
     if KIND not in frame.columns:
         raise SchemaError(f"This is not the output of a window operator: it has no column {KIND!r}.")

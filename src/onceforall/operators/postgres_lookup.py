@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from onceforall import arguments
 from onceforall.errors import OptionError, SchemaError, SinkCheckError, SinkUnavailableError
 from onceforall.operators.lookups import Key, Lookup, Version, read_text
 
@@ -63,15 +64,27 @@ class PostgresLookup(Lookup):
         from onceforall.sinks.postgres.connections import Access
         from onceforall.sinks.postgres.options import check_seconds
 
-        self._access = Access(conninfo, password=password, patience_s=retry_for_s)
         check_seconds("timeout_s", timeout_s)
         check_seconds("retry_for_s", retry_for_s)
-        self._key = (key,) if isinstance(key, str) else tuple(key)
-        if not self._key or keys_per_query < 1 or not columns or not isinstance(table, str) or not table.strip():
-            raise OptionError("A lookup needs table=, key=, columns= and keys_per_query= from 1 on.")
+        self._access = Access(conninfo, password=password, patience_s=retry_for_s)
+        self._key = arguments.names("key", key, "the name of a column, or a list of names")
+        arguments.text("table", table, "table or schema.table")
+        arguments.whole("keys_per_query", keys_per_query, 1)
+        for what, column in (("valid_from", valid_from), ("valid_to", valid_to)):
+            if column is not None:
+                arguments.text(what, column, "the name of a column, or leave it out")
+        if isinstance(columns, Mapping):
+            for column, kind in arguments.mapping(
+                "columns", columns, "names of columns, or a dictionary from name to type"
+            ).items():
+                arguments.text(f"columns[{column!r}]", kind, "a type of Spark's, such as 'string'")
+        else:
+            columns = arguments.names("columns", columns, "names of columns, or a dictionary from name to type")
+        if not self._key or not columns or "://" in table:
+            raise OptionError("A lookup needs table= (a table's name), key= and columns=, each with one name at least.")
         if valid_to is not None and valid_from is None:
             raise OptionError("valid_to= needs valid_from=: a version is found by when it began.")
-        self._untyped = () if isinstance(columns, Mapping) else (columns,) if isinstance(columns, str) else tuple(columns)
+        self._untyped = () if isinstance(columns, Mapping) else tuple(columns)
         self.columns = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(self._untyped, "string")
         for name, kind in self.columns.items():
             read_text(kind, name)

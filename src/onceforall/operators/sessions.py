@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onceforall.errors import OptionError
+from onceforall.operators import _checks as checks
 from onceforall.operators import _operator as operator
 from onceforall.operators._sequential import SequentialRules
 from onceforall.operators.aggregates import Aggregate
@@ -63,11 +64,12 @@ def session_window(
     """
     if gap is None and max_events is None and max_duration is None:
         raise OptionError("session_window needs gap=, max_events= or max_duration=: nothing would ever close a session.")
+    events, every = checks.trigger_of(trigger)
     rules = SequentialRules(
         events=positive(max_events, "max_events"),
         gap_us=micros(gap, "gap"),
         duration_us=micros(max_duration, "max_duration"),
-        early_events=None if trigger is None else trigger.count,
-        early_us=None if trigger is None else micros(trigger.every, "Trigger(every=…)"),
+        early_events=events,
+        early_us=every,
     )
     return operator.windows(frame, "session_window", rules, key, time, order_by, aggregates, name)

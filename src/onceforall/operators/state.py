@@ -13,6 +13,7 @@ https://spark.apache.org/docs/latest/streaming/apis-on-dataframes-and-datasets.h
 
 from __future__ import annotations
 
+from onceforall.arguments import shown
 from onceforall.errors import OptionError
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -51,7 +52,7 @@ def rocksdb_state(*, memory_mb: int | None = None) -> dict[str, str]:
         OptionError: `memory_mb` is not positive.
     """
     if memory_mb is not None and (isinstance(memory_mb, bool) or not isinstance(memory_mb, int) or memory_mb < 1):
-        raise OptionError(f"memory_mb={memory_mb!r} is no whole number of MiB from 1 on. Leave it out for no bound.")
+        raise OptionError(f"memory_mb={shown(memory_mb)} is no whole number of MiB from 1 on. Leave it out for no bound.")
     settings = {
         PROVIDER: ROCKSDB_PROVIDER,
         # A batch's changes are uploaded instead of the files that they came to lie in.

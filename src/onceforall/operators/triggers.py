@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
+from onceforall.arguments import shown
 from onceforall.errors import OptionError
 
 Duration = str | timedelta
@@ -56,7 +57,7 @@ def positive(value: object, what: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(f"{what} must be a whole number from 1 on, not {value!r}.")
+        raise OptionError(f"{what} must be a whole number from 1 on, not {shown(value)}.")
     return value
 
 
@@ -70,13 +71,13 @@ def micros(value: Duration | None, what: str) -> int | None:
         return None
     total = value // timedelta(microseconds=1) if isinstance(value, timedelta) else _read(value, what)
     if total < 1:
-        raise OptionError(f"{what} must be longer than nothing, not {value!r}.")
+        raise OptionError(f"{what} must be longer than nothing, not {shown(value)}.")
     return total
 
 
 def _read(text: object, what: str) -> int:
     refused = OptionError(
-        f"{what} can't be read: {text!r}. Write it like '30 minutes' or '1 hour 30 seconds', with weeks, days, hours, minutes, "
+        f"{what} can't be read: {shown(text)}. Write it like '30 minutes' or '1 hour 30 seconds', with weeks, days, hours, minutes, "
         "seconds, milliseconds or microseconds; or give a timedelta."
     )
     if not isinstance(text, str):

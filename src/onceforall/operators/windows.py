@@ -64,7 +64,7 @@ def count_window(
     if slide is not None and slide > size:
         raise OptionError(f"slide={slide} is more than size={size}: the events between two windows would be in none.")
     if slide is None or slide == size:
-        events, every = _early(trigger)
+        events, every = checks.trigger_of(trigger)
         rules: SequentialRules | SlidingRules = SequentialRules(events=size, early_events=events, early_us=every, numbered=True)
     elif trigger is not None:
         raise OptionError(
@@ -112,11 +112,7 @@ def tumbling_window(
 
     Like all windows here, those of event time take events when the watermark passes them: early results are behind by its delay.
     """
-    events, every = _early(trigger)
+    events, every = checks.trigger_of(trigger)
     size_us = checks.given(micros(size, "size"), "size", "Give how long a window is, such as '1 hour' or a timedelta.")
     rules = SequentialRules(size_us=size_us, early_events=events, early_us=every)
     return operator.windows(frame, "tumbling_window", rules, key, time, order_by, aggregates, name)
-
-
-def _early(trigger: Trigger | None) -> tuple[int | None, int | None]:
-    return (None, None) if trigger is None else (trigger.count, micros(trigger.every, "Trigger(every=…)"))

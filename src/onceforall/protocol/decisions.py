@@ -173,10 +173,12 @@ class ReportDivergence:
 
 @dataclass(frozen=True)
 class StopRun:
-    """Raise this error from ``foreachBatch``. No answer."""
+    """Raise this error from ``foreachBatch``. No answer. It may be about a sink, and about a transaction there."""
 
     error: type[OnceForAllError]
     message: str
+    sink: str | None = None
+    transaction: str | None = None
 
 
 Decision = (

@@ -17,7 +17,7 @@ What it does not: that its caller executes what it says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,8 +133,9 @@ def step(run: Run, event: Event) -> Outcome:
 # --- what each row of the table does ---------------------------------------------------------------------------------------
 
 
-def _stop(run: Run, error: type[OnceForAllError], message: str) -> Outcome:
-    stop = StopRun(error, message)
+def _stop(run: Run, error: type[OnceForAllError], message: str, about: Sequence[Lost] = ()) -> Outcome:
+    """Stop the run, for what became of the first of these transactions, if any."""
+    stop = StopRun(error, message, about[0].sink, name_of(about[0].committable)) if about else StopRun(error, message)
     return replace(run, phase=Phase.STOPPED, stopped=stop), (stop,)
 
 
@@ -216,7 +217,7 @@ def _recovered(run: Run, event: SinksRecovered) -> Outcome:
         if (lost or unproven) and event.sealed:
             return _fenced(run, AppendFenced())
         if unproven:
-            return _stop(run, InDoubtError, messages.unproven(decided.commit.batch, unproven))
+            return _stop(run, InDoubtError, messages.unproven(decided.commit.batch, unproven), unproven)
         run = replace(run, unplaced=identity.unplaced(event.answers))
         if lost:
             return _begin_redo(run, decided.commit, lost)
@@ -231,7 +232,7 @@ def _begin_redo(run: Run, commit: Commit, lost: list[Lost]) -> Outcome:
     if run.request.batch != commit.batch:
         if _choice(run, commit) is Way.GIVEN_UP:
             return _fence_given_up(run, commit, lost, f"Spark asks for batch {run.request.batch}")
-        return _stop(run, TransactionLostError, messages.passed_on(commit.batch, run.request.batch, lost))
+        return _stop(run, TransactionLostError, messages.passed_on(commit.batch, run.request.batch, lost), lost)
     if _gives_up_unseen(run):
         return _fence_given_up(run, commit, lost, "given up without a look at a replay")
     state_first = run.request.stateful and not run.config.kept_first
@@ -248,7 +249,7 @@ def _redo_unknown(run: Run, commit: Commit, lost: list[Lost]) -> Outcome:
         return replace(run, phase=Phase.CLOSING_PAST), (AppendDone(run.generation, commit.batch),)
     if _choice(run, commit) is Way.GIVEN_UP:
         return _fence_given_up(run, commit, lost, "an earlier release did not record which task's rows these are")
-    return _stop(run, TransactionLostError, messages.lost_for_good(commit.batch, lost))
+    return _stop(run, TransactionLostError, messages.lost_for_good(commit.batch, lost), lost)
 
 
 def _fence_given_up(run: Run, commit: Commit, lost: list[Lost], reason: str) -> Outcome:
@@ -448,7 +449,8 @@ def _abort(
 
 
 def _write_failed(run: Run, event: WritesFailed) -> Outcome:
-    return _abort(run, event.committables, AttemptFailedError, event.reason)
+    assert run.request is not None
+    return _abort(run, event.committables, AttemptFailedError, messages.failed(run.request.batch, event.reason))
 
 
 def _aborted(run: Run, event: AttemptAborted) -> Outcome:  # noqa: ARG001
@@ -477,9 +479,9 @@ def _committed(run: Run, event: SinksCommitted) -> Outcome:
         # A successor completed the batch and then fenced our ids; what looks lost to us is not.
         return _fenced(run, AppendFenced())
     if unproven:
-        return _stop(run, InDoubtError, messages.unproven(commit.batch, unproven))
+        return _stop(run, InDoubtError, messages.unproven(commit.batch, unproven), unproven)
     if lost:
-        return _stop(run, TransactionLostError, messages.lost(commit.batch, lost))
+        return _stop(run, TransactionLostError, messages.lost(commit.batch, lost), lost)
     if run.redo is not None:
         return _redone(run, commit.batch)
     reusable = {sink: reusable_handles(run, sink, event.answers.get(sink)) for sink in run.config.sinks}

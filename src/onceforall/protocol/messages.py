@@ -8,6 +8,14 @@ from onceforall.protocol.entries import Commit
 from onceforall.protocol.events import Lost
 
 
+def failed(batch: int, reason: str) -> str:
+    """A user's function, a job or a sink raised before the decision. The reason may have many lines, and stands last."""
+    return (
+        f"Batch {batch} could not be written, and the attempt is aborted: nothing of it is visible, and the next start writes the batch. Where it fails "
+        f"again, mend the cause first: {reason}"
+    )
+
+
 def lost(batch: int, transactions: Sequence[Lost]) -> str:
     """Prepared transactions of a decided batch were aborted by their system."""
     return (

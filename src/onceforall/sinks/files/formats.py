@@ -17,12 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from onceforall.arguments import mapping, shown
 from onceforall.errors import OptionError, RefusedRecordError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Format: TypeAlias = Literal["parquet", "json", "csv", "orc"]
 
 COMPRESSIONS: Mapping[str, Mapping[str, str]] = {
     "parquet": {"snappy": ".snappy", "zstd": ".zstd", "gzip": ".gz", "lz4": ".lz4", "brotli": ".br", "none": ""},
@@ -126,19 +129,19 @@ def file_format(kind: str, compression: str | None, options: Mapping[str, Any] |
     Raises:
         OptionError: format, compression or an option is unknown or malformed; the message lists the known ones.
     """
-    if kind not in COMPRESSIONS:
-        raise OptionError(f"format={kind!r} is unknown. FileSink writes {', '.join(COMPRESSIONS)}.")
+    if not isinstance(kind, str) or kind not in COMPRESSIONS:
+        raise OptionError(f"format={shown(kind)} is unknown. FileSink writes {', '.join(COMPRESSIONS)}.")
     known = COMPRESSIONS[kind]
     compression = next(iter(known)) if compression is None else compression
     if compression not in known:
         raise OptionError(f"compression={compression!r} is unknown for {kind}. It can be {', '.join(known)}.")
-    options = dict(options or {})
+    options = mapping("options", {} if options is None else options, "a dictionary of the format's options")
     for name, value in options.items():
         wanted = _OPTIONS[kind].get(name)
         if wanted is None:
             raise OptionError(f"The option {name!r} is unknown for {kind}. There are: {', '.join(sorted(_OPTIONS[kind]))}.")
         if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-            raise OptionError(f"The option {name!r} of {kind} can't be {value!r}.")
+            raise OptionError(f"The option {name!r} of {kind} can't be {shown(value)}.")
     delimiter = options.get("delimiter", ",")
     if len(delimiter.encode()) != 1 or delimiter in '"\r\n\\':
         raise OptionError(

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from onceforall import hadoop_paths
+from onceforall.arguments import shown
 from onceforall.errors import OptionError
 from onceforall.protocol.names import TransactionName, parse_name
 
@@ -159,8 +160,8 @@ def local_folder(location: str | os.PathLike[str]) -> Path:
         OptionError: it is empty.
         UnsupportedQueryError: it is not on a local (or locally mounted) file system.
     """
-    text = os.fspath(location)
+    text = os.fspath(location) if isinstance(location, os.PathLike) else location
     if not isinstance(text, str) or not text.strip():
-        raise OptionError(f"path={location!r} is no folder. Give the path of one, or a file: URL.")
+        raise OptionError(f"path={shown(location)} is no folder. Give the path of one, or a file: URL.")
     # Hadoop knows no host of local files, not even this one; URLs by RFC 8089 may name it.
     return hadoop_paths.local_folder(text.replace("file://localhost/", "file:/", 1), what="The folder")

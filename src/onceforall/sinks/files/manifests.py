@@ -45,7 +45,6 @@ import base64
 import binascii
 import contextlib
 import json
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +52,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onceforall import logs
 from onceforall.commit_log.envelope import encode_fields
 from onceforall.errors import CorruptEntryError, ForeignEntryError, NewerEntryError
 from onceforall.sinks.files.layout import DataFile, data_file
@@ -73,7 +73,7 @@ _MERGED = re.compile(r"(-1|0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})\.json")
 _NEWEST = re.compile(r"\.newest\.(0|[1-9][0-9]{0,18})")
 _TRIES = 200
 
-_log = logging.getLogger("onceforall.sinks.files")
+_log = logs.logger("onceforall.sinks.files")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onceforall import arguments
 from onceforall.errors import ConfigurationError
 from onceforall.protocol.names import sink_code
 from onceforall.sinks.files.formats import CSV_NULL
@@ -54,11 +55,18 @@ def read_files(
         later call never returns less. Batches of different queries or sinks are not read at one instant.
 
     Raises:
-        ConfigurationError: the folder is missing, or no FileSink has ever written there.
+        ConfigurationError: the folder is missing, or no FileSink has ever written there; as OptionError: an argument is of a wrong type.
         UnsupportedQueryError: the path is not local.
         CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged, missing, none of ours or a newer release's.
         OSError: the folder can't be read.
     """
+    for name, given in (("query_id", query_id), ("sink", sink)):
+        if given is not None:
+            arguments.text(name, given)
+    for name, batch in (("from_batch", from_batch), ("to_batch", to_batch)):
+        if batch is not None:
+            arguments.whole(name, batch, 0)
+    arguments.flag("skip_deleted", skip_deleted)
     root = local_folder(path)
     if not (root / HOME).is_dir():
         reason = "holds no folder _onceforall: no FileSink has written there" if root.is_dir() else "does not exist"
@@ -157,8 +165,13 @@ class CommittedFiles:
         """Return a DataFrame over exactly these files, with their partition columns.
 
         Args:
-            spark: a session whose executors see the folder under the same path.
+            spark: a classic session whose executors see the folder under the same path.
+
+        Raises:
+            UnsupportedQueryError: the session is one of Spark Connect.
+            OptionError: it is no session.
         """
+        arguments.check_session(spark, "read_files(…).to_spark")
         from pyspark.sql.pandas.types import from_arrow_schema
         from pyspark.sql.types import StructType
 

@@ -12,13 +12,13 @@ never see a row of an aborted attempt, and after a commit they see each row once
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from urllib.parse import quote
 
+from onceforall import arguments, logs
 from onceforall.errors import OnceForAllError, OptionError, SinkCheckError, UnsupportedQueryError
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import sink_code
@@ -27,7 +27,7 @@ from onceforall.sinks.files.columns import check_columns, check_delimiter
 from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_few_layouts
 from onceforall.sinks.files.evolution import differences, newest_layouts
 from onceforall.sinks.files.folders import asking_again
-from onceforall.sinks.files.formats import file_format
+from onceforall.sinks.files.formats import Format, file_format
 from onceforall.sinks.files.identity import folder_id
 from onceforall.sinks.files.layout import STAGING, local_folder, slim
 from onceforall.sinks.files.manifests import layout_of
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import StructType
 
-_log = logging.getLogger("onceforall.sinks.files")
+_log = logs.logger("onceforall.sinks.files")
 
 
 class NewPartition(NamedTuple):
@@ -66,7 +66,7 @@ class FileSink(TwoPhaseCommitSink):
         self,
         path: str | os.PathLike[str],
         *,
-        format: str = "parquet",  # noqa: A002  Spark's own word
+        format: Format = "parquet",  # noqa: A002  Spark's own word
         partition_by: Sequence[str] = (),
         time_bucket: str | None = None,
         time_bucket_zone: str | None = None,
@@ -74,7 +74,7 @@ class FileSink(TwoPhaseCommitSink):
         compression: str | None = None,
         options: Mapping[str, Any] | None = None,
         max_open_files: int = 50,
-        spark_metadata: str = "refuse",
+        spark_metadata: Literal["refuse", "continue"] = "refuse",
         on_new_partitions: Callable[[list[NewPartition]], object] | None = None,
     ) -> None:
         """Nothing is touched yet.
@@ -97,27 +97,32 @@ class FileSink(TwoPhaseCommitSink):
             OptionError: naming the argument, the reason and what to use instead.
             UnsupportedQueryError: the path is on another kind of file system.
         """
-        self._location = os.fspath(path)
+        self._location = arguments.path("path", path)
         self._root = local_folder(path)
-        columns = [partition_by] if isinstance(partition_by, str) else list(partition_by)
-        if not all(isinstance(name, str) and name for name in columns) or len({name.lower() for name in columns}) < len(
-            columns
-        ):
+        columns = arguments.names("partition_by", partition_by, "the name of a column, or a list of names")
+        if len({name.lower() for name in columns}) < len(columns):
             raise OptionError(f"partition_by={partition_by!r} must name different columns.")
         if unseen := [name for name in columns if name[0] in "._"]:
             raise OptionError(
                 f"partition_by makes folders that Spark, Hive and pyarrow readers pass over: {unseen[0]!r} begins with a dot or an underscore. "
                 f"Rename the column, such as withColumnRenamed({unseen[0]!r}, {unseen[0].lstrip('._')!r})."
             )
+        for name, template in (
+            ("time_bucket", time_bucket),
+            ("time_bucket_zone", time_bucket_zone),
+            ("compression", compression),
+        ):
+            if template is not None:
+                arguments.text(name, template)
         if time_bucket_zone is not None and time_bucket is None:
             raise OptionError("time_bucket_zone is given without time_bucket. Give both, or leave it out.")
         for name, value in (("max_file_bytes", max_file_bytes), ("max_open_files", max_open_files)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}={value!r} must be a whole number of at least 1.")
-        if spark_metadata not in {"refuse", "continue"}:
-            raise OptionError(f"spark_metadata={spark_metadata!r} must be 'refuse' or 'continue'.")
+                raise OptionError(f"{name}={arguments.shown(value)} must be a whole number of at least 1.")
+        if not isinstance(spark_metadata, str) or spark_metadata not in {"refuse", "continue"}:
+            raise OptionError(f"spark_metadata={arguments.shown(spark_metadata)} must be 'refuse' or 'continue'.")
         if on_new_partitions is not None and not callable(on_new_partitions):
-            raise OptionError(f"on_new_partitions={on_new_partitions!r} must be a function.")
+            raise OptionError(f"on_new_partitions={arguments.shown(on_new_partitions)} must be a function.")
         bucket = None if time_bucket is None else parsed_bucket(time_bucket, time_bucket_zone)
         form = file_format(format, compression, options)
         self._plan = Plan(str(self._root), form, tuple(columns), bucket, max_file_bytes, max_open_files)

@@ -17,6 +17,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from onceforall.arguments import shown
 from onceforall.errors import OptionError
 
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -42,7 +43,7 @@ def check_prefix(prefix: str) -> str:
     """
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise OptionError(
-            f"transactional_id_prefix={prefix!r} is not usable. Give 1 to 100 letters, digits, dots, underscores or hyphens, such as 'onceforall'."
+            f"transactional_id_prefix={shown(prefix)} is not usable. Give 1 to 100 letters, digits, dots, underscores or hyphens, such as 'onceforall'."
         )
     return prefix
 

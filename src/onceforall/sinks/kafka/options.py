@@ -7,15 +7,18 @@ the reason and with what to use instead. An option that librdkafka doesn't know 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+from onceforall import arguments
 from onceforall.errors import MissingExtraError, OptionError
 from onceforall.sinks.kafka.security import TOKEN_OPTION, check_security, check_value, is_security_option, refuse_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DELIVERIES = ("exactly_once", "at_least_once", "none")
+Delivery: TypeAlias = Literal["exactly_once", "at_least_once", "none"]
+
+DELIVERIES = get_args(Delivery)
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
 _DEFAULT_MESSAGE_TIMEOUT_MS = 300_000
@@ -68,24 +71,27 @@ def checked_options(options: Mapping[str, Any], delivery: str) -> dict[str, Any]
     Raises:
         OptionError: naming the option, the reason, and what to use instead. Never a value that could be secret.
     """
-    if delivery not in DELIVERIES:
-        raise OptionError(f"delivery={delivery!r} is unknown. Use one of {', '.join(map(repr, DELIVERIES))}.")
-    checked = dict(options)
+    if not isinstance(delivery, str) or delivery not in DELIVERIES:
+        raise OptionError(f"delivery={arguments.shown(delivery)} is unknown. Use one of {', '.join(map(repr, DELIVERIES))}.")
+    checked = arguments.mapping(
+        "options", options, "a dictionary of librdkafka's options, such as {'bootstrap.servers': 'broker:9092'}"
+    )
     for name, value in checked.items():
         _refuse_by_name(name)
         if is_security_option(name):
             check_value(name, value)
-        if (callable(value) and not is_security_option(name)) or isinstance(value, (dict, list, tuple, set)) or value is None:
+        elif not isinstance(value, str | int | float):
             raise OptionError(
                 f"Option {name!r} has a value of type {type(value).__name__}. Give a string, a number or a boolean."
             )
     if "metadata.broker.list" in checked:
         raise OptionError("Option 'metadata.broker.list' is an older name. Use 'bootstrap.servers' instead.")
-    if not str(checked.get("bootstrap.servers", "")).strip():
+    servers = checked.get("bootstrap.servers")
+    if not isinstance(servers, str) or not servers.strip():
         raise OptionError(
             "Option 'bootstrap.servers' is missing. Give the brokers' addresses, such as 'broker1:9092,broker2:9092'."
         )
-    parse_servers(str(checked["bootstrap.servers"]))
+    parse_servers(servers)
     _refuse_values(checked, delivery)
     return checked
 

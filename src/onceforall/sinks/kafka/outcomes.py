@@ -5,10 +5,10 @@ How the answers are judged is in module ``evidence``.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onceforall import logs
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sink import CommitReport, Committable, LostTransaction
 from onceforall.sinks.kafka.broker_client import TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_name
@@ -20,7 +20,7 @@ from onceforall.testing import failpoints
 if TYPE_CHECKING:
     from onceforall.sinks.kafka.transaction_reader import TransactionReader
 
-_log = logging.getLogger("onceforall.sinks.kafka")
+_log = logs.logger("onceforall.sinks.kafka")
 
 _PATIENCE_S = 2.0
 

@@ -12,13 +12,13 @@ Not promised: that the transactions of a batch become visible in one instant; an
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
+from onceforall import arguments, logs
 from onceforall.errors import OptionError, SinkCheckError
 from onceforall.sink import (
     Capabilities,
@@ -37,6 +37,7 @@ from onceforall.sinks.kafka.columns import kafka_columns
 from onceforall.sinks.kafka.coordinator_client import CoordinatorClient, is_fenced, lost_reason
 from onceforall.sinks.kafka.names import check_prefix, parse_name
 from onceforall.sinks.kafka.options import (
+    Delivery,
     check_accepted,
     checked_options,
     message_max_bytes,
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
-_log = logging.getLogger("onceforall.sinks.kafka")
+_log = logs.logger("onceforall.sinks.kafka")
 
 _MAX_BURNT = 1000
 _PATIENCE_RESERVE_S = 10.0
@@ -85,7 +86,7 @@ class KafkaSink(TwoPhaseCommitSink):
         options: Mapping[str, Any],
         *,
         topic: str | None = None,
-        delivery: str = "exactly_once",
+        delivery: Delivery = "exactly_once",
         transactional_id_prefix: str = "onceforall",
         timestamp_column: str | None = None,
     ) -> None:
@@ -102,11 +103,15 @@ class KafkaSink(TwoPhaseCommitSink):
             OptionError: naming the option, the reason and what to use instead.
         """
         if topic is not None and (not isinstance(topic, str) or not topic):
-            raise OptionError(f"topic={topic!r} is no topic. Give its name, or None to take it from the column 'topic'.")
+            raise OptionError(
+                f"topic={arguments.shown(topic)} is no topic. Give its name, or None to take it from the column 'topic'."
+            )
         self._options = checked_options(options, delivery)
         self._topic = topic
         self._delivery = delivery
         self._prefix = check_prefix(transactional_id_prefix)
+        if timestamp_column is not None:
+            arguments.text("timestamp_column", timestamp_column, "the name of a TIMESTAMP column, or leave it out")
         self._timestamp_column = timestamp_column
         self._topic_max_bytes: int | None = None
         self._burnt: tuple[str, ...] = ()

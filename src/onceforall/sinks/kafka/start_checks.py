@@ -5,10 +5,10 @@ Each function asks the brokers and raises the ``SinkCheckError`` that names what
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from onceforall import logs
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.kafka.broker_client import TOPIC_AUTHORIZATION_FAILED, error_name
 from onceforall.sinks.kafka.options import transaction_timeout_ms
@@ -17,7 +17,7 @@ from onceforall.sinks.kafka.rights import Rights, may_write
 if TYPE_CHECKING:
     from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
 
-_log = logging.getLogger("onceforall.sinks.kafka")
+_log = logs.logger("onceforall.sinks.kafka")
 
 _UNKNOWN_TOPIC = 3
 

@@ -28,7 +28,6 @@ settings above and open transactions belong to the session.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import re
@@ -40,13 +39,15 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from onceforall import logs
+from onceforall.arguments import shown
 from onceforall.errors import MissingExtraError, OptionError, SinkCheckError, SinkUnavailableError
 from onceforall.sinks.postgres.server_errors import connection_error, statement_error
 
 if TYPE_CHECKING:
     import psycopg
 
-_log = logging.getLogger("onceforall.sinks.postgres")
+_log = logs.logger("onceforall.sinks.postgres")
 
 Conninfo: TypeAlias = "str | Mapping[str, Any] | Callable[[], str | Mapping[str, Any]]"
 """A URL, a ``key=value`` string, a mapping of libpq's parameters, or a function that returns one of them."""
@@ -117,8 +118,8 @@ class Access:
         self._withheld: tuple[str, ...] = ()
         if password is not None and "password" in self._parameters:
             raise OptionError("The password is given twice: in the conninfo and as password=. Leave one of them out.")
-        if not 0 <= patience_s < float("inf"):
-            raise OptionError(f"patience_s={patience_s} is no number of seconds. Give one from 0 up.")
+        if isinstance(patience_s, bool) or not isinstance(patience_s, int | float) or not 0 <= patience_s < float("inf"):
+            raise OptionError(f"patience_s={shown(patience_s)} is no number of seconds. Give one from 0 up.")
         self.patience_s = float(patience_s)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -343,6 +344,10 @@ def conninfo_or_functions(conninfo: str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(conninfo, str):
         return {}
     for name, value in conninfo.items():
+        if not isinstance(name, str) or not (value is None or callable(value) or isinstance(value, str | int | float)):
+            raise OptionError(
+                f"Parameter {shown(name)} of the conninfo is a {type(value).__name__}. Give a text, a number or, for a secret, a function."
+            )
         if callable(value) and name not in SECRET_PARAMETERS:
             raise OptionError(
                 f"Parameter {name!r} of the conninfo can't be a function; {', '.join(sorted(SECRET_PARAMETERS))} can, and the whole conninfo."

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, TypeAlias, get_args
 
+from onceforall.arguments import shown
 from onceforall.errors import OptionError
 
-MODES = ("staged", "prepared", "upsert")
+Mode: TypeAlias = Literal["staged", "prepared", "upsert"]
+OnConflict: TypeAlias = Literal["update", "ignore"]
+
+MODES = get_args(Mode)
 _LONGEST_IDENTIFIER = 63
 
 
@@ -17,11 +22,25 @@ def check_options(table: object, key: Sequence[object], mode: str, on_conflict: 
         OptionError: naming the argument, the reason and what to use instead.
     """
     if not isinstance(table, str) or not table.strip():
-        raise OptionError(f"table={table!r} is no table's name. Give table or schema.table.")
-    if mode not in MODES:
-        raise OptionError(f"mode={mode!r} is none of 'staged', 'prepared' and 'upsert'.")
-    if on_conflict not in {"update", "ignore"}:
-        raise OptionError(f"on_conflict={on_conflict!r} is neither 'update' nor 'ignore'.")
+        raise OptionError(f"table={shown(table)} is no table's name. Give table or schema.table.")
+    if "://" in table:
+        # It would stand in messages and, quoted, in statements; and such an address may have a password.
+        raise OptionError(
+            "table= has an address in it. Give the conninfo first and the table second: PostgresSink('postgresql://…', 'spend')."
+        )
+    if not isinstance(mode, str) or mode not in MODES:
+        raise OptionError(f"mode={shown(mode)} is none of 'staged', 'prepared' and 'upsert'.")
+    if not isinstance(on_conflict, str) or on_conflict not in get_args(OnConflict):
+        raise OptionError(f"on_conflict={shown(on_conflict)} is neither 'update' nor 'ignore'.")
+    _check_together(key, mode, on_conflict)
+    if not isinstance(staging_schema, str) or not 0 < len(staging_schema.encode()) <= _LONGEST_IDENTIFIER:
+        raise OptionError(f"staging_schema={shown(staging_schema)} is no name of a schema: 1 to {_LONGEST_IDENTIFIER} bytes.")
+    if "%" in staging_schema:
+        # The driver takes it for a placeholder, in the midst of a batch.
+        raise OptionError(f"staging_schema={staging_schema!r} must not contain a percent sign. Name another schema.")
+
+
+def _check_together(key: Sequence[object], mode: str, on_conflict: str) -> None:
     if on_conflict == "ignore" and not key:
         raise OptionError("on_conflict='ignore' needs key=, the columns by which a row is found to be there already.")
     if len(set(key)) != len(key) or not all(isinstance(name, str) and name for name in key):
@@ -30,11 +49,6 @@ def check_options(table: object, key: Sequence[object], mode: str, on_conflict: 
         raise OptionError("mode='upsert' needs key=: without one, a replayed batch would be there twice. Or use mode='staged'.")
     if mode == "upsert" and on_conflict == "ignore":
         raise OptionError("mode='upsert' with on_conflict='ignore' would keep an aborted batch's rows. Use mode='staged'.")
-    if not isinstance(staging_schema, str) or not 0 < len(staging_schema.encode()) <= _LONGEST_IDENTIFIER:
-        raise OptionError(f"staging_schema={staging_schema!r} is no name of a schema: 1 to {_LONGEST_IDENTIFIER} bytes.")
-    if "%" in staging_schema:
-        # The driver takes it for a placeholder, in the midst of a batch.
-        raise OptionError(f"staging_schema={staging_schema!r} must not contain a percent sign. Name another schema.")
 
 
 def check_seconds(option: str, value: float) -> None:
@@ -43,5 +57,5 @@ def check_seconds(option: str, value: float) -> None:
     Raises:
         OptionError: it isn't.
     """
-    if not 0 < value < float("inf"):
-        raise OptionError(f"{option}={value!r} must be a positive number of seconds.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise OptionError(f"{option}={shown(value)} must be a positive number of seconds.")

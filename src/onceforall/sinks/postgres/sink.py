@@ -21,12 +21,12 @@ them in ``staging_schema``.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote
 
+from onceforall import arguments, logs
 from onceforall.errors import SchemaError, SinkCheckError
 from onceforall.protocol.names import sink_code
 from onceforall.sink import (
@@ -43,7 +43,7 @@ from onceforall.sink import (
 from onceforall.sinks.postgres import tables
 from onceforall.sinks.postgres.accumulating import check_accumulate, check_columns
 from onceforall.sinks.postgres.connections import Access, Conninfo, check_server
-from onceforall.sinks.postgres.options import check_options, check_seconds
+from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, check_seconds
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.tables import Table
 from onceforall.testing import failpoints
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from onceforall.sinks.postgres.statements import Connection
     from onceforall.sinks.postgres.turns import Turn
 
-_log = logging.getLogger("onceforall.sinks.postgres")
+_log = logs.logger("onceforall.sinks.postgres")
 
 T = TypeVar("T")
 
@@ -81,8 +81,8 @@ class PostgresSink(TwoPhaseCommitSink):
         table: str,
         *,
         key: Sequence[str] | str | None = None,
-        mode: str = "staged",
-        on_conflict: str = "update",
+        mode: Mode = "staged",
+        on_conflict: OnConflict = "update",
         accumulate: Mapping[str, str] | None = None,
         create_table: bool = False,
         password: str | Callable[[], str] | None = None,
@@ -114,9 +114,10 @@ class PostgresSink(TwoPhaseCommitSink):
             MissingExtraError: psycopg is not installed.
         """
         self._name = table
-        self._key = (key,) if isinstance(key, str) else tuple(key or ())
+        self._key = () if key is None or key == () else arguments.names("key", key, "the name of a column, or a list of names")
         check_options(table, self._key, mode, on_conflict, staging_schema)
         self._accumulate = check_accumulate(accumulate, self._key, mode, on_conflict)
+        arguments.flag("create_table", create_table)
         check_seconds("lock_timeout_s", lock_timeout_s)
         check_seconds("retry_for_s", retry_for_s)
         self._access = Access(conninfo, password=password, patience_s=retry_for_s)

@@ -24,13 +24,13 @@ would giving up.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
 
+from onceforall import logs
 from onceforall.errors import AttemptFailedError, OnceForAllError, RefusedRecordError, SinkUnavailableError
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from onceforall.sinks.postgres.copying import CopyStream
 
-_log = logging.getLogger("onceforall.sinks.postgres")
+_log = logs.logger("onceforall.sinks.postgres")
 
 KIND = "staged"
 _MARKER_WAITS = 5

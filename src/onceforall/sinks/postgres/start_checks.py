@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
+from onceforall import logs
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.postgres import markers
 from onceforall.sinks.postgres.names import parse_gid
@@ -16,7 +16,7 @@ from onceforall.sinks.postgres.statements import Connection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger("onceforall.sinks.postgres")
+_log = logs.logger("onceforall.sinks.postgres")
 
 _WITH_PUBLISHED_SCHEMAS = 150_000
 
