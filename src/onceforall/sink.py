@@ -275,6 +275,16 @@ class TwoPhaseCommitSink(ABC):
 
         return [F.col(f"`{name.replace('`', '``')}`") for name in schema.names]
 
+    @property
+    def lock_order(self) -> tuple[str, ...]:
+        """Where the locks that this sink keeps until the decision stand among those of all sinks of all queries. By default it keeps none: empty.
+
+        Two queries that write to the same systems could otherwise wait for each other, each for what the other one holds until its own decision, which no
+        server sees. The sinks of a query that have an order hear of a batch (``begin_batch``) and confirm it one after the other, in this order;
+        the others confirm beside them. It must name the thing, not what the user calls it, and is asked for after ``check``.
+        """
+        return ()
+
     def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
         """Return what tells the target from any other that may come to lie under the same name and address. Nothing is created.
 

@@ -202,13 +202,25 @@ class SparkBatchWriter:
         return Prepared(committables, digests, elapsed_ms, lost, int(started * 1000))
 
     def _all_confirmed(self, prepared: Mapping[str, tuple[Committable, ...]]) -> dict[str, tuple[Committable, ...]]:
-        """Let all sinks confirm at once; the first error, if any, is raised when every sink has an answer, so that all can be aborted."""
-        if len(prepared) < 2:
-            return {name: self._confirm(name, committables) for name, committables in prepared.items()}
-        with Threads(len(prepared), thread_name_prefix="onceforall-confirm") as threads:
-            confirm = logs.carried(self._confirm)
-            futures = {name: threads.submit(confirm, name, committables) for name, committables in prepared.items()}
-        return {name: future.result() for name, future in futures.items()}
+        """Let the sinks confirm: at once, but one after the other where they keep locks, in an order that is the same in every query.
+
+        The first error, if any, is raised when every sink has an answer or isn't asked any more, so that all can be aborted.
+        """
+        in_turn = [name for name in self._in_lock_order(prepared) if self.sinks[name].lock_order]
+        lanes = [*([in_turn] if in_turn else []), *([name] for name in prepared if name not in in_turn)]
+
+        def confirm(names: list[str]) -> dict[str, tuple[Committable, ...]]:
+            return {name: self._confirm(name, prepared[name]) for name in names}
+
+        if len(lanes) < 2:
+            return confirm(in_turn or list(prepared))
+        with Threads(len(lanes), thread_name_prefix="onceforall-confirm") as threads:
+            carried = logs.carried(confirm)
+            futures = [threads.submit(carried, names) for names in lanes]
+        return {name: committables for future in futures for name, committables in future.result().items()}
+
+    def _in_lock_order(self, names: Iterable[str]) -> list[str]:
+        return sorted(set(names), key=lambda name: (self.sinks[name].lock_order, name))
 
     def _confirm(self, name: str, committables: tuple[Committable, ...]) -> tuple[Committable, ...]:
         try:
@@ -320,10 +332,10 @@ class SparkBatchWriter:
                     frame.unpersist()
 
     def _begin(self, decision: RunWrites | TakeDigests | WriteKept, names: Iterable[str]) -> None:
-        """Tell the sinks, in an order that is the same in every query: two queries that wait for each other's sinks would be a deadlock."""
+        """Tell the sinks; see ``TwoPhaseCommitSink.lock_order`` for the order."""
         if isinstance(decision, TakeDigests):
             return
-        for name in sorted(set(names), key=lambda name: (self.sinks[name].default_name, name)):
+        for name in self._in_lock_order(names):
             self._begun[name] = BatchAttempt(self.query_id, name, decision.generation, self.batch)
             self.sinks[name].begin_batch(self._begun[name])
 

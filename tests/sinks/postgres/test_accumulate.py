@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from onceforall.errors import OptionError, RefusedRecordError, SchemaError, SinkCheckError
+from onceforall.errors import NewerEntryError, OptionError, RefusedRecordError, SchemaError, SinkCheckError
 from onceforall.sinks.postgres.sink import PostgresSink
 from support.postgres_sink import Query
 
@@ -164,6 +164,25 @@ def test_columns_that_do_not_fit_are_refused_at_start(database):
         query.successor(accumulate={"n": "sum", "w": "sum"}).sink.columns(schema_of(id=LongType, n=IntegerType, w=StringType))
     with pytest.raises(SinkCheckError, match="'j' of .* there is no 'max'"):
         query.successor(accumulate={"n": "sum", "j": "max"}).sink.columns(schema_of(id=LongType, n=IntegerType, j=StringType))
+
+
+def test_a_release_that_does_not_know_of_adding_leaves_the_batch_alone(database):
+    """Releases before this one look for ``key``, and would replace what is there; what a later one says is not overlooked either."""
+    query = accumulating(database)
+    [decided] = query.prepare(0, counted(1, n=5))
+    assert "key" not in decided["target"]
+    newer = {**decided, "target": {**decided["target"], "weighted": True}}
+    with pytest.raises(NewerEntryError, match=r"newer release.*\(weighted\)"):
+        query.commit(0, [newer])
+    query.commit(0, [decided])
+    assert table(query) == [(1, 5, 5, 5)]
+
+
+def test_a_domain_over_an_enum_has_no_greatest_value(database):
+    ddl = "CREATE TYPE mood AS ENUM ('low', 'high'); CREATE DOMAIN shown AS mood; CREATE TABLE t (id bigint PRIMARY KEY, m mood, d shown)"
+    query = Query(database, ddl, key="id", accumulate={"m": "max"})
+    with pytest.raises(SinkCheckError, match="'d' of .* there is no 'max'"):
+        query.successor(accumulate={"m": "max", "d": "max"}).sink.columns(schema_of(id=LongType, m=StringType, d=StringType))
 
 
 def test_totals_are_not_added_and_the_sink_says_which_rows_it_replaces(database):

@@ -142,3 +142,13 @@ def test_two_columns_for_one_are_refused(spark, connection):
     connection.execute("CREATE TABLE t (a int)")
     with pytest.raises(SchemaError, match="'a' and 'A' both belong to column 'a'"):
         postgres_columns(spark.sql("SELECT 1 a, 2 A").schema, describe(connection, "t"))
+
+
+@pytest.mark.parametrize("kind", ["interval(0)", "interval(3)", "interval year", "interval hour to minute", "interval(0)[]"])
+def test_an_interval_that_cuts_its_values_is_refused(connection, kind):
+    connection.execute(f"CREATE TABLE cut (v {kind})")
+    from pyspark.sql.types import ArrayType, DayTimeIntervalType, StructField, StructType
+
+    written = ArrayType(DayTimeIntervalType()) if kind.endswith("[]") else DayTimeIntervalType()
+    with pytest.raises(SchemaError, match="rounded or cut to what the column keeps. Make it a plain interval"):
+        postgres_columns(StructType([StructField("v", written)]), describe(connection, "cut"))

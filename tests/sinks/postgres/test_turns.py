@@ -7,7 +7,8 @@ import psycopg
 import pytest
 
 from onceforall.errors import AttemptFailedError
-from onceforall.sink import BatchAttempt
+from onceforall.sink import BatchAttempt, StartInfo
+from onceforall.sinks.postgres.sink import PostgresSink
 from support.postgres_sink import KEYED, Query, rows
 from support.waiting import until
 
@@ -105,6 +106,52 @@ def test_a_frozen_driver_of_an_earlier_run_loses_its_turn(pair):
         one.prepare(0, rows(1))
     one.sweep(own=True)
     successor.sink.close()
+
+
+def test_a_sink_that_is_closed_while_it_waits_keeps_no_turn(database, pair):
+    one, other = pair
+    begin(one)
+    ended = in_thread(lambda: begin(other))
+    until(lambda: waiting(database) == 1, 10, "the other query waits")
+    other.sink.close()
+    end(one)
+    assert ended.wait(20)
+    begin(one)
+    end(one)
+    held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+    assert one.execute(held) == [(0,)]
+
+
+def test_the_connection_of_a_turn_stays_from_batch_to_batch(database, pair):
+    one, _ = pair
+    found = set()
+    for batch in range(3):
+        begin(one, batch)
+        found |= set(one.execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'ofa-q-%%' AND 1 = %s", 1))
+        end(one, batch)
+    assert len(found) == 1
+
+
+def test_a_partition_and_its_table_have_one_turn(database):
+    ddl = "CREATE TABLE t (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)"
+    whole = Query(database, ddl, mode="prepared", key="id")
+    part = PostgresSink(database, "t1", mode="prepared", key="id", lock_timeout_s=1, retry_for_s=10)
+    part.check(StartInfo(whole.id, "part"))
+    assert whole.sink.lock_order == part.lock_order
+    begin(whole)
+    before = time.monotonic()
+    part.begin_batch(BatchAttempt("another", "part", 1, 0))
+    assert time.monotonic() - before >= 1
+    whole.sink.close()
+    part.close()
+
+
+def test_the_order_of_locks_is_that_of_tables_however_they_are_named(database):
+    query = Query(database, KEYED, key="id")
+    other = PostgresSink(database, 'public."t"', key="id")
+    other.check(StartInfo(query.id, "other"))
+    assert query.sink.lock_order == other.lock_order != ()
+    assert PostgresSink(database, "t", mode="upsert", key="id").lock_order == ()
 
 
 def test_two_sinks_of_one_query_share_a_turn(database, pair):

@@ -19,7 +19,8 @@ ARRAY of one or two dimensions                   arrays of what fits its element
 STRUCT, MAP, VARIANT, ARRAY                      json, jsonb, by ``to_json`` with null fields kept
 ===============================================  =================================================================================
 
-A domain counts as its base type. Values are never rounded or cut here; ``timestamp(3)`` and its like round in PostgreSQL, as with every INSERT.
+A domain counts as its base type. Values are never rounded or cut here; ``timestamp(3)`` and its like round in PostgreSQL, as with every INSERT. An interval with a precision or with
+fields (``interval(0)``, ``interval year``) is refused.
 """
 
 from __future__ import annotations
@@ -205,6 +206,8 @@ def _problem(spark: DataType, target: PgType, dimension: int = 1) -> str | None:
         return "The sink can't write this type. Use a text column (and a generated column of this type beside it), or another type."
     if target.kind not in _FITS.get(sort, frozenset()):
         return _advice(spark, target)
+    if target.kind == "interval" and target.modifier >= 0:
+        return "Its values would be rounded or cut to what the column keeps. Make it a plain interval."
     return _numeric_problem(spark, target)
 
 

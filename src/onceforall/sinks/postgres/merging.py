@@ -15,12 +15,13 @@ from typing import Any
 
 from psycopg import sql
 
-from onceforall.errors import RefusedRecordError
+from onceforall.errors import NewerEntryError, RefusedRecordError
 from onceforall.sinks.postgres import accumulating, same_table
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import Connection, identifiers
 
 _TABLES_PER_STATEMENT = 200
+_KNOWN = {"schema", "table", "key", "ignore", "replace", "oid", "accumulate", "added_by"}
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,26 @@ class Target:
             "replace": self.replace,
             "oid": self.oid,
         }
-        return {**body, "accumulate": dict(self.accumulate)} if self.accumulate else body
+        if self.accumulate:
+            # A release that doesn't know this would replace what is there. It finds no "key", and leaves the batch incomplete.
+            body["added_by"] = body.pop("key")
+            body["accumulate"] = dict(self.accumulate)
+        return body
 
 
 def target_of(body: Mapping[str, Any]) -> Target:
-    """Read back what ``Target.body`` wrote."""
-    key = tuple(str(column) for column in body["key"])
+    """Read back what ``Target.body`` wrote.
+
+    Raises:
+        NewerEntryError: it says something that this release doesn't know, and could do wrong.
+    """
+    unknown = body.keys() - _KNOWN
+    if unknown:
+        raise NewerEntryError(
+            f"A batch for {body.get('schema')}.{body.get('table')} was decided by a newer release of onceforall, which says how its rows are applied "
+            f"({', '.join(sorted(unknown))}). Let that release, or a later one, complete the batch."
+        )
+    key = tuple(str(column) for column in body["added_by" if "accumulate" in body else "key"])
     oid = body.get("oid")
     names = str(body["schema"]), str(body["table"])
     accumulate = tuple((str(column), str(how)) for column, how in body.get("accumulate", {}).items())

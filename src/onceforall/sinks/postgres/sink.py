@@ -130,6 +130,7 @@ class PostgresSink(TwoPhaseCommitSink):
         self._output_mode = "append"
         self._table: Table | None = None
         self._database = ""
+        self._root = 0
         self._make_driver_side()
 
     def _make_driver_side(self) -> None:
@@ -184,6 +185,11 @@ class PostgresSink(TwoPhaseCommitSink):
             empty_batches=self._output_mode == "complete",
             replaces_by=() if self._accumulate or self._ignore else self._key,
         )
+
+    @property
+    def lock_order(self) -> tuple[str, ...]:
+        """By database and table: rows stay locked from ``confirm`` (or, in the mode ``prepared``, from a task's end) to the commit."""
+        return () if self._mode == "upsert" else ("postgres", self._database, f"{self._root:020}")
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secret values of the connection; functions go to the tasks as they are."""
@@ -249,24 +255,34 @@ class PostgresSink(TwoPhaseCommitSink):
             close_quietly(connection)
 
     def check_beside(self, start: StartInfo, others: Mapping[str, TwoPhaseCommitSink]) -> None:
-        """Refuse a foreign key to the table of another sink of the query; see module ``foreign_keys``.
+        """Refuse what two sinks can't have in one batch: a foreign key between their tables, or one table by key; see module ``beside``.
 
         Raises:
-            SinkCheckError: naming the constraint and both sinks.
+            SinkCheckError: naming both sinks.
             SinkUnavailableError: as ``check``.
         """
-        from onceforall.sinks.postgres.foreign_keys import check_foreign_keys
+        from onceforall.sinks.postgres.beside import check_foreign_keys, check_own_table
 
-        tables_beside: dict[str, Table] = {}
-        for name, other in others.items():
-            if not isinstance(other, PostgresSink) or other._table is None or other._database != self._database:  # noqa: SLF001  its own class
-                continue
-            if other._mode == "upsert" and self._mode == "staged":  # noqa: SLF001
-                continue  # Its rows are committed before this sink's are merged.
-            tables_beside[name] = other._table  # noqa: SLF001
         table = self._table
-        if table is not None and tables_beside:
-            self._at_start(lambda connection: check_foreign_keys(connection, start.sink, table, tables_beside))
+        # Other objects of this class, in this database, with a table that is there.
+        others_here = {
+            name: (other, other._table)  # noqa: SLF001
+            for name, other in others.items()
+            if isinstance(other, PostgresSink) and other._table is not None and other._database == self._database  # noqa: SLF001
+        }
+        if table is None or not others_here:
+            return
+        # What tasks write by upsert is committed before another sink's rows are merged.
+        is_merged = self._mode == "staged"
+        pending = {name: at for name, (other, at) in others_here.items() if not (is_merged and other._mode == "upsert")}  # noqa: SLF001
+        keyed = {name: at for name, (other, at) in others_here.items() if other._key and other._mode != "upsert"}  # noqa: SLF001
+
+        def look(connection: Connection) -> None:
+            check_foreign_keys(connection, start.sink, table, pending)
+            if self._key and self._mode != "upsert":
+                check_own_table(connection, start.sink, table, keyed)
+
+        self._at_start(look)
 
     def _check_table(self, connection: Connection) -> None:
         self._table = tables.describe(connection, self._name)
@@ -277,8 +293,10 @@ class PostgresSink(TwoPhaseCommitSink):
                     "with create_table=True."
                 )
             return
+        self._root = tables.root_of(connection, self._table)
         if self._key:
             tables.check_key(self._table, self._key)
+            tables.check_rules(connection, self._table)
         if self._output_mode == "complete" and self._table.has_row_security:
             raise SinkCheckError(
                 f"Row security hides rows of {self._table.shown} from this role, and the output mode complete replaces all rows: those would stay. Give "
@@ -425,7 +443,7 @@ class PostgresSink(TwoPhaseCommitSink):
         from onceforall.sinks.postgres.statements import patiently
         from onceforall.sinks.postgres.turns import Turn
 
-        turn = self._turn = self._turn or Turn(self._connect, self._table.oid, self._table.shown, self._lock_timeout_s)
+        turn = self._turn = self._turn or Turn(self._connect, self._root, self._table.shown, self._lock_timeout_s)
         patiently(
             lambda: turn.take(batch.query_id, batch.generation),
             self._retry_for_s,

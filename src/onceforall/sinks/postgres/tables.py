@@ -339,6 +339,34 @@ def check_privileges(connection: psycopg.Connection[Any], table: Table, privileg
         )
 
 
+def root_of(connection: psycopg.Connection[Any], table: Table) -> int:
+    """Return the object id of the table that this one is a partition of, at the top; its own where it is none."""
+    row = connection.execute(
+        "SELECT COALESCE(pg_catalog.pg_partition_root(%(oid)s::pg_catalog.oid::pg_catalog.regclass)::pg_catalog.oid::pg_catalog.int8, %(oid)s::pg_catalog.int8)",
+        {"oid": table.oid},
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def check_rules(connection: psycopg.Connection[Any], table: Table) -> None:
+    """Check that the table has no rule that forbids ``ON CONFLICT`` (https://www.postgresql.org/docs/current/sql-insert.html).
+
+    Raises:
+        SinkCheckError: naming the rule.
+    """
+    row = connection.execute(
+        "SELECT rulename::pg_catalog.text FROM pg_catalog.pg_rewrite WHERE ev_class OPERATOR(pg_catalog.=) %s::pg_catalog.oid "
+        "AND ev_type::pg_catalog.text OPERATOR(pg_catalog.=) ANY(ARRAY['2', '3']) ORDER BY rulename LIMIT 1",
+        [table.oid],
+    ).fetchone()
+    if row is not None:
+        raise SinkCheckError(
+            f"Table {table.shown} has the rule {quoted(str(row[0]))} on INSERT or UPDATE, and PostgreSQL then takes no ON CONFLICT, which key= needs. Make a "
+            "trigger of the rule, or write without key=."
+        )
+
+
 def check_key(table: Table, key: Sequence[str]) -> None:
     """Check that an upsert by these columns is possible: a unique index on exactly them, whose values are never null.
 

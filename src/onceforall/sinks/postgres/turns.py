@@ -46,7 +46,7 @@ class Turn:
 
         Args:
             connect: opens a connection with this application name.
-            table: its object id.
+            table: its object id; of a partition that of the table at the top.
             shown: its name, for messages.
             lock_timeout_s: how long to wait for the turn.
         """
@@ -56,22 +56,21 @@ class Turn:
         self._lock_timeout_s = lock_timeout_s
         self._connection: Connection | None = None
         self._is_held = False
+        self._is_closed = False
 
     def take(self, query_id: str, generation: int) -> None:
-        """Wait for the turn, for ``lock_timeout_s`` at the longest.
+        """Wait for the turn, for ``lock_timeout_s`` at the longest. One that was closed, before or meanwhile, takes none.
 
         Raises:
             SinkUnavailableError: the server is away.
             psycopg.Error: the connection was lost meanwhile.
         """
-        if self._is_held and self._connection is not None and not self._connection.broken:
-            return
-        self.close()
         own = query_connection(query_id, generation)
-        connection = self._connection = self._connect(own)
-        set_lock_timeout(connection, min(_WAIT_S, self._lock_timeout_s))
+        connection = self._opened(own)
+        if self._is_held:
+            return
         deadline = time.monotonic() + self._lock_timeout_s
-        while not self._got(connection):
+        while not self._is_closed and not self._got(connection):
             holders = self._holders(connection)
             if own in holders:
                 return
@@ -85,12 +84,25 @@ class Turn:
                 )  # fmt: skip
                 return
 
+    def _opened(self, name: str) -> Connection:
+        """Return the connection, which stays open from batch to batch; a new one where it was lost, and with it the turn."""
+        if self._connection is None or self._connection.broken:
+            self._drop()
+            self._connection = self._connect(name)
+            set_lock_timeout(self._connection, min(_WAIT_S, self._lock_timeout_s))
+            if self._is_closed:
+                self._drop()
+        return self._connection
+
     def _got(self, connection: Connection) -> bool:
         try:
             connection.execute("SELECT pg_catalog.pg_advisory_lock(%s)", [self._number])
         except psycopg.errors.LockNotAvailable:
             return False
         self._is_held = True
+        if self._is_closed:
+            # Closed while it waited: nobody would give it back.
+            self._drop()
         return True
 
     def _holders(self, connection: Connection) -> list[str]:
@@ -107,10 +119,14 @@ class Turn:
         except psycopg.Error as error:
             # The lock is gone with the session.
             _log.debug("releasing the turn at %s: %s", self._shown, words(error))
-            self.close()
+            self._drop()
 
     def close(self) -> None:
-        """Close the connection, and with it give up the turn."""
+        """Give up the turn for good, with the connection; who waits for it in another thread gets none."""
+        self._is_closed = True
+        self._drop()
+
+    def _drop(self) -> None:
         connection, self._connection, self._is_held = self._connection, None, False
         if connection is not None:
             close_quietly(connection)

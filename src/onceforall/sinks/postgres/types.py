@@ -39,6 +39,7 @@ class PgType:
         element: of an array.
         labels: of an enum.
         not_null: a domain that takes no null.
+        is_domain: whether it is a domain over that type.
     """
 
     oid: int
@@ -48,6 +49,7 @@ class PgType:
     element: PgType | None = None
     labels: tuple[str, ...] = ()
     not_null: bool = False
+    is_domain: bool = False
 
     @property
     def length(self) -> int | None:
@@ -84,7 +86,8 @@ def _made(rows: dict[int, tuple[Any, ...]], oid: int, modifier: int, name: str) 
     _, own_name, schema, sort, base, base_modifier, not_null, element, labels = rows[oid]
     if sort == "d":
         inner = _made(rows, base, base_modifier, name)
-        return PgType(oid, name, inner.kind, inner.modifier, inner.element, inner.labels, not_null or inner.not_null)
+        is_not_null = not_null or inner.not_null
+        return PgType(oid, name, inner.kind, inner.modifier, inner.element, inner.labels, is_not_null, is_domain=True)
     if element:
         # The modifier of an array is that of its elements.
         return PgType(oid, name, "array", modifier, _made(rows, element, modifier, name.removesuffix("[]")))
