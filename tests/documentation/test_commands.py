@@ -4,10 +4,10 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 from confluent_kafka import Producer
 
 from onceforall.cli import _parser

@@ -22,7 +22,6 @@ from onceforall.operators import rocksdb_state
 from support.pages import Places, all_blocks, blocks, elsewhere
 from support.reading import released, values
 
-
 pytestmark = [pytest.mark.spark]
 
 SCHEMA = {
@@ -215,7 +214,7 @@ def test_files(world, capsys):
             write(world, world.names["sink"], "second")
             announced = re.findall(r"ADD IF NOT EXISTS PARTITION \(day='([^']+)'\) LOCATION '([^']+)'", capsys.readouterr().out)
             assert {day for day, _ in announced} == {"2026-11-21", "2026-11-22"}
-            assert all(os.path.isdir(place.removeprefix("file:")) for _, place in announced)
+            assert all(Path(place.removeprefix("file:")).is_dir() for _, place in announced)
 
     world.run_page("docs/files.md", behind, before)
 
@@ -280,7 +279,7 @@ def test_changing(served, capsys, monkeypatch):
 @pytest.mark.postgres
 def test_checker(served, capsys):
     """The first block prints what stands below it; the others find nothing wrong with a query that is right, and would else raise."""
-    import onceforall.testing.checker as checker
+    from onceforall.testing import checker
 
     served.sql("CREATE TABLE spend (id bigint, campaign_id text)")
     for batch in range(2):
@@ -356,7 +355,7 @@ def test_torn_transactions(world):
     """The late EndTxn is taken for the next transaction's: the broker answers that it is committed."""
     world.run_page("docs/torn-transactions.md")
     [answer] = world.names["answers"]
-    correlation, throttle_ms, error = struct.unpack_from(">iih", answer)
+    _, throttle_ms, error = struct.unpack_from(">iih", answer)
     assert (throttle_ms, error) == (0, 0)
 
 
