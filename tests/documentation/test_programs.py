@@ -396,7 +396,11 @@ def test_operators(served, rocksdb):
     served.sql("INSERT INTO campaigns VALUES ('c1', 'Acme', 0.5)")
     served.add("events", *map(an_event, range(4)), *map(an_event, range(4)))
     served.add("clicks", *(a_click(n, n) for n in range(4)))
-    served.add("orders", {"order_id": "o1", "user_id": "u1", "ordered_at": "2026-11-21T10:30:00Z"})
+    for order, user, minute in (("o1", "u1", 30), ("o2", "u9", 31)):
+        served.add("orders", {"order_id": order, "user_id": user, "ordered_at": f"2026-11-21T10:{minute}:00Z"})
+    # Hours later, so that the watermark passes both orders; the third waits.
+    served.add("clicks", {**a_click(9, 300), "user_id": "u7", "campaign_id": "c7"})
+    served.add("orders", {"order_id": "o3", "user_id": "u8", "ordered_at": "2026-11-21T15:00:00Z"})
     served.names["clicks"] = served.names["clicks"].drop("campaign")
     done = []
 
@@ -409,9 +413,17 @@ def test_operators(served, rocksdb):
             query = served.names["priced"].writeStream.format("memory").queryName("priced").trigger(availableNow=True)
             assert query.option("checkpointLocation", str(served.folder / "priced")).start().awaitTermination(60)
             rows = served.spark.table("priced").select("campaign_id", "advertiser", "campaign").collect()
-            assert Counter(map(tuple, rows)) == {("c1", "Acme", "found"): 2, ("c0", "unknown", "missing"): 2}
+            assert Counter(map(tuple, rows)) == {
+                ("c1", "Acme", "found"): 2,
+                ("c0", "unknown", "missing"): 2,
+                ("c7", "unknown", "missing"): 1,
+            }
         if number == 3:
-            assert served.places.path("/checkpoints/attribute").is_dir()
+            # The watermark of both streams has passed these two, and not the third.
+            [attributed] = map(json.loads, served.read("attributed"))
+            assert (attributed["order_id"], attributed["click"]["click_id"]) == ("o1", "k3")
+            assert [json.loads(value)["order_id"] for value in served.read("unmatched")] == ["o2"]
+            assert served.read("late") == []
 
     served.run_page("docs/operators.md", behind)
     assert done == [0, 1, 2, 3, 4]
