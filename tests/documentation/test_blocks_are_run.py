@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from support.pages import PICTURES, ROOT, RUN_ELSEWHERE, all_blocks, blocks, elsewhere
+from support.pages import PAGES, PICTURES, ROOT, RUN_ELSEWHERE, Block, all_blocks, blocks, elsewhere
 
 
 def fails_when_nobody_runs(block):
@@ -73,3 +73,24 @@ def test_the_fragment_of_the_job_load_is_what_the_job_does():
         function.returns = None
         written.append(ast.unparse(function))
     assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        Block("docs/new.md", 1, "sql", "SELECT 1;"),
+        Block("docs/new.md", 1, "diff", "+a"),
+        Block("docs/new.md", 1, "scala", "val a = 1"),
+        Block("docs/new.md", 1, "", "no language"),
+    ],
+    ids=lambda block: block.language or "none",
+)
+def test_a_block_that_nobody_runs_fails(block):
+    with pytest.raises(AssertionError):
+        fails_when_nobody_runs(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_block_is_hidden_from_the_tests_by_its_indentation(page):
+    fences = [line for line in page.read_text(encoding="utf-8").splitlines() if line.lstrip().startswith(("```", "~~~"))]
+    assert len(fences) == 2 * len(blocks(page.relative_to(ROOT)))
