@@ -41,10 +41,11 @@ from onceforall.errors import (
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Commit, Committable, Digest
 from onceforall.protocol.history import Decided
+from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
-from onceforall.targets import check_adopted, check_targets
+from onceforall.targets import check_adopted, check_targets, identity_of
 from onceforall.testing import failpoints
 
 __all__ = ["Detachment", "detach"]
@@ -103,10 +104,11 @@ def detach(
         adopt_checkpoint: the checkpoint (or the log that ``commit_log`` names) was moved here, and the old one will never run again.
         adopt_target: the names of sinks whose target was replaced, or put back to an older state, on purpose.
         timeout_s: after so many seconds without an answer from a sink that something decided waits for, it is given up.
-        dry_run: look and tell only; nothing is changed, and no sink is asked to do anything.
+        dry_run: look and tell only; nothing is changed or created, in the sinks neither: each is asked who it is, and no more. What only a sink's
+            ``check`` or its recovery finds out (a right that is missing, a decided transaction that is lost) isn't foretold.
 
     Returns:
-        What was done.
+        What was done, or with ``dry_run`` what would be.
 
     Raises:
         OptionError: no sink, or one that the last decision names is missing; this is no checkpoint, or not one of onceforall's.
@@ -129,28 +131,31 @@ def detach(
     path = spark_checkpoint.local_path(arguments.path("checkpoint", checkpoint))
     wanted = None if commit_log is None else binding.log_location(arguments.path("commit_log", commit_log))
     report = _Report(dry_run)
-    if not dry_run:
-        for step in mending.put_back(path, wanted, adopt=adopt_checkpoint).steps:
-            report.say(step)
+    mended = mending.put_back(path, wanted, adopt=adopt_checkpoint, dry_run=dry_run)
+    if dry_run and mended.steps:
+        return _foresee_mending(path, mended, report)
+    for step in mended.steps:
+        report.say(step)
     query_id = _check_is_one(path)
     home = path / spark_checkpoint.LOG_FOLDER
     if not home.is_dir():
         return _detached_before(path, report)
-    bound = binding.find(LocalStore(home), wanted, adopt=adopt_checkpoint and not dry_run)
+    bound = binding.find(LocalStore(home), wanted, adopt=adopt_checkpoint, dry_run=dry_run)
     if bound is None:
         report.say("No run of onceforall ever began here.")
         return Detachment(tuple(report.steps), log=_set_aside(home, 0, report))
     log = CommitLog(bound.store, first_generation=bound.first_generation)
-    checked = _checked(path, sinks, log, query_id, adopt_target)
+    checked = _checked(path, sinks, log, query_id, adopt_target, dry_run=dry_run)
+    config = _run_config(path, query_id, checked, adopt_checkpoint=adopt_checkpoint)
     if dry_run:
         _close(checked)
-        return _foresee(path, log, report)
+        return _foresee(config, bound, log, report)
     failpoints.hit("detach.before")
-    run = _recover(path, query_id, log, checked, adopt_checkpoint=adopt_checkpoint, timeout_s=timeout_s, report=report)
+    run = _recover(config, log, checked, timeout_s=timeout_s, report=report)
     failpoints.hit("detach.recovered")
     passed = _pass_decided(path, run.decided, report)
     failpoints.hit("detach.passed")
-    _tell_planned(path, report)
+    _tell_planned(path, report, passed)
     _check_newest(log, run.generation)
     folder = _set_aside(home, run.generation, report)
     failpoints.hit("detach.renamed")
@@ -173,7 +178,13 @@ def _check_is_one(path: Path) -> str:
 
 
 def _checked(
-    path: Path, sinks: Mapping[str, TwoPhaseCommitSink], log: CommitLog, query_id: str, adopt_target: Collection[str]
+    path: Path,
+    sinks: Mapping[str, TwoPhaseCommitSink],
+    log: CommitLog,
+    query_id: str,
+    adopt_target: Collection[str],
+    *,
+    dry_run: bool,
 ) -> dict[str, TwoPhaseCommitSink]:
     """Refuse names that can't be right, and sinks that don't answer, while nothing has been changed; return copies of one's own."""
     if not sinks:
@@ -192,7 +203,11 @@ def _checked(
         starts = {name: StartInfo(query_id, name, None) for name in checked}
         check_targets(decided, path, checked, starts, adopt_target)
         for name, sink in checked.items():
-            sink.check(starts[name])
+            if dry_run:
+                # ``check`` may create what is missing (a folder, a schema); to tell who it is, a sink creates nothing.
+                identity_of(sink, starts[name])
+            else:
+                sink.check(starts[name])
     except BaseException:
         _close(checked)
         raise
@@ -209,8 +224,36 @@ def _names(commit: Commit) -> set[str]:
     return written | {sink for sink, committables in commit.committables.items() if committables}
 
 
-def _foresee(path: Path, log: CommitLog, report: _Report) -> Detachment:
+def _run_config(path: Path, query_id: str, sinks: Collection[str], *, adopt_checkpoint: bool) -> RunConfig:
+    return RunConfig(
+        query_id=query_id,
+        run_id=f"detach-{uuid.uuid4()}",
+        checkpoint=str(path),
+        sinks=tuple(sinks),
+        adopt_checkpoint=adopt_checkpoint,
+        owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} (detach)",
+        **asdict(place.here(path)),
+    )
+
+
+def _foresee_mending(path: Path, mended: mending.Mended, report: _Report) -> Detachment:
+    """Say which files of Spark's would be put back first. The rest depends on what they say, and isn't foretold."""
+    report.say("Nothing is changed; this is what would be done first, after a loss of power:")
+    for step in mended.steps:
+        report.say(step)
+    report.say(
+        f"What is done then depends on these files. To be told, run 'onceforall checkpoint mend {path}', which does this step alone, and then the dry "
+        "run again."
+    )
+    return Detachment(tuple(report.steps))
+
+
+def _foresee(config: RunConfig, bound: binding.BoundLog, log: CommitLog, report: _Report) -> Detachment:
     """Say what would be done, from what can be seen; a live run may decide more meanwhile."""
+    refusal = judge_claim(config, log.newest_claim())
+    if refusal is not None:
+        raise refusal.error(refusal.message)
+    path = Path(config.checkpoint)
     report.say("Nothing is changed; this is what would be done, if no run of the query is alive:")
     report.say("Any run of the query would be fenced, and undecided transactions would be aborted.")
     decided = log.look().decided
@@ -221,9 +264,15 @@ def _foresee(path: Path, log: CommitLog, report: _Report) -> Detachment:
             f"Batch {completed} is decided and not known to be complete: it would be completed on {_sinks_of(decided.commit)}."
         )
     passed = _pass_decided(path, decided, report)
-    _tell_planned(path, report)
+    _tell_planned(path, report, passed)
     report.say(f"The folder {path / spark_checkpoint.LOG_FOLDER} would be renamed.")
+    _foresee_elsewhere(bound.location, report)
     return Detachment(tuple(report.steps), completed, passed)
+
+
+def _foresee_elsewhere(location: str | None, report: _Report) -> None:
+    if location is not None:
+        report.say(f"The folder {binding.log_path(location)}, which has its entries, would be renamed, too.")
 
 
 def _sinks_of(commit: Commit) -> str:
@@ -264,27 +313,17 @@ def _never(decision: object) -> ProtocolViolationError:
 
 
 def _recover(
-    path: Path,
-    query_id: str,
+    config: RunConfig,
     log: CommitLog,
     sinks: Mapping[str, TwoPhaseCommitSink],
     *,
-    adopt_checkpoint: bool,
     timeout_s: float,
     report: _Report,
 ) -> _Recovered:
     """Run the recovery of a start, and nothing behind it."""
+    path = Path(config.checkpoint)
     deadline = time.monotonic() + timeout_s
     sweeps: dict[str, Sweep] = {}
-    config = RunConfig(
-        query_id=query_id,
-        run_id=f"detach-{uuid.uuid4()}",
-        checkpoint=str(path),
-        sinks=tuple(sinks),
-        adopt_checkpoint=adopt_checkpoint,
-        owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} (detach)",
-        **asdict(place.here(path)),
-    )
     world = World(
         log=log,
         sinks=sinks,
@@ -368,11 +407,13 @@ def _pass_decided(path: Path, decided: Decided | None, report: _Report) -> int |
     return batch
 
 
-def _tell_planned(path: Path, report: _Report) -> None:
+def _tell_planned(path: Path, report: _Report, passed: int | None) -> None:
+    """Say what is left to the plain query. ``passed``: the batch that was entered in Spark's commit log, or would be."""
     planned, committed = spark_checkpoint.last_planned(path), spark_checkpoint.last_committed(path)
-    if planned > committed and not report.dry_run:
+    if planned > (committed if passed is None else passed):
         report.say(
-            f"Batch {planned} is planned by Spark and undecided: nothing of it is visible, and the plain query writes it."
+            f"Batch {planned} is planned by Spark and undecided: nothing of it is visible, and the plain query writes it.",
+            f"Batch {planned} is planned by Spark and undecided: the plain query would write it.",
         )
 
 
@@ -408,6 +449,9 @@ def _detached_before(path: Path, report: _Report) -> Detachment:
         setting_aside.sync_renamed(path)
     report.say(f"The checkpoint was detached before; its commit log lies in {folders[-1]}.")
     pointer = binding.pointer_of(LocalStore(folders[-1]))
-    if pointer is not None and not report.dry_run:
+    if pointer is not None and report.dry_run:
+        left = pointer[1] is not None and binding.bound_id(pointer[1]) == pointer[0]
+        _foresee_elsewhere(pointer[1] if left else None, report)
+    elif pointer is not None:
         setting_aside.set_aside_elsewhere(folders[-1], *pointer, report.say)
     return Detachment(tuple(report.steps))

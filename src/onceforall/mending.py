@@ -70,16 +70,17 @@ class _Repair:
         return f"{self.path} {self.why}: {' and '.join(done)}."
 
 
-def put_back(checkpoint: Path, commit_log: str | None = None, *, adopt: bool = False) -> Mended:
+def put_back(checkpoint: Path, commit_log: str | None = None, *, adopt: bool = False, dry_run: bool = False) -> Mended:
     """Put back what Spark could not read, before it reads it; for each start.
 
     Args:
         checkpoint: the checkpoint's folder.
         commit_log: the location of the log, where the user says it.
         adopt: the checkpoint was moved here.
+        dry_run: look and tell only.
 
     Returns:
-        What was done. Nothing, where there is no log, or one that is not this checkpoint's: the start itself refuses that.
+        What was done, or would be. Nothing, where there is no log, or one that is not this checkpoint's: the start itself refuses that.
 
     Raises:
         CommitLogError: a file can't be set aside or written.
@@ -93,6 +94,8 @@ def put_back(checkpoint: Path, commit_log: str | None = None, *, adopt: bool = F
         return Mended(())
     repairs = _needed(checkpoint, known)
     steps = tuple(map(str, repairs))
+    if dry_run:
+        return Mended(steps, dry_run=True)
     for step in steps:
         logger.warning("after a loss of power: %s", step)
     _carry_out(checkpoint, repairs)

@@ -36,7 +36,7 @@ def lacking(checkpoint: Path, decided: Decided | None) -> int | None:
         return None
     if spark_checkpoint.keeps_state(checkpoint):
         raise CheckpointMismatchError(
-            f"Batch {batch} is decided and its rows are in the sinks, but Spark has not finished it, and the query keeps state: a plain query "
+            f"Batch {batch} is decided, but Spark has not finished it, and the query keeps state: a plain query "
             f"would write the batch again to rebuild that. {START_ONCE_MORE}"
         )
     planned = spark_checkpoint.last_planned(checkpoint)
@@ -46,7 +46,7 @@ def lacking(checkpoint: Path, decided: Decided | None) -> int | None:
         or spark_checkpoint.offsets_of(checkpoint, batch) != decided.commit.offsets
     ):
         raise CheckpointMismatchError(
-            f"Batch {batch} is decided and its rows are in the sinks, but Spark's own folders tell another story: the last planned batch is "
+            f"Batch {batch} is decided, but Spark's own folders tell another story: the last planned batch is "
             f"{planned}, the last finished one is {committed}, or the batch has other offsets. If the machine has lost power, run 'onceforall "
             f"checkpoint mend {checkpoint}', and detach again. Otherwise the checkpoint was edited, restored or mixed with another one: put back the "
             "folder that belongs to this commit log."

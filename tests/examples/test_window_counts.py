@@ -1,6 +1,7 @@
-"""The first example of the README, as a user runs it, with a kill -9 in between."""
+"""The first example of the README, taken from there and started by the command there, with a kill -9 in between."""
 
 import json
+import os
 import sys
 from collections import Counter
 from datetime import datetime, timedelta, timezone
@@ -10,34 +11,58 @@ import pytest
 from confluent_kafka import Producer
 
 from onceforall.demo.ads.processes import ProgramProcess
-from onceforall.embedded import spark_kafka_jars
+from support.pages import Places, blocks
 from support.reading import read_all, released
 from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
-PROGRAM = Path(__file__).parents[2] / "examples" / "window_counts" / "window_counts.py"
 START = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 WINDOW = timedelta(minutes=10)
 
 
+DEFAULTS = """
+spark.master local[2]
+spark.driver.memory 1g
+spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1
+spark.sql.shuffle.partitions 2
+spark.ui.enabled false
+"""
+RUN = "import os, sys; os.execvp('bash', ['bash', '-c', sys.argv[1]])"
+
+
+def command(page):
+    """The command by which a page starts the program, as it stands there."""
+    [found] = [block for block in blocks(page, "sh") if "window_counts.py" in block.code]
+    _, _, submit = found.code.partition("\n")
+    assert submit.startswith("spark-submit ")
+    return submit
+
+
 @pytest.fixture
 def start(broker, topic, tmp_path):
-    """Start the example, again and again on the same topics and checkpoint; ``start.views`` and ``start.counts`` are the topics."""
+    """Start the program of the README as a page does, again and again on the same topics and checkpoint; ``start.views`` and ``start.counts`` are the topics."""
     lives = []
-    jars = ",".join(map(str, spark_kafka_jars()))
-    options = "--master local[2] --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 --driver-memory 1g"
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(DEFAULTS)
+    (tmp_path / "run.py").write_text(RUN)
+    [program] = [block for block in blocks("README.md", "python") if block.code.startswith("import sys\n")]
+    for name in ("window_counts.py", "examples/window_counts/window_counts.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(program.code)
+    places = Places(tmp_path, broker.bootstrap_servers)
 
-    def begin():
-        arguments = [broker.bootstrap_servers, begin.views, begin.counts, str(tmp_path / "checkpoint")]
+    def begin(page):
+        submit = places.real(command(page)).replace("page-views", begin.views).replace("page-counts", begin.counts)
         environment = {
-            "PYSPARK_SUBMIT_ARGS": f"{options} --jars {jars} --driver-java-options -XX:TieredStopAtLevel=1 pyspark-shell",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "SPARK_CONF_DIR": str(tmp_path / "conf"),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TZ": "UTC",
         }
         log = tmp_path / "program.log"
-        lives.append(ProgramProcess(PROGRAM, arguments, work_dir=tmp_path, log=log, environment=environment))
+        lives.append(ProgramProcess(tmp_path / "run.py", [submit], work_dir=tmp_path, log=log, environment=environment))
         return lives[-1]
 
     begin.views, begin.counts = topic(partitions=2), topic(partitions=2)
@@ -70,7 +95,7 @@ def counts_in(broker, topic):
 def test_each_window_is_counted_once_though_the_driver_is_killed_in_between(broker, start):
     first, second = views_of(0, 35), views_of(35, 35)
     publish(broker, start.views, first)
-    life = start()
+    life = start("README.md")
 
     def has(number):
         assert life.return_code is None, life.last_words()
@@ -80,7 +105,7 @@ def test_each_window_is_counted_once_though_the_driver_is_killed_in_between(brok
     until(lambda: has(6), 180, "the first windows")
     assert life.kill()
     publish(broker, start.views, second)
-    life = start()
+    life = start("examples/window_counts/README.md")
     # 68 minutes: three more of both.
     until(lambda: has(12), 180, "the windows after the kill")
     # What comes far behind closes what is left.

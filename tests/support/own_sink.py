@@ -12,11 +12,17 @@ def blocks():
     return dict(found)
 
 
-def run_block(name, **given):
-    """Run one block and return its names. As in a program's main module, its classes travel to other processes by value."""
-    namespace = {"__name__": f"page.{name}", **given}
-    exec(compile(blocks()[name], name, "exec"), namespace)
-    return namespace
+def save(folder):
+    """Put the page's files into a folder, as its reader does."""
+    for name, code in blocks().items():
+        (folder / name).write_text(code)
 
 
-JsonFileSink = run_block("json_file_sink.py")["JsonFileSink"]
+def _sink():
+    """Run the sink's block. As in a program's main module, its class travels to other processes by value."""
+    namespace = {"__name__": "page.json_file_sink.py"}
+    exec(compile(blocks()["json_file_sink.py"], "json_file_sink.py", "exec"), namespace)
+    return namespace["JsonFileSink"]
+
+
+JsonFileSink = _sink()

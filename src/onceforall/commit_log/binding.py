@@ -104,7 +104,12 @@ def open_log_store(location: str) -> Store:
 
 
 def find(
-    home: Store, wanted: str | None = None, *, adopt: bool = False, open_store: Callable[[str], Store] = open_log_store
+    home: Store,
+    wanted: str | None = None,
+    *,
+    adopt: bool = False,
+    dry_run: bool = False,
+    open_store: Callable[[str], Store] = open_log_store,
 ) -> BoundLog | None:
     """Return the log of a checkpoint, or None when it was never bound; nothing is written (but see ``adopt``).
 
@@ -112,6 +117,7 @@ def find(
         home: the store of the checkpoint's folder ``onceforall/``.
         wanted: where the user says that it lies (``log_location``); None: wherever the pointer says.
         adopt: the log was moved to ``wanted`` on purpose; the next pointer is written.
+        dry_run: it isn't written; what is returned is what would be.
         open_store: opens the store of a location.
 
     Raises:
@@ -134,7 +140,7 @@ def find(
             "know that."
         )
     if wanted is not None and wanted != pointer.location:
-        pointer = _moved(home, pointer, wanted, adopt=adopt, open_store=open_store)
+        pointer = _moved(home, pointer, wanted, adopt=adopt, dry_run=dry_run, open_store=open_store)
     assert pointer.location is not None
     store = open_store(pointer.location)
     _check_bound(home, pointer, store)
@@ -258,7 +264,9 @@ def _prepare(  # noqa: PLR0917
     return str(found["id"])
 
 
-def _moved(home: Store, pointer: _Pointer, wanted: str, *, adopt: bool, open_store: Callable[[str], Store]) -> _Pointer:
+def _moved(
+    home: Store, pointer: _Pointer, wanted: str, *, adopt: bool, dry_run: bool, open_store: Callable[[str], Store]
+) -> _Pointer:
     """Follow a log that was moved on purpose: it must be there, and must be gone from where it was."""
     both = (
         f"onceforall.commitLog={wanted}, but the checkpoint's pointer {home.describe(_pointer_key(pointer.number))} says that the commit log "
@@ -278,6 +286,8 @@ def _moved(home: Store, pointer: _Pointer, wanted: str, *, adopt: bool, open_sto
         )
     number = pointer.number + 1
     first = pointer.first_generation
+    if dry_run:
+        return _Pointer(number, pointer.id, wanted, first)
     fields = _encode(_POINTER, id=pointer.id, location=wanted, first_generation=first, written_at=_now())
     failpoints.hit("bind.moving")
     answer = home.create(_pointer_key(number), fields)
