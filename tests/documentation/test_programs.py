@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import psycopg
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import onceforall as ofa
 from onceforall.operators import rocksdb_state
@@ -335,6 +336,24 @@ def test_kafka(served):
 def test_postgres(served):
     served.run_page("docs/postgres.md", lambda _: None)
     assert isinstance(served.names["sink"], ofa.PostgresSink)
+
+
+def test_errors(world):
+    world.add("events", an_event(0))
+
+    def fails(batch):
+        raise ValueError("of the program's own")
+
+    writer = ofa.write_stream(world.names["events"]).to(
+        ofa.FileSink(str(world.folder / "files"), format="json"), transform=fails
+    )
+    query = world.names["query"] = writer.option("checkpointLocation", str(world.folder / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException):
+        world.run_page("docs/errors.md")
+    error = world.names["error"]
+    assert type(error) is ofa.AttemptFailedError
+    assert isinstance(error.__cause__, ValueError)
+    assert error.query_id == str(query.id)
 
 
 def test_speed(world):

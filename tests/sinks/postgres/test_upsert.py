@@ -85,7 +85,7 @@ def test_a_refused_row_is_named(database):
         ({"on_conflict": "ignore"}, "needs key="),
         ({"on_conflict": "overwrite", "key": "id"}, "neither"),
         ({"key": ["id", "id"]}, "each of them once"),
-        ({"key": [""]}, "names of columns"),
+        ({"key": [""]}, "the name of a column"),
         ({"lock_timeout_s": 0}, "positive"),
         ({"retry_for_s": float("inf")}, "positive"),
         ({"staging_schema": ""}, "no name of a schema"),
