@@ -8,8 +8,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from support.waiting import Story, until
 
 OFFSET_BEGINNING = 0
-LATER = b"later"
-"""What ``reads_on`` writes; ``values`` leaves it out."""
+LATER = f"read on {uuid.uuid4()}".encode()
+"""What ``reads_on`` writes, and no test does; ``values`` leaves it out."""
 
 
 def read_all(bootstrap, topic, isolation="read_committed", deadline_s=30):
@@ -46,7 +46,7 @@ def read_all(bootstrap, topic, isolation="read_committed", deadline_s=30):
 
 def values(bootstrap, topic, **kwargs):
     """Return the values of all visible messages, sorted."""
-    return sorted(m.value().decode() for m in read_all(bootstrap, topic, **kwargs) if m.value() not in {None, LATER})
+    return sorted(m.value().decode() for m in read_all(bootstrap, topic, **kwargs) if m.value() != LATER)
 
 
 def held_back(bootstrap, topic):
