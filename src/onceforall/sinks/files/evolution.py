@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from onceforall.sinks.files.layout import MANIFESTS
+from onceforall.sinks.files.layout import MANIFESTS, DataFile
 from onceforall.sinks.files.manifests import Layout, all_of
 
 if TYPE_CHECKING:
@@ -18,20 +18,26 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 
-def newest_layouts(root: Path) -> list[Layout]:
-    """Return how the newest files of each query and sink in a folder are to be read; it opens one manifest of each.
+def newest_files(root: Path) -> list[tuple[DataFile, Layout]]:
+    """Return the files of the newest batch of each query and sink in a folder; it opens one manifest of each.
 
     Raises:
         CommitLogError: a manifest is damaged.
         OSError: the folder can't be read.
     """
-    found: dict[str, Layout] = {}
+    found: list[tuple[DataFile, Layout]] = []
     for manifests in all_of(root / MANIFESTS) if (root / MANIFESTS).is_dir() else ():
         links = manifests.listing().chain()
         if links:
-            newest = manifests.read_link(links[-1]).batches[-1]
-            found.update({repr(layout): layout for _, layout in newest.files})
-    return list(found.values())
+            found += manifests.read_link(links[-1]).batches[-1].files
+    return found
+
+
+def kind_of_folder(folder: str) -> str:
+    """Return, in words, what of a folder is the same for all values: ``day=…/…``."""
+    if not folder:
+        return "no folders"
+    return "/".join(f"{part.partition('=')[0]}=…" if "=" in part else "…" for part in folder.split("/"))
 
 
 def differences(new: StructType, old: StructType) -> Iterator[str]:
@@ -73,4 +79,4 @@ _KINDS = (
     {"StringType", "VarcharType", "CharType"},
 )
 
-__all__ = ["differences", "newest_layouts"]
+__all__ = ["differences", "kind_of_folder", "newest_files"]

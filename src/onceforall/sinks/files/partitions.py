@@ -98,6 +98,15 @@ def time_bucket(template: str, zone: str | None) -> TimeBucket:
     return bucket
 
 
+def sample_folder(partition_by: Sequence[str], bucket: TimeBucket | None) -> str:
+    """Return a folder as these make it, with the formats in the place of the bucket's values: its parts and their columns are right."""
+    folders = [hive_folder(name, None) for name in partition_by]
+    if bucket is not None:
+        texts = "".join(piece if isinstance(piece, str) else piece[1] for piece in bucket.pieces).split("/")
+        folders += [hive_folder(text.partition("=")[0], None) if "=" in text else plain_folder(text) for text in texts]
+    return "/".join(folders)
+
+
 _EXAMPLE = "An example: time_bucket='{event_time:%Y-%m-%d--%H}'."
 
 

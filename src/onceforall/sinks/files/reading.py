@@ -13,7 +13,7 @@ from onceforall import arguments
 from onceforall.errors import ConfigurationError
 from onceforall.protocol.names import sink_code
 from onceforall.sinks.files.formats import CSV_NULL
-from onceforall.sinks.files.layout import HOME, MANIFESTS, DataFile, local_folder
+from onceforall.sinks.files.layout import HOME, MANIFESTS, DataFile, local_folder, partition_of
 from onceforall.sinks.files.manifests import BatchFiles, Layout, all_of
 
 if TYPE_CHECKING:
@@ -172,19 +172,26 @@ class CommittedFiles:
             OptionError: it is no session.
         """
         arguments.check_session(spark, "read_files(…).to_spark")
+        from pyspark.sql.functions import col, lit
         from pyspark.sql.pandas.types import from_arrow_schema
         from pyspark.sql.types import StructType
 
         schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
         frames = []
-        for reading, files in self._by_reading():
-            reader = spark.read.schema(schema).option("basePath", f"file://{self._root}")
+        for reading, names, base, files in self._by_reading():
+            # A reader of its own for each group, with the group's columns only: Spark derives a read's partition columns from all of its
+            # paths together, and passes over files whose folders say nothing where those of others do. CSV goes by columns' positions.
+            here = StructType([schema[name] for name in names])
+            reader = spark.read.schema(here).option("basePath", f"file://{self._root / base.folder}")
             if reading["format"] == "csv":
                 reader = reader.options(
                     header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, nullValue=CSV_NULL, enforceSchema=False
                 )  # fmt: skip
-            paths = [_spark_path(self._root / file.path) for file in files]
-            frames.append(reader.format(reading["format"]).load(paths).select(*(_quoted(name) for name in self.schema.names)))
+            frame = reader.format(reading["format"]).load([_spark_path(self._root / file.path) for file in files])
+            known = {name: col(_quoted(name)) for name in names} | {name: lit(value) for name, value in base.values.items()}
+            frames.append(
+                frame.select(*(known.get(each.name, lit(None)).cast(each.dataType).alias(each.name) for each in schema.fields))
+            )
         if not frames:
             return spark.createDataFrame([], StructType([]))
         whole = frames[0]
@@ -198,13 +205,24 @@ class CommittedFiles:
             groups.setdefault(repr(layout), (layout, []))[1].append(file)
         yield from groups.values()
 
-    def _by_reading(self) -> Iterator[tuple[Mapping[str, Any], list[DataFile]]]:
-        groups: dict[str, tuple[Mapping[str, Any], list[DataFile]]] = {}
+    def _by_reading(self) -> Iterator[tuple[Mapping[str, Any], list[str], _Base, list[DataFile]]]:
+        """Group the files by how one reader of Spark takes them: each with the columns that it finds, and the folder that it begins at."""
+        groups: dict[Any, tuple[Mapping[str, Any], dict[str, None], _Base, list[DataFile]]] = {}
+        in_files: dict[str, list[str]] = {}
         for file, layout in self._files:
-            # Spark's CSV reader goes by the position of columns, so that files with others must be read on their own.
-            key = repr(layout) if layout.reading["format"] == "csv" else repr(sorted(layout.reading.items()))
-            groups.setdefault(key, (layout.reading, []))[1].append(file)
-        yield from groups.values()
+            base, below = _base(file.folder)
+            is_csv = layout.reading["format"] == "csv"
+            names = in_files.get(repr(layout))
+            if names is None:
+                names = in_files[repr(layout)] = _in_file(layout).names
+            # Spark's CSV reader goes by the position of columns, so that files with others must be read on their own. A column that is a
+            # partition's here and stands in files there is never both in one read: Spark would take the folder's value for all.
+            key = (repr(layout) if is_csv else repr((sorted(layout.reading.items()), layout.partition_by)), base.folder, below)
+            _, columns, _, files = groups.setdefault(key, (layout.reading, {}, base, []))
+            columns.update(dict.fromkeys([*names, *below]))
+            files.append(file)
+        for reading, columns, base, files in groups.values():
+            yield reading, list(columns), base, files
 
     def _fragment(self, form: Any, file: DataFile) -> Any:
         import pyarrow.compute as pc
@@ -247,6 +265,31 @@ class CommittedFiles:
             else:
                 columns.append(pa.nulls(table.num_rows, field.type))
         return pa.Table.from_arrays(columns, schema=self.schema)
+
+
+@dataclass(frozen=True)
+class _Base:
+    """Where Spark begins to look for partition columns: the folder, and the columns that those above it say."""
+
+    folder: str
+    values: Mapping[str, str | None]
+
+
+def _base(folder: str) -> tuple[_Base, tuple[str, ...]]:
+    """Return where Spark must begin, and the partition columns below that.
+
+    Spark goes from a file upwards, passes over plain folders, and ends at the first plain one above a ``name=value``: what is above that must
+    be told to it.
+    """
+    parts = folder.split("/") if folder else []
+    end = len(parts)
+    while end and "=" not in parts[end - 1]:
+        end -= 1
+    start = end
+    while start and "=" in parts[start - 1]:
+        start -= 1
+    above = "/".join(parts[:start]) if start < end else ""
+    return _Base(above, partition_of(above)), tuple(partition_of("/".join(parts[start:end])))
 
 
 def _is_read_at_once(file: DataFile, layout: Layout) -> bool:

@@ -25,12 +25,13 @@ from onceforall.protocol.names import sink_code
 from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
 from onceforall.sinks.files.columns import check_columns, check_delimiter
 from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_few_layouts
-from onceforall.sinks.files.evolution import differences, newest_layouts
+from onceforall.sinks.files.evolution import differences, kind_of_folder, newest_files
 from onceforall.sinks.files.folders import asking_again
 from onceforall.sinks.files.formats import Format, file_format
 from onceforall.sinks.files.identity import folder_id
 from onceforall.sinks.files.layout import STAGING, local_folder, slim
 from onceforall.sinks.files.manifests import layout_of
+from onceforall.sinks.files.partitions import sample_folder
 from onceforall.sinks.files.partitions import time_bucket as parsed_bucket
 from onceforall.sinks.files.spark_metadata import DEFAULT_INTERVAL, SparkMetadata
 from onceforall.sinks.files.start_checks import check_folder, check_spark_metadata
@@ -186,7 +187,9 @@ class FileSink(TwoPhaseCommitSink):
         from pyspark.sql.pandas.types import from_arrow_schema
 
         try:
-            schemas = [from_arrow_schema(each.arrow_schema(), prefer_timestamp_ntz=True) for each in newest_layouts(self._root)]
+            files = newest_files(self._root)
+            layouts = {repr(layout): layout for _, layout in files}.values()
+            schemas = [from_arrow_schema(each.arrow_schema(), prefer_timestamp_ntz=True) for each in layouts]
             found = [text for old in schemas for text in differences(schema, old)]
         except (OnceForAllError, OSError, ValueError) as error:
             _log.warning("The columns of the files in %s can't be compared with those of the query: %s", self._root, error)
@@ -195,6 +198,14 @@ class FileSink(TwoPhaseCommitSink):
             _log.warning(
                 "Readers can't take the files in %s together with those that this query writes: %s. Cast or rename, or write to another folder.",
                 self._root, "; ".join(dict.fromkeys(found)),
+            )  # fmt: skip
+        new = sample_folder(self._plan.partition_by, self._plan.bucket)
+        others = {kind_of_folder(file.folder) for file, _ in files} - {kind_of_folder(new)}
+        if others:
+            _log.warning(
+                "The newest files in %s lie in folders of another kind (%s) than those that this query writes (%s). read_files takes all of them; "
+                "spark.read and others that derive columns from folders fail on that, or leave rows out. Write to another folder if you need these.",
+                self._root, ", ".join(sorted(others)), kind_of_folder(new),
             )  # fmt: skip
 
     # --- in the tasks ------------------------------------------------------------------------------------------------------
