@@ -4,6 +4,9 @@ import errno
 import gc
 import multiprocessing
 import os
+import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -222,6 +225,24 @@ def test_a_folder_in_place_of_an_entry_is_an_error(store, root):
     (root / KEY).mkdir(parents=True)
     with pytest.raises(CommitLogError, match="cannot read"):
         store.read(KEY)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_what_is_no_file_in_place_of_an_entry_is_an_error_and_nobody_waits_for_it(root, kind):
+    """In a process of its own, which is ended when it waits for the pipe's writer."""
+    (root / KEY).parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(root / KEY)
+    else:
+        os.mknod(root / KEY, stat.S_IFSOCK | 0o600)
+    for call in (f"read({KEY!r})", f"create({KEY!r}, b'x')"):
+        code = f"import pathlib; from onceforall.commit_log.local import LocalStore; LocalStore(pathlib.Path({str(root)!r})).{call}"
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 1
+        last = ended.stderr.strip().splitlines()[-1]
+        assert "EntryError" in last or "CommitLogError" in last
+        assert str(root / KEY) in last
+        assert "put back the file" in last
 
 
 def test_every_failing_system_call_leaves_a_log_that_a_retry_completes(root, monkeypatch):

@@ -19,6 +19,7 @@ import fcntl
 import os
 import re
 import secrets
+import stat
 import threading
 import time
 import weakref
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from onceforall.commit_log.store import AlreadyExists, Created, TooLate
-from onceforall.errors import CommitLogError, ProtocolViolationError
+from onceforall.errors import CommitLogError, ForeignEntryError, ProtocolViolationError
 from onceforall.testing import failpoints
 
 __all__ = ["LocalStore"]
@@ -42,6 +43,7 @@ _REMEDIES = {
     errno.EPERM: "Grant the user of the Spark driver read and write permission there",
     errno.EIO: "Check the disk (see the kernel's log) before anything else",
     errno.ESTALE: "Mount the network file system again",
+    errno.ENXIO: "Move away the socket or device that stands there, and put back the file that stood there, if there was one",
     errno.ELOOP: "Replace the symbolic link by a real folder or file: the log does not follow links",
 }
 _DEFAULT_REMEDY = "Mend the cause"
@@ -255,8 +257,15 @@ class LocalStore:
     def _read(self, path: Path, *, durably: bool) -> bytes | None:
         """Return the content of a file, or None; ``durably``: it survives a loss of power, except for its name."""
         try:
-            with self._opened(path, os.O_RDONLY) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
-                content = file.read()
+            # Without O_NONBLOCK, a pipe in an entry's place would be waited for, and for ever.
+            with self._opened(path, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise ForeignEntryError(
+                        f"cannot read {path}: a pipe, a folder or a device stands where an entry must be. Move it away, put back the file "
+                        "that stood there, if there was one, and restart the query."
+                    )
+                with os.fdopen(descriptor, "rb", closefd=False) as file:
+                    content = file.read()
                 if durably:
                     _sync(descriptor)
         except FileNotFoundError:

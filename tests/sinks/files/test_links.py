@@ -6,11 +6,12 @@ import shutil
 
 import pytest
 
-from onceforall.errors import OnceForAllError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import AttemptFailedError, OnceForAllError, SinkCheckError, SinkUnavailableError
+from onceforall.protocol.names import sink_code
 from onceforall.sink import Sweep
-from onceforall.sinks.files.mending import mend_files
+from onceforall.sinks.files.mending import check_files, mend_files
 from onceforall.sinks.files.reading import read_files
-from sinks.files.building import QUERY, attempt, checked, numbers, permit, prepared
+from sinks.files.building import QUERY, attempt, checked, commit, numbers, permit, prepared
 
 
 class World:
@@ -130,3 +131,24 @@ def test_a_link_or_a_pipe_is_no_data_file(tmp_path):
     file.symlink_to("/" * (size - 4) + "proc")
     assert file.lstat().st_size == size
     assert [each.committable for each in sink.commit(permit(), [decided]).lost] == [decided]
+
+
+@pytest.mark.parametrize("which", ["query", "sink"])
+def test_a_link_in_place_of_a_folder_of_manifests_is_refused_by_start_decision_readers_and_check(tmp_path, which):
+    root = tmp_path / "sink"
+    sink = checked(root)
+    commit(sink, 0, numbers(1))
+    committable = prepared(sink, numbers(1, 1), 1)
+    query = root / "_onceforall" / "manifests" / QUERY
+    replaced = query if which == "query" else query / sink_code("out")
+    replaced.rename(tmp_path / "moved")
+    replaced.symlink_to(tmp_path / "moved")
+    with pytest.raises(SinkCheckError, match=rf"{replaced}.*symbolic link"):
+        checked(root)
+    with pytest.raises(AttemptFailedError, match=rf"Nothing of this batch is decided: {replaced}: a symbolic link"):
+        sink.confirm([committable])
+    with pytest.raises(OSError, match="symbolic link"):
+        read_files(root)
+    (finding,) = check_files(root)
+    assert finding.path == replaced
+    assert "symbolic link" in finding.words

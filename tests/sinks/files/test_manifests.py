@@ -1,7 +1,6 @@
 """Manifests: the chain of batches, merging, damage, and what late writers do to it."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -10,6 +9,7 @@ from onceforall.errors import AttemptFailedError, CorruptEntryError, ForeignEntr
 from onceforall.protocol.names import sink_code
 from onceforall.sink import StartInfo
 from onceforall.sinks.files import manifests
+from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
 
 
@@ -147,13 +147,13 @@ def test_a_newer_releases_manifest_is_told_apart(tmp_path):
 def listed_late(monkeypatch):
     """Names of manifests that a listing doesn't show though they are there, as NFS does while its cache of the folder lives."""
     hidden = set()
-    real = Path.iterdir
+    real = Tree.names
     monkeypatch.setattr(
-        Path,
-        "iterdir",
-        lambda self: (
-            path for path in real(self) if f"{path.name.removeprefix('.newest.').removesuffix('.json')}.json" not in hidden
-        ),
+        Tree,
+        "names",
+        lambda self, folder: [
+            name for name in real(self, folder) if f"{name.removeprefix('.newest.').removesuffix('.json')}.json" not in hidden
+        ],
     )
     return hidden
 

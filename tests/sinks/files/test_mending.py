@@ -81,7 +81,10 @@ def test_a_manifest_that_is_really_missing_is_told_and_nothing_is_made_up(tmp_pa
     (folder_of(tmp_path) / "1.json").unlink()
     before = sorted(folder_of(tmp_path).iterdir())
     assert main(["files", "mend", str(tmp_path)]) == 1
-    assert "comes after batch 1, of which there is no manifest" in capsys.readouterr().out
+    assert (
+        "1.json, or a merged manifest that ends with batch 1 too, is missing, and 2.json comes after it"
+        in capsys.readouterr().out
+    )
     assert sorted(folder_of(tmp_path).iterdir()) == before
     with pytest.raises(CorruptEntryError):
         read_files(tmp_path)
@@ -139,3 +142,26 @@ def test_a_chain_that_changes_while_it_is_mended_is_told(skipping, monkeypatch):
 def test_a_folder_without_manifests_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="no FileSink has written there"):
         check_files(tmp_path)
+
+
+def test_a_missing_merged_manifest_is_told_by_the_batch_that_it_ends_with(tmp_path, monkeypatch, capsys):
+    """Its single manifests were deleted rightly; which of the two names was there last can't be known."""
+    monkeypatch.setattr(manifests, "MERGE_AFTER", 3)
+    write(tmp_path, range(9))
+    (folder_of(tmp_path) / "-1-2.json").unlink()
+    told = "2.json, or a merged manifest that ends with batch 2 too, is missing, and 2-5.json comes after it"
+    with pytest.raises(CorruptEntryError) as caught:
+        read_files(tmp_path)
+    assert told in str(caught.value)
+    assert main(["files", "check", str(tmp_path)]) == 1
+    assert told in capsys.readouterr().out
+
+
+def test_double_damage_is_told_by_check_and_mend(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(manifests, "MERGE_AFTER", 3)
+    write(tmp_path, range(9))
+    for name in ("-1-2.json", "8.json"):
+        (folder_of(tmp_path) / name).unlink()
+    for command in ("check", "mend"):
+        assert main(["files", command, str(tmp_path)]) == 1
+        assert "2.json, or a merged manifest that ends with batch 2 too, is missing" in capsys.readouterr().out

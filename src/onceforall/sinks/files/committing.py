@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onceforall.errors import AttemptFailedError
+from onceforall.errors import AttemptFailedError, ForeignEntryError
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName, parse_name
 from onceforall.sink import CommitReport, LostTransaction
@@ -98,22 +98,26 @@ class Folder:
     def delete_temporary_manifests(self, query_id: str) -> None:
         """Delete what killed processes of this query left beside its manifests, and in Spark's log."""
         query = self.root / MANIFESTS / query_id
-        for folder in [*(query.iterdir() if query.is_dir() else ()), self.root / SPARK_METADATA]:
-            if folder.is_dir():
+        names: list[str] = []
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            names = self.tree.names(query)
+        for folder in [*(query / name for name in names), self.root / SPARK_METADATA]:
+            with contextlib.suppress(NotADirectoryError):
                 self.tree.delete_temporary_files(folder)
 
     def confirm(self, prepared: Sequence[Prepared]) -> None:
         """See that nothing stands in the way of a commit; nothing is changed.
 
         Raises:
-            AttemptFailedError: a temp file is missing or has another size, or a target can't be made.
+            AttemptFailedError: a temp file is missing or has another size, or a target or the manifest can't be made.
             OSError: the file system gave no answer.
+            CommitLogError: the batch before can't be looked for, because its manifest is damaged.
         """
         try:
             self._confirm(prepared)
         except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise AttemptFailedError(f"The temp files can't be looked at: {explained(error)}.") from error
+            if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+                raise AttemptFailedError(f"Nothing of this batch is decided: {explained(error)}.") from error
             raise
 
     def _confirm(self, prepared: Sequence[Prepared]) -> None:
@@ -125,6 +129,7 @@ class Folder:
             folders.update(file.folder for file in transaction.files)
         for folder in folders:
             self._check_target(folder, home)
+        self._check_manifest(prepared[0].name)
         self._check_predecessor(prepared)
 
     def _confirm_files(self, transaction: Prepared) -> None:
@@ -140,6 +145,13 @@ class Folder:
             _check_rights(temporary)
             if os.path.lexists(self.root / file.path):
                 raise AttemptFailedError(f"{self.root / file.path} is there already, and it isn't ours. Move it away.")
+
+    def _check_manifest(self, name: TransactionName) -> None:
+        """Behind the decision, a pipe in the manifest's place could only be waited for."""
+        try:
+            self.manifests(name).check_place(name.batch)
+        except ForeignEntryError as error:
+            raise AttemptFailedError(f"Nothing of this batch is decided: {error}") from error
 
     def _check_predecessor(self, prepared: Sequence[Prepared]) -> None:
         after = after_of(prepared)

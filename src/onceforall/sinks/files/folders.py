@@ -26,6 +26,7 @@ _REMEDIES = {
     errno.EIO: "Check the disk (see the kernel's log) before anything else",
     errno.ESTALE: "Mount the network file system again",
     errno.ELOOP: "Put back the folder that was there, and look who may write in the sink's",
+    errno.ENOTDIR: "Move away what stands in a folder's place, and put back the folder",
     errno.ENOENT: "Put back what was deleted there; every executor must see the folder under the same path",
     errno.EXDEV: "All folders of the sink must be on one file system: undo the mount or the symbolic link",
 }
@@ -34,7 +35,7 @@ _REMEDIES = {
 def explained(error: OSError) -> str:
     """Return what an error of the operating system says and what helps."""
     code = error.errno or 0
-    at = f"{error.filename}: " if code == errno.ELOOP and error.filename else ""
+    at = f"{error.filename}: " if code in {errno.ELOOP, errno.ENOTDIR} and error.filename else ""
     return (
         f"{at}{error.strerror or error} ({errno.errorcode.get(code, 'no error code')}). {_REMEDIES.get(code, 'Mend the cause')}"
     )

@@ -27,8 +27,9 @@ def make_folder_id(root: Path) -> str:
         CommitLogError: it is damaged, or none of ours.
     """
     path = root / HOME / NAME
-    if not path.exists():
-        Tree(root).create(path, encode_fields({"onceforall": FORMAT, "kind": _KIND, "id": uuid.uuid4().hex}))
+    tree = Tree(root)
+    if not tree.is_there(path):
+        tree.create(path, encode_fields({"onceforall": FORMAT, "kind": _KIND, "id": uuid.uuid4().hex}))
     return folder_id(root)
 
 
@@ -40,7 +41,7 @@ def folder_id(root: Path) -> str:
         CommitLogError: it is damaged, or none of ours.
     """
     path = root / HOME / NAME
-    fields = decode_fields(path.read_bytes(), str(path))
+    fields = decode_fields(Tree(root).read(path), str(path))
     if fields.get("kind") != _KIND or not isinstance(fields.get("id"), str):
         raise ForeignEntryError(f"{path} is not the id of a folder of FileSink. Put back the file that stood there.")
     return str(fields["id"])

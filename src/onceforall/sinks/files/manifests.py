@@ -54,7 +54,8 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall import logs
 from onceforall.commit_log.envelope import encode_fields
-from onceforall.errors import CorruptEntryError, ForeignEntryError, NewerEntryError
+from onceforall.errors import CommitLogError, CorruptEntryError, ForeignEntryError, NewerEntryError
+from onceforall.sinks.files.folders import is_temporary
 from onceforall.sinks.files.layout import DataFile, data_file
 from onceforall.sinks.files.tree import Tree
 from onceforall.testing import failpoints
@@ -244,8 +245,28 @@ class _Listing:
         while ends := [upto for after, upto in self.merged if after == at and upto > at]:
             taken.append((at, max(ends)))
             at = max(ends)
-        unlisted = {self.end} if self.end > max(at, *self.loose, -1) else set()
+        newest = max(self.marked, default=-1)
+        unlisted = {newest} if newest > max(at, *self.loose, -1) and not self.lists(newest) else set()
         return [*taken, *sorted(batch for batch in self.loose | unlisted if batch > at)]
+
+    def missing(self, before: str, after: int, at: int) -> str:
+        """Return, in words, which manifest is missing ("": none is) where a chain ends with batch ``at`` and goes on with a manifest that comes after ``after``.
+
+        A batch's own manifest and a merged one that ends with it have names of their own, and which of the two was there is not known.
+
+        Args:
+            before: the name of the manifest that comes after ``after``; "": none, and the chain goes on with merged manifests only.
+            after: what it names as its predecessor.
+            at: where the chain ends before that.
+        """
+        if not before:
+            beyond = [pair for pair in self.merged if pair[0] > at]
+            if not beyond:
+                return ""
+            after, before = min(beyond)[0], _name(min(beyond))
+        while found := [pair for pair in self.merged if pair[1] == after and pair[0] > at]:
+            after, before = min(found)[0], _name(min(found))
+        return f"{_name(after)}, or a merged manifest that ends with batch {after} too, is missing, and {before} comes after it"
 
 
 class Manifests:
@@ -287,7 +308,7 @@ class Manifests:
         Raises:
             CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: a merged manifest can't be read.
         """
-        return (self.folder / _name(batch)).exists() or self.find(batch) is not None
+        return self.tree.size(self.folder / _name(batch)) is not None or self.find(batch) is not None
 
     def add(self, files: BatchFiles, after: int | None = None) -> BatchFiles:
         """Commit a batch, durably, unless it is; return what is committed: another process may have been faster.
@@ -393,7 +414,7 @@ class Manifests:
         failpoints.hit("file.merge.before")
         self.tree.create(self.folder / _name((whole.after, whole.upto)), encode(whole, self.query_id, self.sink))
         failpoints.hit("file.merge.after")
-        if not all((self.folder / _name(link)).exists() for link in merged):
+        if not all(self.tree.is_there(self.folder / _name(link)) for link in merged):
             return  # the folder was listed as it was a while ago
         end = merged[-1][1] if merged else -1
         old: list[tuple[int, int] | int] = [batch for batch in listing.loose if batch <= end]
@@ -408,7 +429,7 @@ class Manifests:
 
         A late writer takes the same beginning, and an end that isn't behind: readers pass over what it makes.
         """
-        sizes = [(self.folder / _name(link)).stat().st_size for link in merged]
+        sizes = [self.tree.size(self.folder / _name(link)) or 0 for link in merged]
         start = max((at + 1 for at, size in enumerate(sizes) if size >= MERGED_BYTES), default=0)
         if len(merged) - start < MERGE_AFTER:
             return ()
@@ -422,7 +443,7 @@ class Manifests:
         """Return the batches, or None when something was written or deleted meanwhile, so that the folder must be listed again."""
         found: list[BatchFiles] = []
         at = -1
-        if listing.marked and not listing.lists(listing.end) and not (self.folder / _name(listing.end)).exists():
+        if listing.marked and not listing.lists(listing.end) and not self.has_name(listing.end):
             return None
         for link in listing.chain():
             try:
@@ -457,13 +478,25 @@ class Manifests:
         """Read the manifest of a batch by its second name; the errors are those of ``read_link``."""
         return self._read(newest_name(batch), _name(batch))
 
+    def has_name(self, link: tuple[int, int] | int) -> bool:
+        """Tell whether a manifest's name is taken: asked by the name, and not of a listing."""
+        return self.tree.is_there(self.folder / _name(link))
+
+    def check_place(self, batch: int) -> None:
+        """See that a batch's manifest could be made and read: nothing but a file has its name, and no folder on the way is a link.
+
+        Raises:
+            ForeignEntryError, OSError: naming what is in the way.
+        """
+        self.tree.check_file(self.folder / _name(batch))
+
     def path_of(self, link: tuple[int, int] | int) -> Path:
         """Return where a manifest lies."""
         return self.folder / _name(link)
 
     def _list(self) -> _Listing:
         try:
-            names = [path.name for path in self.folder.iterdir()]
+            names = self.tree.names(self.folder)
         except FileNotFoundError:
             names = []
         loose = frozenset(int(match[1]) for name in names if (match := _LOOSE.fullmatch(name)))
@@ -474,7 +507,7 @@ class Manifests:
     def _read(self, file: str, name: str = "") -> Manifest:
         """Read a manifest; ``name``: what a file is called otherwise that lies there under a second name."""
         path, name = self.folder / file, name or file
-        manifest = decode(path.read_bytes(), path, self.query_id, self.sink)
+        manifest = decode(self.tree.read(path), path, self.query_id, self.sink)
         says = _name(manifest.upto), _name((manifest.after, manifest.upto))
         if name not in says or (_LOOSE.fullmatch(name) and len(manifest.batches) > 1):
             raise _foreign(path, f"it is of the batches above {manifest.after} up to {manifest.upto}, and was renamed")
@@ -486,16 +519,19 @@ class Manifests:
         for link in listing.chain():
             with contextlib.suppress(FileNotFoundError):
                 manifest = self._read(_name(link))
-                if manifest.after != at:
+                if manifest.after < at:
                     return _corrupt(
-                        self.folder / _name(manifest.after), f"it is missing, and {_name(link)} says that it comes before it"
+                        self.path_of(link), f"it says that it comes after batch {manifest.after}, and there is {at}"
                     )
+                if manifest.after > at:
+                    return _incomplete(self.folder, listing.missing(_name(link), manifest.after, at))
                 at = manifest.upto
         if listing.end > at and listing.end in listing.marked:
             return _corrupt(
                 self.folder / _name(listing.end), f"it is missing, and {newest_name(listing.end)} is its second name"
             )
-        return _corrupt(self.folder, "manifests come and go without an end")
+        words = listing.missing("", at, at)
+        return _incomplete(self.folder, words) if words else _corrupt(self.folder, "manifests come and go without an end")
 
 
 def _name(link: tuple[int, int] | int) -> str:
@@ -508,22 +544,56 @@ def newest_name(batch: int) -> str:
 
 
 def all_of(folder: Path) -> Iterable[Manifests]:
-    """Return the manifests of all queries and sinks below ``_onceforall/manifests``, in the order of their names."""
-    for query in sorted(path for path in folder.iterdir() if path.is_dir()):
-        for sink in sorted(path for path in query.iterdir() if path.is_dir()):
-            yield Manifests(folder, query.name, sink.name)
+    """Return the manifests of all queries and sinks below ``_onceforall/manifests``, in the order of their names.
+
+    Raises:
+        OSError: a folder can't be read, or a link stands in its place (ELOOP): none is followed.
+    """
+    for query in queries_of(folder):
+        yield from sinks_of(folder, query)
 
 
-def is_manifest_name(name: str) -> bool:
-    """Tell whether a file of this name may lie in a folder of manifests; temp files have a dot in front."""
-    return bool(_LOOSE.fullmatch(name) or _MERGED.fullmatch(name) or name.startswith("."))
+def queries_of(folder: Path) -> list[str]:
+    """Return the names of what lies in ``_onceforall/manifests``, sorted: those of queries, and perhaps of something foreign."""
+    return sorted(Tree(folder.parents[1]).names(folder))
+
+
+def sinks_of(folder: Path, query_id: str) -> list[Manifests]:
+    """Return the manifests of one query's sinks, in the order of their names; none where the name is a plain file's.
+
+    Raises:
+        OSError: it can't be read, or a link stands in its place or in a sink's (ELOOP).
+    """
+    tree = Tree(folder.parents[1])
+    try:
+        names = tree.names(folder / query_id)
+    except NotADirectoryError:
+        return []
+    return [Manifests(folder, query_id, name) for name in sorted(names) if tree.size(folder / query_id / name) is None]
+
+
+def has_our_name(name: str) -> bool:
+    """Tell whether a name in a folder of manifests is one that we give: to a manifest, a second name or a temp file."""
+    return any(pattern.fullmatch(name) for pattern in (_LOOSE, _MERGED, _NEWEST)) or is_temporary(name)
+
+
+_ADVICE = (
+    "'onceforall files check' on the sink's folder tells whether it can be mended. If not, restore it from a backup or a snapshot of the file "
+    "system; without it readers can't tell which files are committed. Don't delete or edit manifests."
+)
 
 
 def _corrupt(path: Path, reason: str) -> CorruptEntryError:
-    return CorruptEntryError(
-        f"The manifest {path} is damaged: {reason}. 'onceforall files check' on the sink's folder tells whether it can be mended. If not, restore "
-        "it from a backup or a snapshot of the file system; without it readers can't tell which files are committed. Don't delete or edit manifests."
-    )
+    return CorruptEntryError(f"The manifest {path} is damaged: {reason}. {_ADVICE}")
+
+
+def _incomplete(folder: Path, reason: str) -> CorruptEntryError:
+    return CorruptEntryError(f"The manifests are incomplete: {folder}/{reason}. {_ADVICE}")
+
+
+def without_advice(error: CommitLogError) -> str:
+    """Return what an error of this module says, without its advice to let the manifests be checked: for who does that."""
+    return str(error).partition(f". {_ADVICE}")[0].removesuffix(".")
 
 
 def _foreign(path: Path, reason: str) -> ForeignEntryError:

@@ -23,10 +23,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError
+from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError, NewerEntryError
 from onceforall.sinks.files.folders import explained
 from onceforall.sinks.files.layout import HOME, MANIFESTS, local_folder
-from onceforall.sinks.files.manifests import BatchFiles, Manifest, Manifests, all_of, encode, newest_name
+from onceforall.sinks.files.manifests import (
+    BatchFiles,
+    Manifest,
+    Manifests,
+    encode,
+    newest_name,
+    queries_of,
+    sinks_of,
+    without_advice,
+)
 from onceforall.sinks.files.tree import Tree
 from onceforall.testing import failpoints
 
@@ -38,7 +47,7 @@ class Finding:
     """What is wrong with one manifest.
 
     Attributes:
-        path: the manifest.
+        path: the manifest, or the folder that lacks one or can't be read.
         words: what is wrong with it.
         mended: what it should say; None: that can't be known, and it is left alone.
         content: the bytes of that.
@@ -51,7 +60,7 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.words}. " + (
-            "That can't be mended: restore the missing manifest from a backup."
+            "That can't be mended: restore the manifest from a backup or a snapshot of the file system."
             if self.mended is None
             else f"Mended, it {self.mended}."
         )
@@ -60,10 +69,11 @@ class Finding:
 def check_files(path: str | os.PathLike[str]) -> list[Finding]:
     """Return what is wrong with the manifests of a folder of ``FileSink``; an empty list: nothing. Nothing is changed.
 
+    What can't be read, is damaged or no file is a finding too.
+
     Raises:
         ConfigurationError: no FileSink has ever written there.
-        CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged, or none of ours.
-        OSError: the folder can't be read.
+        NewerEntryError: a newer release wrote a manifest.
     """
     root = local_folder(path)
     if not (root / HOME).is_dir():
@@ -72,7 +82,19 @@ def check_files(path: str | os.PathLike[str]) -> list[Finding]:
         )
     if not (root / MANIFESTS).is_dir():
         return []
-    return [finding for each in all_of(root / MANIFESTS) for finding in _findings(each)]
+    try:
+        queries = queries_of(root / MANIFESTS)
+    except OSError as error:
+        return [_unreadable(root / MANIFESTS, error)]
+    found: list[Finding] = []
+    for query in queries:
+        try:
+            sinks = sinks_of(root / MANIFESTS, query)
+        except OSError as error:
+            found.append(_unreadable(root / MANIFESTS / query, error))
+            continue
+        found += [finding for each in sinks for finding in _findings(each)]
+    return found
 
 
 def mend_files(path: str | os.PathLike[str]) -> list[Finding]:
@@ -99,27 +121,48 @@ def mend_files(path: str | os.PathLike[str]) -> list[Finding]:
     return found
 
 
-def _findings(manifests: Manifests) -> Iterator[Finding]:
+def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912  one walk, and what may be found on it
     """Walk a chain as a reader does, but go on behind a predecessor that is wrong, and behind a manifest that has its second name only."""
-    listing = manifests.listing()
+    try:
+        listing = manifests.listing()
+    except OSError as error:
+        yield _unreadable(manifests.folder, error)
+        return
     back: dict[tuple[int, int] | int, Manifest] = {}
     for batch in sorted(listing.marked):
-        if listing.lists(batch) or manifests.path_of(batch).exists():
+        if listing.lists(batch) or manifests.has_name(batch):
             continue
         path, words = manifests.path_of(batch), f"it is missing, and {newest_name(batch)} is its second name"
         try:
             found = back[batch] = manifests.read_marked(batch)
-        except CommitLogError as error:
-            yield Finding(path, f"{words}, which doesn't help ({error})")
+        except NewerEntryError:
+            raise
+        except (CommitLogError, OSError) as error:
+            yield Finding(path, f"{words}, which doesn't help ({_words(error)})")
         else:
             yield Finding(path, words, "is put back", encode(found, manifests.query_id, manifests.sink))
-    listing = replace(listing, loose=listing.loose | {batch for batch in listing.marked if batch in back}, marked=frozenset())
+    # One that is missing and can't be put back was told just now.
+    told = frozenset(batch for batch in listing.marked if not listing.lists(batch) and batch not in back)
+    listing = replace(
+        listing, loose=(listing.loose | {batch for batch in listing.marked if batch in back}) - told, marked=frozenset()
+    )
     at, passed = -1, {-1}
     for link in listing.chain():
         path = manifests.path_of(link)
-        manifest = back[link] if link in back else manifests.read_link(link)
+        try:
+            manifest = back[link] if link in back else manifests.read_link(link)
+        except NewerEntryError:
+            raise
+        except (CommitLogError, OSError) as error:
+            yield _unreadable(path, error)
+            # What it said can't be known, nor therefore whether what comes after it is right to name it.
+            at = link if isinstance(link, int) else link[1]
+            passed.add(at)
+            continue
         if isinstance(link, int):
-            if manifest.after > at or (manifest.after < at and manifest.after not in passed):
+            if manifest.after > at:
+                yield Finding(manifests.folder, listing.missing(path.name, manifest.after, at))
+            elif manifest.after < at and manifest.after not in passed:
                 yield Finding(path, f"it says that it comes after batch {manifest.after}, of which there is no manifest")
             elif manifest.after < at:
                 mended = Manifest(at, manifest.batches)
@@ -133,6 +176,16 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:
             yield from _left_out(manifests, link, manifest, listing.loose)
         passed |= {batch.batch for batch in manifest.batches}
         at = manifest.upto
+    if at < listing.end:
+        yield Finding(manifests.folder, listing.missing("", at, at))
+
+
+def _unreadable(path: Path, error: CommitLogError | OSError) -> Finding:
+    return Finding(path, f"it can't be read ({_words(error)})")
+
+
+def _words(error: CommitLogError | OSError) -> str:
+    return without_advice(error) if isinstance(error, CommitLogError) else explained(error)
 
 
 def _left_out(manifests: Manifests, link: tuple[int, int], manifest: Manifest, loose: frozenset[int]) -> Iterator[Finding]:
@@ -140,7 +193,12 @@ def _left_out(manifests: Manifests, link: tuple[int, int], manifest: Manifest, l
     known = {batch.batch for batch in manifest.batches}
     missing: list[BatchFiles] = []
     for batch in sorted(batch for batch in loose if manifest.after < batch < manifest.upto and batch not in known):
-        missing += manifests.read_link(batch).batches
+        try:
+            missing += manifests.read_link(batch).batches
+        except NewerEntryError:  # noqa: PERF203  each may fail, and the others count
+            raise
+        except (CommitLogError, OSError) as error:
+            yield _unreadable(manifests.path_of(batch), error)
     if missing:
         batches = tuple(sorted((*manifest.batches, *missing), key=lambda each: each.batch))
         numbers = ", ".join(str(each.batch) for each in missing)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import dataset
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,8 @@ class CommittedFiles:
         from pyspark.sql.pandas.types import from_arrow_schema
         from pyspark.sql.types import StructType
 
-        schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
+        # Spark reads every field of a file as nullable, and casts to nothing narrower.
+        schema = _nullable(from_arrow_schema(self.schema, prefer_timestamp_ntz=True))
         frames = []
         for reading, names, base, files in self._by_reading():
             # A reader of its own for each group, with the group's columns only: Spark derives a read's partition columns from all of its
@@ -333,6 +335,26 @@ def _csv(layout: Layout) -> dict[str, Any]:
         ),
         "read_options": csv.ReadOptions(column_names=schema.names, skip_rows=1 if layout.reading["header"] else 0),
     }
+
+
+def _nullable(schema: StructType) -> StructType:
+    """Return a schema whose fields, elements and values may all be null, at each depth."""
+    from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+    def loosened(kind: DataType) -> DataType:
+        if isinstance(kind, StructType):
+            return StructType(
+                [StructField(each.name, loosened(each.dataType), nullable=True, metadata=each.metadata) for each in kind.fields]
+            )
+        if isinstance(kind, ArrayType):
+            return ArrayType(loosened(kind.elementType))
+        if isinstance(kind, MapType):
+            return MapType(loosened(kind.keyType), loosened(kind.valueType))
+        return kind
+
+    return StructType(
+        [StructField(each.name, loosened(each.dataType), nullable=True, metadata=each.metadata) for each in schema.fields]
+    )
 
 
 def _spark_path(path: Path) -> str:

@@ -284,6 +284,7 @@ class FileSink(TwoPhaseCommitSink):
 
         Raises:
             SinkCheckError: naming the folder, the reason and the remedy.
+            CommitLogError: a file of ours is damaged, or something else stands in its place.
             UnsupportedQueryError: paths without a scheme are not local in this session.
         """
         if start.spark is not None:

@@ -96,9 +96,9 @@ class SparkMetadata:
     def _entries(self) -> dict[int, set[str]]:
         """Return the names of the entries by number."""
         found: dict[int, set[str]] = {}
-        for path in self._folder.iterdir():
-            if match := _ENTRY.fullmatch(path.name):
-                found.setdefault(int(match[1]), set()).add(path.name)
+        for name in self._tree.names(self._folder):
+            if match := _ENTRY.fullmatch(name):
+                found.setdefault(int(match[1]), set()).add(name)
         return found
 
     def _interval(self, entries: dict[int, set[str]]) -> int:
@@ -121,7 +121,7 @@ class SparkMetadata:
                     f"Spark's log {self._folder} has an entry {last} but no {name}, so Spark can't read it either. Restore it from a backup, "
                     "or write to another folder."
                 )
-            content = (self._folder / name).read_bytes()
+            content = self._tree.read(self._folder / name)
             if not content.startswith(_VERSION.strip()) or content.split(b"\n", 1)[0] != b"v1":
                 raise SinkCheckError(
                     f"{self._folder / name} is not of version v1, the only one that is known. Restore it from a "

@@ -12,7 +12,7 @@ from onceforall.errors import SinkCheckError
 from onceforall.sinks.files.folders import explained, is_temporary, make_root, sync_folder
 from onceforall.sinks.files.identity import NAME, make_folder_id
 from onceforall.sinks.files.layout import HOME, MANIFESTS, SPARK_METADATA, STAGING
-from onceforall.sinks.files.manifests import is_manifest_name
+from onceforall.sinks.files.manifests import has_our_name
 from onceforall.sinks.files.spark_metadata import SparkMetadata
 from onceforall.sinks.files.tree import Tree
 
@@ -26,6 +26,7 @@ def check_folder(root: Path) -> None:
 
     Raises:
         SinkCheckError: naming the folder, the reason and the remedy.
+        CommitLogError: a file of ours is damaged, or something else stands in its place.
     """
     if os.path.lexists(root) and not root.is_dir():
         raise SinkCheckError(f"{root} is a file, not a folder. Move it away, or give FileSink another path.")
@@ -100,16 +101,49 @@ def _check_foreign(root: Path) -> None:
     strange = [
         path for path in home.iterdir() if path.name not in {"staging", "manifests", NAME} and not is_temporary(path.name)
     ]
+    tree = Tree(root)
     for query in (root / MANIFESTS).iterdir():
-        if not query.is_dir():
+        if not query.is_symlink() and not query.is_dir():
             strange.append(query)
             continue
-        for sink in query.iterdir():
-            strange += [path for path in sink.iterdir() if not is_manifest_name(path.name)] if sink.is_dir() else [sink]
+        for sink in (query / name for name in _names(tree, query)):
+            if not sink.is_symlink() and not sink.is_dir():
+                strange.append(sink)
+                continue
+            strange += _strange_manifests(tree, sink)
     if strange:
         raise SinkCheckError(
             f"{strange[0]} was not written by FileSink, and {home} is for its own files only ({len(strange)} such). Move it away."
         )
+
+
+def _names(tree: Tree, folder: Path) -> list[str]:
+    """Return what lies in a folder of ours.
+
+    Raises:
+        SinkCheckError: a link stands in its place, or it can't be read.
+    """
+    try:
+        return tree.names(folder)
+    except OSError as error:
+        raise SinkCheckError(f"The folder {folder} can't be read: {explained(error)}.") from error
+
+
+def _strange_manifests(tree: Tree, sink: Path) -> list[Path]:
+    """Return what has no name of ours; what has one must be a file, for whoever opens a pipe waits for ever.
+
+    Raises:
+        SinkCheckError: a link stands in the folder's place, or it can't be read.
+        ForeignEntryError: a link, a pipe or a folder has a name of ours.
+    """
+    strange = []
+    with tree.held(sink):
+        for name in _names(tree, sink):
+            if has_our_name(name):
+                tree.check_file(sink / name)
+            elif not name.startswith("."):
+                strange.append(sink / name)
+    return strange
 
 
 def check_spark_metadata(root: Path, choice: str, log: SparkMetadata) -> None:

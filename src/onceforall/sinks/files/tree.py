@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from onceforall.errors import ForeignEntryError
 from onceforall.sinks.files.folders import is_temporary, sync_file
 from onceforall.testing import failpoints
 from onceforall.threads import Threads
@@ -29,6 +30,8 @@ _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _WALK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 """To pass through a folder its user need not be able to list it."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""A pipe in a file's place would let a plain open wait for a writer, for ever."""
 _SYNCS_AT_ONCE = 8
 
 
@@ -88,6 +91,50 @@ class Tree:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def read(self, file: Path) -> bytes:
+        """Return a file's content. What is no file is never waited for.
+
+        Raises:
+            FileNotFoundError: there is none.
+            ForeignEntryError: a link, a pipe, a folder, a socket or a device stands in its place.
+        """
+        with self._opened(file.parent) as folder:
+            try:
+                descriptor = os.open(file.name, _READ, dir_fd=folder)
+            except OSError as error:
+                _check_is_file(folder, file)
+                error.filename = str(file)
+                raise
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(mode):
+                raise _no_file(file, mode)
+            with os.fdopen(descriptor, "rb", closefd=False) as opened:
+                return opened.read()
+        finally:
+            os.close(descriptor)
+
+    def is_there(self, file: Path) -> bool:
+        """Tell whether a name is taken, by whatever it is."""
+        try:
+            with self._opened(file.parent) as folder:
+                os.stat(file.name, dir_fd=folder, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def check_file(self, file: Path) -> None:
+        """See that a name is a file's, or free, and that no folder on the way is a link.
+
+        Raises:
+            ForeignEntryError: a link, a pipe, a folder, a socket or a device has the name.
+        """
+        try:
+            with self._opened(file.parent) as folder:
+                _check_is_file(folder, file)
+        except FileNotFoundError:
+            return
 
     def are_same(self, one: Path, two: Path) -> bool:
         """Tell whether two names are of one file.
@@ -242,6 +289,28 @@ def _open_below(above: int, folder: Path, flags: int) -> int:
             raise OSError(errno.ELOOP, words, str(folder)) from None
         error.filename = str(folder)
         raise
+
+
+def _check_is_file(folder: int, file: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        found = os.stat(file.name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode):
+            raise _no_file(file, found.st_mode)
+
+
+def _no_file(file: Path, mode: int) -> ForeignEntryError:
+    what = next((name for is_one, name in _KINDS if is_one(mode)), "something else")
+    return ForeignEntryError(f"{file} is {what} where a file must be. Move it away, and put back the file that stood there.")
+
+
+_KINDS = (
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 def _is_link(above: int, name: str) -> bool:
