@@ -145,7 +145,7 @@ def test_two_columns_for_one_are_refused(spark, connection):
 
 
 @pytest.mark.parametrize("kind", ["interval(0)", "interval(3)", "interval year", "interval hour to minute", "interval(0)[]"])
-def test_an_interval_that_cuts_its_values_is_refused(connection, kind):
+def test_an_interval_that_cuts_its_values_is_refused(spark, connection, kind):
     connection.execute(f"CREATE TABLE cut (v {kind})")
     from pyspark.sql.types import ArrayType, DayTimeIntervalType, StructField, StructType
 
