@@ -15,7 +15,7 @@ and infinity as Spark does (``NaN``, ``Inf``). JSON: see module ``json_lines``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -43,7 +43,6 @@ _PARQUET = {
     "data_page_size": int,
     "data_page_version": str,
     "dictionary_pagesize_limit": int,
-    "use_byte_stream_split": (bool, list),
     "use_dictionary": (bool, list),
     "version": str,
     "write_page_checksum": bool,
@@ -51,13 +50,13 @@ _PARQUET = {
     "write_statistics": (bool, list),
 }
 _ORC = {
-    "bloom_filter_columns": list,
-    "bloom_filter_fpp": float,
     "compression_block_size": int,
     "dictionary_key_size_threshold": float,
     "row_index_stride": int,
     "stripe_size": int,
 }
+_ORC_BLOCK = 8 << 20
+"""From this compression block on, ORC's C++ writer doesn't raise an error but ends the process."""
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "parquet": _PARQUET,
     "orc": _ORC,
@@ -142,6 +141,11 @@ def file_format(kind: str, compression: str | None, options: Mapping[str, Any] |
             raise OptionError(f"The option {name!r} is unknown for {kind}. There are: {', '.join(sorted(_OPTIONS[kind]))}.")
         if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             raise OptionError(f"The option {name!r} of {kind} can't be {shown(value)}.")
+    if kind == "orc" and options.get("compression_block_size", 0) >= _ORC_BLOCK:
+        raise OptionError(
+            f"The option 'compression_block_size' of orc can't be {options['compression_block_size']}. It must be a multiple of 65536 below "
+            f"{_ORC_BLOCK} (8 MiB)."
+        )
     delimiter = options.get("delimiter", ",")
     if len(delimiter.encode()) != 1 or delimiter in '"\r\n\\':
         raise OptionError(
@@ -153,13 +157,16 @@ def file_format(kind: str, compression: str | None, options: Mapping[str, Any] |
 
 
 def _check_accepted(made: FileFormat) -> None:
-    """Write an empty file in memory, so that pyarrow refuses now what it would refuse in a task."""
+    """Write a row in memory, so that pyarrow refuses now what it would refuse in a task."""
     import io
 
     import pyarrow as pa
 
     try:
-        made.open(io.BytesIO(), pa.schema([("c", pa.int32())]), 1 << 20).close()
+        row = pa.table({"c": ["x"]})
+        writer = made.open(io.BytesIO(), row.schema, 1 << 20)
+        writer.write(row)
+        writer.close()
     except (pa.ArrowException, ValueError, TypeError, OSError) as error:
         raise OptionError(
             f"pyarrow refuses compression={made.compression!r} with the options {made.options}: {error}"
@@ -170,13 +177,37 @@ class _Parquet:
     def __init__(self, form: FileFormat, file: IO[bytes], schema: pa.Schema, max_bytes: int) -> None:  # noqa: ARG002
         import pyarrow.parquet as pq
 
-        self._writer = pq.ParquetWriter(file, schema, compression=form.compression, **form.options)
+        options = {**form.options, "write_statistics": _with_statistics(schema, form.options.get("write_statistics", True))}
+        self._writer = pq.ParquetWriter(file, schema, compression=form.compression, **options)
 
     def write(self, rows: pa.Table) -> None:
         self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _with_statistics(schema: pa.Schema, wanted: bool | Sequence[str]) -> bool | list[str]:  # noqa: FBT001
+    """Return the columns of a Parquet file that get a least and a greatest value: of those that are wanted all but floating-point ones.
+
+    pyarrow leaves NaN out of them, as the format asks for, and Spark takes NaN for the greatest number of all: its reader would pass over a row
+    group of 1, NaN and 2 where it looks for what is greater than 5, and lose the NaN. Spark's own writer stores no statistics where there is a
+    NaN (https://github.com/apache/parquet-format, ``ColumnOrder``); here they must be chosen before the first value is seen.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if wanted is False or not schema.names:
+        return False
+    empty = pa.BufferOutputStream()
+    with pq.ParquetWriter(empty, schema):
+        pass
+    stored = pq.read_metadata(pa.BufferReader(empty.getvalue())).schema
+    leaves = [stored.column(i) for i in range(len(stored))]
+    floating = {leaf.path for leaf in leaves if leaf.physical_type in {"FLOAT", "DOUBLE"}}
+    if not floating:
+        return wanted if wanted is True else list(wanted)
+    return [leaf.path for leaf in leaves if leaf.path not in floating and (wanted is True or leaf.path in wanted)]
 
 
 class _Orc:
@@ -186,8 +217,6 @@ class _Orc:
 
         compression = "uncompressed" if form.compression == "none" else form.compression
         options = {"stripe_size": min(64 << 20, max(max_bytes, 1 << 16)), **form.options}
-        if "bloom_filter_columns" in options:
-            options["bloom_filter_columns"] = [schema.get_field_index(name) for name in options["bloom_filter_columns"]]
         self._writer = orc.ORCWriter(pa.PythonFile(file, mode="w"), compression=compression, **options)
         self._schema = schema
         self._is_empty = True
