@@ -11,10 +11,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import onceforall as ofa
-from onceforall.errors import OptionError
+from onceforall.errors import OptionError, RefusedRecordError
 from onceforall.sinks.files import FileSink
 from onceforall.sinks.files.formats import _OPTIONS
-from sinks.files.building import checked, commit
+from sinks.files.building import checked, commit, prepared
 from sinks.files.plain_values import array_of, plain
 from sinks.files.test_types import CELLS, WRITTEN, batch_of, extremes
 
@@ -197,3 +197,28 @@ def test_no_floating_point_column_has_a_least_or_greatest_value_in_parquet(tmp_p
         group = pq.read_metadata(path).row_group(0)
         columns = [group.column(at) for at in range(group.num_columns)]
         assert {column.path_in_schema for column in columns if column.is_stats_set} == most
+
+
+# --- how long ---------------------------------------------------------------------------------------------------------------
+
+
+MAP = pa.map_(pa.string(), pa.map_(pa.string(), pa.int32()))
+LONGEST = [
+    ("STRING", pa.string(), lambda length: b"x" * length, 20_000_000),
+    ("two units a character", pa.string(), lambda length: "😀".encode() * (length // 2) + b"x" * (length % 2), 20_000_000),
+    ("BINARY", pa.binary(), lambda length: b"x" * (length // 4 * 3 + (length % 4 > 0)), 20_000_000),
+    ("a key", MAP, lambda length: [(b"x" * length, None)], 50_000),
+    ("a key in a map", MAP, lambda length: [(b"k", [(b"x" * length, 1)])], 50_000),
+]
+
+
+@pytest.mark.parametrize(("kind", "make", "most"), [each[1:] for each in LONGEST], ids=[each[0] for each in LONGEST])
+def test_the_longest_json_text_that_spark_reads_is_written_and_a_longer_one_is_refused(spark, tmp_path, kind, make, most):
+    rows = pa.RecordBatch.from_pydict({"n": pa.array([1, 2], pa.int64()), "c": array_of([make(most), None], kind)})
+    commit(checked(tmp_path, format="json"), 0, rows)
+    files = ofa.read_files(tmp_path)
+    assert files.to_arrow().to_batches()[0].equals(rows)
+    assert files.to_spark(spark).filter("c IS NOT NULL AND n = 1").count() == 1
+    longer = pa.RecordBatch.from_pydict({"n": pa.array([1]), "c": array_of([make(most + 1)], kind)})
+    with pytest.raises(RefusedRecordError, match=r"Column 'c[.a-z]*' holds \d+ characters"):
+        prepared(checked(tmp_path, format="json"), longer, 1)

@@ -68,6 +68,7 @@ def check_columns(schema: StructType, kind: str, partition_by: Sequence[str], bu
         _check_bucket(bucket, types, partition_by)
     for name, found in types.items():
         if name not in partition_by:
+            _check_name(name, kind)
             _check_type(name, found, kind)
 
 
@@ -123,6 +124,33 @@ def _check_bucket(bucket: TimeBucket, types: dict[str, DataType], partition_by: 
         raise SchemaError(f"The column {min(twice)!r} is in partition_by and in time_bucket. Leave it in one of them.")
 
 
+def _check_name(name: str, kind: str) -> None:
+    """Check that a column's name is no other thing to readers of the format."""
+    if kind == "orc":
+        _check_orc_name(f"Column {name!r}", name)
+    elif name == _CORRUPT and kind in {"json", "csv"}:
+        raise SchemaError(
+            f"A column has the name {name!r}, under which Spark's reader of {kind} puts lines that it can't read: it would lose the column's values. "
+            "Rename it with alias."
+        )
+    elif kind == "csv" and ("\n" in name or "\r" in name):
+        raise SchemaError(
+            f"Column {name!r} has the end of a line in its name, which readers of CSV's header take for a row. Rename it with alias."
+        )
+
+
+def _check_orc_name(words: str, name: str) -> None:
+    if "`" in name or not name:
+        raise SchemaError(
+            f"{words} has {'a backtick in its name' if name else 'no name'}, and Spark doesn't find such a one in ORC files. Rename it, or use "
+            "Parquet."
+        )
+
+
+_CORRUPT = "_corrupt_record"
+"""Spark's default for ``spark.sql.columnNameOfCorruptRecord``."""
+
+
 def _check_type(name: str, found: DataType, kind: str) -> None:
     from pyspark.sql.types import ArrayType, MapType, StructType
 
@@ -166,6 +194,8 @@ def _check_struct(name: str, found: StructType, kind: str) -> None:
         raise SchemaError(f"Column {name!r} is a STRUCT without fields, which {kind} can't store. Leave it out.")
     folded: dict[str, str] = {}
     for i, field in enumerate(found.fields):
+        if kind == "orc":
+            _check_orc_name(f"A field ({field.name!r}) of column {name!r}", field.name)
         twin = folded.setdefault(field.name.lower(), field.name)
         if len(folded) <= i:
             raise SchemaError(

@@ -270,12 +270,13 @@ class _Json(_Text):
 
     def write(self, rows: pa.Table) -> None:
         from onceforall.sinks.files.json_lines import encoded
-        from onceforall.sinks.files.texts import check_texts
+        from onceforall.sinks.files.texts import check_lengths, check_texts
         from onceforall.sinks.files.times import check_text, check_times
 
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             check_times(name, column, check_text)
             check_texts(name, column)
+            check_lengths(name, column)
         for batch in rows.to_batches(max_chunksize=10_000):
             self._out.write(encoded(batch, ignore_null_fields=self._ignore_null_fields))
 

@@ -29,6 +29,17 @@ def within(
             yield from _within(name, chunk, wanted)
 
 
+def keys_within(name: str, column: pa.Array | pa.ChunkedArray) -> Iterator[tuple[str, pa.Array]]:
+    """Return the keys of all maps in a column and below it, each with its place."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for path, maps in within(name, column, pa.types.is_map):
+        pairs = pc.list_flatten(maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field]))))
+        yield f"{path}.key", pc.struct_field(pairs, [0])
+        yield from keys_within(f"{path}.value", pc.struct_field(pairs, [1]))
+
+
 def _has(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
     return wanted(kind) or any(_has(kind.field(i).type, wanted) for i in range(kind.num_fields))
 
@@ -51,4 +62,4 @@ def _within(path: str, values: pa.Array, wanted: Callable[[pa.DataType], bool]) 
         yield from _within(f"{path}.element", pc.list_flatten(values), wanted)
 
 
-__all__ = ["within"]
+__all__ = ["keys_within", "within"]

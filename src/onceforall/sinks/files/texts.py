@@ -1,11 +1,11 @@
-"""Texts that are none: Spark's STRING may hold any bytes, and files of text formats, and folders' names, are UTF-8."""
+"""Texts that are none, or too long: Spark's STRING may hold any bytes, and files of text formats, and folders' names, are UTF-8."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from onceforall.errors import RefusedRecordError
-from onceforall.sinks.files.nested import within
+from onceforall.sinks.files.nested import keys_within, within
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +23,40 @@ def check_texts(name: str, column: pa.Array | pa.ChunkedArray) -> None:
         if not _is_valid(values):
             for value in values.cast(pa.large_binary()).to_pylist():
                 _check(path, value)
+
+
+JSON_TEXT, JSON_KEY = 20_000_000, 50_000
+"""The longest text and name that Jackson reads (``StreamReadConstraints``), in UTF-16's units. Of a row with a longer one Spark makes nulls."""
+
+
+def check_lengths(name: str, column: pa.Array | pa.ChunkedArray) -> None:
+    """See that Spark's JSON reader takes each text in a column and below it, those that stand for bytes too.
+
+    Raises:
+        RefusedRecordError: naming the column and the length.
+    """
+    import pyarrow as pa
+
+    if column.nbytes > JSON_KEY:
+        for path, values in keys_within(name, column):
+            _check_length(path, values, JSON_KEY, "names")
+    if column.nbytes > JSON_TEXT // 4 * 3:
+        for path, values in within(name, column, lambda kind: _is_text(kind) or pa.types.is_binary(kind)):
+            _check_length(path, values, JSON_TEXT, "texts")
+
+
+def _check_length(path: str, values: pa.Array, most: int, what: str) -> None:
+    import pyarrow.compute as pc
+
+    is_text = _is_text(values.type)
+    # No text has more of UTF-16's units than bytes of UTF-8; of three bytes Base64 makes four characters.
+    for value in values.filter(pc.greater(pc.binary_length(values), most if is_text else most // 4 * 3)).to_pylist():
+        length = len(value.encode("utf-16-le")) // 2 if is_text else (len(value) + 2) // 3 * 4
+        if length > most:
+            raise RefusedRecordError(
+                f"Column {path!r} holds {length} characters{'' if is_text else ' (in Base64)'}, and Spark's JSON reader takes {what} of at most "
+                f"{most}: it would read the row as nulls. Filter such rows out, or use format='parquet'."
+            )
 
 
 def _is_valid(values: pa.Array) -> bool:
@@ -52,4 +86,4 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-__all__ = ["check_texts"]
+__all__ = ["check_lengths", "check_texts"]
