@@ -1,13 +1,16 @@
 """A folder whose files lie in folders of different kinds: every reader has all rows, and a start says what plain readers make of it."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import onceforall as ofa
+from onceforall.errors import ForeignEntryError
 from onceforall.sink import StartInfo
 from onceforall.sinks.files import FileSink
-from sinks.files.building import QUERY, checked, commit
+from sinks.files.building import QUERY, checked, commit, numbers
 
 HOUR, YEAR = "hour={t:%H}", "{t:%Y}"
 YEAR_AND_HOUR = f"{YEAR}/{HOUR}"
@@ -101,3 +104,38 @@ def test_a_start_says_that_folders_of_another_kind_are_there(spark, tmp_path, ca
     (text,) = told(tmp_path, caplog, **now)
     assert all(word in text for word in [*words, str(tmp_path), "read_files"])
     assert told(tmp_path, caplog, **before) == []
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_csv_rows_of_any_length_are_read(tmp_path, compression):
+    sink = checked(tmp_path, format="csv", compression=compression)
+    texts = ["a", "x" * (3 << 20), "line\n" * (4 << 20), 'b"', "é" * (20 << 20)]
+    for i, text in enumerate(texts):
+        commit(sink, i, numbers(3, 3 * i, c=["before", text, "behind"]))
+    found = ofa.read_files(tmp_path).to_arrow().sort_by("n")
+    assert [text for text in found.column("c").to_pylist() if text not in {"before", "behind"}] == texts
+    assert found.num_rows == 15
+    some = ofa.read_files(tmp_path, to_batch=1)
+    assert some.dataset().to_table().num_rows == 6
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", ["parquet", "csv", "json"])
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_no_reader_follows_a_link_out_of_the_folder(spark, tmp_path, form, place):
+    root = tmp_path / "sink"
+    commit(checked(root, format=form, partition_by=["p"]), 0, numbers(2, p=["a", "b"], c=["x", "y"]))
+    files = ofa.read_files(root)
+    data = Path(files.paths[0])
+    replaced = data if place == "file" else data.parent
+    replaced.rename(tmp_path / "elsewhere")
+    replaced.symlink_to(tmp_path / "elsewhere")
+    for given in (files, ofa.read_files(root), ofa.read_files(root, from_batch=0)):
+        for read in (given.to_arrow, given.dataset, lambda given=given: given.to_spark(spark)):
+            with pytest.raises((ForeignEntryError, OSError), match=rf"{replaced}.*symbolic link|symbolic link.*{replaced}"):
+                read()
+    if place == "file":
+        assert len(ofa.read_files(root, skip_deleted=True)) == 2
+        data.unlink()
+        data.symlink_to(tmp_path / "nowhere")
+        assert len(ofa.read_files(root, skip_deleted=True)) == 2, "a broken link was taken for a file that is gone"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ from onceforall.protocol.names import sink_code
 from onceforall.sinks.files.formats import CSV_NULL
 from onceforall.sinks.files.layout import HOME, MANIFESTS, DataFile, local_folder, partition_of
 from onceforall.sinks.files.manifests import BatchFiles, Layout, all_of
+from onceforall.sinks.files.tree import Tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow import dataset
+    from pyarrow.dataset import Dataset
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -93,10 +95,11 @@ class CommittedFiles:
 
     def __init__(self, root: Path, batches: Sequence[CommittedBatch], *, skip_deleted: bool = False) -> None:
         self._root = root
+        self._tree = Tree(root)
         self.batches = tuple(batches)
         files = [pair for batch in batches for pair in batch.files.files]
         self._files: list[tuple[DataFile, Layout]] = [
-            (file, layout) for file, layout in files if not skip_deleted or (root / file.path).exists()
+            (file, layout) for file, layout in files if not skip_deleted or self._tree.is_there(root / file.path)
         ]
 
     def __repr__(self) -> str:
@@ -138,20 +141,29 @@ class CommittedFiles:
         schemas = [*found.values(), pa.schema([(name, pa.string()) for name in texts])]
         return pa.unify_schemas(schemas, promote_options="permissive")
 
-    def dataset(self) -> dataset.Dataset:
+    def dataset(self) -> Dataset:
         """Return a pyarrow dataset.
 
         JSON and compressed CSV are read into memory at once: pyarrow's own dataset of JSON doesn't know all types, and that of CSV
-        doesn't recognise zstd.
+        doesn't recognise zstd. Of other CSV it reads rows of up to 16 MiB; ``to_arrow`` takes longer ones.
+
+        Raises:
+            ForeignEntryError: a link, a pipe or a folder stands where a data file must be.
+            OSError: a link stands in the place of a folder on the way to one.
         """
+        return self._dataset(_CSV_BLOCK)
+
+    def _dataset(self, block: int) -> Dataset:
         from pyarrow import dataset as ds
 
+        self._check_files()
         parts: list[Any] = []
         for layout, files in self._by_layout():
             in_memory = [file for file in files if _is_read_at_once(file, layout)]
             parts += [ds.dataset(self._text_table(file, layout)) for file in in_memory]
             if len(in_memory) < len(files):
-                form = _format(layout)
+                # A block is memory, and a file smaller than one needs none of the full size.
+                form = _format(layout, min(block, max(file.bytes for file in files) + 1))
                 fragments = [self._fragment(form, file) for file in files if not _is_read_at_once(file, layout)]
                 parts.append(ds.FileSystemDataset(fragments, self.schema, form))
         if len(parts) == 1:
@@ -159,8 +171,8 @@ class CommittedFiles:
         return ds.dataset(parts) if parts else ds.dataset(self.schema.empty_table())
 
     def to_arrow(self) -> pa.Table:
-        """Read everything into memory."""
-        return self.dataset().to_table()
+        """Read everything into memory; errors as those of ``dataset``."""
+        return _with_blocks(lambda block: self._dataset(block).to_table())
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """Return a DataFrame over exactly these files, with their partition columns.
@@ -171,12 +183,15 @@ class CommittedFiles:
         Raises:
             UnsupportedQueryError: the session is one of Spark Connect.
             OptionError: it is no session.
+            ForeignEntryError: a link, a pipe or a folder stands where a data file must be.
+            OSError: a link stands in the place of a folder on the way to one.
         """
         arguments.check_session(spark, "read_files(…).to_spark")
         from pyspark.sql.functions import col, lit
         from pyspark.sql.pandas.types import from_arrow_schema
         from pyspark.sql.types import StructType
 
+        self._check_files()
         # Spark reads every field of a file as nullable, and casts to nothing narrower.
         schema = _nullable(from_arrow_schema(self.schema, prefer_timestamp_ntz=True))
         frames = []
@@ -200,6 +215,13 @@ class CommittedFiles:
         for frame in frames[1:]:
             whole = whole.unionByName(frame)
         return whole
+
+    def _check_files(self) -> None:
+        """See that no reader is led out of the folder: by a link in the place of a data file, or of a folder on the way to one."""
+        for folder, files in groupby(sorted(self._root / file.path for file, _ in self._files), key=lambda path: path.parent):
+            with self._tree.held(folder):
+                for file in files:
+                    self._tree.check_file(file)
 
     def _by_layout(self) -> Iterator[tuple[Layout, list[DataFile]]]:
         groups: dict[str, tuple[Layout, list[DataFile]]] = {}
@@ -254,10 +276,14 @@ class CommittedFiles:
         from onceforall.sinks.files.json_lines import decoded
 
         schema = _in_file(layout)
-        with pa.input_stream(str(self._root / file.path), compression="detect") as stream:
-            table = (
-                csv.read_csv(stream, **_csv(layout)) if layout.reading["format"] == "csv" else decoded(stream.read(), schema)
-            )
+
+        def read(block: int) -> pa.Table:
+            with pa.input_stream(str(self._root / file.path), compression="detect") as stream:
+                if layout.reading["format"] == "csv":
+                    return csv.read_csv(stream, **_csv(layout, block))
+                return decoded(stream.read(), schema)
+
+        table = _with_blocks(read)
         columns = []
         for field in self.schema:
             if field.name in file.partition:
@@ -306,7 +332,22 @@ def _in_file(layout: Layout) -> pa.Schema:
     return pa.schema([field for field in layout.arrow_schema() if field.name not in layout.partition_by])
 
 
-def _format(layout: Layout) -> Any:
+_CSV_BLOCK, _LARGEST_BLOCK = 16 << 20, (1 << 31) - 1
+
+
+def _with_blocks(read: Callable[[int], pa.Table], block: int = _CSV_BLOCK) -> pa.Table:
+    """Read CSV with blocks that are large enough: pyarrow takes no row that begins in one, and ends behind the next."""
+    import pyarrow as pa
+
+    try:
+        return read(block)
+    except pa.ArrowInvalid as error:
+        if "straddl" not in str(error) or block == _LARGEST_BLOCK:
+            raise
+    return _with_blocks(read, min(block * 8, _LARGEST_BLOCK))
+
+
+def _format(layout: Layout, block: int) -> Any:
     from pyarrow import dataset as ds
 
     kind = layout.reading["format"]
@@ -318,10 +359,10 @@ def _format(layout: Layout) -> Any:
         raise ConfigurationError(
             f"Files of the format {kind!r} were written by a newer release of onceforall. Read them with that one."
         )
-    return ds.CsvFileFormat(**_csv(layout))
+    return ds.CsvFileFormat(**_csv(layout, block))
 
 
-def _csv(layout: Layout) -> dict[str, Any]:
+def _csv(layout: Layout, block: int) -> dict[str, Any]:
     """Return the options with which pyarrow reads CSV as it was written."""
     from pyarrow import csv
 
@@ -333,7 +374,9 @@ def _csv(layout: Layout) -> dict[str, Any]:
         "convert_options": csv.ConvertOptions(
             column_types=schema, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
         ),
-        "read_options": csv.ReadOptions(column_names=schema.names, skip_rows=1 if layout.reading["header"] else 0),
+        "read_options": csv.ReadOptions(
+            column_names=schema.names, skip_rows=1 if layout.reading["header"] else 0, block_size=block
+        ),
     }
 
 
