@@ -3,6 +3,8 @@
 import itertools
 import math
 import random
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -82,8 +84,6 @@ def assert_same(found, rows, what):
 @pytest.mark.parametrize(
     ("form", "options", "compression"),
     [
-        ("orc", {"compression_block_size": 8 << 20}, None),
-        ("orc", {"compression_block_size": 1 << 40}, "none"),
         ("orc", {"compression_block_size": 1000}, None),
         ("orc", {"bloom_filter_columns": ["a"]}, None),
         ("parquet", {"use_byte_stream_split": True}, None),
@@ -91,9 +91,17 @@ def assert_same(found, rows, what):
         ("parquet", {"compression_level": 3}, "snappy"),
     ],
 )
-def test_an_option_that_would_end_the_process_or_make_what_spark_cant_read_is_refused_at_once(form, options, compression):
+def test_an_option_that_pyarrow_refuses_or_spark_cant_read_is_refused_at_once(form, options, compression):
     with pytest.raises(OptionError, match=next(iter(options))):
         FileSink("/unused", format=form, options=options, compression=compression)
+
+
+@pytest.mark.parametrize("size", [8 << 20, 1 << 40])
+def test_a_block_with_which_orcs_writer_aborts_ends_no_process(size):
+    program = f"import onceforall; onceforall.FileSink('/unused', format='orc', options={{'compression_block_size': {size}}})"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1, ended.stderr
+    assert "OptionError: The option 'compression_block_size'" in ended.stderr
 
 
 # --- what a reader passes over ------------------------------------------------------------------------------------------------
