@@ -477,6 +477,45 @@ def test_the_users_exception_aborts_and_is_the_cause():
     assert query.sinks["a"].of("recover")[-1][0].own
 
 
+class UnreadableError(Exception):
+    def __str__(self):
+        raise AttributeError("response")
+
+
+@pytest.mark.parametrize(
+    "error", [UnreadableError(), SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=lambda e: type(e).__name__
+)
+def test_whatever_a_function_raises_aborts_what_is_prepared_and_is_the_cause(error):
+    """Also what has no text, and what would end a process: the thread of the batch is Spark's, and nobody else aborts."""
+    query = Query()
+    with pytest.raises(AttemptFailedError, match=type(error).__name__) as raised:
+        query.batch(0, FakeWriter(error, a=("t0",)))
+    assert raised.value.__cause__ is error
+    assert query.sinks["a"].of("abort") == [(["t0"],)]
+
+
+def test_an_error_without_a_readable_text_holds_up_no_step_of_the_protocol(caplog):
+    """Wherever a sink raises it: behind the decision, in a sweep, in an abort, when handles are fenced."""
+    query = Query(
+        sinks={
+            "a": FakeSink(UnreadableError(), doubtful, recover=UnreadableError(), retire=UnreadableError()),
+            "b": FakeSink(abort=UnreadableError()),
+        }
+    )
+    with pytest.raises(InDoubtError):
+        query.batch(0)
+    assert query.sinks["a"].of("commit") == [(0, ["t0"])] * 2
+    again = Query(
+        query.store,
+        sinks={"a": FakeSink(UnreadableError(), recover=UnreadableError(), abort=UnreadableError()), "b": FakeSink()},
+    )
+    again.batch(0)
+    with pytest.raises(AttemptFailedError, match="ValueError: no"):
+        again.batch(1, FakeWriter(ValueError("no"), a=("t1",), b=("u1",)))
+    assert again.sinks["b"].of("abort") == [(["u1"],)]
+    assert "its text can't be read: AttributeError" in caplog.text
+
+
 def test_an_error_of_our_own_is_raised_as_it_is():
     error = RefusedRecordError("record 7 is too large")
     with pytest.raises(RefusedRecordError) as raised:

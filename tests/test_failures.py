@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import threading
 import traceback
 import uuid
 import weakref
@@ -16,7 +17,7 @@ import weakref
 import pytest
 
 import onceforall as ofa
-from onceforall import errors, failures
+from onceforall import errors, failures, runs
 from support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("forgotten")
@@ -234,6 +235,19 @@ def test_the_line_of_an_endless_message_ends(caplog):
     assert len(caplog.records[-1].getMessage()) < 3000
 
 
+def test_an_error_whose_text_cannot_be_read_is_kept_and_told_all_the_same(caplog):
+    class UnreadableError(Exception):
+        def __str__(self):
+            raise AttributeError("response")
+
+    error = UnreadableError()
+    failures.tell(error, batch=7, run_id=RUN_ID, query_id=QUERY_ID, query_name="ads")
+    assert "query ads failed in batch 7: UnreadableError: (its text can't be read: AttributeError)" in caplog.text
+    assert ofa.error_of(f"[id = {QUERY_ID}, runId = {RUN_ID}]") is error
+    assert ofa.error_of("another text") is None
+    assert ofa.error_of(error) is error
+
+
 def test_a_stop_is_no_failure_and_its_text_stays_as_spark_must_see_it(caplog):
     with caplog.at_level(logging.INFO, "onceforall"):
         text, error = _call_proxy(caused("java.lang.InterruptedException)", errors.QueryStoppedError))
@@ -306,6 +320,50 @@ for text in json.load(open(sys.argv[1], encoding="utf-8")):
     assert ofa.error_of(again) is None
     again.stop()
     assert ofa.error_of(query) is error
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_a_function_that_would_end_the_process_ends_its_query_with_an_error(spark, tmp_path):
+    """Spark's caller of Python dies of a ``SystemExit``, and the query would wait for its answer for ever: so it does without us."""
+    query = write(spark, tmp_path, lambda _: sys.exit(3), "exits")
+    with pytest.raises(Exception, match="SystemExit: 3"):
+        query.awaitTermination(60)
+    error = ofa.error_of(query)
+    assert (type(error), type(error.__cause__)) == (ofa.AttemptFailedError, SystemExit)
+
+
+@pytest.mark.spark
+def test_a_sink_that_would_end_the_process_before_any_batch_ends_the_query_with_an_error(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs._QueryRun, "open", lambda *_: sys.exit(3))
+    query = write(spark, tmp_path, lambda frame: frame, "exits")
+    with pytest.raises(Exception, match="SystemExit: 3 was raised in a batch, which can't end the process"):
+        query.awaitTermination(60)
+    assert type(ofa.error_of(query)) is ofa.StoppedError
+
+
+@pytest.mark.spark
+def test_a_batch_whose_jobs_others_cancel_has_failed_and_was_not_stopped(spark, tmp_path, caplog):
+    began, context = threading.Event(), spark.sparkContext
+
+    def slow(frame):
+        began.set()
+        return frame.filter("java_method('java.lang.Thread', 'sleep', 60000L) IS NULL")
+
+    query = write(spark, tmp_path, slow, "cancelled")
+    assert began.wait(60)
+    until(lambda: cancelled(context, str(query.runId)) or not query.isActive, 60, "the query notices")
+    with pytest.raises(Exception, match="a job of the batch was cancelled"):
+        query.awaitTermination(60)
+    error = ofa.error_of(query)
+    assert (type(error), error.batch) == (ofa.AttemptFailedError, 0)
+    assert [record.levelname for record in caplog.records if record.name == "onceforall"][-1] == "ERROR"
+
+
+def cancelled(context, group):
+    if context.statusTracker().getJobIdsForGroup(group):
+        context.cancelJobGroup(group)
+    return False
 
 
 @pytest.mark.spark

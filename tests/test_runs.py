@@ -79,6 +79,6 @@ def test_a_function_of_a_query_lets_sigterm_stop_it_in_order(tmp_path):
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         runs.ExactlyOnceFunction(lambda *_: None, str(tmp_path), {}, runs.Settings())
-        assert signal.getsignal(signal.SIGTERM) is stopping._on_sigterm
+        assert signal.getsignal(signal.SIGTERM) is stopping._end_in_order
     finally:
         signal.signal(signal.SIGTERM, before)

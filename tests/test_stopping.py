@@ -226,3 +226,53 @@ def test_a_pool_that_was_shut_down_refuses_work_while_the_program_runs():
     pool.shutdown()
     with pytest.raises(RuntimeError):
         pool.submit(len, "")
+
+
+AFTER_THE_LAST_LINE = """
+stop = threading.Event()
+threading.Thread(target=stop.wait, args=[30]).start()
+threading.Thread(target=lambda: (threading.main_thread().join(), ready()), daemon=True).start()
+"""
+"""A thread of the program goes on when the main thread has ended, as one that waits for its query does."""
+
+PYSPARKS = """
+def handler(number, frame):
+    (folder / "jobs cancelled").touch()
+    raise KeyboardInterrupt
+
+handler.__module__ = "pyspark.core.context"
+signal.signal(signal.SIGINT, handler)
+"""
+
+
+@pytest.mark.parametrize("handler", ["", PYSPARKS], ids=["python", "pyspark"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_python_waits_for_other_threads_stops_the_runs_before_it_ends(program, number, handler):
+    ended = program(f"{handler}{ARMED}{AFTER_THE_LAST_LINE}").send(number)
+    assert ended.code() == -number
+    assert ended.left() == {"asked", "settled"}
+
+
+def test_ctrl_c_in_the_program_is_still_answered_by_pyspark(program):
+    ended = program(f"{PYSPARKS}{ARMED}wait()").send(signal.SIGINT)
+    assert ended.code() == -signal.SIGINT
+    assert ended.left() == {"jobs cancelled", "asked", "settled"}
+
+
+def test_a_handler_of_the_programs_own_for_ctrl_c_stays_in_force(program):
+    text = "signal.signal(signal.SIGINT, lambda *_: ((folder / 'own').touch(), sys.exit(9)))\n"
+    ended = program(f"{text}{ARMED}wait()").send(signal.SIGINT)
+    assert ended.code() == 9
+    assert ended.left() == {"own", "asked", "settled"}
+
+
+def test_a_child_made_by_fork_has_pythons_own_ctrl_c(program):
+    text = """
+child = os.fork()
+if child == 0:
+    os._exit(5 if signal.getsignal(signal.SIGINT) is signal.default_int_handler else 6)
+_, status = os.waitpid(child, 0)
+ready()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    assert program(f"{ARMED}{text}").code() == 5

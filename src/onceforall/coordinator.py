@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from onceforall import clock, logs
-from onceforall.errors import BatchTooSlowError, FencedError, OnceForAllError
+from onceforall.errors import BatchTooSlowError, FencedError, OnceForAllError, described, text_of
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.due_sweeps import leftovers
@@ -289,9 +289,9 @@ class Coordinator:
         assert self._writer is not None
         try:
             prepared = write()
-        except Exception as error:  # noqa: BLE001  whatever a user's function or a job raises aborts the attempt
+        except BaseException as error:  # noqa: BLE001  whatever a user's function or a job raises aborts the attempt, sys.exit() too
             self._cause = error
-            return saw.WritesFailed(_reason(error), self._writer.prepared_so_far())
+            return saw.WritesFailed(described(error), self._writer.prepared_so_far())
         return saw.WritesPrepared(
             prepared.committables, prepared.digests, prepared.elapsed_ms, prepared.attempts_lost, prepared.began_ms
         )
@@ -300,9 +300,9 @@ class Coordinator:
         assert self._writer is not None
         try:
             return saw.DigestsTaken(self._writer.digest(decision))
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001
             self._cause = error
-            return saw.WritesFailed(_reason(error))
+            return saw.WritesFailed(described(error))
 
     def _append_commit(self, decision: do.AppendCommit) -> saw.Event:
         until, now_ms = decision.not_after_ms, self._world.now_ms
@@ -315,7 +315,7 @@ class Coordinator:
             return saw.AppendTooLate()
         except Exception as error:  # noqa: BLE001  anything but a clear answer leaves the batch in doubt
             self._cause = error
-            return saw.AppendUnknown(_reason(error))
+            return saw.AppendUnknown(described(error))
         return saw.DecisionAppended(index)
 
     def _commit(self, decision: do.CommitSinks) -> saw.Event:
@@ -336,7 +336,7 @@ class Coordinator:
             return saw.AppendFenced()
         except Exception as error:  # noqa: BLE001
             self._cause = error
-            return saw.AppendUnknown(_reason(error))
+            return saw.AppendUnknown(described(error))
         self._best_effort(f"clearing up after batch {decision.batch}", partial(self._world.batch_done, decision.batch))
         return saw.DoneAppended()
 
@@ -407,7 +407,7 @@ class Coordinator:
             try:
                 return action()
             except Exception as error:  # noqa: BLE001  whatever a sink raises, it is asked again
-                logger.warning("%s is tried again: %s", what, error)
+                logger.warning("%s is tried again: %s", what, text_of(error))
             if self._wait_or_stop(wait_s):
                 return None
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
@@ -426,7 +426,7 @@ class Coordinator:
         try:
             action()
         except Exception as error:  # noqa: BLE001  a sweep repeats it; nothing rests on this one
-            logger.warning("%s did not succeed and is tried again later: %s", what, error)
+            logger.warning("%s did not succeed and is tried again later: %s", what, text_of(error))
 
     def _per_sink(self, names: Mapping[str, object], one: Callable[[str], T]) -> dict[str, T]:
         def told(name: str) -> T:
@@ -457,10 +457,6 @@ class Coordinator:
         do.ReportDivergence: (_report, "report"),
         do.StopRun: (_stop, "stop"),
     }
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _answers(sink: str, report: CommitReport, *, again: bool) -> saw.SinkAnswers:

@@ -72,6 +72,19 @@ def documentation_of(error: BaseException) -> str:
     return f"docs/errors.md#{named[0].lower() if named else 'errors-of-others'}"
 
 
+def text_of(error: BaseException) -> str:
+    """Return an error's text. It never raises: what others raise may have a ``__str__`` that does, and an abort must not end on its message."""
+    try:
+        return str(error)
+    except BaseException as failure:  # noqa: BLE001  whatever it is, the first error is the one to tell of
+        return f"(its text can't be read: {type(failure).__name__})"
+
+
+def described(error: BaseException) -> str:
+    """Return an error's class and text, for a message or the log. It never raises."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
 class ConfigurationError(OnceForAllError, ValueError):
     """The program or its settings must be mended; no data has moved."""
 

@@ -253,7 +253,9 @@ class _Job:
 def _cause(error: Exception) -> str:
     """Return the one line that tells why no Python runs there."""
     lines = [
-        line.strip().removeprefix("Caused by: ") for line in str(spark_errors.translated(error)).splitlines() if line.strip()
+        line.strip().removeprefix("Caused by: ")
+        for line in str(spark_errors.translated(error, stop_requested=False)).splitlines()
+        if line.strip()
     ]
     telling = [line for line in lines if "Cannot run program" in line or "PYTHON_VERSION_MISMATCH" in line]
     return (telling or lines or [repr(error)])[-1 if not telling else 0].rstrip(".")[:500]

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from onceforall.arguments import wrong
-from onceforall.errors import OnceForAllError, QueryStoppedError, documentation_of
+from onceforall.errors import OnceForAllError, QueryStoppedError, described, documentation_of, text_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -68,7 +68,7 @@ class _Kept:
         """Return the error whose class and whole message stand in a text, the newest of several."""
         with self._lock:
             newest_first = list(reversed(self._errors.values()))
-        return next((error for error in newest_first if f"{_name(type(error))}: {error}\n" in text), None)
+        return next((error for error in newest_first if f"{_name(type(error))}: {text_of(error)}\n" in text), None)
 
 
 _kept = _Kept()
@@ -173,7 +173,7 @@ def from_text(text: str) -> OnceForAllError | None:
 
 def _of_exception(error: BaseException) -> BaseException | None:
     ours = next((each for each in _chain(error) if isinstance(each, OnceForAllError)), None)
-    return _of_text(str(error)) if ours is None else ours
+    return _of_text(text_of(error)) if ours is None else ours
 
 
 def _of_text(text: str) -> BaseException | None:
@@ -231,5 +231,5 @@ def _forget_locals(error: BaseException) -> None:
 
 
 def _in_one_line(error: BaseException) -> str:
-    line = " ".join(f"{type(error).__name__}: {error}".split())
+    line = " ".join(described(error).split())
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"

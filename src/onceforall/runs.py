@@ -23,7 +23,15 @@ from onceforall import checkpoint as spark_checkpoint
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
 from onceforall.determinism import Determinism
-from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError, UnsupportedQueryError
+from onceforall.errors import (
+    CheckpointMismatchError,
+    CommitLogError,
+    OptionError,
+    StoppedError,
+    UnsupportedQueryError,
+    described,
+    text_of,
+)
 from onceforall.executors import check_executors
 from onceforall.hadoop_paths import checkpoint_folder, default_scheme
 from onceforall.progress import BatchProgress
@@ -176,10 +184,13 @@ class ExactlyOnceFunction:
                 # A start takes a while, in which the process may have been told to end.
                 stopping.PROCESS.refuse_new_work()
                 run.take(batch, batch_id, self._function)
-        except Exception as error:
+        except BaseException as error:
+            failure = error if isinstance(error, Exception) else _no_exit(error)
             # The last thing that is said of this run: what follows in the log is Spark's trace of the same.
-            failures.tell(error, batch=batch_id, run_id=run_id, query_id=query_id, query_name=name)
-            raise
+            failures.tell(failure, batch=batch_id, run_id=run_id, query_id=query_id, query_name=name)
+            if failure is error:
+                raise
+            raise failure from error
 
     def _run_of(self, spark: SparkSession, query_id: str, run_id: str, name: str | None) -> _QueryRun:
         with self._lock:
@@ -192,6 +203,14 @@ class ExactlyOnceFunction:
                 run.query_name = name
                 self._runs[run_id] = run
         return run
+
+
+def _no_exit(error: BaseException) -> StoppedError:
+    """Return the error for what is none, such as ``SystemExit``: Spark's caller of Python dies of one, and the query would wait for it for ever."""
+    return StoppedError(
+        f"{described(error)} was raised in a batch, which can't end the process. The query ends; its next start completes or aborts the batch. Let a "
+        "function of a batch raise an exception, and end the process where awaitTermination() raises."
+    )
 
 
 def put_back(checkpoint: Path, settings: Settings, scheme: str) -> None:
@@ -482,7 +501,7 @@ class _QueryRun:
             if self._writer is not None:
                 self._writer.forget_aborted()
         except Exception as error:  # noqa: BLE001  rows that stay cost space only, and the sweeps must go on
-            logger.warning("forgetting the kept rows of an aborted attempt is tried again later: %s", error)
+            logger.warning("forgetting the kept rows of an aborted attempt is tried again later: %s", text_of(error))
 
     def close(self) -> None:
         """Release what an ended run holds."""
@@ -551,7 +570,7 @@ class _QueryRun:
                 self._sinks[name].recover(sweep)
             failpoints.hit("sweeper.after")
         except Exception as error:  # noqa: BLE001  the next turn does it
-            logger.warning("sweeping sink %s is tried again later: %s", name, error)
+            logger.warning("sweeping sink %s is tried again later: %s", name, text_of(error))
 
     def _clean(self) -> None:
         assert self._log is not None
@@ -559,7 +578,7 @@ class _QueryRun:
             self._log.clean(self._sealed_below)
             failpoints.hit("sweeper.cleaned")
         except Exception as error:  # noqa: BLE001  old entries cost space only
-            logger.warning("cleaning the commit log is tried again at the next start: %s", error)
+            logger.warning("cleaning the commit log is tried again at the next start: %s", text_of(error))
 
 
 def _tell_changed_sinks(decided: Decided | None, sinks: Collection[str]) -> None:

@@ -18,15 +18,24 @@ _INTERRUPTED = (
 _CANCELLED = "cancelled part of cancelled job group"
 
 
-def translated(error: Exception) -> Exception:
-    """Return an error to raise in the place of one that came from the JVM; any other error is returned as it is."""
+def translated(error: Exception, *, stop_requested: bool) -> Exception:
+    """Return an error to raise in the place of one that came from the JVM; any other error is returned as it is.
+
+    Args:
+        error: what was raised.
+        stop_requested: whether the query was asked to stop, or its JVM is gone: others cancel jobs, too, and a thread is interrupted for other reasons.
+    """
     from py4j.protocol import Py4JJavaError
 
     if not isinstance(error, Py4JJavaError):
         return error
     text = str(error)
-    if _CANCELLED in text or any(name in text for name in _INTERRUPTED):
+    if stop_requested and (_CANCELLED in text or any(name in text for name in _INTERRUPTED)):
         return stopped()
+    if _CANCELLED in text:
+        return AttemptFailedError(
+            "a job of the batch was cancelled, by a call of cancelJobGroup or by hand in Spark's UI; the query was not asked to stop"
+        )
     return AttemptFailedError(f"a job of the batch failed: {_without_java_trace(text)}")
 
 

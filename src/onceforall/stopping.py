@@ -9,6 +9,8 @@ Three ways lead here:
 - **SIGTERM**, whose default is to end the process on the spot. ``arm`` installs a handler where nothing but the default is installed, and in the
   main thread only, for Python allows no other. It ends the queries and then the process, by the same signal. The program's own code is not called, as
   without the handler.
+- **SIGINT** while Python waits for other threads, its main thread having ended: a ``KeyboardInterrupt`` would end that waiting and the process with it. ``arm`` puts a handler
+  around Python's or PySpark's own, and around no other, which does then what SIGTERM's does.
 - **The query is stopped, or its JVM ends**, and the program goes on: the batch fails, and the coordinator aborts it. That needs nothing of this module.
 
 Promised: nothing that may be decided is aborted, for a batch that is under way goes its own way to its end; no batch begins any more; a second signal ends the
@@ -28,9 +30,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
-from onceforall.errors import QueryStoppedError
+from onceforall.errors import QueryStoppedError, text_of
 from onceforall.threads import Threads
 
 logger = logging.getLogger("onceforall")
@@ -170,7 +172,7 @@ def arm() -> None:
 
 
 def stop_on_sigterm() -> bool:
-    """Let SIGTERM stop all queries of this process in order before it ends the process; ``start()`` calls it.
+    """Let SIGTERM stop all queries of this process in order before it ends the process, and Ctrl-C, too, behind the program's last line; ``start()`` calls it.
 
     Call it in the main thread where ``start()`` is called in another one. A handler of your own stays in force, also when it is installed later; let it
     raise ``SystemExit`` (``sys.exit(0)``), and the queries are stopped in order, too.
@@ -184,36 +186,69 @@ def stop_on_sigterm() -> bool:
     if threading.current_thread() is not threading.main_thread():
         return False
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _on_sigterm)
-    return signal.getsignal(signal.SIGTERM) is _on_sigterm
+        signal.signal(signal.SIGTERM, _end_in_order)
+    _wrap_interrupt()
+    return signal.getsignal(signal.SIGTERM) is _end_in_order
 
 
-def _on_sigterm(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _end_in_order(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    signal.signal(number, signal.SIG_DFL)
     if PROCESS.begun:
-        _end()
+        _end(number)
     try:
         # In another thread: this one was interrupted anywhere, and may hold any lock.
-        ending = threading.Thread(target=_stop_and_end, name="onceforall-sigterm", daemon=True)
+        ending = threading.Thread(target=_stop_and_end, args=[number], name="onceforall-signal", daemon=True)
         ending.start()
         ending.join(STOPS_WITHIN_S + 1)
     finally:
         # Also when Ctrl-C came meanwhile: whoever sends a second signal wants the end.
-        _end()
+        _end(number)
 
 
-def _stop_and_end() -> None:
+def _stop_and_end(number: int) -> None:
     try:
         PROCESS.stop_all()
     finally:
-        _end()
+        _end(number)
 
 
-def _end() -> NoReturn:
+def _end(number: int) -> NoReturn:
     # To this thread, so that it is delivered before the call returns.
-    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    signal.pthread_kill(threading.get_ident(), number)
     # Process 1 of a container gets no signal that it doesn't handle.
-    os._exit(128 + signal.SIGTERM)
+    os._exit(128 + number)
+
+
+_wrapped: Callable[[int, FrameType | None], Any] = signal.default_int_handler
+"""The handler for SIGINT that was there, which is called while the program's main thread is at work."""
+
+
+def _wrap_interrupt() -> None:
+    global _wrapped  # noqa: PLW0603  one per process
+    handler = signal.getsignal(signal.SIGINT)
+    # PySpark's cancels all jobs and raises KeyboardInterrupt. One of the user's own is theirs to keep.
+    if callable(handler) and (
+        handler is signal.default_int_handler or str(getattr(handler, "__module__", "")).startswith("pyspark.")
+    ):
+        _wrapped = handler
+        signal.signal(signal.SIGINT, _on_interrupt)
+
+
+def _on_interrupt(number: int, frame: FrameType | None) -> None:
+    if _is_over(frame):
+        _end_in_order(number, frame)
+    _wrapped(number, frame)
+
+
+def _is_over(frame: FrameType | None) -> bool:
+    """Tell whether the program's last line is done, and the main thread, which runs handlers, only waits for others."""
+    if not threading.main_thread().is_alive():
+        return True
+    while frame is not None:
+        if frame.f_code.co_name == "_shutdown" and frame.f_code.co_filename == threading.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _wait_for_the_end() -> None:
@@ -234,7 +269,7 @@ def _in_background(action: Callable[[], object]) -> threading.Thread:
         try:
             action()
         except Exception as error:  # noqa: BLE001  the JVM may be gone, and the query with it
-            logger.debug("asking Spark to stop the query had no answer: %s", error)
+            logger.debug("asking Spark to stop the query had no answer: %s", text_of(error))
 
     thread = threading.Thread(target=quietly, name="onceforall-stop", daemon=True)
     thread.start()
@@ -245,15 +280,17 @@ def _quietly(run: Run, until_s: float) -> None:
     try:
         run.settle(until_s)
     except Exception as error:  # noqa: BLE001  the next start does it
-        logger.warning("clearing up behind a stopped query did not succeed; its next start does it: %s", error)
+        logger.warning("clearing up behind a stopped query did not succeed; its next start does it: %s", text_of(error))
 
 
 def _forget_the_parents() -> None:
     global PROCESS, _armed, _waiter
     # All of it is the parent's.
     PROCESS, _armed, _waiter = Stopping(), threading.Lock(), None
-    if signal.getsignal(signal.SIGTERM) is _on_sigterm:
+    if signal.getsignal(signal.SIGTERM) is _end_in_order:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is _on_interrupt:
+        signal.signal(signal.SIGINT, _wrapped)
 
 
 os.register_at_fork(after_in_child=_forget_the_parents)

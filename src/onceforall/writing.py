@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from onceforall import arguments, kept, logs, spark_errors
 from onceforall import clock as clocks
 from onceforall.coordinator import Prepared
-from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError
+from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError, text_of
 from onceforall.progress import Outcome
 from onceforall.projections import Projections
 from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
@@ -154,7 +154,7 @@ class SparkBatchWriter:
         self.outcome = "written" if decision.redo is None else "written again"
         self._undecided_by = decision.generation if decision.redo is None else None
         self._forget_results()
-        with _plain_errors(self.batch):
+        with _plain_errors(self.batch, self.stop_requested):
             self._call_and_write(decision)
         return self._confirmed(started, self._digests(), decision.after)
 
@@ -162,7 +162,7 @@ class SparkBatchWriter:
         """Write lost transactions again from the rows that were kept; see ``coordinator.BatchWriter``."""
         started = self.clock()
         self.outcome = "written again"
-        with _plain_errors(self.batch):
+        with _plain_errors(self.batch, self.stop_requested):
             self._write_kept(decision)
         return self._confirmed(started, {}, decision.after)
 
@@ -170,7 +170,7 @@ class SparkBatchWriter:
         """Run the batch again without writing; see ``coordinator.BatchWriter``."""
         self._forget_results()
         self.outcome = "replayed for its state"
-        with _plain_errors(self.batch):
+        with _plain_errors(self.batch, self.stop_requested):
             self._call_and_write(decision)
         if self.spark_files is not None:
             # The replay has written state, of which Spark's next entry will speak.
@@ -343,7 +343,7 @@ class SparkBatchWriter:
         try:
             self.sinks[begun.sink].end_batch(begun)
         except Exception as error:  # noqa: BLE001  whatever became of the batch, this doesn't change it
-            logger.warning("sink %s, at the end of batch %d: %s", begun.sink, self.batch, error)
+            logger.warning("sink %s, at the end of batch %d: %s", begun.sink, self.batch, text_of(error))
 
     def _how_kept(self, decision: RunWrites | TakeDigests, groups: list[_Group]) -> kept.Keeping | None:
         if self.keeper is None or isinstance(decision, TakeDigests):
@@ -528,12 +528,12 @@ def _step_of(task: WriteTask) -> str:
 
 
 @contextmanager
-def _plain_errors(batch: int) -> Iterator[None]:
+def _plain_errors(batch: int, stop_requested: Callable[[], bool]) -> Iterator[None]:
     """Turn an error of Spark's into one whose text Spark can take."""
     try:
         yield
     except Exception as error:
-        translated = spark_errors.translated(error)
+        translated = spark_errors.translated(error, stop_requested=stop_requested())
         if translated is error:
             raise
         logger.debug("batch %d: %s", batch, error)

@@ -45,6 +45,7 @@ from onceforall.errors import (
     OnceForAllError,
     OutcomeUnknownError,
     ProtocolViolationError,
+    text_of,
 )
 from onceforall.protocol.entries import Claim, Commit, Done, Entry, Seal
 from onceforall.protocol.history import EMPTY, Decided, History, fold, seal_of
@@ -300,7 +301,7 @@ class CommitLog:
             taken_over = self._shows_seal(generation, index)
             raise OutcomeUnknownError(_unknown(where, error.reason, taken_over=taken_over)) from error
         except Exception as error:
-            raise OutcomeUnknownError(_unknown(where, str(error))) from error
+            raise OutcomeUnknownError(_unknown(where, text_of(error))) from error
         if is_dropped:
             # Ours may be older than the SEAL, and decided, completed and dropped; or it stands where that was dropped.
             raise OutcomeUnknownError(_unknown(where, "its chain was dropped meanwhile", taken_over=True))

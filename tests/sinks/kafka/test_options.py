@@ -87,6 +87,13 @@ def test_an_impossible_address_is_named(servers):
         KafkaSink({"bootstrap.servers": servers}, topic="t")
 
 
+@pytest.mark.parametrize("servers", ["http://u:s3cret@host:1", "a:1,u:s3cret@b:1", "s3cret@"])
+def test_a_user_in_an_address_is_refused_and_not_shown(servers):
+    with pytest.raises(OptionError, match=r"sasl\.username") as raised:
+        KafkaSink({"bootstrap.servers": servers}, topic="t")
+    assert "s3cret" not in str(raised.value)
+
+
 def test_addresses_are_read_as_librdkafka_reads_them():
     assert parse_servers("a:1, PLAINTEXT://b:2,c,[::1]:3,[::1]") == [("a", 1), ("b", 2), ("c", 9092), ("::1", 3), ("::1", 9092)]
 

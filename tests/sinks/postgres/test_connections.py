@@ -117,6 +117,10 @@ MALFORMED = [
     ("postgresql://h/x?foo=1", "foo"),
     ({"hosst": "h"}, "hosst"),
     ("replication=database", "replication"),
+    ("postgresql://u:p/s3cret@h:1/db", "Percent-encode them"),
+    ("postgresql://u:p@s3cret@h:1/db", "Percent-encode them"),
+    ("postgresql://u:p@s3cret@h", "Percent-encode them"),
+    ({"host": "h", "port": "s3cret"}, "'port' of the conninfo is no number"),
     ("application_name=x", "application_name"),
     ("client_encoding=latin1", "client_encoding"),
     ("target_session_attrs=standby", "target_session_attrs"),
@@ -131,6 +135,21 @@ def test_a_conninfo_that_makes_no_sense_is_refused_without_its_secrets(conninfo,
         Access(conninfo)
     assert "s3" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "conninfo",
+    [
+        "postgresql://u:p%40%2Fx@h1:1,h2:2/db",
+        "postgresql://h/a%40b?sslcert=a@b",
+        "host=h user=a@b password=x@y/z",
+        "host=h password=postgresql://u:p/x@h@i",
+        {"host": "h", "port": "1,2", "password": "x@y/z"},
+        {"host": "h", "port": 5432},
+    ],
+)
+def test_what_is_encoded_or_needs_no_encoding_is_taken(conninfo):
+    Access(conninfo)
 
 
 def test_a_password_given_twice_or_empty_is_refused():

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from urllib.parse import quote
 
 from onceforall import arguments, logs
-from onceforall.errors import OnceForAllError, OptionError, SinkCheckError, UnsupportedQueryError
+from onceforall.errors import OnceForAllError, OptionError, SinkCheckError, UnsupportedQueryError, text_of
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import sink_code
 from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
@@ -377,7 +377,7 @@ class FileSink(TwoPhaseCommitSink):
         except Exception as error:  # noqa: BLE001  a user's function can't undo a commit
             _log.warning(
                 "on_new_partitions failed and is called again with the next batch, for %d partitions in %s: %s: %s",
-                len(todo), self._root, type(error).__name__, error,
+                len(todo), self._root, type(error).__name__, text_of(error),
             )  # fmt: skip
             return
         with self._lock:

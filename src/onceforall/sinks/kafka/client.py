@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from onceforall.errors import text_of
 from onceforall.sinks.kafka import librdkafka as lib
 from onceforall.sinks.kafka.options import confluent_kafka
 from onceforall.sinks.kafka.partitioning import Partitions
@@ -174,7 +175,7 @@ class Client:
             )
             reason = text.value if refused else None
         except Exception as error:  # noqa: BLE001  librdkafka tells it as an error of authentication, and asks again
-            reason = str(error).encode()
+            reason = text_of(error).encode(errors="replace")
         if reason is not None:
             self._lib.oauthbearer_set_token_failure(self._handle, reason)
 

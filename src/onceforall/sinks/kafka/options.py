@@ -283,6 +283,12 @@ def parse_servers(servers: str) -> list[tuple[str, int]]:
     """
     addresses = []
     for part in filter(None, (piece.strip() for piece in servers.split(","))):
+        if "@" in part:
+            # Whoever writes a user there also writes a password, so nothing of it is shown.
+            raise OptionError(
+                "Option 'bootstrap.servers' has an '@', as if a user or a password stood in it. Give host:port only; these are options sasl.username "
+                "and sasl.password."
+            )
         host, separator, port = part.rpartition("://")[2].rpartition(":")
         if not separator or port.endswith("]"):
             host, port = part.rpartition("://")[2], "9092"

@@ -27,7 +27,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from onceforall.errors import AttemptFailedError
+from onceforall.errors import AttemptFailedError, text_of
 from onceforall.sinks.kafka.live import LiveProducer
 from onceforall.sinks.kafka.names import TransactionName, format_name
 from onceforall.testing import failpoints
@@ -273,7 +273,7 @@ def _drop(producer: LiveProducer, abort: bool) -> None:  # noqa: FBT001
         else:
             producer.client.purge()
     except Exception as error:  # noqa: BLE001
-        _log.info("Giving up %s: %s (the sweep finds what it leaves open)", producer.name, error)
+        _log.info("Giving up %s: %s (the sweep finds what it leaves open)", producer.name, text_of(error))
 
 
 def _has_all_answers(producer: LiveProducer) -> bool:

@@ -313,6 +313,8 @@ def _parsed(conninfo: object) -> dict[str, Any]:
         raise OptionError(
             f"The conninfo is a {type(conninfo).__name__}. Give a URL (postgresql://…), a string of key=value, or a dict of libpq's parameters."
         )
+    if isinstance(conninfo, str):
+        _check_encoded(conninfo)
     given = conninfo_or_functions(conninfo)
     functions = {name: value for name, value in given.items() if callable(value)}
     try:
@@ -333,6 +335,21 @@ def _parsed(conninfo: object) -> dict[str, Any]:
     parameters |= functions
     _check_parameters(parameters)
     return parameters
+
+
+def _check_encoded(conninfo: str) -> None:
+    """See that a URL's password ends where libpq takes it to end: the rest of it would be a part of the address, which messages show.
+
+    Raises:
+        OptionError: showing nothing of it.
+    """
+    scheme, is_url, rest = conninfo.partition("://")
+    place, _, path = rest.partition("?")[0].partition("/")
+    if is_url and "=" not in scheme and ("@" in path or place.count("@") > 1):
+        raise OptionError(
+            "The conninfo's URL has an '@' too many: user and password can't be told from the address. Percent-encode them, '@' as %40 and '/' as %2F "
+            "(urllib.parse.quote(password, safe='')), or give password=."
+        )
 
 
 def conninfo_or_functions(conninfo: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -361,6 +378,10 @@ def _check_parameters(parameters: Mapping[str, Any]) -> None:
             raise OptionError(f"Parameter {name!r} of the conninfo is refused. {reason}")
     if str(parameters.get("client_encoding", "UTF8")).upper().replace("-", "") not in {"UTF8", "AUTO"}:
         raise OptionError("Parameter 'client_encoding' of the conninfo is refused: the sink sends UTF-8. Leave it out.")
+    if not all(port.strip().isdecimal() for port in str(parameters.get("port") or "0").split(",") if port):
+        raise OptionError(
+            "Parameter 'port' of the conninfo is no number. Give one, such as 5432; of several hosts, with commas."
+        )
     if parameters.get("target_session_attrs", "primary") not in {"read-write", "primary", "any"}:
         raise OptionError("Parameter 'target_session_attrs' must be primary (the default) or read-write: the sink writes.")
 
