@@ -255,6 +255,50 @@ def spare_collections() -> None:
         _spared.append(True)
 
 
+def plain(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows with Arrow's plain types for texts, bytes and lists, at each depth: a sink need not know that there are others.
+
+    With ``spark.sql.execution.arrow.useLargeVarTypes`` Spark gives the large ones, with offsets of 64 bits.
+
+    Raises:
+        AttemptFailedError: one batch has more than 2 GiB of a column.
+    """
+    import pyarrow as pa
+
+    kinds = [_plain(each.type) for each in rows.schema]
+    if all(kind is each.type for kind, each in zip(kinds, rows.schema, strict=True)):
+        return rows
+    try:
+        return rows.cast(pa.schema([each.with_type(kind) for kind, each in zip(kinds, rows.schema, strict=True)]))
+    except pa.ArrowInvalid as error:
+        raise AttemptFailedError(
+            f"A batch of {rows.num_rows} rows of Spark's is too large: {error}. Lower spark.sql.execution.arrow.maxRecordsPerBatch."
+        ) from error
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the plain type; the very same object where it is one."""
+    import pyarrow as pa
+
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    plain_ones = [_plain(each.type) for each in fields]
+    is_large = pa.types.is_large_list(kind)
+    if not is_large and all(made is each.type for made, each in zip(plain_ones, fields, strict=True)):
+        return kind
+    made = [each.with_type(plain_one) for each, plain_one in zip(fields, plain_ones, strict=True)]
+    if pa.types.is_struct(kind):
+        return pa.struct(made)
+    if pa.types.is_map(kind):
+        # Its one field is the pair of key and value.
+        pair = made[0].type
+        return pa.map_(pair.field(0), pair.field(1))
+    return pa.list_(made[0])
+
+
 class _Writer:
     """One write in one task."""
 
@@ -281,6 +325,7 @@ class _Writer:
     def add(self, rows: pa.RecordBatch, hashes: pa.Array | None) -> None:
         if rows.num_rows == 0:
             return
+        rows = plain(rows)
         self._rows += rows.num_rows
         if hashes is not None:
             self._hash_sum = (self._hash_sum + hash_sum(hashes)) % 2**64

@@ -1,5 +1,7 @@
 """A folder whose files lie in folders of different kinds: every reader has all rows, and a start says what plain readers make of it."""
 
+import datetime as dt
+import decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,7 +9,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import onceforall as ofa
-from onceforall.errors import ForeignEntryError
+from onceforall.errors import ConfigurationError, ForeignEntryError
 from onceforall.sink import StartInfo
 from onceforall.sinks.files import FileSink
 from sinks.files.building import QUERY, checked, commit, numbers
@@ -139,3 +141,99 @@ def test_no_reader_follows_a_link_out_of_the_folder(spark, tmp_path, form, place
         data.unlink()
         data.symlink_to(tmp_path / "nowhere")
         assert len(ofa.read_files(root, skip_deleted=True)) == 2, "a broken link was taken for a file that is gone"
+
+
+SETTINGS = {
+    "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInRead": "LEGACY",
+    "spark.sql.columnNameOfCorruptRecord": "c",
+    "spark.sql.files.ignoreCorruptFiles": "true",
+    "spark.sql.files.ignoreMissingFiles": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.parquet.enableVectorizedReader": "false",
+    "spark.sql.orc.enableVectorizedReader": "false",
+    "spark.sql.sources.useV1SourceList": "",
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.csv.parser.columnPruning.enabled": "false",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
+}
+"""What clusters are known to have set, and what changed what Spark reads."""
+
+
+@pytest.fixture
+def settings(spark):
+    """Set settings of the session, and put back what was there."""
+    before = {}
+
+    def put(wanted):
+        for name, value in wanted.items():
+            before.setdefault(name, spark.conf.get(name, None))
+            spark.conf.set(name, value)
+
+    yield put
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+
+
+def with_times(form):
+    early = dt.datetime(1999 if form == "orc" else 1500, 1, 1, tzinfo=dt.UTC)
+    at = [dt.datetime(2026, 11, 21, 10, 0, 0, 123456, dt.UTC), early]
+    return numbers(2, c=["x", "y"], at=pa.array(at, pa.timestamp("us", "UTC")), day=[each.date() for each in at])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", ["parquet", "orc", "json", "csv"])
+def test_no_setting_of_the_session_changes_what_is_read(spark, tmp_path, settings, form):
+    commit(checked(tmp_path, format=form), 0, with_times(form))
+    files = ofa.read_files(tmp_path)
+    settings(SETTINGS)
+    found = files.to_spark(spark).toArrow().sort_by("n")
+    assert found.to_pylist() == files.to_arrow().sort_by("n").to_pylist()
+    data = Path(files.paths[0])
+    data.write_bytes(b"nothing" if form in {"parquet", "orc"} else b"")
+    if form in {"parquet", "orc"}:
+        with pytest.raises(Exception, match=r"Parquet|ORC|FAILED_READ_FILE"):
+            files.to_spark(spark).toArrow()
+    data.unlink()
+    with pytest.raises(Exception, match=r"(?i)not.exist"):
+        files.to_spark(spark).toArrow()
+
+
+@pytest.mark.spark
+def test_a_session_whose_json_reader_makes_other_times_is_refused(spark, tmp_path, settings):
+    settings({"spark.sql.legacy.timeParserPolicy": "legacy"})
+    commit(checked(tmp_path / "times", format="json"), 0, with_times("json"))
+    with pytest.raises(ConfigurationError, match=r"timeParserPolicy=LEGACY .* to_arrow"):
+        ofa.read_files(tmp_path / "times").to_spark(spark)
+    for form in ("csv", "parquet"):
+        commit(checked(tmp_path / form, format=form), 0, with_times(form))
+        files = ofa.read_files(tmp_path / form)
+        assert files.to_spark(spark).toArrow().sort_by("n").to_pylist() == files.to_arrow().sort_by("n").to_pylist()
+    commit(checked(tmp_path / "none", format="json"), 0, numbers(2, c=["x", "y"]))
+    assert ofa.read_files(tmp_path / "none").to_spark(spark).count() == 2
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", ["parquet", "orc", "json", "csv"])
+def test_a_filter_on_a_decimal_that_became_wider_finds_the_rows_of_before_and_of_now(spark, tmp_path, caplog, form):
+    for batch, (precision, value) in enumerate([(5, "999.99"), (20, "42949673.96"), (38, "-" + "9" * 36 + ".00")]):
+        kind = pa.decimal128(precision, 2)
+        rows = numbers(
+            1, batch, c=pa.array([decimal.Decimal(value)], kind), s=pa.array([[decimal.Decimal(value)]], pa.list_(kind))
+        )
+        commit(checked(tmp_path, format=form), batch, rows if form != "csv" else rows.select(["n", "c"]))
+    frame = ofa.read_files(tmp_path).to_spark(spark)
+    found = {
+        where: sorted(row.n for row in frame.filter(where).collect())
+        for where in ("c < 42949673.97", "c = 42949673.96", "c > 1000", "c < 0")
+    }
+    assert found == {"c < 42949673.97": [0, 1, 2], "c = 42949673.96": [1], "c > 1000": [1], "c < 0": [2]}
+    caplog.clear()
+    now = numbers(1, 3, c=pa.array([None], pa.decimal128(22, 2)))
+    with caplog.at_level("WARNING", "onceforall"):
+        FileSink(tmp_path, format=form).columns(from_arrow_schema(now.schema))
+    assert ("was DECIMAL(38,2), and is DECIMAL(22,2)" in caplog.text) == (form == "parquet")

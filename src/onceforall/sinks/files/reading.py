@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.dataset import Dataset
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,10 @@ class CommittedFiles:
             OptionError: it is no session.
             ForeignEntryError: a link, a pipe or a folder stands where a data file must be.
             OSError: a link stands in the place of a folder on the way to one.
+            ConfigurationError: files are JSON with timestamps, and ``spark.sql.legacy.timeParserPolicy`` is LEGACY.
+
+        The other settings of the session don't change what is read. A file that is missing or damaged is an error, whatever ``spark.sql.files.ignoreMissingFiles`` and
+        ``ignoreCorruptFiles`` say.
         """
         arguments.check_session(spark, "read_files(…).to_spark")
         from pyspark.sql.functions import col, lit
@@ -195,11 +199,19 @@ class CommittedFiles:
         # Spark reads every field of a file as nullable, and casts to nothing narrower.
         schema = _nullable(from_arrow_schema(self.schema, prefer_timestamp_ntz=True))
         frames = []
-        for reading, names, base, files in self._by_reading():
+        for reading, stored, base, files in self._by_reading():
+            names = list(stored)
+            _check_time_parser(spark, reading, schema)
             # A reader of its own for each group, with the group's columns only: Spark derives a read's partition columns from all of its
             # paths together, and passes over files whose folders say nothing where those of others do. CSV goes by columns' positions.
-            here = StructType([schema[name] for name in names])
+            here = StructType([schema[name] if kind is None else kind for name, kind in stored.items()])
             reader = spark.read.schema(here).option("basePath", f"file://{self._root / base.folder}")
+            # What the session's settings would choose otherwise.
+            reader = reader.options(ignoreMissingFiles=False, ignoreCorruptFiles=False)
+            if reading["format"] == "parquet":
+                reader = reader.options(datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED")
+            if reading["format"] in {"json", "csv"}:
+                reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_no_name(schema.names))
             if reading["format"] == "csv":
                 reader = reader.options(
                     header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, nullValue=CSV_NULL, enforceSchema=False
@@ -229,24 +241,28 @@ class CommittedFiles:
             groups.setdefault(repr(layout), (layout, []))[1].append(file)
         yield from groups.values()
 
-    def _by_reading(self) -> Iterator[tuple[Mapping[str, Any], list[str], _Base, list[DataFile]]]:
-        """Group the files by how one reader of Spark takes them: each with the columns that it finds, and the folder that it begins at."""
-        groups: dict[Any, tuple[Mapping[str, Any], dict[str, None], _Base, list[DataFile]]] = {}
-        in_files: dict[str, list[str]] = {}
+    def _by_reading(self) -> Iterator[tuple[Mapping[str, Any], dict[str, StructField | None], _Base, list[DataFile]]]:
+        """Group the files by how one reader of Spark takes them: each with the columns that it finds (see ``_stored``), and the folder that it begins at."""
+        groups: dict[Any, tuple[Mapping[str, Any], dict[str, StructField | None], _Base, list[DataFile]]] = {}
+        in_files: dict[str, dict[str, StructField | None]] = {}
         for file, layout in self._files:
             base, below = _base(file.folder)
             is_csv = layout.reading["format"] == "csv"
-            names = in_files.get(repr(layout))
-            if names is None:
-                names = in_files[repr(layout)] = _in_file(layout).names
+            stored = in_files.get(repr(layout))
+            if stored is None:
+                stored = in_files[repr(layout)] = _stored(layout)
             # Spark's CSV reader goes by the position of columns, so that files with others must be read on their own. A column that is a
             # partition's here and stands in files there is never both in one read: Spark would take the folder's value for all.
-            key = (repr(layout) if is_csv else repr((sorted(layout.reading.items()), layout.partition_by)), base.folder, below)
+            own = [(name, repr(kind)) for name, kind in stored.items() if kind is not None]
+            key = (
+                repr(layout) if is_csv else repr((sorted(layout.reading.items()), layout.partition_by, own)),
+                base.folder,
+                below,
+            )
             _, columns, _, files = groups.setdefault(key, (layout.reading, {}, base, []))
-            columns.update(dict.fromkeys([*names, *below]))
+            columns.update({**stored, **dict.fromkeys(below)})
             files.append(file)
-        for reading, columns, base, files in groups.values():
-            yield reading, list(columns), base, files
+        yield from groups.values()
 
     def _fragment(self, form: Any, file: DataFile) -> Any:
         import pyarrow.compute as pc
@@ -333,6 +349,38 @@ def _in_file(layout: Layout) -> pa.Schema:
 
 
 _CSV_BLOCK, _LARGEST_BLOCK = 16 << 20, (1 << 31) - 1
+
+
+def _stored(layout: Layout) -> dict[str, StructField | None]:
+    """Return the columns of a file, each with its own type where Spark must read it by that and cast it; else with None.
+
+    Of Parquet's decimals it must: a filter by a number with more bytes than the file's decimals have ends the read.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = _nullable(from_arrow_schema(_in_file(layout), prefer_timestamp_ntz=True))
+    is_parquet = layout.reading["format"] == "parquet"
+    return {each.name: each if is_parquet and "decimal" in each.dataType.simpleString() else None for each in schema.fields}
+
+
+def _check_time_parser(spark: SparkSession, reading: Mapping[str, Any], schema: StructType) -> None:
+    if (
+        reading["format"] == "json"
+        and str(spark.conf.get("spark.sql.legacy.timeParserPolicy")).upper() == "LEGACY"
+        and any("timestamp" in field.dataType.simpleString() for field in schema.fields)
+    ):
+        raise ConfigurationError(
+            "With spark.sql.legacy.timeParserPolicy=LEGACY Spark reads 10:00:00.123456 in JSON as 10:02:03.456. Set it to CORRECTED for this session, or "
+            "read with to_arrow()."
+        )
+
+
+def _no_name(names: Sequence[str]) -> str:
+    """Return a column's name that none has: where Spark's readers of text would put a line that they can't read."""
+    name = "_corrupt_record"
+    while name in names:
+        name = f"_{name}"
+    return name
 
 
 def _with_blocks(read: Callable[[int], pa.Table], block: int = _CSV_BLOCK) -> pa.Table:

@@ -190,7 +190,7 @@ class FileSink(TwoPhaseCommitSink):
             files = newest_files(self._root)
             layouts = {repr(layout): layout for _, layout in files}.values()
             schemas = [from_arrow_schema(each.arrow_schema(), prefer_timestamp_ntz=True) for each in layouts]
-            found = [text for old in schemas for text in differences(schema, old)]
+            found = [text for old in schemas for text in differences(schema, old, self._plan.form.kind)]
         except (OnceForAllError, OSError, ValueError) as error:
             _log.warning("The columns of the files in %s can't be compared with those of the query: %s", self._root, error)
             return

@@ -30,32 +30,29 @@ JSON_TEXT, JSON_KEY = 20_000_000, 50_000
 
 
 def check_lengths(name: str, column: pa.Array | pa.ChunkedArray) -> None:
-    """See that Spark's JSON reader takes each text in a column and below it, those that stand for bytes too.
+    """See that Spark's JSON reader takes each text in a column and below it. Base64 it reads as it comes, of any length.
 
     Raises:
         RefusedRecordError: naming the column and the length.
     """
-    import pyarrow as pa
-
     if column.nbytes > JSON_KEY:
         for path, values in keys_within(name, column):
             _check_length(path, values, JSON_KEY, "names")
-    if column.nbytes > JSON_TEXT // 4 * 3:
-        for path, values in within(name, column, lambda kind: _is_text(kind) or pa.types.is_binary(kind)):
+    if column.nbytes > JSON_TEXT:
+        for path, values in within(name, column, _is_text):
             _check_length(path, values, JSON_TEXT, "texts")
 
 
 def _check_length(path: str, values: pa.Array, most: int, what: str) -> None:
     import pyarrow.compute as pc
 
-    is_text = _is_text(values.type)
-    # No text has more of UTF-16's units than bytes of UTF-8; of three bytes Base64 makes four characters.
-    for value in values.filter(pc.greater(pc.binary_length(values), most if is_text else most // 4 * 3)).to_pylist():
-        length = len(value.encode("utf-16-le")) // 2 if is_text else (len(value) + 2) // 3 * 4
+    # No text has more of UTF-16's units than bytes of UTF-8.
+    for value in values.filter(pc.greater(pc.binary_length(values), most)).to_pylist():
+        length = len(value.encode("utf-16-le")) // 2
         if length > most:
             raise RefusedRecordError(
-                f"Column {path!r} holds {length} characters{'' if is_text else ' (in Base64)'}, and Spark's JSON reader takes {what} of at most "
-                f"{most}: it would read the row as nulls. Filter such rows out, or use format='parquet'."
+                f"Column {path!r} holds {length} characters, and Spark's JSON reader takes {what} of at most {most}: it would read the row as nulls. "
+                "Filter such rows out, or use format='parquet'."
             )
 
 
