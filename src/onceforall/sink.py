@@ -342,6 +342,13 @@ class TwoPhaseCommitSink(ABC):
             SinkUnavailableError: the system is away; the attempt fails.
         """
 
+    def stop_waiting(self) -> None:
+        """End, soon and with any error, what ``begin_batch`` or ``confirm`` waits for in another thread: the query was asked to stop, and nothing of the batch is decided.
+
+        Called again and again until they have returned, and perhaps a moment later; it must not block and not raise. By default nothing is done: a wait of
+        such a sink holds up the stop, and with it the readers of the others, until it is over.
+        """
+
     def end_batch(self, batch: BatchAttempt) -> None:
         """Hear that this run does nothing more for a batch that ``begin_batch`` named: it is complete, aborted, or left to the next start."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,9 @@ COUNTS_ARE_THERE_WITHIN_S = 1.0
 
 DESCRIPTION = "spark.job.description"
 """The local property of a thread that has the description of its jobs."""
+
+STOP_LOOKED_FOR_EVERY_S = 0.3
+"""How often it is asked, while sinks are waited for, whether the query is to stop. A sink that answers before that costs a thread's start, and no question."""
 
 TASKS_END_WITHIN_S = 10.0
 """Spark kills the Python worker of a cancelled task after ``spark.python.task.killTimeout``, 2 seconds by default."""
@@ -193,7 +197,8 @@ class SparkBatchWriter:
             for name, cs in self.prepared_so_far().items()
         }
         synced = None if self.spark_files is None else self.spark_files.written()
-        committables = self._all_confirmed(prepared)
+        with self._stoppable(prepared):
+            committables = self._all_confirmed(prepared)
         if synced is not None:
             synced.result()
         failpoints.hit("write.confirm.after")
@@ -335,9 +340,39 @@ class SparkBatchWriter:
         """Tell the sinks; see ``TwoPhaseCommitSink.lock_order`` for the order."""
         if isinstance(decision, TakeDigests):
             return
-        for name in self._in_lock_order(names):
-            self._begun[name] = BatchAttempt(self.query_id, name, decision.generation, self.batch)
-            self.sinks[name].begin_batch(self._begun[name])
+        ordered = self._in_lock_order(names)
+        with self._stoppable(ordered):
+            for name in ordered:
+                self._begun[name] = BatchAttempt(self.query_id, name, decision.generation, self.batch)
+                self.sinks[name].begin_batch(self._begun[name])
+
+    @contextmanager
+    def _stoppable(self, names: Iterable[str]) -> Iterator[None]:
+        """Let the sinks end their waiting when the query is asked to stop; what they raise then is a stop's.
+
+        Raises:
+            QueryStoppedError: in place of what a sink raised.
+        """
+        over = threading.Event()
+        sinks = [self.sinks[name] for name in names]
+
+        def watch() -> None:
+            while not over.wait(STOP_LOOKED_FOR_EVERY_S):
+                if self.stop_requested():
+                    for sink in sinks:
+                        _stop_waiting(sink)
+
+        threading.Thread(target=watch, name="onceforall-stops", daemon=True).start()
+        try:
+            yield
+        except RefusedRecordError:
+            raise
+        except Exception as error:
+            if self.stop_requested():
+                raise spark_errors.stopped() from error
+            raise
+        finally:
+            over.set()
 
     def _end(self, begun: BatchAttempt) -> None:
         try:
@@ -519,6 +554,13 @@ class SparkBatchWriter:
             if self.clock() >= until:
                 return True
             time.sleep(0.002)
+
+
+def _stop_waiting(sink: TwoPhaseCommitSink) -> None:
+    try:
+        sink.stop_waiting()
+    except Exception as error:  # noqa: BLE001  the stop then waits for it
+        logger.debug("ending the waiting of a sink: %s", text_of(error))
 
 
 def _step_of(task: WriteTask) -> str:

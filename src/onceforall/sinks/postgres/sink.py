@@ -45,6 +45,7 @@ from onceforall.sinks.postgres.accumulating import check_accumulate, check_colum
 from onceforall.sinks.postgres.connections import Access, Conninfo, check_server
 from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, check_seconds
 from onceforall.sinks.postgres.server_errors import translated
+from onceforall.sinks.postgres.stoppable import Stoppable
 from onceforall.sinks.postgres.tables import Table
 from onceforall.testing import failpoints
 
@@ -138,10 +139,11 @@ class PostgresSink(TwoPhaseCommitSink):
         self._merger: Merger | None = None
         self._turn: Turn | None = None
         self._finished: set[str] = set()
+        self._stoppable = Stoppable()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_lock", "_merger", "_turn", "_finished"):
+        for name in ("_lock", "_merger", "_turn", "_finished", "_stoppable"):
             del state[name]
         return state
 
@@ -426,9 +428,10 @@ class PostgresSink(TwoPhaseCommitSink):
         self, application_name: str, secrets: Mapping[str, str] | None = None, *, patience_s: float = 0.0
     ) -> Connection:
         settings = {**_KEEPALIVE, "lock_timeout": f"{int(self._lock_timeout_s * 1000)}ms"}
-        return self._access.connect(
+        connection = self._access.connect(
             secrets, application_name=application_name, autocommit=True, patience_s=patience_s, settings=settings
         )
+        return self._stoppable.opened(connection)
 
     # --- on the driver -----------------------------------------------------------------------------------------------------
 
@@ -445,15 +448,20 @@ class PostgresSink(TwoPhaseCommitSink):
 
         turn = self._turn = self._turn or Turn(self._connect, self._root, self._table.shown, self._lock_timeout_s)
         patiently(
-            lambda: turn.take(batch.query_id, batch.generation),
+            lambda: turn.take(batch.query_id, batch.generation, self._stoppable),
             self._retry_for_s,
             f"Waiting for the turn at {self._table.shown}",
+            self._stoppable,
         )
 
     def end_batch(self, batch: BatchAttempt) -> None:  # noqa: ARG002
         """Let the next query go on."""
         if self._turn is not None:
             self._turn.release()
+
+    def stop_waiting(self) -> None:
+        """End what ``begin_batch`` or ``confirm`` waits for: a lock that others keep, or a server without an answer."""
+        self._stoppable.end()
 
     @failpoints.around("postgres.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
@@ -486,7 +494,7 @@ class PostgresSink(TwoPhaseCommitSink):
 
         action = merge if committables[0]["kind"] == staged.KIND else look
         with self._lock:
-            patiently(action, self._retry_for_s, batch.what("Merging"))
+            patiently(action, self._retry_for_s, batch.what("Merging"), self._stoppable)
         return [{**committables[0], "identity": {"database": batch.database}}, *committables[1:]]
 
     def _connected_merger(self) -> Merger:

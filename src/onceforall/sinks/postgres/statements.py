@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavailableError
+from onceforall.sinks.postgres.stoppable import Stoppable
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
@@ -89,27 +90,35 @@ def identifiers(names: Sequence[str]) -> sql.Composed:
     return sql.SQL(", ").join([sql.Identifier(name) for name in names])
 
 
-def patiently(action: Callable[[], T], patience_s: float, what: str) -> T:
-    """Do something, again and again while its error may pass, for so many seconds; before a decision only.
+def patiently(action: Callable[[], T], patience_s: float, what: str, stoppable: Stoppable | None = None) -> T:
+    """Do something, again and again while its error may pass, for so many seconds; before a decision only. A stop of the query ends it.
 
     Raises:
         SinkUnavailableError: the time is over.
-        AttemptFailedError: the server refuses for another reason than a row.
+        AttemptFailedError: the server refuses for another reason than a row, or the query is asked to stop.
     """
+    stoppable = stoppable or Stoppable()
+    with stoppable.work():
+        return _again(action, patience_s, what, stoppable)
+
+
+def _again(action: Callable[[], T], patience_s: float, what: str, stoppable: Stoppable) -> T:
     deadline, wait_s = time.monotonic() + patience_s, 0.1
     while True:
         try:
             return action()
         except SinkUnavailableError as error:
+            stoppable.check()
             cause: Exception = error
         except psycopg.Error as error:
+            stoppable.check()
             if not passes(error):
                 raise failed(error, what) from error
             cause = error
         if time.monotonic() + wait_s > deadline:
             locked = _LOCKED if isinstance(cause, psycopg.errors.LockNotAvailable) else ""
             raise SinkUnavailableError(f"{what} did not succeed within {patience_s:g} s: {words(cause)}{locked}") from cause
-        time.sleep(wait_s)
+        stoppable.wait(wait_s)
         wait_s = min(2 * wait_s, 2.0)
 
 

@@ -24,6 +24,7 @@ from onceforall.sinks.postgres.statements import close_quietly, set_lock_timeout
 
 if TYPE_CHECKING:
     from onceforall.sinks.postgres.statements import Connection
+    from onceforall.sinks.postgres.stoppable import Stoppable
 
 _log = logging.getLogger("onceforall.sinks.postgres")
 
@@ -58,19 +59,21 @@ class Turn:
         self._is_held = False
         self._is_closed = False
 
-    def take(self, query_id: str, generation: int) -> None:
+    def take(self, query_id: str, generation: int, stoppable: Stoppable) -> None:
         """Wait for the turn, for ``lock_timeout_s`` at the longest. One that was closed, before or meanwhile, takes none.
 
         Raises:
+            AttemptFailedError: the query is asked to stop.
             SinkUnavailableError: the server is away.
             psycopg.Error: the connection was lost meanwhile.
         """
         own = query_connection(query_id, generation)
-        connection = self._opened(own)
+        connection = stoppable.opened(self._opened(own))
         if self._is_held:
             return
         deadline = time.monotonic() + self._lock_timeout_s
         while not self._is_closed and not self._got(connection):
+            stoppable.check()
             holders = self._holders(connection)
             if own in holders:
                 return

@@ -1,0 +1,113 @@
+"""Ends what the driver waits for before a decision, when the query is asked to stop: a lock that a session of others keeps, or a server that doesn't answer.
+
+A statement is cancelled, as a person would do it. A server that doesn't answer that either is left: the connection's socket is shut down, and the session ends when the
+server finds that out. So is every server with a libpq before 17, whose ``PQcancel`` waits without end, and psycopg holds the interpreter's lock meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from onceforall.errors import AttemptFailedError
+
+if TYPE_CHECKING:
+    from onceforall.sinks.postgres.statements import Connection
+
+_log = logging.getLogger("onceforall.sinks.postgres")
+
+_CANCEL_WITHIN_S = 2.0
+
+
+class Stoppable:
+    """What one thread waits for, which another one may end. For one piece of work at a time."""
+
+    def __init__(self) -> None:
+        """Nothing is waited for."""
+        self._lock = threading.Lock()
+        self._connections: list[Connection] = []
+        self._thread: int | None = None
+        self._asked = threading.Event()
+        self._asked_s = 0.0
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Mark what may be ended: what this thread does within, with the connections that it opens."""
+        with self._lock:
+            self._thread = threading.get_ident()
+            self._connections.clear()
+            self._asked.clear()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._thread = None
+                self._connections.clear()
+
+    def opened(self, connection: Connection) -> Connection:
+        """Take a connection that was opened; where it belongs to the work, it may be cancelled."""
+        with self._lock:
+            if self._thread == threading.get_ident():
+                self._connections.append(connection)
+        return connection
+
+    def wait(self, seconds: float) -> None:
+        """Wait, unless a stop is asked for.
+
+        Raises:
+            AttemptFailedError: it is.
+        """
+        self._asked.wait(seconds)
+        self.check()
+
+    def check(self) -> None:
+        """See that no stop is asked for.
+
+        Raises:
+            AttemptFailedError: it is.
+        """
+        if self._asked.is_set():
+            raise AttemptFailedError("The query was asked to stop while its sink waited for PostgreSQL.")
+
+    def end(self) -> None:
+        """Ask the work to end soon; called again, it does more. It never raises."""
+        with self._lock:
+            if self._thread is None:
+                return
+            connections = list(self._connections)
+            is_first, is_late = not self._asked.is_set(), time.monotonic() - self._asked_s > _CANCEL_WITHIN_S
+            if is_first:
+                self._asked_s = time.monotonic()
+                self._asked.set()
+        import psycopg
+
+        for connection in connections:
+            if is_first and psycopg.capabilities.has_cancel_safe():
+                # It waits for the server, and a frozen one takes the request and doesn't answer.
+                threading.Thread(target=_cancel, args=[connection], name="onceforall-cancel", daemon=True).start()
+            elif is_first or is_late:
+                _cut_off(connection)
+
+
+def _cancel(connection: Connection) -> None:
+    try:
+        connection.cancel_safe(timeout=_CANCEL_WITHIN_S)
+    except Exception as error:  # noqa: BLE001  the connection is cut off next
+        _log.debug("cancelling what is waited for: %s", error)
+
+
+def _cut_off(connection: Connection) -> None:
+    # As in connections.answering: a descriptor of its own, which no other connection can have meanwhile.
+    with suppress(Exception):
+        descriptor = socket.socket(fileno=os.dup(connection.fileno()))
+        with descriptor:
+            descriptor.shutdown(socket.SHUT_RDWR)
+
+
+__all__ = ["Stoppable"]

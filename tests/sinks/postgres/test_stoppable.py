@@ -1,0 +1,132 @@
+"""A stop ends what the driver waits for before a decision: a lock that others keep, a turn, a server that doesn't answer."""
+
+import os
+import signal
+import threading
+import time
+
+import psycopg
+import pytest
+from pyspark.sql import functions as F
+
+import onceforall as ofa
+from onceforall.embedded import EmbeddedPostgres
+from onceforall.errors import AttemptFailedError
+from onceforall.sink import BatchAttempt
+from support.postgres_sink import KEYED, Query, rows
+from support.waiting import until
+
+pytestmark = pytest.mark.postgres
+
+LONG = {"lock_timeout_s": 60, "retry_for_s": 60}
+
+
+def in_thread(action):
+    """Run it, and return what it came to, when that is known."""
+    came_to = []
+
+    def run():
+        try:
+            came_to.append(action())
+        except Exception as error:
+            came_to.append(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return came_to
+
+
+def waiting_for(url, kind):
+    with psycopg.connect(url, autocommit=True) as connection:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = %s AND datname = current_database()"
+        return connection.execute(query, [kind]).fetchone()[0]
+
+
+def test_a_merge_that_waits_for_a_row_of_another_session_ends_and_the_batch_can_be_written_later(database):
+    query = Query(database, KEYED, mode="staged", key="id", **LONG)
+    with psycopg.connect(database) as other:
+        other.execute("INSERT INTO t VALUES (1, 'of another')")
+        committables = [query.write(0, rows(1, 2))]
+        came_to = in_thread(lambda: query.sink.confirm(committables))
+        until(lambda: waiting_for(database, "transactionid") == 1, 10, "the merge waits")
+        began = time.monotonic()
+        query.sink.stop_waiting()
+        until(lambda: came_to, 10, "the wait is over")
+        assert time.monotonic() - began < 3
+        assert isinstance(came_to[0], AttemptFailedError)
+        assert "asked to stop" in str(came_to[0])
+        query.sink.abort(committables)
+        other.rollback()
+    # A stop that came behind the last wait spoils none of the next run's.
+    query.sink.stop_waiting()
+    assert len(query.commit(1, query.prepare(1, rows(1, 2))).retired) == 1
+    assert query.ids() == [1, 2]
+    query.sink.close()
+
+
+def test_who_waits_for_a_turn_gets_none_when_the_query_is_stopped(database):
+    one = Query(database, KEYED, mode="prepared", key="id", **LONG)
+    other = Query(database, None, mode="prepared", key="id", **LONG)
+    one.sink.begin_batch(BatchAttempt(one.id, one.name, 1, 0))
+    came_to = in_thread(lambda: other.sink.begin_batch(BatchAttempt(other.id, other.name, 1, 0)))
+    until(lambda: waiting_for(database, "advisory") == 1, 10, "the other query waits for its turn")
+    began = time.monotonic()
+    other.sink.stop_waiting()
+    until(lambda: came_to, 10, "the wait is over")
+    assert time.monotonic() - began < 3
+    assert isinstance(came_to[0], AttemptFailedError)
+    one.sink.close()
+    other.sink.close()
+
+
+def test_a_server_that_does_not_answer_is_left():
+    with EmbeddedPostgres() as server:
+        query = Query(server.url("postgres"), KEYED, mode="staged", key="id", **LONG)
+        with psycopg.connect(query.url) as other:
+            other.execute("INSERT INTO t VALUES (1, 'of another')")
+            committables = [query.write(0, rows(1))]
+            came_to = in_thread(lambda: query.sink.confirm(committables))
+            until(lambda: waiting_for(query.url, "transactionid") == 1, 10, "the merge waits")
+            frozen = _processes(query.url, server)
+            for process in frozen:
+                os.kill(process, signal.SIGSTOP)
+            try:
+                began = time.monotonic()
+                until(lambda: query.sink.stop_waiting() or came_to, 20, "the wait is over")
+                assert time.monotonic() - began < 6
+                assert isinstance(came_to[0], AttemptFailedError)
+            finally:
+                for process in frozen:
+                    os.kill(process, signal.SIGCONT)
+        query.sink.close()
+
+
+def _processes(url, server):
+    """The server's own process, which takes requests to cancel, and those of its sessions."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        sessions = connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname IS NOT NULL AND pid <> pg_backend_pid()"
+        ).fetchall()
+    return [server.pid, *(pid for (pid,) in sessions)]
+
+
+@pytest.mark.spark
+def test_a_stop_of_a_real_query_that_waits_for_a_lock_is_a_stop_and_soon(spark, database, tmp_path):
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (value text PRIMARY KEY)")
+    events = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load().select(F.col("value").cast("string"))
+    with psycopg.connect(database) as other:
+        other.execute("INSERT INTO t VALUES ('30')")
+        query = (
+            ofa.write_stream(events)
+            .to(ofa.FileSink(tmp_path / "out"), name="files")
+            .to(ofa.PostgresSink(database, table="t", key="value", **LONG), name="rows")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        until(lambda: waiting_for(database, "transactionid") == 1, 60, "the merge of a batch waits")
+        began = time.monotonic()
+        query.stop()
+        assert time.monotonic() - began < 8
+        assert query.exception() is None
+        assert ofa.read_files(tmp_path / "out").to_arrow().num_rows == 20
+        assert not list((tmp_path / "out" / "_onceforall" / "staging").iterdir())
