@@ -86,3 +86,24 @@ def test_a_worker_takes_what_it_has_loaded_out_of_the_collectors_sight_once_its_
         seen.append("handed over")
         assert list(results) == []
     assert seen == ["handed over", "collect", "freeze", "handed over"]
+
+
+def test_large_types_are_plain_for_every_sink_at_each_depth():
+    """With ``spark.sql.execution.arrow.useLargeVarTypes`` Spark gives texts, bytes and lists with offsets of 64 bits."""
+    large = {
+        "t": pa.array(["a", None], pa.large_string()),
+        "b": pa.array([b"a", None], pa.large_binary()),
+        "l": pa.array([["a"], None], pa.large_list(pa.large_string())),
+        "s": pa.array([{"x": ["a"]}, None], pa.struct([("x", pa.list_(pa.large_string()))])),
+        "m": pa.array([[("k", b"v")], None], pa.map_(pa.large_string(), pa.large_binary())),
+        "n": pa.array([1, 2]),
+    }
+    kinds = {
+        "t": pa.string(), "b": pa.binary(), "l": pa.list_(pa.string()), "s": pa.struct([("x", pa.list_(pa.string()))]),
+        "m": pa.map_(pa.string(), pa.binary()), "n": pa.int64(),
+    }  # fmt: skip
+    rows = pa.RecordBatch.from_pydict(large)
+    assert {each.name: each.type for each in tasks.plain(rows).schema} == kinds
+    assert tasks.plain(rows).to_pylist() == rows.to_pylist()
+    same = tasks.plain(rows)
+    assert tasks.plain(same) is same

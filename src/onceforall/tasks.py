@@ -265,38 +265,39 @@ def plain(rows: pa.RecordBatch) -> pa.RecordBatch:
     """
     import pyarrow as pa
 
-    kinds = [_plain(each.type) for each in rows.schema]
-    if all(kind is each.type for kind, each in zip(kinds, rows.schema, strict=True)):
+    if not any(_has_large(each.type) for each in rows.schema):
         return rows
     try:
-        return rows.cast(pa.schema([each.with_type(kind) for kind, each in zip(kinds, rows.schema, strict=True)]))
+        return rows.cast(pa.schema([each.with_type(_plain(each.type)) for each in rows.schema]))
     except pa.ArrowInvalid as error:
         raise AttemptFailedError(
             f"A batch of {rows.num_rows} rows of Spark's is too large: {error}. Lower spark.sql.execution.arrow.maxRecordsPerBatch."
         ) from error
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the plain type; the very same object where it is one."""
+def _is_large(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
+    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_list(kind))
+
+
+def _has_large(kind: pa.DataType) -> bool:
+    return _is_large(kind) or any(_has_large(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if not _has_large(kind):
+        return kind
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):
         return pa.binary()
-    fields = [kind.field(i) for i in range(kind.num_fields)]
-    plain_ones = [_plain(each.type) for each in fields]
-    is_large = pa.types.is_large_list(kind)
-    if not is_large and all(made is each.type for made, each in zip(plain_ones, fields, strict=True)):
-        return kind
-    made = [each.with_type(plain_one) for each, plain_one in zip(fields, plain_ones, strict=True)]
-    if pa.types.is_struct(kind):
-        return pa.struct(made)
     if pa.types.is_map(kind):
-        # Its one field is the pair of key and value.
-        pair = made[0].type
-        return pa.map_(pair.field(0), pair.field(1))
-    return pa.list_(made[0])
+        return pa.map_(_plain(kind.key_type), kind.item_field.with_type(_plain(kind.item_type)))
+    made = [kind.field(i).with_type(_plain(kind.field(i).type)) for i in range(kind.num_fields)]
+    return pa.struct(made) if pa.types.is_struct(kind) else pa.list_(made[0])
 
 
 class _Writer:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 
+import pyspark
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import functions as F
@@ -50,9 +51,18 @@ class Copy:
             writer = writer.option(f"onceforall.{key}", value)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         if not failpoint:
-            self._run(writer)
+            self._run_to_its_end(writer)
             return
         with failing(failpoint), pytest.raises(Exception, match="failpoint"):
+            self._run(writer)
+
+    def _run_to_its_end(self, writer):
+        try:
+            self._run(writer)
+        except Exception as error:
+            # Spark 4.1's Kafka source fails behind a batch that was replayed, when it tells how far behind it is: in plain queries, too.
+            if not pyspark.__version__.startswith("4.1.") or "scala.collection.IterableOps.map" not in str(error):
+                raise
             self._run(writer)
 
     def commits(self):
