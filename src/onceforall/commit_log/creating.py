@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from onceforall.commit_log.store import AlreadyExists, Store, TooLate
-from onceforall.errors import BatchTooSlowError, CommitLogError
+from onceforall.errors import BatchTooSlowError, CommitLogError, text_of
 from onceforall.testing import failpoints
 
 __all__ = ["Creator", "NoAnswerError"]
@@ -60,8 +60,9 @@ class Creator:
                         # A create that was sent in time may still arrive; sealing finds out.
                         break
                     return (answer.content if isinstance(answer, AlreadyExists) else content), failure is not None
+            said = "none" if failure is None else text_of(failure).rstrip(".")
             raise NoAnswerError(
-                f"{self.store.describe(key)}: tried {len(pauses_ms)} times to create it, and got no answer; the last error was: {failure}"
+                f"{self.store.describe(key)}: tried {len(pauses_ms)} times to create it, and got no answer; the last error was: {said}"
             ) from failure
         finally:
             # An error refers to this frame; with the frame referring to it, both would stay, and the store with them.
