@@ -8,6 +8,7 @@ before the COMMIT. What was written to another thing is rolled back.
   although it was committed. A partition that got rows is locked until the COMMIT, so that it stays what it was seen to be.
 - Its columns must take the staged values as they are. An ``ALTER TABLE … TYPE`` that came after
   the rows were staged would have them cast by assignment, which rounds.
+- The unique indexes on the key must call the same keys equal as its columns do; see ``arbiters``.
 - A replacing target must show all its rows: those that a policy hides would stay.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from onceforall.errors import AttemptFailedError
+from onceforall.sinks.postgres.arbiters import unfit_index
 from onceforall.sinks.postgres.tables import unfit_partition
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def look(connection: Connection, target: Target) -> Seen | None:
 
 
 def check(connection: Connection, target: Target, staged: Sequence[Staged], before: Seen | None, *, is_decided: bool) -> None:
-    """See that what was written to is what was meant; it costs two looks into the catalogue, or three where there are partitions.
+    """See that what was written to is what was meant; it costs two looks into the catalogue, one more where there are partitions, and one with a key.
 
     Args:
         connection: in the transaction that has written.
@@ -83,6 +85,8 @@ def check(connection: Connection, target: Target, staged: Sequence[Staged], befo
         )
     if seen.kind == "p" and (unfit := unfit_partition(connection, shown, seen.oid)):
         raise AttemptFailedError(f"{unfit}; the batch is written then.")
+    if target.key and (unfit := unfit_index(connection, shown, seen.oid, target.key)):
+        raise AttemptFailedError(unfit)
     if not is_decided and target.oid not in {None, seen.oid}:
         raise AttemptFailedError(
             f"{shown} is another table than when the query started (its object id was {target.oid}, and is {seen.oid} now). Start the query again: "

@@ -42,6 +42,7 @@ from onceforall.sink import (
 )
 from onceforall.sinks.postgres import tables
 from onceforall.sinks.postgres.accumulating import check_accumulate, check_columns
+from onceforall.sinks.postgres.arbiters import unfit_index
 from onceforall.sinks.postgres.connections import Access, Conninfo, check_server
 from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, check_seconds
 from onceforall.sinks.postgres.server_errors import translated
@@ -296,6 +297,8 @@ class PostgresSink(TwoPhaseCommitSink):
         self._root = tables.root_of(connection, self._table)
         if self._key:
             tables.check_key(self._table, self._key)
+            if unfit := unfit_index(connection, self._table.shown, self._table.oid, self._key):
+                raise SinkCheckError(unfit)
             tables.check_rules(connection, self._table)
         if self._output_mode == "complete" and self._table.has_row_security:
             raise SinkCheckError(
