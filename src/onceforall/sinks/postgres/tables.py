@@ -179,6 +179,19 @@ def parse_name(connection: psycopg.Connection[Any], table: str) -> tuple[str | N
     return (parts[0] if len(parts) == 2 else None), parts[-1]
 
 
+def place_of(connection: psycopg.Connection[Any], table: str) -> tuple[str, str] | None:
+    """Return schema and name under which a table that isn't there would be made; None where the ``search_path`` has no schema for it.
+
+    Raises:
+        OptionError: it is no table's name.
+    """
+    schema, name = parse_name(connection, table)
+    if schema is None:
+        row = connection.execute("SELECT pg_catalog.current_schema()::pg_catalog.text").fetchone()
+        schema = None if row is None else row[0]
+    return None if schema is None else (schema, name)
+
+
 _LOOKUP = """
 SELECT c.oid::bigint, n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relkind::pg_catalog.text,
        c.relpersistence::pg_catalog.text, pg_catalog.row_security_active(c.oid)
