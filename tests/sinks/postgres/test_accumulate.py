@@ -125,7 +125,7 @@ def test_a_sum_that_its_column_cannot_hold_is_refused_before_the_decision(databa
 
 
 def test_more_staging_tables_than_one_statement_takes_add_up(database, monkeypatch):
-    monkeypatch.setattr("onceforall.sinks.postgres.merging._TABLES_PER_STATEMENT", 2)
+    monkeypatch.setattr("onceforall.sinks.postgres.staging.TABLES_PER_STATEMENT", 2)
     query = accumulating(database)
     query.commit(0, query.prepare(0, *[counted(1, 2, n=5)] * 5))
     assert table(query) == [(1, 25, 5, 5), (2, 25, 5, 5)]

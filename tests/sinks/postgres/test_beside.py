@@ -128,3 +128,58 @@ def test_a_table_with_a_rule_takes_no_rows_by_key(tables):
     check(o=PostgresSink(tables, "orders"))
     with pytest.raises(SinkCheckError, match="has the rule kept on INSERT or UPDATE"):
         check(o=PostgresSink(tables, "orders", key="id"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("made", "made"),
+        ("made", "public.made"),
+        ("MADE", 'public."made"'),
+        ("apart.made", "apart . made"),
+        ('"Made"', 'public."Made"'),
+    ],
+)
+def test_two_sinks_that_will_make_one_table_are_refused(tables, one, other):
+    with psycopg.connect(tables, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA apart")
+    options = {"key": "id", "create_table": True}
+    with pytest.raises(
+        SinkCheckError, match=r"'one' and 'other' of this query both write (public|apart)\.\"?\w+\"? by key.*one transform"
+    ):
+        check(one=PostgresSink(tables, one, **options), other=PostgresSink(tables, other, **options))
+
+
+def test_sinks_that_will_make_tables_of_their_own_are_not_refused(tables):
+    with psycopg.connect(tables, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA apart")
+    names = {"one": "made", "two": '"Made"', "three": "apart.made", "four": "made_too"}
+    check(**{name: PostgresSink(tables, table, key="id", create_table=True) for name, table in names.items()})
+    check(one=PostgresSink(tables, "made", create_table=True), other=PostgresSink(tables, "made", create_table=True))
+    check(one=PostgresSink(tables, "made", key="id", create_table=True), other=PostgresSink(tables, "orders", key="id"))
+
+
+@pytest.mark.parametrize(
+    "modes", [("staged", "staged"), ("staged", "prepared"), ("prepared", "staged"), ("upsert", "prepared")]
+)
+def test_a_sink_with_a_key_beside_one_without_on_one_table_is_refused(tables, modes):
+    """No two of a batch can hold one key: the second waits for the first, which waits for the decision."""
+    keyed, unkeyed = modes
+    for table in ("orders", "made"):
+        sinks = {
+            "k": PostgresSink(tables, table, mode=keyed, key="id", create_table=True),
+            "u": PostgresSink(tables, f"public.{table}", mode=unkeyed, create_table=True),
+        }
+        for order in ("ku", "uk"):
+            with pytest.raises(SinkCheckError, match=rf"both write public\.{table}, 'k' by key. A row that both have"):
+                check(**{name: sinks[name] for name in order})
+
+
+def test_a_sink_that_is_merged_behind_the_upserts_of_another_is_not_refused(tables):
+    check(k=PostgresSink(tables, "orders", mode="upsert", key="id"), u=PostgresSink(tables, "orders"))
+
+
+def test_two_sinks_that_replace_all_of_one_table_are_refused(tables):
+    sinks = {"one": PostgresSink(tables, "orders"), "other": PostgresSink(tables, "orders")}
+    with pytest.raises(SinkCheckError, match="both write public.orders, and each replaces all rows of it"):
+        check_sinks(sinks, None, "", "complete")

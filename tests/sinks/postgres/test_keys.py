@@ -1,13 +1,15 @@
 """Keys that the server takes for equal and Spark doesn't: brought to one form, or refused."""
 
 import psycopg
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from onceforall.errors import SchemaError
+from onceforall.errors import AttemptFailedError, SchemaError, SinkCheckError
 from onceforall.sink import StartInfo
 from onceforall.sinks.postgres.sink import PostgresSink
 from onceforall.sinks.postgres.tables import describe
+from support.postgres_sink import Query
 
 pytestmark = [pytest.mark.postgres]
 
@@ -97,3 +99,81 @@ def test_a_collation_of_the_index_alone_counts(database, made):
         connection.execute("CREATE UNIQUE INDEX ON t (k COLLATE blind)")
         table = describe(connection, "t")
     assert [column.is_deterministic for column in table.columns] == [False, True]
+
+
+BLIND = "CREATE COLLATION blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+DEAF = "CREATE COLLATION deaf (provider = icu, locale = 'und-u-ks-level1', deterministic = false);"
+UNFIT_INDEXES = {
+    "strict column": ("k text NOT NULL", "k COLLATE blind", 'has the collation blind for k, and the column has "default"'),
+    "loose column": ("k text COLLATE blind NOT NULL", 'k COLLATE "C"', 'has the collation "C" for k, and the column has blind'),
+    "two loose ones": (
+        "k text COLLATE deaf NOT NULL",
+        "k COLLATE blind",
+        "has the collation blind for k, and the column has deaf",
+    ),
+    "citext": ("k citext NOT NULL", "k text_ops", "compares k by the operator class text_ops, and citext has another equality"),
+    "domain of citext": ("k name_of NOT NULL", "k text_ops", "compares k by the operator class text_ops, and name_of has"),
+    "second index": ("k text PRIMARY KEY", "k COLLATE blind", "has the collation blind for k"),
+}
+FIT_INDEXES = {
+    "deterministic ones": ('k text COLLATE "C" NOT NULL', 'k COLLATE "POSIX"'),
+    "the same loose one": ("k text COLLATE blind NOT NULL", "k"),
+    "patterns": ("k text NOT NULL", "k text_pattern_ops"),
+    "varchar": ("k varchar(10) NOT NULL", "k"),
+    "domain": ("k name_of NOT NULL", "k"),
+    "array": ("k text[] NOT NULL", "k"),
+    "enum": ("k mood NOT NULL", "k"),
+    "citext": ("k citext NOT NULL", "k"),
+    "included": ("k text NOT NULL, w text COLLATE blind", "k) INCLUDE (w"),
+}
+
+
+def table_with(database, column, index):
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS citext")
+        connection.execute(f"{BLIND} {DEAF} CREATE TYPE mood AS ENUM ('low'); CREATE DOMAIN name_of AS citext")
+        connection.execute(f"CREATE TABLE t ({column}, n int); CREATE UNIQUE INDEX made ON t ({index})")
+
+
+@pytest.mark.parametrize("what", UNFIT_INDEXES)
+@pytest.mark.parametrize("options", [{}, {"accumulate": {"n": "sum"}}])
+def test_an_index_that_calls_other_keys_equal_than_its_column_is_refused(database, what, options):
+    """A batch with "a" and "A" would be added up as one key, and two batches with one each as two; or it would be stuck."""
+    column, index, words = UNFIT_INDEXES[what]
+    table_with(database, column, index)
+    with pytest.raises(SinkCheckError, match=f"unique index made of public.t {words}.*DROP INDEX made"):
+        PostgresSink(database, "t", key="k", **options).check(StartInfo("q", "out"))
+    PostgresSink(database, "t").check(StartInfo("q", "out"))
+
+
+@pytest.mark.parametrize("what", FIT_INDEXES)
+def test_an_index_that_calls_the_same_keys_equal_is_not_refused(database, what):
+    table_with(database, *FIT_INDEXES[what])
+    PostgresSink(database, "t", key="k").check(StartInfo("q", "out"))
+
+
+def test_a_deferrable_index_beside_the_keys_own_is_refused(database):
+    """PostgreSQL would refuse each batch."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE t (k int PRIMARY KEY, v int, CONSTRAINT late UNIQUE (k) DEFERRABLE, UNIQUE (k, v) DEFERRABLE)"
+        )
+        with pytest.raises(
+            SinkCheckError, match="unique index late of public.t is on the columns of key= and deferrable.*NOT DEFERRABLE"
+        ):
+            PostgresSink(database, "t", key="k").check(StartInfo("q", "out"))
+        connection.execute("ALTER TABLE t DROP CONSTRAINT late")
+    PostgresSink(database, "t", key="k").check(StartInfo("q", "out"))
+
+
+@pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])
+def test_an_index_that_calls_other_keys_equal_is_found_while_the_query_runs(database, mode):
+    query = Query(database, f"{BLIND} CREATE TABLE t (id text PRIMARY KEY, n int)", key="id", mode=mode)
+    one = pa.RecordBatch.from_pydict({"id": ["a"], "n": pa.array([1], pa.int32())})
+    query.execute("CREATE UNIQUE INDEX made ON t (id COLLATE blind)")
+    with pytest.raises(
+        AttemptFailedError, match='unique index made of public.t has the collation blind for id, and the column has "default"'
+    ):
+        query.write(0, one) if mode == "upsert" else query.prepare(0, one)
+    assert query.execute("TABLE t") == []
+    query.sweep(own=True)

@@ -1,5 +1,7 @@
 """A table that is replaced or altered while a query writes to it, rows that are not its own, and those that it hides."""
 
+from itertools import product
+
 import pytest
 
 from onceforall.errors import AttemptFailedError, SinkCheckError, SinkUnavailableError
@@ -150,3 +152,68 @@ def test_committables_of_earlier_releases_are_read(database):
     for each in committables:
         del each["target"]["oid"]
     assert len(query.commit(0, committables).retired) == 1
+
+
+PARTED = """
+CREATE TABLE t (id bigint, v text) PARTITION BY RANGE (id);
+CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (100);
+CREATE TABLE mid PARTITION OF t FOR VALUES FROM (100) TO (200) PARTITION BY RANGE (id);
+CREATE TABLE mid_1 PARTITION OF mid FOR VALUES FROM (100) TO (150);
+"""
+BECOME_UNFIT = {
+    "set unlogged": ("ALTER TABLE low SET UNLOGGED", "low", "ALTER TABLE low SET LOGGED"),
+    "below a partition": ("ALTER TABLE mid_1 SET UNLOGGED", "mid_1", "ALTER TABLE mid_1 SET LOGGED"),
+    "made": ("CREATE UNLOGGED TABLE high PARTITION OF t FOR VALUES FROM (200) TO (300)", "high", "DROP TABLE high"),
+    "attached": (
+        "CREATE UNLOGGED TABLE high (LIKE t INCLUDING ALL); ALTER TABLE t ATTACH PARTITION high FOR VALUES FROM (200) TO (300)",
+        "high",
+        "ALTER TABLE high SET LOGGED",
+    ),
+    "foreign": (
+        """CREATE FOREIGN DATA WRAPPER away; CREATE SERVER away FOREIGN DATA WRAPPER away;
+        CREATE FOREIGN TABLE high PARTITION OF t FOR VALUES FROM (200) TO (300) SERVER away""",
+        "high",
+        "DROP FOREIGN TABLE high",
+    ),
+}
+
+
+# A unique index, which key= needs, allows no foreign partition.
+@pytest.mark.parametrize(("mode", "what"), [*product(MODES[:2], BECOME_UNFIT), *product(MODES[2:], list(BECOME_UNFIT)[:-1])])
+def test_a_partition_that_cannot_keep_rows_is_found_while_the_query_runs(database, mode, what):
+    """A crash of the server would empty it, behind a marker that says: complete."""
+    change, partition, remedy = BECOME_UNFIT[what]
+    key = "id" if mode == "upsert" else None
+    query = Query(database, PARTED.replace("(id bigint,", "(id bigint PRIMARY KEY,") if key else PARTED, mode=mode, key=key)
+
+    def write(batch):
+        return query.write(batch, rows(1, 110)) if key else query.commit(batch, query.prepare(batch, rows(1, 110)))
+
+    write(0)
+    query.execute(change)
+    with pytest.raises(AttemptFailedError, match=f"partition {partition} of public.t is (unlogged|a foreign table)"):
+        query.write(1, rows(2, 111)) if key else query.prepare(1, rows(2, 111))
+    assert query.ids() == [1, 110] if what != "foreign" else rows_of(query, "low") == 1
+    query.sweep(own=True)
+    query.execute(remedy)
+    write(2)
+
+
+def test_behind_the_decision_an_unlogged_partition_is_waited_for(database):
+    query = Query(database, PARTED)
+    decided = query.prepare(0, rows(1))
+    query.sink.close()
+    query.execute("ALTER TABLE low SET UNLOGGED")
+    with pytest.raises(SinkUnavailableError, match="partition low of public.t is unlogged.*ALTER TABLE low SET LOGGED"):
+        query.commit(0, decided)
+    query.execute("ALTER TABLE low SET LOGGED")
+    assert len(query.commit(0, decided).retired) == 1
+    assert query.ids() == [1]
+
+
+def test_partitions_that_get_no_row_are_not_locked_until_the_decision(database):
+    query = Query(database, PARTED)
+    decided = query.prepare(0, rows(1))
+    query.execute("SET lock_timeout = '1s'; ALTER TABLE mid_1 ADD CHECK (id > 0)")
+    assert len(query.commit(0, decided).retired) == 1
+    assert query.ids() == [1]

@@ -1,15 +1,19 @@
 """The mode "staged": rows wait in staging tables, and one transaction merges all of a batch."""
 
 import json
+import re
 import threading
 
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg import sql
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavailableError
-from onceforall.sinks.postgres import staging
+from onceforall.sink import StartInfo
+from onceforall.sinks.postgres import merging, staging
 from onceforall.sinks.postgres.names import staging_table
+from onceforall.sinks.postgres.sink import PostgresSink
 from support.databases import make_database
 from support.postgres_sink import KEYED, Query, rows, staging_tables
 from support.waiting import until
@@ -240,10 +244,94 @@ def test_a_key_twice_in_one_batch_is_refused_and_named(database, on_conflict):
     assert query.ids() == []
 
 
+def ids_alone(*numbers):
+    return pa.RecordBatch.from_pydict({"id": pa.array(numbers, pa.int64())})
+
+
+@pytest.mark.parametrize("parts", [[(7, 7)], [(1, 7), (7,)]])
+@pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])
+def test_a_key_twice_is_refused_also_where_rows_are_nothing_but_the_key(database, mode, parts):
+    if mode != "staged":
+        parts = [sum(parts, ())]  # Spark brings each key to one task
+    query = Query(database, KEYED, mode=mode, key="id")
+    with pytest.raises(RefusedRecordError, match="2 rows with the key id='7'"):
+        query.prepare(0, *[ids_alone(*part) for part in parts])
+    assert query.ids() == []
+    query.sweep(own=True)
+
+
+def test_equal_rows_that_an_earlier_release_decided_are_written_once(database, monkeypatch):
+    query = Query(database, KEYED, key="id")
+    with monkeypatch.context() as earlier:
+        earlier.setattr("onceforall.sinks.postgres.merging.refuse_doubled_keys", lambda *_: None)
+        decided = query.prepare(0, ids_alone(7, 7))
+    query.sink.close()
+    assert len(query.successor().commit(0, decided).retired) == 1
+    assert query.ids() == [7]
+
+
+@pytest.mark.parametrize(
+    ("mode", "on_conflict"),
+    [("staged", "update"), ("staged", "ignore"), ("prepared", "update"), ("prepared", "ignore"), ("upsert", "update")],
+)
+def test_a_table_may_be_called_as_the_server_calls_rows_in_conflict(database, mode, on_conflict):
+    query = Query(database, KEYED, mode=mode, key="id", on_conflict=on_conflict)
+    query.execute("CREATE TABLE excluded (LIKE t INCLUDING ALL)")
+    query.sink = PostgresSink(database, "excluded", key="id", mode=mode, on_conflict=on_conflict)
+    query.sink.check(StartInfo(query.id, query.name))
+    for batch, value in enumerate(["old", "new"]):
+        written = query.write(batch, rows(1, v=value))
+        if mode != "upsert":
+            query.commit(batch, list(query.sink.confirm([written])))
+    assert query.execute("SELECT id, v FROM excluded") == [(1, "new" if on_conflict == "update" else "old")]
+    query.sink.close()
+
+
+def test_a_key_that_is_twice_is_found_among_more_tables_than_one_statement_takes(database, monkeypatch):
+    monkeypatch.setattr("onceforall.sinks.postgres.staging.TABLES_PER_STATEMENT", 2)
+    query = Query(database, KEYED, key="id")
+    with pytest.raises(RefusedRecordError, match="2 rows with the key id='1'"):
+        query.prepare(0, rows(1, 2), rows(3), rows(4), rows(5), rows(1))
+    query.sweep(own=True)
+    query.commit(1, query.prepare(1, *[rows(number) for number in range(5)]))
+    assert query.ids() == [0, 1, 2, 3, 4]
+    assert query.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'onceforall'") == [(1,)]
+
+
+def test_the_servers_stack_is_deep_enough_for_any_number_of_tasks(database):
+    query = Query(database, KEYED, key="id")
+    written = query.write(0, rows(1))
+    one = staging.Staged("onceforall", staging_table(written["name"]), ("id", "v"), 1)
+    with psycopg.connect(database) as connection:
+        assert merging.doubled_key(connection, merging.Target("public", "t", ("id",)), [one] * 10_000) == (["1"], 10_000)
+        connection.rollback()
+    query.sink.abort([written])
+
+
+@pytest.mark.parametrize("on_conflict", ["update", "ignore"])
+def test_no_statement_names_more_tables_the_more_tasks_there_are(database, monkeypatch, on_conflict):
+    monkeypatch.setattr("onceforall.sinks.postgres.staging.TABLES_PER_STATEMENT", 2)
+    named = []
+    execute = psycopg.Connection.execute
+
+    def recorded(self, query, *arguments, **options):
+        text = query.as_string(self) if isinstance(query, sql.Composable) else str(query)
+        named.append(len(set(re.findall("stg_[0-9a-f]{40}", text))))
+        return execute(self, query, *arguments, **options)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", recorded)
+    query = Query(database, KEYED, key="id", on_conflict=on_conflict)
+    query.commit(0, query.prepare(0, *[rows(number) for number in range(7)]))
+    decided = query.prepare(1, *[rows(number) for number in range(7, 14)])
+    query.successor().commit(1, decided)
+    query.sink.abort([query.write(2, rows(number), partition=number) for number in range(7)])
+    assert max(named) == 2
+    assert query.ids() == list(range(14))
+
+
 def test_two_writes_with_other_columns_are_merged_together_and_their_keys_compared(database):
     query = Query(database, KEYED, key="id")
-    ids_alone = pa.RecordBatch.from_pydict({"id": pa.array([5], pa.int64())})
-    committables = [query.write(0, rows(1)), query.write(0, ids_alone, write=1, slot=1)]
+    committables = [query.write(0, rows(1)), query.write(0, ids_alone(5), write=1, slot=1)]
     query.sink.confirm(committables)
     query.commit(0, committables)
     assert query.all() == [(1, "x"), (5, None)]

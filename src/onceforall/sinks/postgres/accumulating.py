@@ -124,7 +124,7 @@ def one_row_per_key(
 
 
 TARGET = "onceforall target"
-"""What the table is called in the statement; no table of a user's is."""
+"""What the table is called in each statement that writes to it: no table of a user's is, and one that is called "excluded" would be ambiguous."""
 
 
 def combined(accumulate: Sequence[tuple[str, str]]) -> sql.Composed:

@@ -3,18 +3,23 @@
 *A foreign key between their tables.* Neither sees the other's rows before they are committed. Each row that refers to a new one is refused before the
 decision, at each start. A deferred constraint changes nothing, for it is checked when the transaction is prepared.
 
-*One table with a key.* A row that both write is locked by the one that comes first, until the decision, and the other one waits for it.
+*One table, where one of them has a key.* A row that both write is locked by the one that comes first, until the decision, and the other one waits for it. One
+that only inserts locks its row, too: the key has a unique index. In the output mode ``complete`` each would wait for the rows that the other one deletes. Two that
+only insert don't wait but for rows that a unique index refuses anyway.
 
-Partitions count as their table: a constraint may lie on one of them alone.
+What tasks write by ``upsert`` is committed before another sink's rows are merged, but not before another sink's tasks are prepared.
+
+Partitions count as their table: a constraint may lie on one of them alone. A table that isn't there yet counts as the name under which it will be made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.postgres.statements import Connection
-from onceforall.sinks.postgres.tables import Table
+from onceforall.sinks.postgres.tables import Table, quoted
 
 _REFERRED = """
 SELECT conname::pg_catalog.text, confrelid::pg_catalog.int8 FROM pg_catalog.pg_constraint
@@ -49,25 +54,53 @@ def check_foreign_keys(connection: Connection, sink: str, table: Table, others: 
     )
 
 
-def check_own_table(connection: Connection, sink: str, table: Table, others: Mapping[str, Table]) -> None:
-    """Refuse a table that another sink of the query writes by key, too.
+class Writer(NamedTuple):
+    """What a sink says of itself to the others.
+
+    Attributes:
+        mode: of the sink.
+        has_key: whether rows are applied by key.
+        replaces: whether all other rows are deleted.
+        table: what it writes; None where it isn't there yet.
+        place: schema and name of the table, or of the one that will be made; None where no schema is found.
+    """
+
+    mode: str
+    has_key: bool
+    replaces: bool
+    table: Table | None
+    place: tuple[str, str] | None
+
+
+def check_own_table(connection: Connection, sink: str, own: Writer, others: Mapping[str, Writer]) -> None:
+    """Refuse a table that another sink of the query writes, too, where one would wait for the other's rows.
 
     Args:
         connection: to the database of all of them.
-        sink: this sink's name in its query; it has a key.
-        table: what it writes.
-        others: the tables of the query's other sinks with a key, by their names.
+        sink: this sink's name in its query.
+        own: this sink.
+        others: the query's other sinks of this database, by their names.
 
     Raises:
         SinkCheckError: naming both sinks and what to do.
     """
-    own = _tree(connection, table)
     for name, other in others.items():
-        if own & _tree(connection, other):
-            raise SinkCheckError(
-                f"The sinks {sink!r} and {name!r} of this query both write {table.shown} by key. A row that both have is locked by one of them until the batch is "
-                "decided, and the other one would wait for it in vain. Bring the rows together by one transform (groupBy, union), and write them by one sink."
-            )
+        by_key = [repr(each) for each, writer in ((sink, own), (name, other)) if writer.has_key]
+        waits = (bool(by_key) or own.replaces) and {own.mode, other.mode} not in ({"upsert"}, {"upsert", "staged"})
+        if not waits or own.place is None or not _is_one_table(connection, own, other):
+            continue
+        how = " by key" if len(by_key) == 2 else f", {by_key[0]} by key" if by_key else ", and each replaces all rows of it"
+        raise SinkCheckError(
+            f"The sinks {sink!r} and {name!r} of this query both write {'.'.join(map(quoted, own.place))}{how}. A row that both have is locked by one of them "
+            "until the batch is decided, and the other one would wait for it in vain. Bring the rows together by one transform (groupBy, union), and write "
+            "them by one sink."
+        )
+
+
+def _is_one_table(connection: Connection, own: Writer, other: Writer) -> bool:
+    if own.table is None or other.table is None:
+        return own.place == other.place
+    return bool(_tree(connection, own.table) & _tree(connection, other.table))
 
 
 def _tree(connection: Connection, table: Table) -> set[int]:
@@ -75,4 +108,4 @@ def _tree(connection: Connection, table: Table) -> set[int]:
     return {table.oid, *(int(oid) for (oid,) in connection.execute(_TREE, [table.oid]).fetchall())}
 
 
-__all__ = ["check_foreign_keys", "check_own_table"]
+__all__ = ["Writer", "check_foreign_keys", "check_own_table"]

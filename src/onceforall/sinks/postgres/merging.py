@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,11 @@ from typing import Any
 from psycopg import sql
 
 from onceforall.errors import NewerEntryError, RefusedRecordError
-from onceforall.sinks.postgres import accumulating, same_table
+from onceforall.sinks.postgres import accumulating, same_table, staging
+from onceforall.sinks.postgres.accumulating import TARGET
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import Connection, identifiers
 
-_TABLES_PER_STATEMENT = 200
 _KNOWN = {"schema", "table", "key", "ignore", "replace", "oid", "accumulate", "added_by"}
 
 
@@ -105,8 +106,10 @@ def merge(connection: Connection, target: Target, staged: Sequence[Staged], *, i
     clear(connection, target)
     filled = [each for each in staged if each.columns]
     statements = _grouped(filled)
-    if target.key and not target.accumulate and (target.ignore or len(statements) > 1):
-        # Within one statement that updates, the server finds this by itself.
+    # Within one statement that updates, the server finds this by itself. Rows that are nothing but their key are equal: what an earlier release decided of
+    # these is written.
+    nothing_else = not is_decided and any(not _replaced(target, each.columns) for each in filled)
+    if target.key and not target.accumulate and (target.ignore or nothing_else or len(statements) > 1):
         refuse_doubled_keys(connection, target, filled)
     for group in statements:
         source = sql.SQL(" UNION ALL ").join([_rows(each) for each in group])
@@ -133,36 +136,54 @@ def insert(target: Target, columns: Sequence[str], source: sql.Composable) -> sq
     if target.accumulate:
         return sql.SQL("INSERT INTO {} AS {} ({}) {} ON CONFLICT ({}) DO UPDATE SET {}").format(
             target.identifier,
-            sql.Identifier(accumulating.TARGET),
+            sql.Identifier(TARGET),
             identifiers(columns),
             accumulating.one_row_per_key(target.key, target.accumulate, columns, source),
             identifiers(target.key),
             accumulating.combined(target.accumulate),
         )
-    statement = sql.SQL("INSERT INTO {} ({}) {}").format(target.identifier, identifiers(columns), source)
+    statement = sql.SQL("INSERT INTO {} AS {} ({}) {}").format(
+        target.identifier, sql.Identifier(TARGET), identifiers(columns), source
+    )
     if not target.key:
         return statement
-    others = [column for column in columns if column not in target.key]
+    others = _replaced(target, columns)
     if target.ignore or not others:
         return statement + sql.SQL(" ON CONFLICT ({}) DO NOTHING").format(identifiers(target.key))
     updates = sql.SQL(", ").join([sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(column)) for column in others])
     return statement + sql.SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(identifiers(target.key), updates)
 
 
+def _replaced(target: Target, columns: Sequence[str]) -> list[str]:
+    """Return the columns whose value a row replaces; none where the key is all that is written."""
+    return [column for column in columns if column not in target.key]
+
+
 def doubled_key(connection: Connection, target: Target, staged: Sequence[Staged]) -> tuple[list[str], int] | None:
     """Return a key that the staged rows have more than once, as texts, and how often; None when there is none."""
-    keys = identifiers(target.key)
-    sources = [sql.SQL("SELECT {} FROM {}").format(keys, each.identifier) for each in staged if each.columns]
+    keys, filled = identifiers(target.key), [each for each in staged if each.columns]
+    sources = [
+        sql.SQL(" UNION ALL ").join([sql.SQL("SELECT {} FROM {}").format(keys, each.identifier) for each in some])
+        for some in staging.portions(filled)
+    ]
     if not sources:
         return None
+    gathered = sql.Identifier(filled[0].schema, f"keys_{uuid.uuid4().hex}")
+    if len(sources) > 1:
+        # More tables than one statement takes. Nobody but this transaction ever sees the table with their keys.
+        connection.execute(sql.SQL("CREATE UNLOGGED TABLE {} AS {}").format(gathered, sources[0]))
+        for source in sources[1:]:
+            connection.execute(sql.SQL("INSERT INTO {} {}").format(gathered, source))
     shown = sql.SQL(", ").join(
         [sql.SQL("pg_catalog.left({}::pg_catalog.text, 100)").format(sql.Identifier(column)) for column in target.key]
     )
     not_null = sql.SQL(" AND ").join([sql.SQL("{} IS NOT NULL").format(sql.Identifier(column)) for column in target.key])
     query = sql.SQL(
         "SELECT {}, pg_catalog.count(*) FROM ({}) AS rows WHERE {} GROUP BY {} HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 ORDER BY {} LIMIT 1"
-    ).format(shown, sql.SQL(" UNION ALL ").join(sources), not_null, keys, keys)
+    ).format(shown, sql.SQL("TABLE {}").format(gathered) if len(sources) > 1 else sources[0], not_null, keys, keys)
     row = connection.execute(query).fetchone()
+    if len(sources) > 1:
+        connection.execute(sql.SQL("DROP TABLE {}").format(gathered))
     return None if row is None else ([str(value) for value in row[:-1]], int(row[-1]))
 
 
@@ -190,7 +211,7 @@ def _grouped(staged: Sequence[Staged]) -> list[list[Staged]]:
     """Return tables of the same columns together: as few statements as possible, none of them too long."""
     groups: list[list[Staged]] = []
     for each in sorted(staged, key=lambda staged: staged.columns):
-        if groups and groups[-1][0].columns == each.columns and len(groups[-1]) < _TABLES_PER_STATEMENT:
+        if groups and groups[-1][0].columns == each.columns and len(groups[-1]) < staging.TABLES_PER_STATEMENT:
             groups[-1].append(each)
         else:
             groups.append([each])

@@ -4,8 +4,11 @@ Looked at behind the statements that write, in their transaction: these hold a l
 before the COMMIT. What was written to another thing is rolled back.
 
 - *Before the decision* the table must be the one that the run began with, by its object id: a restart looks at another one as at any table.
-- *At any time* it must be a permanent, logged table, whose columns take the staged values as they are. An ``ALTER TABLE … TYPE`` that came after
+- *At any time* it must be a permanent, logged table, and each of its partitions one: a row that lies in an unlogged one is gone after a crash of the server,
+  although it was committed. A partition that got rows is locked until the COMMIT, so that it stays what it was seen to be.
+- Its columns must take the staged values as they are. An ``ALTER TABLE … TYPE`` that came after
   the rows were staged would have them cast by assignment, which rounds.
+- The unique indexes on the key must call the same keys equal as its columns do; see ``arbiters``.
 - A replacing target must show all its rows: those that a policy hides would stay.
 """
 
@@ -15,6 +18,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from onceforall.errors import AttemptFailedError
+from onceforall.sinks.postgres.arbiters import unfit_index
+from onceforall.sinks.postgres.tables import unfit_partition
 
 if TYPE_CHECKING:
     from onceforall.sinks.postgres.merging import Target
@@ -59,7 +64,7 @@ def look(connection: Connection, target: Target) -> Seen | None:
 
 
 def check(connection: Connection, target: Target, staged: Sequence[Staged], before: Seen | None, *, is_decided: bool) -> None:
-    """See that what was written to is what was meant; it costs two looks into the catalogue.
+    """See that what was written to is what was meant; it costs two looks into the catalogue, one more where there are partitions, and one with a key.
 
     Args:
         connection: in the transaction that has written.
@@ -78,6 +83,10 @@ def check(connection: Connection, target: Target, staged: Sequence[Staged], befo
         raise AttemptFailedError(
             f"{shown} is no permanent, logged table any more: it was replaced since the query started. Put a table in its place."
         )
+    if seen.kind == "p" and (unfit := unfit_partition(connection, shown, seen.oid)):
+        raise AttemptFailedError(f"{unfit}; the batch is written then.")
+    if target.key and (unfit := unfit_index(connection, shown, seen.oid, target.key)):
+        raise AttemptFailedError(unfit)
     if not is_decided and target.oid not in {None, seen.oid}:
         raise AttemptFailedError(
             f"{shown} is another table than when the query started (its object id was {target.oid}, and is {seen.oid} now). Start the query again: "

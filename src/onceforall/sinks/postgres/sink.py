@@ -42,6 +42,7 @@ from onceforall.sink import (
 )
 from onceforall.sinks.postgres import tables
 from onceforall.sinks.postgres.accumulating import check_accumulate, check_columns
+from onceforall.sinks.postgres.arbiters import unfit_index
 from onceforall.sinks.postgres.connections import Access, Conninfo, check_server
 from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, check_seconds
 from onceforall.sinks.postgres.server_errors import translated
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
+    from onceforall.sinks.postgres.beside import Writer
     from onceforall.sinks.postgres.copying import CopyStream
     from onceforall.sinks.postgres.merging import Target
     from onceforall.sinks.postgres.staged import Merger, StagedTransaction
@@ -130,6 +132,7 @@ class PostgresSink(TwoPhaseCommitSink):
         self._retry_for_s = retry_for_s
         self._output_mode = "append"
         self._table: Table | None = None
+        self._place: tuple[str, str] | None = None
         self._database = ""
         self._root = 0
         self._make_driver_side()
@@ -257,7 +260,7 @@ class PostgresSink(TwoPhaseCommitSink):
             close_quietly(connection)
 
     def check_beside(self, start: StartInfo, others: Mapping[str, TwoPhaseCommitSink]) -> None:
-        """Refuse what two sinks can't have in one batch: a foreign key between their tables, or one table by key; see module ``beside``.
+        """Refuse what two sinks can't have in one batch: a foreign key between their tables, or one table where one has a key; see module ``beside``.
 
         Raises:
             SinkCheckError: naming both sinks.
@@ -265,26 +268,33 @@ class PostgresSink(TwoPhaseCommitSink):
         """
         from onceforall.sinks.postgres.beside import check_foreign_keys, check_own_table
 
-        table = self._table
-        # Other objects of this class, in this database, with a table that is there.
-        others_here = {
-            name: (other, other._table)  # noqa: SLF001
+        own = self._as_writer()
+        beside = {
+            name: other._as_writer()  # noqa: SLF001  another object of this class
             for name, other in others.items()
-            if isinstance(other, PostgresSink) and other._table is not None and other._database == self._database  # noqa: SLF001
+            if isinstance(other, PostgresSink) and other._database == self._database  # noqa: SLF001
         }
-        if table is None or not others_here:
+        if not beside:
             return
         # What tasks write by upsert is committed before another sink's rows are merged.
-        is_merged = self._mode == "staged"
-        pending = {name: at for name, (other, at) in others_here.items() if not (is_merged and other._mode == "upsert")}  # noqa: SLF001
-        keyed = {name: at for name, (other, at) in others_here.items() if other._key and other._mode != "upsert"}  # noqa: SLF001
+        pending = {
+            name: writer.table
+            for name, writer in beside.items()
+            if writer.table is not None and not (own.mode == "staged" and writer.mode == "upsert")
+        }
 
         def look(connection: Connection) -> None:
-            check_foreign_keys(connection, start.sink, table, pending)
-            if self._key and self._mode != "upsert":
-                check_own_table(connection, start.sink, table, keyed)
+            if own.table is not None and pending:
+                check_foreign_keys(connection, start.sink, own.table, pending)
+            check_own_table(connection, start.sink, own, beside)
 
         self._at_start(look)
+
+    def _as_writer(self) -> Writer:
+        from onceforall.sinks.postgres.beside import Writer
+
+        place = self._place if self._table is None else (self._table.schema, self._table.name)
+        return Writer(self._mode, bool(self._key), self._output_mode == "complete", self._table, place)
 
     def _check_table(self, connection: Connection) -> None:
         self._table = tables.describe(connection, self._name)
@@ -294,10 +304,13 @@ class PostgresSink(TwoPhaseCommitSink):
                     f"There is no table {self._name} in the database of {self._access.target}. Create it, correct table=, or let the sink make it "
                     "with create_table=True."
                 )
+            self._place = tables.place_of(connection, self._name)
             return
         self._root = tables.root_of(connection, self._table)
         if self._key:
             tables.check_key(self._table, self._key)
+            if unfit := unfit_index(connection, self._table.shown, self._table.oid, self._key):
+                raise SinkCheckError(unfit)
             tables.check_rules(connection, self._table)
         if self._output_mode == "complete" and self._table.has_row_security:
             raise SinkCheckError(

@@ -6,13 +6,19 @@ and none of the target's constraints: what these refuse is found when all rows a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from psycopg import sql
 
 from onceforall.sinks.postgres.names import is_staging_table, staging_table
 from onceforall.sinks.postgres.statements import Connection, identifiers
+
+T = TypeVar("T")
+
+TABLES_PER_STATEMENT = 200
+"""A batch may have thousands of tasks, and the server's stack a depth: no statement names more of their tables."""
 
 
 @dataclass(frozen=True)
@@ -107,26 +113,32 @@ def find(connection: Connection, schema: str, tables: Sequence[str] | None = Non
     return [Found(table, tuple(columns), comment, owner, is_own) for table, columns, comment, owner, is_own in rows]
 
 
+def portions(staged: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Return tables in portions that one statement takes."""
+    for start in range(0, len(staged), TABLES_PER_STATEMENT):
+        yield staged[start : start + TABLES_PER_STATEMENT]
+
+
 def drop(connection: Connection, schema: str, tables: Sequence[str]) -> None:
     """Drop staging tables that may be gone already."""
-    if tables:
-        all_of_them = sql.SQL(", ").join([sql.Identifier(schema, table) for table in tables])
+    for some in portions(tables):
+        all_of_them = sql.SQL(", ").join([sql.Identifier(schema, table) for table in some])
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(all_of_them))
 
 
 def drop_named(connection: Connection, schema: str, names: Sequence[str]) -> None:
     """Drop the staging tables of these attempts, if they are there and ours."""
-    found = find(connection, schema, [staging_table(name) for name in names])
-    drop(connection, schema, [each.table for each in found if each.is_own and each.name in names])
+    wanted = set(names)
+    found = find(connection, schema, [staging_table(name) for name in wanted])
+    drop(connection, schema, [each.table for each in found if each.is_own and each.name in wanted])
 
 
 def counts(connection: Connection, staged: Sequence[Staged]) -> dict[str, int]:
     """Return the number of rows of each table."""
     result: dict[str, int] = {}
-    for start in range(0, len(staged), 200):
+    for some in portions(staged):
         parts = [
-            sql.SQL("SELECT {}, pg_catalog.count(*) FROM {}").format(sql.Literal(each.table), each.identifier)
-            for each in staged[start : start + 200]
+            sql.SQL("SELECT {}, pg_catalog.count(*) FROM {}").format(sql.Literal(each.table), each.identifier) for each in some
         ]
         rows = connection.execute(sql.SQL(" UNION ALL ").join(parts)).fetchall()
         result.update({str(table): int(count) for table, count in rows})

@@ -179,6 +179,19 @@ def parse_name(connection: psycopg.Connection[Any], table: str) -> tuple[str | N
     return (parts[0] if len(parts) == 2 else None), parts[-1]
 
 
+def place_of(connection: psycopg.Connection[Any], table: str) -> tuple[str, str] | None:
+    """Return schema and name under which a table that isn't there would be made; None where the ``search_path`` has no schema for it.
+
+    Raises:
+        OptionError: it is no table's name.
+    """
+    schema, name = parse_name(connection, table)
+    if schema is None:
+        row = connection.execute("SELECT pg_catalog.current_schema()::pg_catalog.text").fetchone()
+        schema = None if row is None else row[0]
+    return None if schema is None else (schema, name)
+
+
 _LOOKUP = """
 SELECT c.oid::bigint, n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relkind::pg_catalog.text,
        c.relpersistence::pg_catalog.text, pg_catalog.row_security_active(c.oid)
@@ -288,22 +301,38 @@ def _check_kind(table: str, kind: str, persistence: str) -> None:
         )
 
 
+# No pg_partition_tree: it would lock each partition until the transaction's end, also those that get no row.
+_UNFIT_PARTITION = """
+WITH RECURSIVE tree AS (
+    SELECT %s::pg_catalog.oid AS oid
+    UNION ALL
+    SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree ON i.inhparent OPERATOR(pg_catalog.=) tree.oid)
+SELECT c.oid::pg_catalog.regclass::pg_catalog.text, c.relkind::pg_catalog.text FROM tree
+JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) tree.oid
+WHERE c.relpersistence OPERATOR(pg_catalog.=) 'u' OR c.relkind OPERATOR(pg_catalog.=) 'f' LIMIT 1
+"""
+
+
+def unfit_partition(connection: psycopg.Connection[Any], table: str, oid: int) -> str:
+    """Return what is wrong with a partition that can't keep rows as a commit promises, with its remedy; empty when there is none.
+
+    Args:
+        connection: to its database.
+        table: the partitioned table's name, for the message.
+        oid: its object id.
+    """
+    row = connection.execute(_UNFIT_PARTITION, [oid]).fetchone()
+    if row is None:
+        return ""
+    if row[1] == "f":
+        return f"The partition {row[0]} of {table} is a foreign table, which takes no part in a two-phase commit. Detach it"
+    return f"The partition {row[0]} of {table} is unlogged: PostgreSQL empties it after a crash, committed rows included. ALTER TABLE {row[0]} SET LOGGED"
+
+
 def _check_partitions(connection: psycopg.Connection[Any], table: str, oid: int) -> None:
-    query = (
-        "SELECT c.oid::pg_catalog.regclass::pg_catalog.text, c.relkind::pg_catalog.text FROM pg_catalog.pg_partition_tree(%s::pg_catalog.oid::pg_catalog.regclass) p "
-        "JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) p.relid "
-        "WHERE c.relpersistence OPERATOR(pg_catalog.=) 'u' OR c.relkind OPERATOR(pg_catalog.=) 'f' LIMIT 1"
-    )
-    row = connection.execute(query, [oid]).fetchone()
-    if row is not None:
-        is_foreign = row[1] == "f"
-        what = (
-            "a foreign table, which takes no part in a two-phase commit"
-            if is_foreign
-            else "unlogged: PostgreSQL empties it after a crash"
-        )
-        remedy = "Detach it" if is_foreign else f"ALTER TABLE {row[0]} SET LOGGED"
-        raise SinkCheckError(f"The partition {row[0]} of {table} is {what}. {remedy}, or name another table.")
+    unfit = unfit_partition(connection, table, oid)
+    if unfit:
+        raise SinkCheckError(f"{unfit}, or name another table.")
 
 
 def check_privileges(connection: psycopg.Connection[Any], table: Table, privileges: Collection[str]) -> None:
