@@ -88,6 +88,8 @@ def test_a_refused_row_is_named(database):
         ({"key": [""]}, "the name of a column"),
         ({"lock_timeout_s": 0}, "positive"),
         ({"retry_for_s": float("inf")}, "positive"),
+        ({"lock_timeout_s": 0.0005}, "out of range"),
+        ({"lock_timeout_s": 2_147_484}, "out of range"),
         ({"staging_schema": ""}, "no name of a schema"),
     ],
 )

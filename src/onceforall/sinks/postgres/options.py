@@ -51,6 +51,10 @@ def _check_together(key: Sequence[object], mode: str, on_conflict: str) -> None:
         raise OptionError("mode='upsert' with on_conflict='ignore' would keep an aborted batch's rows. Use mode='staged'.")
 
 
+SHORTEST_S, LONGEST_S = 0.001, 2_147_483
+"""PostgreSQL counts such times in milliseconds, with 31 bits, and takes 0 for no limit."""
+
+
 def check_seconds(option: str, value: float) -> None:
     """Check that a time is one.
 
@@ -59,3 +63,5 @@ def check_seconds(option: str, value: float) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise OptionError(f"{option}={shown(value)} must be a positive number of seconds.")
+    if not SHORTEST_S <= value <= LONGEST_S:
+        raise OptionError(f"{option}={shown(value)} is out of range. Give {SHORTEST_S} to {LONGEST_S} seconds.")
