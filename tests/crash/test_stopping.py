@@ -88,7 +88,7 @@ def test_a_signal_while_a_task_writes_aborts_the_batch_before_the_program_ends(p
         pytest.param(to_the_program, signal.SIGTERM, -signal.SIGTERM, id="SIGTERM", marks=pytest.mark.long),
         pytest.param(to_the_group, signal.SIGTERM, -signal.SIGTERM, id="SIGTERM-to-all", marks=pytest.mark.long),
         pytest.param(to_the_jvm, signal.SIGTERM, 1, id="SIGTERM-to-the-JVM", marks=pytest.mark.long),
-        pytest.param(to_the_group, signal.SIGINT, -signal.SIGINT, id="Ctrl-C"),
+        pytest.param(to_the_group, signal.SIGINT, -signal.SIGINT, id="Ctrl-C", marks=pytest.mark.long),
     ],
 )
 def test_a_signal_after_the_decision_commits_the_batch_on_all_sinks_before_the_program_ends(pipeline, to, number, code):
@@ -118,7 +118,8 @@ def test_a_second_signal_ends_the_program_at_once_and_the_next_start_mends_it(pi
     assert_exactly_once(pipeline)
 
 
-@pytest.mark.parametrize("stops", ["query", pytest.param("spark", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("stops", ["query", "spark"])
 def test_a_stop_from_another_thread_before_a_job_begins_ends_the_program_in_order_and_soon(pipeline, tmp_path, stops):
     """Spark cancels the batch's jobs when it is asked to stop, and then waits for the batch: nobody cancels a job that begins in between."""
     stop_file = tmp_path / "stop"

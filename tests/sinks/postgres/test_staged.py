@@ -298,6 +298,7 @@ def test_a_key_that_is_twice_is_found_among_more_tables_than_one_statement_takes
     assert query.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'onceforall'") == [(1,)]
 
 
+@pytest.mark.long
 def test_the_servers_stack_is_deep_enough_for_any_number_of_tasks(database):
     query = Query(database, KEYED, key="id")
     written = query.write(0, rows(1))
