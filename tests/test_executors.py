@@ -40,6 +40,11 @@ def test_only_the_extra_that_is_missing_is_to_be_installed():
     assert "pip install 'onceforall[kafka]==1.2';" in text
 
 
+def test_what_an_import_says_is_shortened():
+    for errors, version in (({"onceforall": "x" * 100_000}, None), ({"confluent_kafka": "x" * 100_000}, "1.2")):
+        assert len(complaint([answer(version, errors)], NEEDED, "1.2")) < 1500
+
+
 def test_many_executors_are_not_all_named():
     text = complaint([answer("1.1", host=f"worker-{i}") for i in range(100)], NEEDED, "1.2")
     assert text.count("has onceforall 1.1, and the driver has 1.2") == 3

@@ -52,9 +52,18 @@ def text(name: str, value: object, expected: str = "a text") -> str:
     Raises:
         OptionError: it is none.
     """
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not value.strip() or not is_encodable(value):
         raise wrong(name, value, expected)
     return value
+
+
+def is_encodable(value: str) -> bool:
+    """Tell whether a text is one that files, servers and the JVM can have: Python's may hold halves of characters."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def choice(name: str, value: T, choices: Collection[object]) -> T:
@@ -115,7 +124,16 @@ def path(name: str, value: object) -> str:
         OptionError: it is neither a text nor a path of texts, or it is empty.
     """
     given = os.fspath(value) if isinstance(value, os.PathLike) else value
-    return text(name, given, "a path, as a text or a pathlib.Path")
+    expected = "a path, as a text or a pathlib.Path"
+    found = text(name, given, expected)
+    if not is_possible_path(found):
+        raise wrong(name, found, f"{expected}, with names of at most 255 bytes")
+    return found
+
+
+def is_possible_path(value: str) -> bool:
+    """Tell whether a file system can have a path: names of at most 255 bytes, 4096 in all."""
+    return is_encodable(value) and len(value.encode()) < 4096 and all(len(part) <= 255 for part in value.encode().split(b"/"))
 
 
 def paths(name: str, value: object) -> list[Path]:

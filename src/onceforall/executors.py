@@ -50,6 +50,8 @@ _NAMED = 3
 _NEEDED = {"pyarrow": "onceforall", "numpy": "onceforall", "onceforall.tasks": "onceforall"}
 """What each task imports, and what to install for it, besides what the sinks tell."""
 
+_LONGEST_REASON = 500
+
 _DOCUMENTATION = "docs/options.md#python-on-the-executors"
 
 _checked: dict[str, list[tuple[frozenset[str], frozenset[str]]]] = {}
@@ -119,7 +121,7 @@ def complaint(answers: Iterable[Answer], needed: Mapping[str, str], version: str
     for answer in answers:
         where = f"on {answer.host} (Python {answer.python}, {answer.executable})"
         if answer.version is None:
-            reason = answer.errors.get("onceforall", "")
+            reason = _shortened(answer.errors.get("onceforall", ""))
             wrong.setdefault(where, f"The executor {where} can't import onceforall: {reason}.")
             packages.update(dict.fromkeys(needed.values()))
         elif answer.version != version:
@@ -128,7 +130,7 @@ def complaint(answers: Iterable[Answer], needed: Mapping[str, str], version: str
         elif answer.errors:
             module, reason = next(iter(answer.errors.items()))
             wrong.setdefault(
-                where, f"The executor {where} can't import {module}, which the tasks of this query need: {reason}."
+                where, f"The executor {where} can't import {module}, which the tasks of this query need: {_shortened(reason)}."
             )
             packages.update(dict.fromkeys(needed[name] for name in answer.errors if name in needed))
     if not wrong:
@@ -140,6 +142,10 @@ def complaint(answers: Iterable[Answer], needed: Mapping[str, str], version: str
         f"{named}{more} No data has moved. Install it there, for that Python: pip install {install}; or ship an environment that has it, and let "
         f"PYSPARK_PYTHON name its interpreter before the session is made ({_DOCUMENTATION})."
     )
+
+
+def _shortened(reason: str) -> str:
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]} …"
 
 
 def _installable(packages: Iterable[str], version: str) -> list[str]:
@@ -258,7 +264,7 @@ def _cause(error: Exception) -> str:
         if line.strip()
     ]
     telling = [line for line in lines if "Cannot run program" in line or "PYTHON_VERSION_MISMATCH" in line]
-    return (telling or lines or [repr(error)])[-1 if not telling else 0].rstrip(".")[:500]
+    return (telling or lines or [repr(error)])[-1 if not telling else 0].rstrip(".")[:_LONGEST_REASON]
 
 
 def _one_task_each(context: SparkContext, executors: Mapping[str, str]) -> RDD[Any]:

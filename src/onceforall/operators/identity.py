@@ -300,7 +300,7 @@ def _letter_and_text(value: object) -> tuple[str, str]:  # noqa: PLR0911  a tabl
 def _namespace(namespace: Namespace) -> uuid.UUID:
     if isinstance(namespace, uuid.UUID):
         return namespace
-    if not isinstance(namespace, str) or not namespace:
+    if not isinstance(namespace, str) or not namespace or not arguments.is_encodable(namespace):
         raise OptionError(
             "namespace= is empty or no text. Say what the columns identify: namespace='orders', or give a uuid.UUID."
         )

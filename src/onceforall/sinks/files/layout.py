@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from onceforall import hadoop_paths
-from onceforall.arguments import shown
+from onceforall.arguments import is_possible_path, shown
 from onceforall.errors import OptionError
 from onceforall.protocol.names import TransactionName, parse_name
 
@@ -161,7 +161,7 @@ def local_folder(location: str | os.PathLike[str]) -> Path:
         UnsupportedQueryError: it is not on a local (or locally mounted) file system.
     """
     text = os.fspath(location) if isinstance(location, os.PathLike) else location
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str) or not text.strip() or not is_possible_path(text):
         raise OptionError(f"path={shown(location)} is no folder. Give the path of one, or a file: URL.")
     # Hadoop knows no host of local files, not even this one; URLs by RFC 8089 may name it.
     return hadoop_paths.local_folder(text.replace("file://localhost/", "file:/", 1), what="The folder")

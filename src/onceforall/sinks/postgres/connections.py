@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onceforall import logs
-from onceforall.arguments import shown
+from onceforall.arguments import is_encodable, shown
 from onceforall.errors import MissingExtraError, OptionError, SinkCheckError, SinkUnavailableError
 from onceforall.sinks.postgres.server_errors import connection_error, statement_error
 
@@ -314,6 +314,10 @@ def _parsed(conninfo: object) -> dict[str, Any]:
             f"The conninfo is a {type(conninfo).__name__}. Give a URL (postgresql://…), a string of key=value, or a dict of libpq's parameters."
         )
     if isinstance(conninfo, str):
+        if not is_encodable(conninfo):
+            raise OptionError(
+                "The conninfo holds half a character (a lone surrogate), which no server understands. Give a text of whole ones."
+            )
         _check_encoded(conninfo)
     given = conninfo_or_functions(conninfo)
     functions = {name: value for name, value in given.items() if callable(value)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
-from onceforall.arguments import shown
+from onceforall.arguments import is_encodable, shown
 from onceforall.errors import OptionError
 
 Mode: TypeAlias = Literal["staged", "prepared", "upsert"]
@@ -33,8 +33,16 @@ def check_options(table: object, key: Sequence[object], mode: str, on_conflict: 
     if not isinstance(on_conflict, str) or on_conflict not in get_args(OnConflict):
         raise OptionError(f"on_conflict={shown(on_conflict)} is neither 'update' nor 'ignore'.")
     _check_together(key, mode, on_conflict)
-    if not isinstance(staging_schema, str) or not 0 < len(staging_schema.encode()) <= _LONGEST_IDENTIFIER:
-        raise OptionError(f"staging_schema={shown(staging_schema)} is no name of a schema: 1 to {_LONGEST_IDENTIFIER} bytes.")
+    if (
+        not isinstance(staging_schema, str)
+        or not is_encodable(staging_schema)
+        or not 0 < len(staging_schema.encode()) <= _LONGEST_IDENTIFIER
+        or "\0" in staging_schema
+        or staging_schema.startswith("pg_")
+    ):
+        raise OptionError(
+            f"staging_schema={shown(staging_schema)} is no name of a schema: 1 to {_LONGEST_IDENTIFIER} bytes, not beginning with pg_."
+        )
     if "%" in staging_schema:
         # The driver takes it for a placeholder, in the midst of a batch.
         raise OptionError(f"staging_schema={staging_schema!r} must not contain a percent sign. Name another schema.")
