@@ -13,6 +13,7 @@ import onceforall as ofa
 from onceforall.embedded import EmbeddedPostgres
 from onceforall.errors import AttemptFailedError
 from onceforall.sink import BatchAttempt
+from onceforall.sinks.postgres.stoppable import Stoppable
 from support.postgres_sink import KEYED, Query, rows
 from support.waiting import until
 
@@ -61,6 +62,18 @@ def test_a_merge_that_waits_for_a_row_of_another_session_ends_and_the_batch_can_
     assert len(query.commit(1, query.prepare(1, rows(1, 2))).retired) == 1
     assert query.ids() == [1, 2]
     query.sink.close()
+
+
+def test_a_stop_ends_the_work_that_it_finds_and_no_other_also_not_the_next_work():
+    stoppable = Stoppable()
+    stoppable.end()
+    with stoppable.work():
+        stoppable.check()
+        threading.Thread(target=stoppable.end).start()
+        with pytest.raises(AttemptFailedError, match="asked to stop"):
+            stoppable.wait(10)
+    with stoppable.work():
+        stoppable.wait(0)
 
 
 def test_who_waits_for_a_turn_gets_none_when_the_query_is_stopped(database):

@@ -108,10 +108,8 @@ def _again(action: Callable[[], T], patience_s: float, what: str, stoppable: Sto
         try:
             return action()
         except SinkUnavailableError as error:
-            stoppable.check()
             cause: Exception = error
         except psycopg.Error as error:
-            stoppable.check()
             if not passes(error):
                 raise failed(error, what) from error
             cause = error

@@ -63,9 +63,8 @@ class Turn:
         """Wait for the turn, for ``lock_timeout_s`` at the longest. One that was closed, before or meanwhile, takes none.
 
         Raises:
-            AttemptFailedError: the query is asked to stop.
             SinkUnavailableError: the server is away.
-            psycopg.Error: the connection was lost meanwhile.
+            psycopg.Error: the connection was lost meanwhile, or a stop has cancelled the wait.
         """
         own = query_connection(query_id, generation)
         connection = stoppable.opened(self._opened(own))
@@ -73,7 +72,6 @@ class Turn:
             return
         deadline = time.monotonic() + self._lock_timeout_s
         while not self._is_closed and not self._got(connection):
-            stoppable.check()
             holders = self._holders(connection)
             if own in holders:
                 return
