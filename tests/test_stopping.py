@@ -276,3 +276,23 @@ ready()
 sys.exit(os.waitstatus_to_exitcode(status))
 """
     assert program(f"{ARMED}{text}").code() == 5
+
+
+def test_where_no_thread_can_be_started_behind_the_last_line_the_runs_are_stopped_all_the_same(program):
+    """Pythons 3.12.0 and 3.12.1 refuse it then."""
+    text = """
+start = threading.Thread.start
+
+def refuses(thread):
+    if not threading.main_thread().is_alive():
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+    start(thread)
+
+stopping.arm()
+threading.Thread.start = refuses
+stopping.PROCESS.add(Run())
+ready()
+"""
+    ended = program(text)
+    assert ended.code() == 0
+    assert ended.left() == {"asked", "settled"}

@@ -57,3 +57,13 @@ def test_an_abort_cancels_the_jobs_and_waits_for_tasks_that_spark_counts_late(mo
     writer_of(frame, clock=clock).wait_for_tasks()
     assert cancelled == ["run"]
     assert 3.0 <= clock() < 4.5
+
+
+def test_where_no_thread_can_be_started_sinks_are_waited_for_without_one(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(writing.threading.Thread, "start", start)
+    monkeypatch.setattr(writing.threading, "main_thread", lambda: SimpleNamespace(is_alive=lambda: False))
+    with writer_of(None, stop_requested=lambda: False)._stoppable([]):
+        pass

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -46,6 +47,7 @@ from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark_files import SparkFiles
 from onceforall.targets import check_adopted, check_targets, identity_of, last_decision
 from onceforall.testing import failpoints
+from onceforall.threads import start_thread
 from onceforall.writing import BatchFunction, SparkBatchWriter
 
 if TYPE_CHECKING:
@@ -557,11 +559,9 @@ class _QueryRun:
     def _sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:
         # Each on its own: one that is away must not hold back the others.
         sweep = logs.carried(self._sweep)
-        threads = [threading.Thread(target=sweep, args=item, daemon=True) for item in sweeps.items()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        for thread in [start_thread(partial(sweep, *item), "onceforall-sweep") for item in sweeps.items()]:
+            if thread is not threading.current_thread():
+                thread.join()
 
     def _sweep(self, name: str, sweep: Sweep) -> None:
         try:

@@ -33,7 +33,7 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol
 
 from onceforall.errors import QueryStoppedError, text_of
-from onceforall.threads import Threads
+from onceforall.threads import Threads, start_thread
 
 logger = logging.getLogger("onceforall")
 
@@ -143,6 +143,8 @@ class Stopping:
         # Spark ends the query by itself meanwhile, and tells its listeners.
         until_s = min(until_s, time.monotonic() + SPARK_ENDS_WITHIN_S)
         for thread in asked:
+            if thread is threading.current_thread():
+                continue
             thread.join(max(0.0, until_s - time.monotonic()))
 
     def _wait(self, condition: Callable[[], bool], until_s: float) -> bool:
@@ -271,9 +273,7 @@ def _in_background(action: Callable[[], object]) -> threading.Thread:
         except Exception as error:  # noqa: BLE001  the JVM may be gone, and the query with it
             logger.debug("asking Spark to stop the query had no answer: %s", text_of(error))
 
-    thread = threading.Thread(target=quietly, name="onceforall-stop", daemon=True)
-    thread.start()
-    return thread
+    return start_thread(quietly, "onceforall-stop")
 
 
 def _quietly(run: Run, until_s: float) -> None:

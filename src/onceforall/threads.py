@@ -15,6 +15,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def start_thread(action: Callable[[], object], name: str) -> threading.Thread:
+    """Do something in a daemon thread; where Python starts none any more, which it refuses in 3.12.0 and 3.12.1 behind the main thread's end, do it before returning.
+
+    Returns:
+        The thread, which may have ended.
+    """
+    thread = threading.Thread(target=action, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        if threading.main_thread().is_alive():
+            raise
+        action()
+        return threading.current_thread()
+    return thread
+
+
 class Threads(ThreadPoolExecutor):
     """A ``ThreadPoolExecutor`` whose work is done by the caller, before ``submit`` returns, when the main thread has ended."""
 

@@ -25,7 +25,7 @@ from onceforall.secrets import Handover
 from onceforall.sink import BatchAttempt, TaskAttempt, TwoPhaseCommitSink
 from onceforall.tasks import KeptRows, WriteKeptTask, WriteSpec, WriteTask, result_schema
 from onceforall.testing import failpoints
-from onceforall.threads import Threads
+from onceforall.threads import Threads, start_thread
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -353,16 +353,18 @@ class SparkBatchWriter:
         Raises:
             QueryStoppedError: in place of what a sink raised.
         """
-        over = threading.Event()
+        over, batch = threading.Event(), threading.current_thread()
         sinks = [self.sinks[name] for name in names]
 
         def watch() -> None:
+            if threading.current_thread() is batch:
+                return  # Where no thread can be started, nobody watches.
             while not over.wait(STOP_LOOKED_FOR_EVERY_S):
                 if self.stop_requested():
                     for sink in sinks:
                         _stop_waiting(sink)
 
-        threading.Thread(target=watch, name="onceforall-stops", daemon=True).start()
+        start_thread(watch, "onceforall-stops")
         try:
             yield
         except RefusedRecordError:

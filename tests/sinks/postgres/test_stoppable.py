@@ -13,6 +13,8 @@ import onceforall as ofa
 from onceforall.embedded import EmbeddedPostgres
 from onceforall.errors import AttemptFailedError
 from onceforall.sink import BatchAttempt
+from onceforall.sinks.postgres import stoppable
+from onceforall.sinks.postgres.staged import Merger
 from onceforall.sinks.postgres.stoppable import Stoppable
 from support.postgres_sink import KEYED, Query, rows
 from support.waiting import until
@@ -65,15 +67,85 @@ def test_a_merge_that_waits_for_a_row_of_another_session_ends_and_the_batch_can_
 
 
 def test_a_stop_ends_the_work_that_it_finds_and_no_other_also_not_the_next_work():
-    stoppable = Stoppable()
-    stoppable.end()
-    with stoppable.work():
-        stoppable.check()
-        threading.Thread(target=stoppable.end).start()
-        with pytest.raises(AttemptFailedError, match="asked to stop"):
-            stoppable.wait(10)
-    with stoppable.work():
-        stoppable.wait(0)
+    one = Stoppable()
+    one.end()
+
+    def stopped():
+        with one.work():
+            one.check()
+            threading.Thread(target=one.end).start()
+            one.wait(10)
+
+    with pytest.raises(AttemptFailedError, match="asked to stop"):
+        stopped()
+    with one.work():
+        one.wait(0)
+
+
+def test_a_late_stop_never_meets_what_was_confirmed(database, monkeypatch):
+    """Its request to cancel may arrive when the merge has succeeded, and would end what comes next on that connection: a COMMIT that waits for a standby, say."""
+    query = Query(database, KEYED, mode="staged", key="id", **LONG)
+    committables = [query.write(0, rows(1))]
+    arrives, arrived = threading.Event(), threading.Event()
+
+    def late(connection):
+        arrives.wait(10)
+        real(connection)
+        arrived.set()
+
+    real = stoppable._cancel
+    monkeypatch.setattr(stoppable, "_cancel", late)
+    apply = Merger._apply
+
+    def stopped_behind_it(*given, **named):
+        apply(*given, **named)
+        query.sink.stop_waiting()
+        arrives.set()
+
+    monkeypatch.setattr(Merger, "_apply", staticmethod(stopped_behind_it))
+    with pytest.raises(AttemptFailedError, match="asked to stop"):
+        query.sink.confirm(committables)
+    assert arrived.is_set(), "a request is under way when the work is over"
+    query.sink.abort(committables)
+    assert query.ids() == []
+    monkeypatch.undo()
+    query.commit(1, query.prepare(1, rows(2)))
+    assert query.ids() == [2]
+    query.sink.close()
+
+
+def test_a_wait_for_a_turn_that_is_cancelled_when_the_lock_is_there_leaves_no_lock(database):
+    query = Query(database, KEYED, mode="prepared", key="id", **LONG)
+    batch = BatchAttempt(query.id, query.name, 1, 0)
+    query.sink.begin_batch(batch)
+    query.sink.end_batch(batch)
+    turn = query.sink._turn
+
+    class Cancelled:
+        """A session whose statement fails when the server has given the lock: it is the session's all the same."""
+
+        def __init__(self, session):
+            self.session, self.broken = session, False
+
+        def execute(self, statement, arguments=()):
+            self.session.execute(statement, arguments)
+            raise psycopg.errors.QueryCanceled
+
+        def close(self):
+            self.session.close()
+
+        def fileno(self):
+            return self.session.fileno()
+
+    turn._connection = Cancelled(turn._connection)
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        turn.take(query.id, 1, Stoppable())
+    other = Query(database, None, mode="prepared", key="id", lock_timeout_s=10, retry_for_s=10)
+    began = time.monotonic()
+    other.sink.begin_batch(BatchAttempt(other.id, other.name, 1, 0))
+    assert time.monotonic() - began < 5, "the turn is still held"
+    query.sink.close()
+    other.sink.close()
 
 
 def test_who_waits_for_a_turn_gets_none_when_the_query_is_stopped(database):

@@ -13,9 +13,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from onceforall.errors import AttemptFailedError
+from onceforall.threads import start_thread
 
 if TYPE_CHECKING:
     from onceforall.sinks.postgres.statements import Connection
@@ -35,20 +37,31 @@ class Stoppable:
         self._thread: int | None = None
         self._asked = threading.Event()
         self._asked_s = 0.0
+        self._cancelling: list[threading.Thread] = []
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Mark what may be ended: what this thread does within, with the connections that it opens."""
+        """Mark what may be ended: what this thread does within, with the connections that it opens.
+
+        Raises:
+            AttemptFailedError: behind work that succeeded all the same: a stop was asked for, and its request to cancel may have been late. It could hit what is done next with
+                the connection, such as a COMMIT behind the decision that waits for a standby.
+        """
         with self._lock:
             self._thread = threading.get_ident()
             self._connections.clear()
             self._asked.clear()
         try:
             yield
+            self.check()
         finally:
             with self._lock:
                 self._thread = None
                 self._connections.clear()
+                cancelling, self._cancelling = self._cancelling, []
+            for thread in cancelling:
+                if thread is not threading.current_thread():
+                    thread.join(2 * _CANCEL_WITHIN_S)
 
     def opened(self, connection: Connection) -> Connection:
         """Take a connection that was opened; where it belongs to the work, it may be cancelled."""
@@ -90,7 +103,9 @@ class Stoppable:
         for connection in connections:
             if is_first and psycopg.capabilities.has_cancel_safe():
                 # It waits for the server, and a frozen one takes the request and doesn't answer.
-                threading.Thread(target=_cancel, args=[connection], name="onceforall-cancel", daemon=True).start()
+                thread = start_thread(partial(_cancel, connection), "onceforall-cancel")
+                with self._lock:
+                    self._cancelling.append(thread)
             elif is_first or is_late:
                 _cut_off(connection)
 

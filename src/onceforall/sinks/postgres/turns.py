@@ -100,6 +100,10 @@ class Turn:
             connection.execute("SELECT pg_catalog.pg_advisory_lock(%s)", [self._number])
         except psycopg.errors.LockNotAvailable:
             return False
+        except psycopg.Error:
+            # Cancelled, perhaps with the lock just taken: it is the session's, and goes with that.
+            self._drop()
+            raise
         self._is_held = True
         if self._is_closed:
             # Closed while it waited: nobody would give it back.
