@@ -119,6 +119,10 @@ class World:
     now_ms: Callable[[], int] = lambda: int(clock.now_s() * 1000)
 
 
+_RAISED = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
+"""What code of others raises. Not whatever else there is: the simulator takes a driver out of the middle of a batch by an exception of its own."""
+
+
 class Coordinator:
     """Drives one run of a query; see the module's docstring for the sequence."""
 
@@ -289,7 +293,7 @@ class Coordinator:
         assert self._writer is not None
         try:
             prepared = write()
-        except BaseException as error:  # noqa: BLE001  whatever a user's function or a job raises aborts the attempt, sys.exit() too
+        except _RAISED as error:  # whatever a user's function or a job raises aborts the attempt, sys.exit() too
             self._cause = error
             return saw.WritesFailed(described(error), self._writer.prepared_so_far())
         return saw.WritesPrepared(
@@ -300,7 +304,7 @@ class Coordinator:
         assert self._writer is not None
         try:
             return saw.DigestsTaken(self._writer.digest(decision))
-        except BaseException as error:  # noqa: BLE001
+        except _RAISED as error:
             self._cause = error
             return saw.WritesFailed(described(error))
 
