@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 import threading
 import uuid
 from dataclasses import dataclass
@@ -62,7 +63,30 @@ class Topic:
         self.query = str(uuid.uuid4())
         self._slots = iter(range(100))
 
+    def ends(self):
+        """Return where each partition ends, behind what is open as well; none for a topic so new that no broker leads it yet."""
+        consumer = ck.Consumer({"bootstrap.servers": self.servers, "group.id": "ends", "isolation.level": "read_uncommitted"})
+        try:
+            found = [consumer.get_watermark_offsets(ck.TopicPartition(self.name, p), timeout=20) for p in range(2)]
+        except ck.KafkaException as error:
+            if error.args[0].code() not in {ck.KafkaError.NOT_LEADER_FOR_PARTITION, ck.KafkaError.LEADER_NOT_AVAILABLE}:
+                raise
+            return []
+        finally:
+            consumer.close()
+        return [high for _, high in found]
+
     def write(self, rows, end="commit_transaction"):
+        """Write rows in one transaction, whose markers are in the partitions on return.
+
+        The broker answers that a transaction is committed before its markers are written, and until then no reader sees the rows.
+        """
+        rows = list(rows)
+        written = [[row for row in rows if row % KEYS % 2 == p] for p in range(2)]
+        marked = [
+            start + len(part) + bool(part)
+            for start, part in zip(until(self.ends, 20, "the topic has leaders"), written, strict=True)
+        ]
         id_ = format_name("onceforall", KafkaName(self.query, "out", 0, 0, next(self._slots), 0))
         producer = ck.Producer({"bootstrap.servers": self.servers, "transactional.id": id_, "linger.ms": 0})
         producer.init_transactions(20)
@@ -73,6 +97,7 @@ class Topic:
         assert producer.flush(20) == 0
         if end:
             getattr(producer, end)(20)
+            until(lambda: (ends := self.ends()) and all(map(operator.ge, ends, marked)), 20, "the markers are written")
         return producer
 
     def observer(self, **more):
