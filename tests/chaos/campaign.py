@@ -1,4 +1,4 @@
-"""Runs the campaign: the matrix first, then scenarios for the rest of the time, in lanes beside one another."""
+"""Runs the campaign in lanes beside one another: units of the matrix and scenarios in turn, then scenarios for the rest of the time."""
 
 import contextlib
 import fcntl
@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 import traceback
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,13 +25,16 @@ from support import class_archive
 LAST_START_S = 75
 """Nothing is begun so shortly before the end."""
 
+SCENARIOS_SHARE = 0.4
+"""Of the lanes' time, as long as the matrix isn't done: on a slow machine it takes all the time that there is, and each kind of fault has its turn."""
+
 
 class AlreadyRunningError(Exception):
     """Another campaign works in this folder."""
 
 
 class Campaign:
-    """Lanes take units of the matrix, then scenarios, until all is done or the time is over."""
+    """Lanes take units of the matrix and scenarios until all is done or the time is over."""
 
     def __init__(
         self, folder, minutes, *, lanes=2, seed=None, cells=None, scenarios=None, scenario_s=90, rounds=None, results=None
@@ -122,24 +126,36 @@ class Campaign:
             raise
 
     def _work(self, lane):
-        self._matrix_lane(lane)
-        while self.scenarios and time.monotonic() < self.until - LAST_START_S:
-            with self._turn_lock:
-                number, name = next(self._turns, (0, None))
-            if name is None:
-                return
-            self._scenario(name, f"{number:04d}-{name}", self.seed + number)
-
-    def _matrix_lane(self, lane):
-        if self.units.empty():
-            return
-        with self._servers() as servers:
-            while time.monotonic() < self.until - LAST_START_S:
-                try:
-                    unit = self.units.get_nowait()
-                except queue.Empty:
+        spent = Counter()
+        with ExitStack() as stack:
+            servers = None
+            while (began := time.monotonic()) < self.until - LAST_START_S:
+                scenarios_first = spent["scenarios"] < SCENARIOS_SHARE * spent.total()
+                scenario = self._next_scenario() if scenarios_first else None
+                unit = None if scenario else self._next_unit()
+                if unit:
+                    servers = servers or stack.enter_context(self._servers())
+                    self._unit(unit, servers)
+                elif scenario := scenario or self._next_scenario():
+                    self._scenario(*scenario)
+                else:
                     return
-                self._unit(unit, servers)
+                spent["matrix" if unit else "scenarios"] += time.monotonic() - began
+                if self.units.empty():
+                    stack.close()
+
+    def _next_unit(self):
+        """Return a unit of the matrix that no lane has; None: there is none."""
+        try:
+            return self.units.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _next_scenario(self):
+        """Return (name, label, seed) of the next scenario; None: there is none."""
+        with self._turn_lock:
+            number, name = next(self._turns, (0, None)) if self.scenarios else (0, None)
+        return name and (name, f"{number:04d}-{name}", self.seed + number)
 
     @contextlib.contextmanager
     def _servers(self):

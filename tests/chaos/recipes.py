@@ -69,9 +69,7 @@ class Recipe:
                     world.tally.kills[world.driver_kind] += 1
                 if result.reached:
                     break
-                result.note = (life.errors() or ["its query went on" if life.acted(result.cell.name) else "nobody came there"])[
-                    -1
-                ][-300:]
+                result.note = _why_not(life, result.cell.name)
             if killed is not None:
                 _measure(world, *killed, before=ended)
             killed = (result, ended) if result.reached else None
@@ -170,7 +168,7 @@ class Recipe:
                 following = min((at for at in times.values() if at > times[name]), default=None)
                 _measure(world, result, times[name], following)
             else:
-                result.note = (life.errors() or ["its query went on" if name in times else "nobody came there"])[-1][-300:]
+                result.note = _why_not(life, name)
 
     @staticmethod
     def _until_all_acted(world, life, names):
@@ -194,6 +192,13 @@ class Recipe:
     def heal(self, world):
         """A driver without faults."""
         world.heal()
+
+
+def _why_not(life, name):
+    """Why a cell was not reached, in short: the plan and the trace that Spark writes behind an error are of no help."""
+    if life.errors():
+        return "its query failed: " + life.errors()[-1][:600]
+    return "its process came there, but not in that part of its life" if life.acted(name) else "nobody came there"
 
 
 def _measure(world, result, killed_at, before):

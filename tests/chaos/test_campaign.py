@@ -1,6 +1,10 @@
 """A part of the crash campaign that takes a few minutes, and that the campaign itself can fail."""
 
+import contextlib
+import itertools
 import json
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,6 +78,24 @@ class TestResults:
         again = Results(tmp_path)
         assert again.data["violations"] == 1
         assert "no driver could be killed" in write_page(again).read_text()
+
+
+def test_scenarios_have_their_share_of_the_time_before_the_matrix_is_done(tmp_path, monkeypatch):
+    """On a slow machine the matrix takes all the time that there is; faults that only scenarios have would never happen."""
+    monkeypatch.setattr("support.class_archive.make", lambda _: None)
+    monkeypatch.setattr(Campaign, "_servers", lambda self: contextlib.nullcontext())
+    now, begun = itertools.count(), []
+    monkeypatch.setattr("chaos.campaign.time", SimpleNamespace(monotonic=lambda: next(now), time=time.time))
+    monkeypatch.setattr(Campaign, "_unit", lambda self, unit, servers: begun.append("unit"))
+    monkeypatch.setattr(Campaign, "_scenario", lambda self, name, label, seed: begun.append(name))
+    scenarios = {name: Scenario(name, (), _stuck) for name in ("a", "b")}
+    campaign = Campaign(tmp_path, minutes=1000, lanes=1, scenarios=scenarios, rounds=40)
+    units = campaign.units.qsize()
+    campaign.run()
+    assert begun.count("unit") == units > 20
+    assert begun[0] == "unit"
+    assert {"a", "b"} <= set(begun[:10])
+    assert begun.count("a") == begun.count("b") == 40
 
 
 class Ending:
