@@ -22,14 +22,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 
 CELLS = [
     matrix.Cell("append_commit.before", "all", "first"),
-    matrix.Cell("kafka.end_txn.after", "all", "first"),
     matrix.Cell("postgres.confirm.merged", "all", "first"),
     matrix.Cell("file.commit.renamed", "all", "recovery"),
-    matrix.Cell("postgres.commit.merged_again", "all", "recovery"),
-    matrix.Cell("postgres.commit_prepared.after", "postgres-prepared", "first"),
     matrix.Cell("task.pre_commit.one", "all", "first"),
-    matrix.Cell("kafka.flush.after", "all", "first"),
-    matrix.Cell("file.pre_commit.file_synced", "all", "first"),
     matrix.Cell("postgres.task.staged", "all", "first"),
 ]
 
@@ -37,13 +32,13 @@ CELLS = [
 @pytest.mark.timeout(600)
 def test_the_short_part_of_the_campaign_finds_no_violation(tmp_path):
     campaign = Campaign(
-        tmp_path, minutes=9, lanes=1, seed=7, cells=CELLS, scenarios={"storm": SCENARIOS["storm"]}, scenario_s=30, rounds=1
+        tmp_path, minutes=9, lanes=1, seed=7, cells=CELLS, scenarios={"storm": SCENARIOS["storm"]}, scenario_s=20, rounds=1
     )
     assert campaign.run(), campaign.results.data["found"]
     data = json.loads((tmp_path / "results.json").read_text())
     assert {name: cell["reached"] for name, cell in data["cells"].items()} == {cell.id: True for cell in CELLS}
     assert data["kills"] >= len(CELLS) + 2
-    assert data["records"] > 50_000
+    assert data["records"] > 30_000
     assert data["scenarios"]["storm"]["runs"] == 1
     assert "| violations | **0** |" in (tmp_path / "results.md").read_text()
 

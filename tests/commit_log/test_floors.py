@@ -76,6 +76,7 @@ def test_many_runs_leave_no_more_than_a_few(store):
 
 
 @pytest.mark.parametrize("keep_each", [64], indirect=True)
+@pytest.mark.long
 def test_with_the_usual_settings_an_age_of_runs_leaves_some_hundred_files(store):
     for batch in range(2000):
         log, generation = run_batches(store, [batch], retain_commits=100)

@@ -36,7 +36,7 @@ def test_a_driver_killed_in_the_middle_of_a_batch_neither_loses_nor_doubles(pipe
     [
         pytest.param("append_commit.before=kill@3", "seal.after=kill", marks=pytest.mark.long),
         pytest.param("append_commit.after=kill@3", "claim.after=kill", marks=pytest.mark.long),
-        ("append_commit.after=kill@3", "kafka.end_txn.after=kill"),
+        pytest.param("append_commit.after=kill@3", "kafka.end_txn.after=kill", marks=pytest.mark.long),
         pytest.param("append_commit.after=kill@3", "recover.after=kill", marks=pytest.mark.long),
         pytest.param("append_commit.after=kill@3", "append_done.after=kill", marks=pytest.mark.long),
     ],

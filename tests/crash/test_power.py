@@ -88,12 +88,9 @@ def forgetful(tmp_path):
         pipeline.close()
 
 
-@pytest.mark.parametrize(
-    "deduplicate", [pytest.param(False, id="stateless"), pytest.param(True, id="stateful", marks=pytest.mark.long)]
-)
-@pytest.mark.parametrize(
-    "failpoint", [s if s == "append_commit.after=kill@3" else pytest.param(s, marks=pytest.mark.long) for s in STEPS]
-)
+@pytest.mark.parametrize("deduplicate", [pytest.param(False, id="stateless"), pytest.param(True, id="stateful")])
+@pytest.mark.parametrize("failpoint", STEPS)
+@pytest.mark.long
 def test_a_query_goes_on_behind_a_loss_of_power(tmp_path, powered, failpoint, deduplicate):
     pipeline = on_disk(powered, tmp_path, deduplicate=deduplicate)
     try:

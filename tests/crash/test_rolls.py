@@ -38,6 +38,7 @@ def generations(pipeline):
     return [entry["generation"] for entry in pipeline.entries("CLAIM")]
 
 
+@pytest.mark.long
 def test_a_long_run_needs_no_more_transactional_ids_in_its_later_generations(pipeline):
     pipeline.run(**ROLLING)
     assert len(generations(pipeline)) >= 4
@@ -56,7 +57,7 @@ def test_a_long_run_needs_no_more_transactional_ids_in_its_later_generations(pip
         "seal.after=kill@2",
         pytest.param("recover.after=kill@2", marks=pytest.mark.long),
         pytest.param("append_commit.after=kill@4", marks=pytest.mark.long),
-        "kafka.end_txn.after=kill@14",
+        pytest.param("kafka.end_txn.after=kill@14", marks=pytest.mark.long),
     ],
 )
 def test_a_driver_that_is_killed_while_or_after_it_rolls_neither_loses_nor_doubles(pipeline, failpoint):

@@ -151,7 +151,7 @@ class TestAllTogether:
 @pytest.mark.parametrize(
     ("kind", "settings", "points"),
     [
-        ("files", {}, chain(["append_commit.before"], ["file.manifest.after"])),
+        pytest.param("files", {}, chain(["append_commit.before"], ["file.manifest.after"]), marks=pytest.mark.long),
         pytest.param("postgres", {}, chain(["append_commit.before"], ["postgres.commit.after"]), marks=pytest.mark.long),
         ("postgres", {"mode": "prepared"}, chain(["append_commit.before"], ["postgres.commit_prepared.after"])),
         pytest.param(

@@ -114,6 +114,7 @@ def test_tasks_without_rows_open_no_transaction(pipeline):
     assert values(pipeline.bootstrap, pipeline.topic) == sorted(str(row) for row in range(2 * pipeline.batches()))
 
 
+@pytest.mark.long
 def test_a_speculative_attempt_that_lost_changes_nothing(tmp_path, pipeline):
     """Two executors; the attempt that hangs before its pre-commit is overtaken by a copy of itself, and wakes afterwards."""
     with Cluster(tmp_path / "cluster") as cluster:
@@ -141,6 +142,7 @@ def test_a_speculative_attempt_that_lost_changes_nothing(tmp_path, pipeline):
         assert_exactly_once(pipeline)
 
 
+@pytest.mark.long
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch_holds_no_reader(tmp_path, pipeline):
     """Three tasks have prepared, one hangs: the stop aborts them all, and the process leaves nothing open when it ends."""
     stop_file = tmp_path / "stop"

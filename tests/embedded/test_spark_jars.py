@@ -41,6 +41,7 @@ spark.stop()
 
 @pytest.mark.spark
 @pytest.mark.kafka
+@pytest.mark.long
 def test_the_installed_spark_reads_and_writes_kafka_with_the_pinned_jars(broker, topic, tmp_path):
     from confluent_kafka import Producer
 

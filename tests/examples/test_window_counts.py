@@ -92,6 +92,7 @@ def counts_in(broker, topic):
     return [(row["page"], datetime.fromisoformat(row["window"]["start"].replace("Z", "+00:00")), row["count"]) for row in rows]
 
 
+@pytest.mark.long
 def test_each_window_is_counted_once_though_the_driver_is_killed_in_between(broker, start):
     first, second = views_of(0, 35), views_of(35, 35)
     publish(broker, start.views, first)

@@ -16,7 +16,9 @@ def streamed(source, checkpoint, sink):
     return ofa.write_stream(source.stream()).option("checkpointLocation", checkpoint).to(sink)
 
 
-@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+@pytest.mark.parametrize(
+    "prefix", [pytest.param("", marks=pytest.mark.long), "file:", pytest.param("file://", marks=pytest.mark.long)]
+)
 def test_the_log_lies_in_sparks_own_checkpoint_and_nowhere_else(spark, source, run, tmp_path, prefix):
     """Also where a neighbour has the name that one would get by unquoting."""
     source.add({"key": "a", "value": "1", "at": None})

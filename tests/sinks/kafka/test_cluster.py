@@ -277,6 +277,7 @@ def test_a_coordinator_killed_with_the_commit_unread_is_asked_again_elsewhere(cl
     q.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_coordinator_killed_with_the_commit_taken_up_and_not_answered(cluster, query, on_request):
     """One follower is paused, so that the coordinator writes the decision down, waits for its replication, and dies."""
     q = query()
@@ -551,6 +552,7 @@ def test_pre_commit_waits_for_brokers_that_return_within_its_patience(cluster, q
     q.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_records_without_a_key_pass_by_a_partition_that_has_no_leader(cluster):
     name = f"t-{uuid.uuid4().hex[:12]}"
     cluster.create_topic(name, PARTITIONS, replication=1)
