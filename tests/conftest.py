@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres, spark_kafka_jars
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 from support.databases import drop_database, make_database
 from support.disks import small_disk
 from support.small_spark import small_spark

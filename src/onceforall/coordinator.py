@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 from onceforall import clock, logs
 from onceforall.errors import BatchTooSlowError, FencedError, OnceForAllError, described, text_of
+from onceforall.failpoints import points as failpoints
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.due_sweeps import leftovers
@@ -30,7 +31,6 @@ from onceforall.protocol.history import History
 from onceforall.protocol.machine import Run, RunConfig, step
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import CommitReport, TwoPhaseCommitSink
-from onceforall.testing import failpoints
 from onceforall.threads import Threads
 
 logger = logs.logger("onceforall")

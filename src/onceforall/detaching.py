@@ -38,6 +38,7 @@ from onceforall.errors import (
     ProtocolViolationError,
     TransactionLostError,
 )
+from onceforall.failpoints import points as failpoints
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Commit, Committable, Digest
 from onceforall.protocol.history import Decided
@@ -46,7 +47,6 @@ from onceforall.protocol.state import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.targets import check_adopted, check_targets, identity_of
-from onceforall.testing import failpoints
 
 __all__ = ["Detachment", "detach"]
 

@@ -25,8 +25,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from onceforall import logs
 from onceforall.errors import AttemptFailedError
+from onceforall.failpoints import points as failpoints
 from onceforall.sink import TaskAttempt
-from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -31,9 +31,9 @@ from onceforall import checkpoint as spark_checkpoint
 from onceforall import logs
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OnceForAllError, OptionError
+from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Commit
 from onceforall.spark_commits import sync_folder
-from onceforall.testing import failpoints
 
 __all__ = ["SET_ASIDE", "Mended", "mend", "put_back"]
 

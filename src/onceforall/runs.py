@@ -34,6 +34,7 @@ from onceforall.errors import (
     text_of,
 )
 from onceforall.executors import check_executors
+from onceforall.failpoints import points as failpoints
 from onceforall.hadoop_paths import checkpoint_folder, default_scheme
 from onceforall.progress import BatchProgress
 from onceforall.projections import Projections
@@ -46,7 +47,6 @@ from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark_files import SparkFiles
 from onceforall.targets import check_adopted, check_targets, identity_of, last_decision
-from onceforall.testing import failpoints
 from onceforall.threads import start_thread
 from onceforall.writing import BatchFunction, SparkBatchWriter
 

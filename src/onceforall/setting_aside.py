@@ -12,7 +12,7 @@ from onceforall import checkpoint as spark_checkpoint
 from onceforall import spark_commits
 from onceforall.commit_log import binding
 from onceforall.errors import CommitLogError
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 
 __all__ = ["rename", "rename_back", "set_aside_elsewhere", "sync_renamed"]
 

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from onceforall.errors import CommitLogError
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 from onceforall.threads import Threads
 
 __all__ = ["SparkFiles"]

@@ -16,6 +16,7 @@ from onceforall import arguments, kept, logs, spark_errors
 from onceforall import clock as clocks
 from onceforall.coordinator import Prepared
 from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError, text_of
+from onceforall.failpoints import points as failpoints
 from onceforall.progress import Outcome
 from onceforall.projections import Projections
 from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
@@ -24,7 +25,6 @@ from onceforall.protocol.redo import task_of
 from onceforall.secrets import Handover
 from onceforall.sink import BatchAttempt, TaskAttempt, TwoPhaseCommitSink
 from onceforall.tasks import KeptRows, WriteKeptTask, WriteSpec, WriteTask, result_schema
-from onceforall.testing import failpoints
 from onceforall.threads import Threads, start_thread
 
 if TYPE_CHECKING:

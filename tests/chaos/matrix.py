@@ -13,7 +13,7 @@ from chaos.machine import Machine
 from chaos.recipes import AT_THE_START
 from chaos.recipes_more import RECIPES
 from chaos.worlds import KINDS, World
-from onceforall.testing.failpoint_names import CATALOGUE
+from onceforall.failpoints.catalogue import CATALOGUE
 
 LONGEST_CHAIN = 24
 ROWS_PER_BATCH = 8000

@@ -7,7 +7,7 @@ import statistics
 from chaos import matrix
 from chaos.results import NUMBERS, ROOT
 from chaos.worlds import KINDS
-from onceforall.testing.failpoint_names import CATALOGUE, NEEDS
+from onceforall.failpoints.catalogue import CATALOGUE, NEEDS
 
 HEAD = """# Results of the crash campaign
 

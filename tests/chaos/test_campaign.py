@@ -16,7 +16,7 @@ from chaos.nemeses_siege import PLAIN_RESTARTS, Siege
 from chaos.page import write_page
 from chaos.recipes_more import RECIPES
 from chaos.results import Results
-from onceforall.testing.failpoint_names import CATALOGUE
+from onceforall.failpoints.catalogue import CATALOGUE
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 

@@ -170,7 +170,7 @@ def stop_is_wanted(config):
 
 
 def arm(config):
-    from onceforall.testing import failpoints
+    from onceforall.failpoints import points as failpoints
 
     failpoints.arm(config["armed"])
     config["armed"] = ""

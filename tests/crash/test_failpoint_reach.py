@@ -2,8 +2,8 @@
 
 import pytest
 
-from onceforall.testing.failpoint_names import CATALOGUE
-from onceforall.testing.failpoints import RECORD_VARIABLE
+from onceforall.failpoints.catalogue import CATALOGUE
+from onceforall.failpoints.points import RECORD_VARIABLE
 from support.driver import Pipeline
 from support.sinks import make_table
 

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 import onceforall as ofa
 from onceforall import runs
 from onceforall.errors import OptionError, UnsupportedQueryError
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 from support.reading import held_back, values
 from support.waiting import until
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 import onceforall as ofa
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import OptionError, SinkCheckError
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 from support.reading import held_back, released, values
 from support.secured_broker import PASSWORD, Secured
 

@@ -8,8 +8,8 @@ from pyspark.sql import functions as F
 
 import onceforall as ofa
 from onceforall.errors import UnsupportedQueryError
+from onceforall.failpoints import points as failpoints
 from onceforall.sink import Capabilities
-from onceforall.testing import failpoints
 from support import recorder
 from support.recorder import Recorder
 from support.waiting import until

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 from support.own_sink import save
 from support.pages import Places
 

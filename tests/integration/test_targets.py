@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 import onceforall as ofa
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import CheckpointMismatchError, OptionError
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 from support.disks import volume
 from support.reading import values
 

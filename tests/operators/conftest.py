@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from onceforall.failpoints import points as failpoints
 from onceforall.operators.state import rocksdb_state
-from onceforall.testing import failpoints
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onceforall
 from onceforall.coordinator import Coordinator
-from onceforall.testing.failpoints import ANSWERED, ASKED
+from onceforall.failpoints.points import ANSWERED, ASKED
 
 SOURCE = Path(onceforall.__file__).parent
 

@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from onceforall.coordinator import Coordinator
+from onceforall.failpoints.catalogue import CATALOGUE, NEEDS, SINK_KINDS
 from onceforall.protocol import decisions
-from onceforall.testing.failpoint_names import CATALOGUE, NEEDS, SINK_KINDS
 from support import failpoint_calls
 
 SOURCES = failpoint_calls.modules()

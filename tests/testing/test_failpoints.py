@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 from support.waiting import until
 
 PROGRAM = """

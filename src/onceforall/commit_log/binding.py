@@ -29,7 +29,7 @@ from onceforall.commit_log.local import LocalStore
 from onceforall.commit_log.log import CommitLog
 from onceforall.commit_log.store import AlreadyExists, Store
 from onceforall.errors import CheckpointMismatchError, ForeignEntryError, OptionError, UnsupportedQueryError
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 
 __all__ = ["BoundLog", "bind", "bound_id", "find", "log_location", "log_path", "open_log_store", "pointer_of"]
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from onceforall.commit_log.chains import Chains, End, entry_key, leading
 from onceforall.errors import ProtocolViolationError
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 
 __all__ = ["clean"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from onceforall.commit_log.store import AlreadyExists, Store, TooLate
 from onceforall.errors import BatchTooSlowError, CommitLogError, text_of
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 
 __all__ = ["Creator", "NoAnswerError"]
 

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from onceforall.commit_log.store import AlreadyExists, Created, TooLate
 from onceforall.errors import CommitLogError, ForeignEntryError, ProtocolViolationError
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 
 __all__ = ["LocalStore"]
 

@@ -47,9 +47,9 @@ from onceforall.errors import (
     ProtocolViolationError,
     text_of,
 )
+from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Claim, Commit, Done, Entry, Seal
 from onceforall.protocol.history import EMPTY, Decided, History, fold, seal_of
-from onceforall.testing import failpoints
 
 __all__ = ["Claimed", "CommitLog"]
 

@@ -11,9 +11,9 @@ import pytest
 
 import onceforall as ofa
 from onceforall.errors import SchemaError, SinkCheckError
+from onceforall.failpoints import points as failpoints
 from onceforall.sink import StartInfo
 from onceforall.sinks.files import FileSink
-from onceforall.testing import failpoints
 from sinks.files.building import checked, commit, left_in_staging, numbers, permit, prepared
 
 pytestmark = pytest.mark.spark

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onceforall.errors import AttemptFailedError, ForeignEntryError
+from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName, parse_name
 from onceforall.sink import CommitReport, LostTransaction
@@ -39,7 +40,6 @@ from onceforall.sinks.files.identity import folder_id
 from onceforall.sinks.files.layout import MANIFESTS, SPARK_METADATA, STAGING, DataFile, from_slim
 from onceforall.sinks.files.manifests import BatchFiles, Layout, Manifests, read_layout
 from onceforall.sinks.files.tree import Tree
-from onceforall.testing import failpoints
 
 
 @dataclass(frozen=True)

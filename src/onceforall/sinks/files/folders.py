@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _TEMPORARY = re.compile(r"\.[0-9a-z.-]+\.[0-9a-f]{32}\.tmp")

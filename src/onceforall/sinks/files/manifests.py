@@ -55,10 +55,10 @@ from typing import TYPE_CHECKING, Any
 from onceforall import logs
 from onceforall.commit_log.envelope import encode_fields
 from onceforall.errors import CommitLogError, CorruptEntryError, ForeignEntryError, NewerEntryError
+from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.folders import is_temporary
 from onceforall.sinks.files.layout import DataFile, data_file
 from onceforall.sinks.files.tree import Tree
-from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError, NewerEntryError
+from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.folders import explained
 from onceforall.sinks.files.layout import HOME, MANIFESTS, local_folder
 from onceforall.sinks.files.manifests import (
@@ -37,7 +38,6 @@ from onceforall.sinks.files.manifests import (
     without_advice,
 )
 from onceforall.sinks.files.tree import Tree
-from onceforall.testing import failpoints
 
 __all__ = ["Finding", "check_files", "mend_files"]
 

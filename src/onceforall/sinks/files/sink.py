@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from onceforall import arguments, logs
 from onceforall.errors import OnceForAllError, OptionError, SinkCheckError, UnsupportedQueryError, text_of
+from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import sink_code
 from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
@@ -36,7 +37,6 @@ from onceforall.sinks.files.partitions import time_bucket as parsed_bucket
 from onceforall.sinks.files.spark_metadata import DEFAULT_INTERVAL, SparkMetadata
 from onceforall.sinks.files.start_checks import check_folder, check_spark_metadata
 from onceforall.sinks.files.writer import FileTransaction, Plan
-from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa

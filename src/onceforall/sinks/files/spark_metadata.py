@@ -22,9 +22,9 @@ from typing import Any
 from urllib.parse import quote
 
 from onceforall.errors import SinkCheckError
+from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.layout import SPARK_METADATA, DataFile
 from onceforall.sinks.files.tree import Tree
-from onceforall.testing import failpoints
 
 DEFAULT_INTERVAL = 10
 """Spark's ``spark.sql.streaming.fileSink.log.compactInterval`` when it isn't set."""

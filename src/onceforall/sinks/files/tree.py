@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO
 
 from onceforall.errors import ForeignEntryError
+from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.folders import is_temporary, sync_file
-from onceforall.testing import failpoints
 from onceforall.threads import Threads
 
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from onceforall.errors import RefusedRecordError
+from onceforall.failpoints import points as failpoints
 from onceforall.sink import TaskAttempt
 from onceforall.sinks.files.folders import failing_the_attempt, sync_file
 from onceforall.sinks.files.formats import FileFormat, FormatWriter, in_utc
 from onceforall.sinks.files.layout import STAGING, DataFile, file_name
 from onceforall.sinks.files.partitions import Destination, Partitioner, TimeBucket
 from onceforall.sinks.files.tree import Tree
-from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall import logs
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
+from onceforall.failpoints import points as failpoints
 from onceforall.sink import CommitReport, Committable, LostTransaction
 from onceforall.sinks.kafka.broker_client import TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_name
 from onceforall.sinks.kafka.coordinator_client import Answers, CoordinatorClient, lost_reason
 from onceforall.sinks.kafka.evidence import Outcome, TransactionState, proof_of
 from onceforall.sinks.kafka.rights import Rights
-from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     from onceforall.sinks.kafka.transaction_reader import TransactionReader

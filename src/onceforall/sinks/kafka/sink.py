@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from onceforall import arguments, logs
 from onceforall.errors import OptionError, SinkCheckError
+from onceforall.failpoints import points as failpoints
 from onceforall.sink import (
     Capabilities,
     CommitPermit,
@@ -61,7 +62,6 @@ from onceforall.sinks.kafka.security import (
 from onceforall.sinks.kafka.start_checks import check_topic, check_transactions
 from onceforall.sinks.kafka.transaction_reader import TransactionReader
 from onceforall.sinks.kafka.writer import KafkaTransaction
-from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError
+from onceforall.failpoints import points as failpoints
 from onceforall.sinks.kafka.options import confluent_kafka
 from onceforall.sinks.kafka.partitioning import UNASSIGNED, key_hashes, order_of
 from onceforall.sinks.kafka.records import Bytes, Headers, arguments, messages, partitions_of
-from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     import numpy as np

@@ -35,6 +35,7 @@ import psycopg
 from psycopg import sql
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
+from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName, parse_name
 from onceforall.sink import CommitReport, LostTransaction
@@ -43,7 +44,6 @@ from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import lock_number, parsed
 from onceforall.sinks.postgres.staged import Batch, Connect, StagedTransaction, database_of, elsewhere, joined, refuse_old
 from onceforall.sinks.postgres.statements import Connection, close_quietly, refuses, unavailable, words
-from onceforall.testing import failpoints
 from onceforall.threads import Threads
 
 KIND = "prepared"

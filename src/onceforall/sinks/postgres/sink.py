@@ -28,6 +28,7 @@ from urllib.parse import quote
 
 from onceforall import arguments, logs
 from onceforall.errors import SchemaError, SinkCheckError
+from onceforall.failpoints import points as failpoints
 from onceforall.protocol.names import sink_code
 from onceforall.sink import (
     BatchAttempt,
@@ -48,7 +49,6 @@ from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, c
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.stoppable import Stoppable
 from onceforall.sinks.postgres.tables import Table
-from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,6 +32,7 @@ import psycopg
 
 from onceforall import logs
 from onceforall.errors import AttemptFailedError, OnceForAllError, RefusedRecordError, SinkUnavailableError
+from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction
 from onceforall.sinks.postgres import markers, merging, predecessors, refusals, staging
@@ -48,7 +49,6 @@ from onceforall.sinks.postgres.statements import (
     unavailable,
     words,
 )
-from onceforall.testing import failpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import psycopg
 
+from onceforall.failpoints import points as failpoints
 from onceforall.sink import Sweep
 from onceforall.sinks.postgres import predecessors, prepared, staging
 from onceforall.sinks.postgres.names import whose
 from onceforall.sinks.postgres.statements import Connection, set_lock_timeout
-from onceforall.testing import failpoints
 
 _WAIT_S = 1.5
 _ATTEMPTS = 3

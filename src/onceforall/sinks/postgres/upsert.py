@@ -18,13 +18,13 @@ import psycopg
 from psycopg import sql
 
 from onceforall.errors import AttemptFailedError
+from onceforall.failpoints import points as failpoints
 from onceforall.sinks.postgres import markers, merging, predecessors
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import parsed
 from onceforall.sinks.postgres.prepared import apply
 from onceforall.sinks.postgres.staged import StagedTransaction
 from onceforall.sinks.postgres.statements import Connection, roll_back
-from onceforall.testing import failpoints
 
 
 def begin(connection: Connection, name: str, schema: str, target: merging.Target) -> StagedTransaction:

@@ -130,7 +130,7 @@ def _parsed(entry: str) -> tuple[str, _Plan]:
 
 
 def _refuse_unknown(names: dict[str, _Plan]) -> None:
-    from onceforall.testing.failpoint_names import CATALOGUE
+    from onceforall.failpoints.catalogue import CATALOGUE
 
     for name in names:
         if name in CATALOGUE or name.startswith(TEST_PREFIX):
