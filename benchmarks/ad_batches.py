@@ -20,7 +20,7 @@ import numpy.typing as npt
 from benchmarks.children import MeasurementError
 from benchmarks.results import Sample
 from benchmarks.traffic import latencies
-from onceforall import checkpoint as spark_checkpoint
+from onceforall.spark import checkpoint as spark_checkpoint
 
 Partition = tuple[str, int]
 """Topic and number."""

@@ -1,6 +1,6 @@
 """What is read of Spark's own files."""
 
-from onceforall import checkpoint as spark_checkpoint
+from onceforall.spark import checkpoint as spark_checkpoint
 
 
 def test_the_offsets_of_all_sources_are_a_batchs_offsets(tmp_path):

@@ -5,8 +5,8 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from onceforall.determinism import Determinism
 from onceforall.runs import _execution
+from onceforall.spark.determinism import Determinism
 
 pytestmark = pytest.mark.spark
 
@@ -134,7 +134,7 @@ def test_columns_that_a_plans_text_leaves_out_count(batch):
 def test_a_plan_that_looks_as_before_is_not_read_again(batch, monkeypatch):
     made = of_frames()
     assert made.why_not(batch, [batch.select("key")]) is None
-    monkeypatch.setattr("onceforall.determinism._reason", lambda *_, **__: pytest.fail("it was read again"))
+    monkeypatch.setattr("onceforall.spark.determinism._reason", lambda *_, **__: pytest.fail("it was read again"))
     assert made.why_not(batch, [batch.select("key")]) is None
 
 
@@ -207,5 +207,5 @@ def test_a_join_of_a_stream_with_a_table_is_kept(spark, stream, table, tmp_path)
 
 
 def test_a_source_that_is_not_known_to_replay_is_kept(stream, tmp_path, monkeypatch):
-    monkeypatch.setattr("onceforall.determinism.SOURCES", frozenset())
+    monkeypatch.setattr("onceforall.spark.determinism.SOURCES", frozenset())
     assert "the source FileStreamSource" in verdict(stream, tmp_path)

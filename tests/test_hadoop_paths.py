@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from onceforall import hadoop_paths
 from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.sinks.files.layout import local_folder
+from onceforall.spark import hadoop_paths
 
 PIECES = [
     "/",
@@ -142,7 +142,7 @@ def test_a_folder_that_the_jvm_cannot_name_is_refused(tmp_path):
     """Its locale is POSIX: Spark would make a folder of question marks, and Python reads another."""
     code = (
         "from support.small_spark import small_spark\n"
-        "from onceforall.hadoop_paths import checkpoint_folder\n"
+        "from onceforall.spark.hadoop_paths import checkpoint_folder\n"
         "from onceforall.errors import OptionError\n"
         "spark = small_spark().getOrCreate()\n"
         f"print('ASCII', checkpoint_folder(spark, {str(tmp_path)!r}))\n"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from onceforall.offset_ranges import describe_batch
+from onceforall.spark.offsets import describe_batch
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795264652177,"conf":{}}'
 

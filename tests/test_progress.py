@@ -13,8 +13,8 @@ import pytest
 
 import onceforall as ofa
 from onceforall import logs, progress
-from onceforall.hadoop_paths import absolute_location
 from onceforall.progress import BatchProgress
+from onceforall.spark.hadoop_paths import absolute_location
 from onceforall.writing import DESCRIPTION, SparkBatchWriter
 
 

@@ -1,6 +1,6 @@
 """Entries of Spark's commit log that a detachment writes: durable like everything that a decision rests on."""
 
-from onceforall import spark_commits
+from onceforall.spark import commits as spark_commits
 from support.syncing import Recorder
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from onceforall.errors import CommitLogError
-from onceforall.spark_files import SparkFiles
+from onceforall.spark.files import SparkFiles
 from support.syncing import Recorder
 
 

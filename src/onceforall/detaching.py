@@ -26,8 +26,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from onceforall import arguments, mending, place, setting_aside, spark_commits
-from onceforall import checkpoint as spark_checkpoint
+from onceforall import arguments, mending, place
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, Prepared, World
 from onceforall.errors import (
@@ -46,6 +45,9 @@ from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
+from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark import commits as spark_commits
+from onceforall.spark import setting_aside
 from onceforall.targets import check_adopted, check_targets, identity_of
 
 __all__ = ["Detachment", "detach"]

@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onceforall
-from onceforall import spark_errors
 from onceforall._version import __version__
 from onceforall.errors import ExecutorCheckError
 from onceforall.sink import TwoPhaseCommitSink
+from onceforall.spark import errors as spark_errors
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext

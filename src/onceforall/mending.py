@@ -27,13 +27,13 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from onceforall import checkpoint as spark_checkpoint
 from onceforall import logs
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OnceForAllError, OptionError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Commit
-from onceforall.spark_commits import sync_folder
+from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark.commits import sync_folder
 
 __all__ = ["SET_ASIDE", "Mended", "mend", "put_back"]
 

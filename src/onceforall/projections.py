@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onceforall.errors import SchemaError
-from onceforall.hashing import row_hash
 from onceforall.sink import TwoPhaseCommitSink
+from onceforall.spark.row_hashes import row_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

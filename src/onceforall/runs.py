@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from onceforall import arguments, failures, kept, logs, mending, place, progress, stopping
-from onceforall import checkpoint as spark_checkpoint
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.coordinator import Coordinator, World
-from onceforall.determinism import Determinism
 from onceforall.errors import (
     CheckpointMismatchError,
     CommitLogError,
@@ -35,7 +33,6 @@ from onceforall.errors import (
 )
 from onceforall.executors import check_executors
 from onceforall.failpoints import points as failpoints
-from onceforall.hadoop_paths import checkpoint_folder, default_scheme
 from onceforall.progress import BatchProgress
 from onceforall.projections import Projections
 from onceforall.protocol.eligibility import why_not
@@ -45,7 +42,10 @@ from onceforall.protocol.machine import RunConfig
 from onceforall.protocol.redo import CHOICES
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
-from onceforall.spark_files import SparkFiles
+from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark.determinism import Determinism
+from onceforall.spark.files import SparkFiles
+from onceforall.spark.hadoop_paths import checkpoint_folder, default_scheme
 from onceforall.targets import check_adopted, check_targets, identity_of, last_decision
 from onceforall.threads import start_thread
 from onceforall.writing import BatchFunction, SparkBatchWriter

@@ -9,9 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall import arguments, logs
-from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import OptionError, UnsupportedQueryError
-from onceforall.hadoop_paths import absolute_location, checkpoint_folder, default_scheme
 from onceforall.runs import (
     ExactlyOnceFunction,
     InDoubt,
@@ -25,7 +23,9 @@ from onceforall.runs import (
     shortest_timeout_ms,
 )
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
-from onceforall.spark_plans import aggregates
+from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark.hadoop_paths import absolute_location, checkpoint_folder, default_scheme
+from onceforall.spark.plans import aggregates
 from onceforall.targets import check_adopted, check_targets, last_decision
 from onceforall.writing import BatchFunction, BatchTransaction
 

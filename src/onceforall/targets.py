@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from onceforall import checkpoint as spark_checkpoint
 from onceforall import logs
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError, SinkCheckError
@@ -14,6 +13,7 @@ from onceforall.protocol import identity
 from onceforall.protocol.history import Decided
 from onceforall.protocol.identity import Identity
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
+from onceforall.spark import checkpoint as spark_checkpoint
 
 logger = logs.logger("onceforall")
 

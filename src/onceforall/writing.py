@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onceforall import arguments, kept, logs, spark_errors
+from onceforall import arguments, kept, logs
 from onceforall import clock as clocks
 from onceforall.coordinator import Prepared
 from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError, text_of
@@ -24,6 +24,7 @@ from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.redo import task_of
 from onceforall.secrets import Handover
 from onceforall.sink import BatchAttempt, TaskAttempt, TwoPhaseCommitSink
+from onceforall.spark import errors as spark_errors
 from onceforall.tasks import KeptRows, WriteKeptTask, WriteSpec, WriteTask, result_schema
 from onceforall.threads import Threads, start_thread
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
-    from onceforall.spark_files import SparkFiles
+    from onceforall.spark.files import SparkFiles
 
 
 logger = logs.logger("onceforall")

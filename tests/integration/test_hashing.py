@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onceforall.hashing import row_hash
+from onceforall.spark.row_hashes import row_hash
 
 pytestmark = pytest.mark.spark
 

@@ -3,9 +3,9 @@
 import pytest
 
 import onceforall as ofa
-from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import CheckpointMismatchError
 from onceforall.sinks.files import FileSink
+from onceforall.spark import checkpoint as spark_checkpoint
 
 pytestmark = pytest.mark.spark
 

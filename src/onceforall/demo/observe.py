@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import CheckpointMismatchError, MissingExtraError, SinkUnavailableError
+from onceforall.spark import checkpoint as spark_checkpoint
 
 _READ_DEADLINE_S = 60.0
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from onceforall import checkpoint as spark_checkpoint
 from onceforall.demo import observe
 from onceforall.demo.driver import Driver
 from onceforall.demo.feed import Feed
@@ -33,6 +32,7 @@ from onceforall.demo.outcome import Outcome, Story
 from onceforall.demo.outputs import SINKS, Output, leftovers, output_of
 from onceforall.demo.truth import Batches, Truth, Verdict, agreement, judge
 from onceforall.errors import EmbeddedServerError, OnceForAllError
+from onceforall.spark import checkpoint as spark_checkpoint
 
 if TYPE_CHECKING:
     from typing_extensions import Self

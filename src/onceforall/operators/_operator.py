@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from onceforall import arguments
 from onceforall.errors import OptionError, SchemaError
-from onceforall.hashing import row_hash
 from onceforall.operators import _checks as checks
 from onceforall.operators import _columns as columns
 from onceforall.operators._core import Spec
@@ -18,6 +17,7 @@ from onceforall.operators._sequential import SequentialRules
 from onceforall.operators._sliding import SlidingRules
 from onceforall.operators.aggregates import Aggregate, Count, First, Last, Max, Min, Rows, Sum
 from onceforall.operators.outputs import KIND, LATE
+from onceforall.spark.row_hashes import row_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

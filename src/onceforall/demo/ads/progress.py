@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import CheckpointMismatchError, MissingExtraError
+from onceforall.spark import checkpoint as spark_checkpoint
 
 Offsets = dict[tuple[str, int], int]
 """End offsets by topic and partition."""

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onceforall import checkpoint as spark_checkpoint
 from onceforall.demo.ads import progress
 from onceforall.demo.ads.faults import BROKER, CLOSING, JOB, POSTGRES, WORKERS, Fault
 from onceforall.demo.ads.feed import Feed
@@ -31,6 +30,7 @@ from onceforall.demo.ads.processes import ProgramProcess
 from onceforall.demo.run import Watcher
 from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres
 from onceforall.errors import EmbeddedServerError, OnceForAllError
+from onceforall.spark import checkpoint as spark_checkpoint
 
 if TYPE_CHECKING:
     from typing_extensions import Self

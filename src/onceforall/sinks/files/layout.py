@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onceforall import hadoop_paths
 from onceforall.arguments import is_possible_path, shown
 from onceforall.errors import OptionError
 from onceforall.protocol.names import TransactionName, parse_name
+from onceforall.spark import hadoop_paths
 
 HOME = "_onceforall"
 STAGING = f"{HOME}/staging"

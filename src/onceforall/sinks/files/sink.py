@@ -293,7 +293,7 @@ class FileSink(TwoPhaseCommitSink):
         check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
 
     def _check_session(self, spark: SparkSession) -> None:
-        from onceforall.hadoop_paths import default_scheme
+        from onceforall.spark.hadoop_paths import default_scheme
 
         scheme = default_scheme(spark)
         if scheme != "file" and not self._location.startswith("file:"):

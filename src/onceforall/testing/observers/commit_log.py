@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from onceforall import checkpoint as spark_checkpoint
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.errors import CommitLogError
+from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.testing.checker import LogView
 
 _TRIES = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from onceforall import checkpoint as spark_checkpoint
+from onceforall.spark import checkpoint as spark_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

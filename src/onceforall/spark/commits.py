@@ -11,10 +11,10 @@ import os
 import secrets
 from pathlib import Path
 
-from onceforall import checkpoint as spark_checkpoint
 from onceforall.errors import CheckpointMismatchError, CommitLogError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.history import Decided
+from onceforall.spark import checkpoint as spark_checkpoint
 
 START_ONCE_MORE = (
     "Start the query once more with onceforall, for instance with trigger(availableNow=True), and detach after that. Nothing is lost or "

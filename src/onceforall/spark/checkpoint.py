@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 
 from onceforall.errors import CheckpointMismatchError, ConfigurationError
-from onceforall.hadoop_paths import local_folder
-from onceforall.offset_ranges import describe_batch
+from onceforall.spark.hadoop_paths import local_folder
+from onceforall.spark.offsets import describe_batch
 
 LOG_FOLDER = "onceforall"
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from onceforall import checkpoint as spark_checkpoint
-from onceforall import spark_commits
 from onceforall.commit_log import binding
 from onceforall.errors import CommitLogError
 from onceforall.failpoints import points as failpoints
+from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark import commits as spark_commits
 
 __all__ = ["rename", "rename_back", "set_aside_elsewhere", "sync_renamed"]
 
