@@ -34,7 +34,7 @@ def job(work: Path, bootstrap: str, topic: str, rate: int, run: str) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     import onceforall as ofa
-    from onceforall.runs import ExactlyOnceFunction
+    from onceforall.driver.query_run import ExactlyOnceFunction
 
     class TimedSink(ofa.KafkaSink):
         """Notes when each transaction was pre-committed, and for which partition, in its committable."""

@@ -99,7 +99,7 @@ def sample_of(progress: list[dict[str, Any]], skip: int) -> Sample:
 
 def _alternate() -> None:
     """Let every second batch be written as under ``replay``."""
-    from onceforall import runs
+    from onceforall.driver import query_run as runs
 
     original = runs.SparkBatchWriter
 

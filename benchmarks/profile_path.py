@@ -268,7 +268,7 @@ def sink_alone(broker: Broker, load: Load) -> dict[str, Any]:
 
     from onceforall import KafkaSink
     from onceforall.sink import TaskAttempt
-    from onceforall.tasks import hash_sum
+    from onceforall.task.write_task import hash_sum
 
     in_batch = ARROW_BYTES // load.payload
     rows = pa.array([b"%020d" % number + b"x" * (load.payload - 20) for number in range(in_batch)])

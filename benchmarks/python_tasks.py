@@ -1,7 +1,7 @@
 """What Spark's way to a Python worker and back costs a task that does nothing, beside a task without Python.
 
 A query's batch that has few rows spends most of its time here. A job has twice as many tasks as cores, with a hundred rows each. ``spared`` is ``unix-sockets`` with what the
-tasks of our sinks do at their end, so that the garbage collection behind each task is short: see ``onceforall.tasks.spare_collections``.
+tasks of our sinks do at their end, so that the garbage collection behind each task is short: see ``onceforall.task.write_task.spare_collections``.
 
 A sample, in milliseconds, each the median over all tasks (or jobs) of the run but the first third:
 
@@ -61,7 +61,7 @@ class Timed:
         noted = {"called_s": called_s, "first_s": first_s, "done_s": time.time()}
         Path(self._folder, f"{context.taskAttemptId()}.json").write_text(json.dumps(noted), encoding="utf-8")
         if self._spare:
-            from onceforall.tasks import spare_collections
+            from onceforall.task.write_task import spare_collections
 
             spare_collections()
 

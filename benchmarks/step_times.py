@@ -51,7 +51,7 @@ class _Lines:
 def record_into(file: Path) -> None:
     """Write the times of every coordinator and sink of this process down from now on."""
     from onceforall import FileSink, KafkaSink, PostgresSink
-    from onceforall.coordinator import Coordinator
+    from onceforall.driver.coordinator import Coordinator
 
     lines = _Lines(file)
     step = Coordinator.step

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 import onceforall as ofa
-from onceforall import arguments, embedded, operators, stream
+from onceforall import arguments, embedded, operators
+from onceforall.driver import doors as stream
+from onceforall.driver.doors import StreamWriter
 from onceforall.embedded.jars import KAFKA_VERSION
 from onceforall.operators import _checks
-from onceforall.projections import Projections
 from onceforall.sink import StartInfo
 from onceforall.sinks.files import CommittedFiles
-from onceforall.stream import StreamWriter
+from onceforall.task.projections import Projections
 
 WRONG = [
     None,

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from onceforall.writing import COUNTS_ARE_THERE_WITHIN_S, SparkBatchWriter
+from onceforall.driver.batch_writer import COUNTS_ARE_THERE_WITHIN_S, SparkBatchWriter
 
 
 def stage(completed, failed=0, attempt=0, tasks=3):

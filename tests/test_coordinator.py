@@ -8,7 +8,7 @@ import pytest
 
 from commit_log.stores import FlakyStore, MemoryStore
 from onceforall.commit_log import CommitLog
-from onceforall.coordinator import FIRST_WAIT_S, LONGEST_WAIT_S, Coordinator, Prepared, World
+from onceforall.driver.coordinator import FIRST_WAIT_S, LONGEST_WAIT_S, Coordinator, Prepared, World
 from onceforall.errors import (
     AttemptFailedError,
     BatchTooSlowError,

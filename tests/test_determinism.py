@@ -5,7 +5,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from onceforall.runs import _execution
+from onceforall.driver.query_run import _execution
 from onceforall.spark.determinism import Determinism
 
 pytestmark = pytest.mark.spark

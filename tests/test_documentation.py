@@ -12,7 +12,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import onceforall
-from onceforall import errors, stream
+from onceforall import errors
+from onceforall.driver import doors as stream
 from onceforall.sinks.kafka import KafkaSink, options
 from onceforall.sinks.kafka.security import AccessError
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.cloudpickle import dumps
 
-from onceforall import executors
-from onceforall.executors import Answer, complaint
+from onceforall.driver import executors
+from onceforall.driver.executors import Answer, complaint
 
 NEEDED = {
     "pyarrow": "onceforall",

@@ -17,7 +17,9 @@ import weakref
 import pytest
 
 import onceforall as ofa
-from onceforall import errors, failures, runs
+from onceforall import errors
+from onceforall.driver import failures
+from onceforall.driver import query_run as runs
 from support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("forgotten")

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from onceforall.errors import AttemptFailedError
-from onceforall.kept import KeptFile, RowKeeper, forget, forget_attempt, read_kept
 from onceforall.sink import TaskAttempt
+from onceforall.task.kept_rows import KeptFile, RowKeeper, forget, forget_attempt, read_kept
 from support.syncing import Recorder
 
 ROWS = pa.RecordBatch.from_pydict({"n": pa.array(range(100), pa.int64())})

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from onceforall.errors import AttemptFailedError
-from onceforall.kept import KeptFile, forget, read_kept
 from onceforall.sink import TaskAttempt
+from onceforall.task.kept_rows import KeptFile, forget, read_kept
 
 ATTEMPT = TaskAttempt("query", "out", 1, 7, 0, 2, 5)
 NAME = "1.7/0-2-5.arrow"

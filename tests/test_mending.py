@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from onceforall import mending
 from onceforall.cli import main
 from onceforall.commit_log import CommitLog, LocalStore
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError
 from onceforall.protocol.entries import Claim, Commit, Done
+from onceforall.spark import mending
 from support.syncing import Recorder
 
 ID = "7d0c1b6e-0000-4000-8000-000000000000"

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from onceforall import place
-from onceforall.place import here, storage_of
+from onceforall.driver import place
+from onceforall.driver.place import here, storage_of
 from onceforall.protocol.entries import Claim
 from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig

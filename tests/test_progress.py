@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 import onceforall as ofa
-from onceforall import logs, progress
-from onceforall.progress import BatchProgress
+from onceforall import logs
+from onceforall.driver import progress
+from onceforall.driver.batch_writer import DESCRIPTION, SparkBatchWriter
+from onceforall.driver.progress import BatchProgress
 from onceforall.spark.hadoop_paths import absolute_location
-from onceforall.writing import DESCRIPTION, SparkBatchWriter
 
 
 def batch_of(run_id, batch=0, **more):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from onceforall.stream import _use_this_python
+from onceforall.driver.doors import _use_this_python
 
 
 def session(python="python3", master="local[2]"):

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from onceforall import runs, stopping
+from onceforall.driver import query_run as runs
+from onceforall.driver import stopping
+from onceforall.driver.query_run import _QueryRun
 from onceforall.protocol.sweeping import Sweep
-from onceforall.runs import _QueryRun
 
 OLDER = {"out": Sweep("query", "out", 3)}
 OWN = {"out": Sweep("query", "out", 3, own=True)}

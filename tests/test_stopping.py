@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from onceforall.driver.stopping import Stopping, stop_on_sigterm
 from onceforall.errors import QueryStoppedError
-from onceforall.stopping import Stopping, stop_on_sigterm
 from onceforall.threads import Threads
 from support.waiting import until
 

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from onceforall.commit_log import CommitLog, LocalStore
+from onceforall.driver.targets import check_adopted, check_targets, identity_of, last_decision
 from onceforall.errors import CheckpointMismatchError, OptionError, SinkCheckError
 from onceforall.protocol.entries import Claim, Commit, Done, Target
 from onceforall.sink import StartInfo
-from onceforall.targets import check_adopted, check_targets, identity_of, last_decision
 
 QUERY = "6f1c2d3e-0000-4000-8000-000000000001"
 

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from onceforall import tasks
 from onceforall.errors import RefusedRecordError
-from onceforall.tasks import WriteSpec, WriteTask
+from onceforall.task import write_task as tasks
+from onceforall.task.write_task import WriteSpec, WriteTask
 
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
 HASHES = pa.array([3, 4], pa.int64())

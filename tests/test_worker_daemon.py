@@ -11,7 +11,7 @@ import pytest
 
 import onceforall
 from onceforall import worker_daemon
-from onceforall.tasks import hash_sum, text_batch
+from onceforall.task.write_task import hash_sum, text_batch
 from onceforall.worker_daemon import installed_first
 
 
@@ -31,7 +31,7 @@ def test_a_task_takes_digests_and_answers_without_pandas(tmp_path):
         """
 import json, sys
 import pyarrow as pa
-from onceforall.tasks import hash_sum, text_batch
+from onceforall.task.write_task import hash_sum, text_batch
 (batch,) = pa.ipc.open_stream(sys.argv[1])
 summed = hash_sum(batch.column(0))
 made = text_batch("result", ["{}", "ü"])
@@ -129,7 +129,7 @@ def test_a_query_runs_on_workers_that_were_forked_with_everything_loaded_and_wit
     assert found["rows"] == 1000
     for worker in found["workers"]:
         assert "pyspark.zip" not in worker["pyspark"]
-        assert worker["loaded"] == {"onceforall.tasks": True, "onceforall.sinks.kafka": True, "confluent_kafka": True}
+        assert worker["loaded"] == {"onceforall.task.write_task": True, "onceforall.sinks.kafka": True, "confluent_kafka": True}
         assert worker["threads of the daemon"] == 1
         assert "onceforall.worker_daemon" in worker["daemon"]
     assert found["workers"]

@@ -2,8 +2,8 @@
 
 import threading
 
+from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.protocol.decisions import RunWrites, TakeDigests
-from onceforall.writing import SparkBatchWriter
 
 
 class Locking:

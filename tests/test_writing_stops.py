@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from onceforall import writing
+from onceforall.driver import batch_writer as writing
+from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.errors import QueryStoppedError
-from onceforall.writing import SparkBatchWriter
 
 
 class Clock:

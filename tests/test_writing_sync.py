@@ -4,8 +4,8 @@ from concurrent.futures import Future
 
 import pytest
 
+from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.errors import CommitLogError
-from onceforall.writing import SparkBatchWriter
 
 
 class Refused:

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import onceforall as ofa
+from onceforall.driver.doors import StreamWriter
 from onceforall.operators import record_id
-from onceforall.stream import StreamWriter
 
 
 def rows(spark: SparkSession, place: Place) -> DataFrame:

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import onceforall as ofa
+from onceforall.driver.doors import StreamWriter
 from onceforall.operators import PostgresLookup, attribute, enrich
-from onceforall.stream import StreamWriter
 
 OF_A_CAMPAIGN_NOBODY_ENTERED = {"advertiser": "unknown", "commission_ppm": 0}
 

@@ -10,8 +10,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import onceforall as ofa
+from onceforall.driver.doors import StreamWriter
 from onceforall.operators import deduplicate, with_record_id
-from onceforall.stream import StreamWriter
 
 # All texts: what has the wrong type is not to look like what is missing.
 FIELDS = (

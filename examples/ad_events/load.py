@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import onceforall as ofa
-from onceforall.stream import StreamWriter
+from onceforall.driver.doors import StreamWriter
 
 LEDGER = (
     "record_id STRING, campaign_id STRING, happened TIMESTAMP, impressions BIGINT, clicks BIGINT, spend_micros BIGINT, "

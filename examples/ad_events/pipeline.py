@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 import onceforall as ofa
-from onceforall.stream import StreamWriter
+from onceforall.driver.doors import StreamWriter
 
 DATABASE_VARIABLE = "AD_EVENTS_DATABASE"
 """The environment variable with the URL of the database, for no list of processes shows it there."""

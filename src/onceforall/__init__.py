@@ -43,15 +43,15 @@ from onceforall.errors import (
 
 if TYPE_CHECKING:
     from onceforall.detaching import detach
-    from onceforall.failures import error_of
-    from onceforall.progress import BatchProgress, progress_of
+    from onceforall.driver.batch_writer import BatchTransaction
+    from onceforall.driver.doors import exactly_once, write_stream
+    from onceforall.driver.failures import error_of
+    from onceforall.driver.progress import BatchProgress, progress_of
+    from onceforall.driver.stopping import stop_on_sigterm
     from onceforall.sink import TwoPhaseCommitSink
     from onceforall.sinks.files import FileSink, read_files
     from onceforall.sinks.kafka import KafkaSink
     from onceforall.sinks.postgres import PostgresSink
-    from onceforall.stopping import stop_on_sigterm
-    from onceforall.stream import exactly_once, write_stream
-    from onceforall.writing import BatchTransaction
 
 __all__ = [
     "AttemptFailedError",
@@ -99,19 +99,19 @@ __all__ = [
 
 # Imported when they are asked for (PEP 562): a Python worker imports this package, too, and needs its own sink and nothing of the driver's.
 _LATER = {
-    "BatchProgress": "onceforall.progress",
-    "BatchTransaction": "onceforall.writing",
+    "BatchProgress": "onceforall.driver.progress",
+    "BatchTransaction": "onceforall.driver.batch_writer",
     "FileSink": "onceforall.sinks.files",
     "KafkaSink": "onceforall.sinks.kafka",
     "PostgresSink": "onceforall.sinks.postgres",
     "TwoPhaseCommitSink": "onceforall.sink",
     "detach": "onceforall.detaching",
-    "error_of": "onceforall.failures",
-    "progress_of": "onceforall.progress",
-    "exactly_once": "onceforall.stream",
+    "error_of": "onceforall.driver.failures",
+    "progress_of": "onceforall.driver.progress",
+    "exactly_once": "onceforall.driver.doors",
     "read_files": "onceforall.sinks.files",
-    "stop_on_sigterm": "onceforall.stopping",
-    "write_stream": "onceforall.stream",
+    "stop_on_sigterm": "onceforall.driver.stopping",
+    "write_stream": "onceforall.driver.doors",
 }
 
 

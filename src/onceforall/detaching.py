@@ -26,9 +26,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from onceforall import arguments, mending, place
+from onceforall import arguments
 from onceforall.commit_log import CommitLog, LocalStore, binding
-from onceforall.coordinator import Coordinator, Prepared, World
+from onceforall.driver import place
+from onceforall.driver.coordinator import Coordinator, Prepared, World
+from onceforall.driver.targets import check_adopted, check_targets, identity_of
 from onceforall.errors import (
     ConfigurationError,
     FencedError,
@@ -47,8 +49,7 @@ from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark import commits as spark_commits
-from onceforall.spark import setting_aside
-from onceforall.targets import check_adopted, check_targets, identity_of
+from onceforall.spark import mending, setting_aside
 
 __all__ = ["Detachment", "detach"]
 

@@ -85,7 +85,7 @@ is proof, and as *in doubt* if there is none. The lost is written again, by a re
 (``redo="durable"``), in new transactions.
 
 **Pickling.** A pickled sink holds no secret value: its ``__getstate__`` leaves it out, ``secrets`` tells it on the driver, and module
-``onceforall.secrets`` brings it to the tasks. A sink that does so needs a ``__copy__`` that keeps it: the driver's own copy needs the value. A
+``onceforall.task.secret_values`` brings it to the tasks. A sink that does so needs a ``__copy__`` that keeps it: the driver's own copy needs the value. A
 secret may also be a function, which is pickled as code and called where it is needed. Connections and locks are made where they are used.
 """
 

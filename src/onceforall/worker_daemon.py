@@ -29,7 +29,7 @@ _NEEDED = (
     "pyspark.worker",
     "pyspark.sql.pandas.serializers",
     "pyspark.sql.pandas.types",
-    "onceforall.tasks",
+    "onceforall.task.write_task",
     "onceforall.sinks.kafka",
     "onceforall.sinks.postgres",
     "onceforall.sinks.files",

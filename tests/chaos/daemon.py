@@ -5,7 +5,7 @@ import os
 
 from pyspark import daemon
 
-MODULES = ["pyarrow", "onceforall.tasks", "pyspark.worker", "pyspark.sql.pandas.serializers"]
+MODULES = ["pyarrow", "onceforall.task.write_task", "pyspark.worker", "pyspark.sql.pandas.serializers"]
 SINKS = {
     "kafka": ["onceforall.sinks.kafka.writer", "confluent_kafka"],
     "files": ["onceforall.sinks.files.writer", "pyarrow.parquet"],

@@ -11,10 +11,10 @@ import onceforall as ofa
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.detaching import detach
 from onceforall.errors import OnceForAllError, SinkUnavailableError
-from onceforall.mending import mend
 from onceforall.protocol.decisions import CommitPermit
 from onceforall.protocol.entries import Claim, Commit, Digest, Done
 from onceforall.sink import StartInfo, TaskAttempt
+from onceforall.spark.mending import mend
 
 OFFSETS = '{"clicks":{"0":3}}'
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795264652177,"conf":{}}'

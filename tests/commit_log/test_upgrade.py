@@ -19,12 +19,12 @@ from pyspark.sql import functions as F
 import onceforall
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.errors import CheckpointMismatchError, ForeignEntryError, NewerEntryError, TransactionLostError
-from onceforall.kept import read_kept
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.entries import Claim, Digest, Done
 from onceforall.protocol.machine import Phase, Run, RunConfig, step
 from onceforall.spark.row_hashes import row_hash
+from onceforall.task.kept_rows import read_kept
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 import onceforall as ofa
-from onceforall import runs
+from onceforall.driver import query_run as runs
 from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.failpoints import points as failpoints
 from support.reading import held_back, values

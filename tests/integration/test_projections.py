@@ -6,10 +6,11 @@ import py4j.clientserver
 import pytest
 
 import onceforall as ofa
-from onceforall import projections, runs
+from onceforall.driver import query_run as runs
+from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.errors import SchemaError
-from onceforall.projections import Projections
-from onceforall.writing import SparkBatchWriter
+from onceforall.task import projections
+from onceforall.task.projections import Projections
 
 pytestmark = pytest.mark.spark
 

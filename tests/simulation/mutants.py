@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from onceforall.commit_log import CommitLog
 from onceforall.commit_log.log import Claimed
-from onceforall.coordinator import Coordinator
+from onceforall.driver.coordinator import Coordinator
 from onceforall.protocol import decisions as do
 from onceforall.protocol import due_sweeps, machine, redo
 from onceforall.protocol import events as saw

@@ -11,7 +11,7 @@ from pathlib import Path
 from small_spark import small_spark
 
 import onceforall as ofa
-from onceforall import executors
+from onceforall.driver import executors
 
 MASTER, FOLDER = sys.argv[1], Path(sys.argv[2])
 

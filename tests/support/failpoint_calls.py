@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import onceforall
-from onceforall.coordinator import Coordinator
+from onceforall.driver.coordinator import Coordinator
 from onceforall.failpoints.points import ANSWERED, ASKED
 
 SOURCE = Path(onceforall.__file__).parent

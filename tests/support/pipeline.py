@@ -51,7 +51,7 @@ def main():
     from small_spark import small_spark
 
     import onceforall as ofa
-    from onceforall import runs
+    from onceforall.driver import query_run as runs
 
     if config["roll_after_entries"]:
         # No user can set it; batches enough for it would take minutes.

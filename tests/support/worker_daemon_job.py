@@ -14,13 +14,13 @@ def looked(batches):
     # Before the batches, and whatever else loads modules.
     import sys
 
-    loaded = {name: name in sys.modules for name in ("onceforall.tasks", "onceforall.sinks.kafka", "confluent_kafka")}
+    loaded = {name: name in sys.modules for name in ("onceforall.task.write_task", "onceforall.sinks.kafka", "confluent_kafka")}
     import os
     from pathlib import Path
 
     import pyspark
 
-    from onceforall.tasks import text_batch
+    from onceforall.task.write_task import text_batch
 
     for _ in batches:
         pass

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from onceforall.coordinator import Coordinator
+from onceforall.driver.coordinator import Coordinator
 from onceforall.failpoints.catalogue import CATALOGUE, NEEDS, SINK_KINDS
 from onceforall.protocol import decisions
 from support import failpoint_calls

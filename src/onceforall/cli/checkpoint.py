@@ -24,7 +24,7 @@ def add_commands(groups: Any) -> None:
 
 
 def _mend(arguments: argparse.Namespace) -> int:
-    from onceforall.mending import mend
+    from onceforall.spark.mending import mend
 
     done = mend(arguments.checkpoint, commit_log=arguments.commit_log, dry_run=arguments.dry_run)
     if done.dry_run and done.steps:

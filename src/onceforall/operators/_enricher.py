@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from onceforall.errors import RefusedRecordError, UnsupportedQueryError
 from onceforall.operators.lookups import Key, Lookup, Text, Version, read_text
 from onceforall.operators.postgres_lookup import PostgresLookup
-from onceforall.secrets import received
+from onceforall.task.secret_values import received
 
 if TYPE_CHECKING:
     import pyarrow as pa

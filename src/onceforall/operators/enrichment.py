@@ -23,7 +23,7 @@ from onceforall.errors import OptionError, RefusedRecordError, SchemaError
 from onceforall.operators._enricher import UNFIT, Enricher, array_of, property_of
 from onceforall.operators.lookups import Lookup
 from onceforall.operators.postgres_lookup import PostgresLookup
-from onceforall.secrets import Handover
+from onceforall.task.secret_values import Handover
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +100,7 @@ def enrich(
 
 
 def _hand_over(lookup: Lookup, token: str, frame: DataFrame) -> bytes | None:
-    """Put one half of the lookup's secret values in a local property of this thread, and return the other; see ``onceforall.secrets``.
+    """Put one half of the lookup's secret values in a local property of this thread, and return the other; see ``onceforall.task.secret_values``.
 
     The thread of a query inherits the properties of the one that starts it, and all its jobs have them.
     """

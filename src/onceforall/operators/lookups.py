@@ -1,7 +1,7 @@
 """Where ``enrich`` looks values up: the interface, and how a store's texts become values.
 
 A lookup is made on the driver and pickled into the query's plan, which Spark also writes down. So no pickle holds a secret value: these reach the tasks in
-the way of ``onceforall.secrets``, and functions that give one are called in the process that connects.
+the way of ``onceforall.task.secret_values``, and functions that give one are called in the process that connects.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ from pyspark import cloudpickle
 
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError, EmbeddedServerError, OptionError, SinkCheckError, SinkUnavailableError
-from onceforall.secrets import Handover
 from onceforall.sink import StartInfo, TaskAttempt
 from onceforall.sinks.kafka import KafkaSink, producers, sasl
 from onceforall.sinks.kafka.secure_connections import Access, tls_context
 from onceforall.sinks.kafka.security import AccessError, Withheld
 from onceforall.sinks.kafka.wire import _Connection, _ConnectionLostError
+from onceforall.task.secret_values import Handover
 from support.reading import released
 from support.secured_broker import PASSWORD, SCRAM, Secured
 from support.waiting import until

@@ -3,8 +3,8 @@
 import psycopg
 import pytest
 
+from onceforall.driver.query_run import check_sinks
 from onceforall.errors import SinkCheckError
-from onceforall.runs import check_sinks
 from onceforall.sinks.postgres.sink import PostgresSink
 
 pytestmark = pytest.mark.postgres
@@ -19,7 +19,7 @@ CREATE TABLE tree (id bigint PRIMARY KEY, parent bigint REFERENCES tree);
 @pytest.fixture
 def tables(database, monkeypatch):
     # There is no Spark here whose executors could be asked.
-    monkeypatch.setattr("onceforall.runs.check_executors", lambda *_: None)
+    monkeypatch.setattr("onceforall.driver.query_run.check_executors", lambda *_: None)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
     return database

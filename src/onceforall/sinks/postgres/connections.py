@@ -4,7 +4,7 @@ The parameters are libpq's, by their own names (https://www.postgresql.org/docs/
 libpq. TLS parameters (``sslmode``, ``sslrootcert``, ``sslcert``, ``sslkey`` …) pass through; files must be there on every executor, too.
 
 A password is a value or a function without arguments, called at each connect in the process that connects. A value never leaves the
-process in a pickle: ``Access.__getstate__`` leaves it out, and ``onceforall.secrets`` carries it to the tasks.
+process in a pickle: ``Access.__getstate__`` leaves it out, and ``onceforall.task.secret_values`` carries it to the tasks.
 
 A role's, database's or server's defaults may not change what the sink does, so each session sets what matters:
 

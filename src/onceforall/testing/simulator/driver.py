@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from onceforall.coordinator import Coordinator, Prepared, World
+from onceforall.driver.coordinator import Coordinator, Prepared, World
 from onceforall.errors import AttemptFailedError
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Committable, Digest

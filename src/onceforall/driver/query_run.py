@@ -19,9 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from onceforall import arguments, failures, kept, logs, mending, place, progress, stopping
+from onceforall import arguments, logs
 from onceforall.commit_log import CommitLog, LocalStore, binding
-from onceforall.coordinator import Coordinator, World
+from onceforall.driver import failures, place, progress, stopping
+from onceforall.driver.batch_writer import BatchFunction, SparkBatchWriter
+from onceforall.driver.coordinator import Coordinator, World
+from onceforall.driver.executors import check_executors
+from onceforall.driver.progress import BatchProgress
+from onceforall.driver.targets import check_adopted, check_targets, identity_of, last_decision
 from onceforall.errors import (
     CheckpointMismatchError,
     CommitLogError,
@@ -31,10 +36,7 @@ from onceforall.errors import (
     described,
     text_of,
 )
-from onceforall.executors import check_executors
 from onceforall.failpoints import points as failpoints
-from onceforall.progress import BatchProgress
-from onceforall.projections import Projections
 from onceforall.protocol.eligibility import why_not
 from onceforall.protocol.history import Decided
 from onceforall.protocol.judgement import judge_claim
@@ -43,12 +45,13 @@ from onceforall.protocol.redo import CHOICES
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark import mending
 from onceforall.spark.determinism import Determinism
 from onceforall.spark.files import SparkFiles
 from onceforall.spark.hadoop_paths import checkpoint_folder, default_scheme
-from onceforall.targets import check_adopted, check_targets, identity_of, last_decision
+from onceforall.task import kept_rows as kept
+from onceforall.task.projections import Projections
 from onceforall.threads import start_thread
-from onceforall.writing import BatchFunction, SparkBatchWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

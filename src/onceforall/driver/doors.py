@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall import arguments, logs
-from onceforall.errors import OptionError, UnsupportedQueryError
-from onceforall.runs import (
+from onceforall.driver.batch_writer import BatchFunction, BatchTransaction
+from onceforall.driver.query_run import (
     ExactlyOnceFunction,
     InDoubt,
     OnDivergence,
@@ -22,12 +22,12 @@ from onceforall.runs import (
     put_back,
     shortest_timeout_ms,
 )
+from onceforall.driver.targets import check_adopted, check_targets, last_decision
+from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.hadoop_paths import absolute_location, checkpoint_folder, default_scheme
 from onceforall.spark.plans import aggregates
-from onceforall.targets import check_adopted, check_targets, last_decision
-from onceforall.writing import BatchFunction, BatchTransaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

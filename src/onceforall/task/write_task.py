@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError
 from onceforall.failpoints import points as failpoints
-from onceforall.kept import Keeping, KeptFile, read_kept
-from onceforall.projections import Taken
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.redo import Task
-from onceforall.secrets import received
 from onceforall.sink import TaskAttempt, TwoPhaseCommitSink
+from onceforall.task.kept_rows import Keeping, KeptFile, read_kept
+from onceforall.task.projections import Taken
+from onceforall.task.secret_values import received
 
 if TYPE_CHECKING:
     import pyarrow as pa

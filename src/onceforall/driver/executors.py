@@ -47,7 +47,7 @@ _ROUNDS = 3
 _NAMED = 3
 """How many executors a message names."""
 
-_NEEDED = {"pyarrow": "onceforall", "numpy": "onceforall", "onceforall.tasks": "onceforall"}
+_NEEDED = {"pyarrow": "onceforall", "numpy": "onceforall", "onceforall.task.write_task": "onceforall"}
 """What each task imports, and what to install for it, besides what the sinks tell."""
 
 _LONGEST_REASON = 500

@@ -12,20 +12,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onceforall import arguments, kept, logs
+from onceforall import arguments, logs
 from onceforall import clock as clocks
-from onceforall.coordinator import Prepared
+from onceforall.driver.coordinator import Prepared
+from onceforall.driver.progress import Outcome
 from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError, text_of
 from onceforall.failpoints import points as failpoints
-from onceforall.progress import Outcome
-from onceforall.projections import Projections
 from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.redo import task_of
-from onceforall.secrets import Handover
 from onceforall.sink import BatchAttempt, TaskAttempt, TwoPhaseCommitSink
 from onceforall.spark import errors as spark_errors
-from onceforall.tasks import KeptRows, WriteKeptTask, WriteSpec, WriteTask, result_schema
+from onceforall.task import kept_rows as kept
+from onceforall.task.projections import Projections
+from onceforall.task.secret_values import Handover
+from onceforall.task.write_task import KeptRows, WriteKeptTask, WriteSpec, WriteTask, result_schema
 from onceforall.threads import Threads, start_thread
 
 if TYPE_CHECKING:
