@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 import onceforall as ofa
-from onceforall import arguments, embedded, operators
+from onceforall import embedded, operators
+from onceforall.common import arguments
 from onceforall.driver import doors as stream
 from onceforall.driver.doors import StreamWriter
 from onceforall.embedded.jars import KAFKA_VERSION

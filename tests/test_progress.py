@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import onceforall as ofa
-from onceforall import logs
+from onceforall.common import logs
 from onceforall.driver import progress
 from onceforall.driver.batch_writer import DESCRIPTION, SparkBatchWriter
 from onceforall.driver.progress import BatchProgress

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from onceforall.common.threads import Threads
 from onceforall.driver.stopping import Stopping, stop_on_sigterm
 from onceforall.errors import QueryStoppedError
-from onceforall.threads import Threads
 from support.waiting import until
 
 PRELUDE = """
@@ -18,7 +18,7 @@ import os, signal, sys, threading, time
 from pathlib import Path
 
 from onceforall import stopping
-from onceforall.threads import Threads
+from onceforall.common.threads import Threads
 
 folder = Path(sys.argv[1])
 # A shell starts what it runs in the background with SIGINT ignored, and children inherit that.

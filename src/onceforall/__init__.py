@@ -42,12 +42,12 @@ from onceforall.errors import (
 )
 
 if TYPE_CHECKING:
-    from onceforall.detaching import detach
     from onceforall.driver.batch_writer import BatchTransaction
     from onceforall.driver.doors import exactly_once, write_stream
     from onceforall.driver.failures import error_of
     from onceforall.driver.progress import BatchProgress, progress_of
     from onceforall.driver.stopping import stop_on_sigterm
+    from onceforall.operate.detaching import detach
     from onceforall.sink import TwoPhaseCommitSink
     from onceforall.sinks.files import FileSink, read_files
     from onceforall.sinks.kafka import KafkaSink
@@ -105,7 +105,7 @@ _LATER = {
     "KafkaSink": "onceforall.sinks.kafka",
     "PostgresSink": "onceforall.sinks.postgres",
     "TwoPhaseCommitSink": "onceforall.sink",
-    "detach": "onceforall.detaching",
+    "detach": "onceforall.operate.detaching",
     "error_of": "onceforall.driver.failures",
     "progress_of": "onceforall.driver.progress",
     "exactly_once": "onceforall.driver.doors",

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 import onceforall as ofa
-from onceforall import detaching
 from onceforall.cli import main
 from onceforall.commit_log import CommitLog, LocalStore
-from onceforall.detaching import detach
 from onceforall.errors import FencedError, InDoubtError, OptionError, SinkUnavailableError
+from onceforall.operate import detaching
+from onceforall.operate.detaching import detach
 from onceforall.protocol.entries import Claim, Commit, Digest, Done
 from onceforall.sink import StartInfo, TaskAttempt
 from support.reading import held_back, values

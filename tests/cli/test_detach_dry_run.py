@@ -9,8 +9,8 @@ import pytest
 
 import onceforall as ofa
 from onceforall.commit_log import CommitLog, LocalStore, binding
-from onceforall.detaching import detach
 from onceforall.errors import OnceForAllError, SinkUnavailableError
+from onceforall.operate.detaching import detach
 from onceforall.protocol.decisions import CommitPermit
 from onceforall.protocol.entries import Claim, Commit, Digest, Done
 from onceforall.sink import StartInfo, TaskAttempt

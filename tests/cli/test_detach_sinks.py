@@ -10,8 +10,8 @@ import pytest
 
 import onceforall as ofa
 from onceforall.commit_log import CommitLog, LocalStore
-from onceforall.detaching import detach
 from onceforall.errors import CheckpointMismatchError, OptionError
+from onceforall.operate.detaching import detach
 from onceforall.protocol.entries import Claim, Commit, Digest, Done, Target
 from onceforall.sink import StartInfo, TaskAttempt
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from onceforall.commit_log import CommitLog, LocalStore
-from onceforall.detaching import detach
 from onceforall.errors import FencedError
+from onceforall.operate.detaching import detach
 from onceforall.protocol.entries import Claim, Commit, Done
 from onceforall.sinks.files import FileSink
 from support.syncing import Recorder

@@ -50,7 +50,7 @@ def add_commands(groups: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from onceforall.detaching import detach
+    from onceforall.operate.detaching import detach
 
     done = detach(
         arguments.checkpoint,

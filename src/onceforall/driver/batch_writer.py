@@ -12,8 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onceforall import arguments, logs
-from onceforall import clock as clocks
+from onceforall.common import arguments, logs
+from onceforall.common import clock as clocks
+from onceforall.common.threads import Threads, start_thread
 from onceforall.driver.coordinator import Prepared
 from onceforall.driver.progress import Outcome
 from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError, text_of
@@ -27,7 +28,6 @@ from onceforall.task import kept_rows as kept
 from onceforall.task.projections import Projections
 from onceforall.task.secret_values import Handover
 from onceforall.task.write_task import KeptRows, WriteKeptTask, WriteSpec, WriteTask, result_schema
-from onceforall.threads import Threads, start_thread
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

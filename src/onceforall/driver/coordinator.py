@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from onceforall import clock, logs
+from onceforall.common import clock, logs
+from onceforall.common.threads import Threads
 from onceforall.errors import BatchTooSlowError, FencedError, OnceForAllError, described, text_of
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol import decisions as do
@@ -31,7 +32,6 @@ from onceforall.protocol.history import History
 from onceforall.protocol.machine import Run, RunConfig, step
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import CommitReport, TwoPhaseCommitSink
-from onceforall.threads import Threads
 
 logger = logs.logger("onceforall")
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from onceforall import arguments, logs
+from onceforall.common import arguments, logs
 from onceforall.driver.batch_writer import BatchFunction, BatchTransaction
 from onceforall.driver.query_run import (
     ExactlyOnceFunction,

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from onceforall.arguments import wrong
+from onceforall.common.arguments import wrong
 from onceforall.errors import OnceForAllError, QueryStoppedError, described, documentation_of, text_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from onceforall import logs
-from onceforall.arguments import wrong
+from onceforall.common import logs
+from onceforall.common.arguments import wrong
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

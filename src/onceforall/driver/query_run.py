@@ -19,8 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from onceforall import arguments, logs
 from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.common import arguments, logs
+from onceforall.common.threads import start_thread
 from onceforall.driver import failures, place, progress, stopping
 from onceforall.driver.batch_writer import BatchFunction, SparkBatchWriter
 from onceforall.driver.coordinator import Coordinator, World
@@ -51,7 +52,6 @@ from onceforall.spark.files import SparkFiles
 from onceforall.spark.hadoop_paths import checkpoint_folder, default_scheme
 from onceforall.task import kept_rows as kept
 from onceforall.task.projections import Projections
-from onceforall.threads import start_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

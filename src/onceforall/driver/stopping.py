@@ -32,8 +32,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn, Protocol
 
+from onceforall.common.threads import Threads, start_thread
 from onceforall.errors import QueryStoppedError, text_of
-from onceforall.threads import Threads, start_thread
 
 logger = logging.getLogger("onceforall")
 

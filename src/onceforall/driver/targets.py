@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from onceforall import logs
 from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.common import logs
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError, SinkCheckError
 from onceforall.protocol import identity
 from onceforall.protocol.history import Decided

@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onceforall import arguments
+from onceforall.common import arguments
 from onceforall.embedded.configuration import render_properties, server_properties
 from onceforall.embedded.jars import KAFKA_VERSION, kafka_jars, kafka_version
 from onceforall.embedded.java import find_java

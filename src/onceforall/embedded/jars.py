@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
-from onceforall.arguments import shown
+from onceforall.common.arguments import shown
 from onceforall.embedded.java import find_java
 from onceforall.errors import EmbeddedServerError, OptionError, UnsupportedQueryError
 

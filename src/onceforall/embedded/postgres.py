@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from onceforall import arguments
+from onceforall.common import arguments
 from onceforall.embedded.network import HOST, can_listen, free_port
 from onceforall.embedded.postgres_binaries import (
     Binaries,

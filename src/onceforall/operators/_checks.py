@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from onceforall import arguments
+from onceforall.common import arguments
 from onceforall.errors import MissingExtraError, OptionError, SchemaError, UnsupportedQueryError
 from onceforall.operators.outputs import LATE
 from onceforall.operators.triggers import Trigger, micros

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from onceforall import arguments
+from onceforall.common import arguments
 from onceforall.errors import OptionError, SchemaError
 from onceforall.operators import _checks as checks
 from onceforall.operators import _columns as columns

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onceforall.arguments import text
+from onceforall.common.arguments import text
 from onceforall.errors import OptionError
 
 

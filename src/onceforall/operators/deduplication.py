@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from onceforall import arguments
+from onceforall.common import arguments
 from onceforall.errors import OptionError, SchemaError, UnsupportedQueryError
 from onceforall.operators import _checks as checks
 from onceforall.operators import _columns as columns

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from onceforall import arguments
+from onceforall.common import arguments
 from onceforall.errors import OptionError, RefusedRecordError, SchemaError
 from onceforall.operators._enricher import UNFIT, Enricher, array_of, property_of
 from onceforall.operators.lookups import Lookup

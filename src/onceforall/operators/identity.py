@@ -36,7 +36,7 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, TypeAlias
 
-from onceforall import arguments
+from onceforall.common import arguments
 from onceforall.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:

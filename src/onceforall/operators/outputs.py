@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceforall.arguments import check_frame
+from onceforall.common.arguments import check_frame
 from onceforall.errors import SchemaError
 
 if TYPE_CHECKING:

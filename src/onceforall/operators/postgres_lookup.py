@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from onceforall import arguments
+from onceforall.common import arguments
 from onceforall.errors import OptionError, SchemaError, SinkCheckError, SinkUnavailableError
 from onceforall.operators.lookups import Key, Lookup, Version, read_text
 

@@ -13,7 +13,7 @@ https://spark.apache.org/docs/latest/streaming/apis-on-dataframes-and-datasets.h
 
 from __future__ import annotations
 
-from onceforall.arguments import shown
+from onceforall.common.arguments import shown
 from onceforall.errors import OptionError
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
-from onceforall.arguments import shown
+from onceforall.common.arguments import shown
 from onceforall.errors import OptionError
 
 Duration = str | timedelta

@@ -26,9 +26,9 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
+from onceforall.common.threads import Threads
 from onceforall.errors import CommitLogError
 from onceforall.failpoints import points as failpoints
-from onceforall.threads import Threads
 
 __all__ = ["SparkFiles"]
 

@@ -27,8 +27,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from onceforall import logs
 from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.common import logs
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OnceForAllError, OptionError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Commit

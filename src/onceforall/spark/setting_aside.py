@@ -1,6 +1,6 @@
 """Setting a detached query's commit log aside: the renames that make its checkpoint a plain one, each atomic, durable and told.
 
-The order of a detachment, and what must be true before, are `onceforall.detaching`'s.
+The order of a detachment, and what must be true before, are `onceforall.operate.detaching`'s.
 """
 
 from __future__ import annotations

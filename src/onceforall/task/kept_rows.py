@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from onceforall import logs
+from onceforall.common import logs
 from onceforall.errors import AttemptFailedError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import TaskAttempt

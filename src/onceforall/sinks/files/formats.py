@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from onceforall.arguments import mapping, shown
+from onceforall.common.arguments import mapping, shown
 from onceforall.errors import OptionError, RefusedRecordError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onceforall.arguments import is_possible_path, shown
+from onceforall.common.arguments import is_possible_path, shown
 from onceforall.errors import OptionError
 from onceforall.protocol.names import TransactionName, parse_name
 from onceforall.spark import hadoop_paths

@@ -52,8 +52,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onceforall import logs
 from onceforall.commit_log.envelope import encode_fields
+from onceforall.common import logs
 from onceforall.errors import CommitLogError, CorruptEntryError, ForeignEntryError, NewerEntryError
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.folders import is_temporary

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onceforall import arguments
+from onceforall.common import arguments
 from onceforall.errors import ConfigurationError
 from onceforall.protocol.names import sink_code
 from onceforall.sinks.files.formats import CSV_NULL

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from urllib.parse import quote
 
-from onceforall import arguments, logs
+from onceforall.common import arguments, logs
 from onceforall.errors import OnceForAllError, OptionError, SinkCheckError, UnsupportedQueryError, text_of
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable

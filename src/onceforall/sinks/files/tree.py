@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from onceforall.common.threads import Threads
 from onceforall.errors import ForeignEntryError
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.folders import is_temporary, sync_file
-from onceforall.threads import Threads
 
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _WALK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC

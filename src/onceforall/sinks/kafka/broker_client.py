@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from onceforall.common.threads import Threads
 from onceforall.errors import SinkCheckError, SinkUnavailableError
 from onceforall.sinks.kafka.options import parse_servers
 from onceforall.sinks.kafka.secure_connections import Access
 from onceforall.sinks.kafka.wire import Address, NoAnswer, Wire
-from onceforall.threads import Threads
 
 ANSWER_TIMEOUT_S = 5.0
 DEADLINE_S = 10.0

@@ -17,7 +17,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from onceforall.arguments import shown
+from onceforall.common.arguments import shown
 from onceforall.errors import OptionError
 
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from onceforall import arguments
+from onceforall.common import arguments
 from onceforall.errors import MissingExtraError, OptionError
 from onceforall.sinks.kafka.security import TOKEN_OPTION, check_security, check_value, is_security_option, refuse_by_name
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onceforall import logs
+from onceforall.common import logs
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import CommitReport, Committable, LostTransaction

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from onceforall import arguments, logs
+from onceforall.common import arguments, logs
 from onceforall.errors import OptionError, SinkCheckError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import (

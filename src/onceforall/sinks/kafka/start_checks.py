@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from onceforall import logs
+from onceforall.common import logs
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.kafka.broker_client import TOPIC_AUTHORIZATION_FAILED, error_name
 from onceforall.sinks.kafka.options import transaction_timeout_ms

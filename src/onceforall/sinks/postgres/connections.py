@@ -39,8 +39,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from onceforall import logs
-from onceforall.arguments import is_encodable, shown
+from onceforall.common import logs
+from onceforall.common.arguments import is_encodable, shown
 from onceforall.errors import MissingExtraError, OptionError, SinkCheckError, SinkUnavailableError
 from onceforall.sinks.postgres.server_errors import connection_error, statement_error
 

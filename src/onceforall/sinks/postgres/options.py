@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
-from onceforall.arguments import is_encodable, shown
+from onceforall.common.arguments import is_encodable, shown
 from onceforall.errors import OptionError
 
 Mode: TypeAlias = Literal["staged", "prepared", "upsert"]

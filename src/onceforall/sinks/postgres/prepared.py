@@ -34,6 +34,7 @@ from contextlib import contextmanager
 import psycopg
 from psycopg import sql
 
+from onceforall.common.threads import Threads
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
@@ -44,7 +45,6 @@ from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import lock_number, parsed
 from onceforall.sinks.postgres.staged import Batch, Connect, StagedTransaction, database_of, elsewhere, joined, refuse_old
 from onceforall.sinks.postgres.statements import Connection, close_quietly, refuses, unavailable, words
-from onceforall.threads import Threads
 
 KIND = "prepared"
 _CONNECTIONS = 4

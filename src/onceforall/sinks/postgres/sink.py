@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote
 
-from onceforall import arguments, logs
+from onceforall.common import arguments, logs
 from onceforall.errors import SchemaError, SinkCheckError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.names import sink_code

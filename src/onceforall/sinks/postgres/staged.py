@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
 
-from onceforall import logs
+from onceforall.common import logs
 from onceforall.errors import AttemptFailedError, OnceForAllError, RefusedRecordError, SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from onceforall import logs
+from onceforall.common import logs
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.postgres import markers
 from onceforall.sinks.postgres.names import parse_gid

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from onceforall.common.threads import start_thread
 from onceforall.errors import AttemptFailedError
-from onceforall.threads import start_thread
 
 if TYPE_CHECKING:
     from onceforall.sinks.postgres.statements import Connection

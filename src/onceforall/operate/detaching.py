@@ -26,8 +26,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from onceforall import arguments
 from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.common import arguments
 from onceforall.driver import place
 from onceforall.driver.coordinator import Coordinator, Prepared, World
 from onceforall.driver.targets import check_adopted, check_targets, identity_of
