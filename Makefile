@@ -71,8 +71,8 @@ redos: $(READY)  ## a hundred lost batches of Kafka sources of all shapes (REDOS
 
 simulator: $(READY)  ## a million simulated schedules with five faults or more, and every schedule of small worlds; goes on from what is published
 	mkdir -p build/simulator && test -e build/simulator/state.json || cp docs/simulator-state.json build/simulator/state.json
-	$(BIN)/python -m onceforall.testing.simulator --schedules 1000000 --workers 2
-	$(BIN)/python -m onceforall.testing.simulator.exhaustive --generations 3 --batches 2 --participants 2 --timeouts 2
+	$(BIN)/python -m simulator --schedules 1000000 --workers 2
+	$(BIN)/python -m simulator.exhaustive --generations 3 --batches 2 --participants 2 --timeouts 2
 
 mutants: $(READY)  ## planted bugs, each of which a test must catch
 	$(BIN)/python tests/mutants/run.py
@@ -86,7 +86,7 @@ docs: $(READY)  ## draw the protocol's states from its transition table, and wha
 	$(BIN)/python docs/draw_files_types.py
 
 lock:  ## resolve requirements.lock again
-	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra postgres --extra operators --extra simulator --extra demo --group dev \
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra postgres --extra operators --extra demo --group dev \
 	  --custom-compile-command "make lock" -o requirements.lock pyproject.toml
 
 clean:  ## remove what was built, but not the jars in the cache folder

@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from benchmarks import ad_jobs, page
 from benchmarks.ad_batches import (
     Batch,
     BatchLog,
@@ -26,8 +28,6 @@ from benchmarks.processes import Meter
 from benchmarks.results import Results
 from benchmarks.rounds import Plan
 from benchmarks.settings import Load
-
-from benchmarks import ad_jobs, page
 from onceforall.demo.ads.jobs import JOBS, READS, TOPICS
 
 S, MS = 10**9, 10**6

@@ -4,10 +4,10 @@ import time
 from itertools import pairwise
 
 import pytest
+
 from benchmarks.ad_batches import by_partition
 from benchmarks.ad_replay import Reader, Record, Sender, later, send_days
 from benchmarks.children import Child, MeasurementError
-
 from onceforall.demo.ads.progress import stable_ends
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]

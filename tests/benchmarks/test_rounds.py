@@ -1,6 +1,7 @@
 """Which plans a measurement runs when it is told whom to compare."""
 
 import pytest
+
 from benchmarks.rounds import Plan, with_contenders
 from benchmarks.settings import Load
 

@@ -7,10 +7,10 @@ import time
 import numpy as np
 import psutil
 import pytest
-from benchmarks.children import MeasurementError
-from benchmarks.generator import Schedule
 
 from benchmarks import commit_cost, curves, kafka, latency, long_run, profile_path, recovery, step_times, threads, traffic
+from benchmarks.children import MeasurementError
+from benchmarks.generator import Schedule
 
 S = 10**9
 MS = 10**6

@@ -5,12 +5,12 @@ import re
 from dataclasses import replace
 
 import pytest
+
+from benchmarks import missed, page, profile_path, targets
 from benchmarks.results import Results
 from benchmarks.rounds import Plan
 from benchmarks.settings import Load
 from benchmarks.targets import TARGETS, Target
-
-from benchmarks import missed, page, profile_path, targets
 
 THROUGHPUT = Target("ours / theirs", "throughput", "records_per_s", "ours", "spark", 1.0, where={"payload": 100})
 

@@ -11,8 +11,8 @@ from chaos.nemeses_siege import Siege
 from chaos.worlds import Servers
 from onceforall.embedded import EmbeddedKafka, EmbeddedKafkaCluster
 from onceforall.errors import EmbeddedServerError
-from onceforall.testing.proxy import Api, KafkaProxy
 from support.moving import TRANSACTIONS, make_whole, move_leader
+from support.network_proxy import Api, KafkaProxy
 from support.waiting import Story, until
 
 IMPATIENT = {"socket.timeout.ms": 3000, "request.timeout.ms": 3000}

@@ -4,8 +4,8 @@ import json
 
 from chaos.page import write_page
 from chaos.results import Results
-from onceforall.testing.simulator import exhaustive
-from onceforall.testing.simulator.campaign import Campaign, Plan
+from simulator import exhaustive
+from simulator.campaign import Campaign, Plan
 
 
 def test_the_page_has_what_the_simulator_came_to(tmp_path):

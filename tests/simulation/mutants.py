@@ -13,9 +13,9 @@ from onceforall.protocol import events as saw
 from onceforall.protocol.history import EMPTY, History, fold
 from onceforall.protocol.machine import TRANSITIONS, Phase, Transition
 from onceforall.protocol.sweeping import Sweep
-from onceforall.testing.simulator.kafka import SimulatedKafkaSink
-from onceforall.testing.simulator.staged import Database, Files, StagedSystem
-from onceforall.testing.simulator.systems import QUERY
+from simulator.kafka import SimulatedKafkaSink
+from simulator.staged import Database, Files, StagedSystem
+from simulator.systems import QUERY
 
 
 def _row(patch, phase, event, apply, *to):
@@ -202,7 +202,7 @@ def a_second_link_is_another_file(patch):
 
 
 def staging_is_shared_by_attempts(patch):
-    from onceforall.testing.simulator import staged
+    from simulator import staged
 
     class Nameless(staged.TransactionName):
         def __new__(cls, query, code, generation, batch, write, partition, incarnation, slot):

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from onceforall.errors import OptionError
-from onceforall.testing.simulator import campaign
-from onceforall.testing.simulator.__main__ import main
-from onceforall.testing.simulator.campaign import Campaign, Plan, play
 from simulation.mutants import a_decided_batch_is_written_again
+from simulator import campaign
+from simulator.__main__ import main
+from simulator.campaign import Campaign, Plan, play
 
 
 class InThisProcess:

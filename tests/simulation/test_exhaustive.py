@@ -9,10 +9,11 @@ import sys
 
 import pytest
 
-from onceforall.testing.simulator.exhaustive import Options, Violation, explore, replay
-from onceforall.testing.simulator.exhaustive_moves import Moves
-from onceforall.testing.simulator.exhaustive_world import World
 from simulation import mutants
+from simulator.exhaustive import Options, Violation, explore, replay
+from simulator.exhaustive_moves import Moves
+from simulator.exhaustive_world import World
+from support.pages import ROOT
 
 SMALL = Options(generations=2, batches=2, participants=1)
 WITH_TIMEOUT = Options(generations=2, batches=2, participants=1, timeouts=1)
@@ -86,7 +87,7 @@ def test_a_search_says_the_same_when_it_is_run_again_in_another_process(tmp_path
     command = [
         sys.executable,
         "-m",
-        "onceforall.testing.simulator.exhaustive",
+        "simulator.exhaustive",
         "--generations",
         "2",
         "--participants",
@@ -94,7 +95,7 @@ def test_a_search_says_the_same_when_it_is_run_again_in_another_process(tmp_path
         "--timeouts",
         "1",
     ]
-    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
     shown = subprocess.run([*command, "--output", path], env=environment, capture_output=True, text=True, check=True).stdout
     assert "exhausted" in shown
     (there,) = json.loads(path.read_text())

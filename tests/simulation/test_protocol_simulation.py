@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from onceforall.testing.simulator import Options, Simulation, Violation, endings_of, explore, first_violation
-from onceforall.testing.simulator.explorer import quiet
 from simulation.mutants import MUTANTS
+from simulator import Options, Simulation, Violation, endings_of, explore, first_violation
+from simulator.explorer import quiet
+from support.pages import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +92,7 @@ def test_no_schedule_at_all_is_no_proof():
 
 
 SHOW = """
-from onceforall.testing.simulator import explore
+from simulator import explore
 for seed in range(40):
     outcome = explore(seed)
     print(seed, outcome.trace, sorted(outcome.faults.items()), sorted(outcome.endings.items()), outcome.operations)
@@ -100,7 +101,7 @@ for seed in range(40):
 
 def test_a_seed_replays_its_schedule_exactly_in_another_process_whatever_its_hash_seed():
     def shown(hash_seed):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
         done = subprocess.run([sys.executable, "-c", SHOW], env=environment, capture_output=True, text=True, check=True)
         return done.stdout
 

@@ -10,7 +10,7 @@ import uuid
 import confluent_kafka as ck
 import pytest
 
-from onceforall.testing.proxy import Api, KafkaProxy, Request
+from support.network_proxy import Api, KafkaProxy, Request
 from support.waiting import until
 
 pytestmark = pytest.mark.kafka

@@ -12,7 +12,7 @@ from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError
 from onceforall.sinks.kafka.evidence import Marker, Outcome, TransactionState, Unreadable, judge_log, judge_state, proof_of
 from onceforall.sinks.kafka.transaction_reader import _BATCH_HEADER, record_batches
-from onceforall.testing.proxy import Api, KafkaProxy
+from support.network_proxy import Api, KafkaProxy
 
 pytestmark = pytest.mark.kafka
 

@@ -18,7 +18,7 @@ from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
 from onceforall.sinks.kafka.live import Watch
 from onceforall.sinks.kafka.producers import ProducerPool
 from onceforall.sinks.kafka.wire import _import_protocol as import_protocol
-from onceforall.testing.proxy import Api, KafkaProxy
+from support.network_proxy import Api, KafkaProxy
 
 pytestmark = pytest.mark.kafka
 

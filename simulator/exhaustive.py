@@ -1,7 +1,7 @@
 """Exhaustive search of small worlds, over the real protocol, the real coordinator and the real commit log.
 
-    python -m onceforall.testing.simulator.exhaustive --generations 3 --batches 2 --participants 2 --timeouts 2 [--fine] [--minutes M]
-    python -m onceforall.testing.simulator.exhaustive --standard
+    python -m simulator.exhaustive --generations 3 --batches 2 --participants 2 --timeouts 2 [--fine] [--minutes M]
+    python -m simulator.exhaustive --standard
 
 Every interleaving of live drivers is explored, every crash, drivers that freeze and wake at any time, and so many time-outs of the
 systems, forgotten ids, failed task attempts and lost answers as are asked for. ``exhaustive_driver`` says how the production code becomes an automaton,
@@ -47,9 +47,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from onceforall.testing.simulator.exhaustive_driver import GONE
-from onceforall.testing.simulator.exhaustive_moves import Kind, Move, Moves
-from onceforall.testing.simulator.exhaustive_world import Options, Violation, World
+from simulator.exhaustive_driver import GONE
+from simulator.exhaustive_moves import Kind, Move, Moves
+from simulator.exhaustive_world import Options, Violation, World
 
 __all__ = ["STANDARD", "Options", "Result", "Violation", "explore", "main", "replay"]
 
@@ -316,7 +316,7 @@ def _save(path: Path, result: Result) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search one world, or the standard ones, from the command line; returns 1 for a violation."""
     first_line = str(__doc__).partition("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m onceforall.testing.simulator.exhaustive", description=first_line)
+    parser = argparse.ArgumentParser(prog="python -m simulator.exhaustive", description=first_line)
     for option in dataclasses.fields(Options):
         flag = f"--{option.name.replace('_', '-')}"
         if isinstance(option.default, bool):

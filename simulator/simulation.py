@@ -16,12 +16,12 @@ from onceforall.errors import (
     OutcomeUnknownError,
     TransactionLostError,
 )
-from onceforall.testing.simulator.driver import Driver
-from onceforall.testing.simulator.kafka import Cluster
-from onceforall.testing.simulator.store import LostAnswerError, SimulatedStore
-from onceforall.testing.simulator.systems import Owner, System, Task
-from onceforall.testing.simulator.violation import Violation
-from onceforall.testing.simulator.world import Faults, NoFaults, Options, SimulatedWorld, SparkConflictError, first, no_whims
+from simulator.driver import Driver
+from simulator.kafka import Cluster
+from simulator.store import LostAnswerError, SimulatedStore
+from simulator.systems import Owner, System, Task
+from simulator.violation import Violation
+from simulator.world import Faults, NoFaults, Options, SimulatedWorld, SparkConflictError, first, no_whims
 
 EXPECTED = (str, FencedError, OutcomeUnknownError, AttemptFailedError, CommitLogError, LostAnswerError, SparkConflictError)
 """How a driver may end at any time."""

@@ -20,12 +20,12 @@ from onceforall.protocol.entries import Committable
 from onceforall.protocol.machine import CommitPermit
 from onceforall.protocol.names import TransactionName
 from onceforall.sink import CommitReport
-from onceforall.testing.simulator.strands import point
-from onceforall.testing.simulator.systems import QUERY, Assignment, FencedAttemptError, Owner, SimulatedSink, System, report
-from onceforall.testing.simulator.violation import Violation
+from simulator.strands import point
+from simulator.systems import QUERY, Assignment, FencedAttemptError, Owner, SimulatedSink, System, report
+from simulator.violation import Violation
 
 if TYPE_CHECKING:
-    from onceforall.testing.simulator.world import SimulatedWorld
+    from simulator.world import SimulatedWorld
 
 
 class Staging(NamedTuple):

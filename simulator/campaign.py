@@ -1,4 +1,4 @@
-"""Very many schedules, in several processes, with progress, and resumable: what ``python -m onceforall.testing.simulator`` runs.
+"""Very many schedules, in several processes, with progress, and resumable: what ``python -m simulator`` runs.
 
 Seeds are played in chunks. After each chunk a state file says which chunks are done and what they came to, and ``results.json`` says it for people; so a
 campaign that is interrupted goes on where it stopped. Both belong to one *version*: a checksum of the sources that were run. Where that
@@ -28,8 +28,8 @@ from typing import Any
 
 import onceforall
 from onceforall.errors import OptionError
-from onceforall.testing.simulator.explorer import MOVES, explore
-from onceforall.testing.simulator.violation import Violation
+from simulator.explorer import MOVES, explore
+from simulator.violation import Violation
 
 CHUNK = 500
 """Schedules that a worker plays at a time."""
@@ -38,7 +38,7 @@ FAULTS = 5
 """A schedule with fewer faults does not count."""
 
 _KEPT_VIOLATIONS = 100
-_SOURCES = ("protocol", "commit_log", "testing/simulator", "coordinator.py", "sink.py", "errors.py")
+_SOURCES = ("protocol", "commit_log", "common", "driver/coordinator.py", "sink.py", "errors.py")
 
 
 @dataclass
@@ -116,12 +116,13 @@ def version() -> str:
     """Return a checksum of the sources that a schedule runs."""
     home = Path(onceforall.__file__).parent
     digest = hashlib.sha256(f"{platform.python_implementation()} {platform.python_version()}".encode())
-    for name in _SOURCES:
-        path = home / name
+    here = Path(__file__).parent
+    for path in [here, *(home / name for name in _SOURCES)]:
         for source in [path] if path.is_file() else sorted(path.glob("**/*.py")):
             if source.name.startswith("exhaustive"):
                 continue  # another explorer
-            digest.update(source.relative_to(home).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
+            name = source.relative_to(here.parent if path == here else home)
+            digest.update(name.as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from onceforall.embedded.network import HOST
-from onceforall.testing.kafka_frames import (
+from support.kafka_frames import (
     ANSWERS_WITH_ADDRESSES,
     Api,
     Request,
@@ -316,7 +316,7 @@ class KafkaProxy:
             await self._connected(_Connection(self._count, client, broker), client_reader, broker_reader)
         except (OSError, EOFError, asyncio.CancelledError):
             pass  # the broker is away, a side has ended, or the proxy stops
-        except Exception as error:  # noqa: BLE001 - stop() raises it
+        except Exception as error:
             self._failure = self._failure or error
         finally:
             client.transport.abort()

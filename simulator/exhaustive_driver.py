@@ -27,27 +27,8 @@ from onceforall.errors import AttemptFailedError, OnceForAllError
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.state import RunConfig
-from onceforall.testing.simulator.exhaustive_outside import (
-    QUERY,
-    Answer,
-    Inline,
-    Pending,
-    Replay,
-    ReplayedSink,
-    ReplayedStore,
-    Request,
-)
-from onceforall.testing.simulator.exhaustive_world import (
-    MINE,
-    NOON,
-    Entries,
-    Options,
-    TaskItem,
-    Violation,
-    key_from_name,
-    key_of,
-    name_of,
-)
+from simulator.exhaustive_outside import QUERY, Answer, Inline, Pending, Replay, ReplayedSink, ReplayedStore, Request
+from simulator.exhaustive_world import MINE, NOON, Entries, Options, TaskItem, Violation, key_from_name, key_of, name_of
 
 GONE = 0
 """The local state of a driver that does nothing any more."""

@@ -11,13 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from onceforall.errors import MissingExtraError
-from onceforall.testing.simulator.violation import Violation
+from greenlet import getcurrent, greenlet
 
-try:
-    from greenlet import getcurrent, greenlet
-except ImportError as error:  # pragma: no cover
-    raise MissingExtraError("greenlet", "simulator") from error
+from simulator.violation import Violation
 
 
 class Killed(BaseException):

@@ -1,4 +1,4 @@
-"""``python -m onceforall.testing.simulator``: see ``docs/simulator.md``."""
+"""``python -m simulator``: see ``docs/simulator.md``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from onceforall.testing.simulator.campaign import Campaign, Plan
-from onceforall.testing.simulator.explorer import MOVES, replay
-from onceforall.testing.simulator.violation import Violation
+from simulator.campaign import Campaign, Plan
+from simulator.explorer import MOVES, replay
+from simulator.violation import Violation
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m onceforall.testing.simulator", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m simulator", description=__doc__)
     parser.add_argument("--schedules", type=int, default=10_000, help="how many with five faults or more (default 10000)")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--first-seed", type=int, default=0, help="where the seeds begin (default 0)")

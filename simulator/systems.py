@@ -15,12 +15,12 @@ from onceforall.protocol.entries import Committable
 from onceforall.protocol.machine import CommitPermit
 from onceforall.protocol.names import sink_code
 from onceforall.sink import CommitReport, LostTransaction, Sweep
-from onceforall.testing.simulator.drivers_half import DriversHalf
-from onceforall.testing.simulator.strands import point
-from onceforall.testing.simulator.violation import Violation
+from simulator.drivers_half import DriversHalf
+from simulator.strands import point
+from simulator.violation import Violation
 
 if TYPE_CHECKING:
-    from onceforall.testing.simulator.world import SimulatedWorld
+    from simulator.world import SimulatedWorld
 
 QUERY = "query"
 BY_THE_CLOCK = "timeout by the clock"

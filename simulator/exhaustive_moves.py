@@ -10,16 +10,8 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from onceforall.testing.simulator.exhaustive_driver import GONE, Automaton
-from onceforall.testing.simulator.exhaustive_world import (
-    LOSSES,
-    NO_ANSWER,
-    Entries,
-    Options,
-    Violation,
-    World,
-    name_of,
-)
+from simulator.exhaustive_driver import GONE, Automaton
+from simulator.exhaustive_world import LOSSES, NO_ANSWER, Entries, Options, Violation, World, name_of
 
 FAILS = 1
 """The variant of a task that opens its transaction and then fails."""

@@ -16,10 +16,10 @@ from onceforall.commit_log.chains import Chains
 from onceforall.commit_log.envelope import Envelope
 from onceforall.commit_log.store import TooLate
 from onceforall.protocol.entries import Entry, entry_from_body
-from onceforall.testing.simulator.strands import Strand, point, running
+from simulator.strands import Strand, point, running
 
 if TYPE_CHECKING:
-    from onceforall.testing.simulator.world import SimulatedWorld
+    from simulator.world import SimulatedWorld
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=timezone.utc)
 RETRY_PAUSES_MS = (50,)

@@ -15,8 +15,8 @@ from onceforall.errors import SinkUnavailableError
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction, Sweep
-from onceforall.testing.simulator.drivers_half import DriversHalf
-from onceforall.testing.simulator.exhaustive_world import NO_ANSWER, Entries, Violation, key_from_name, name_of
+from simulator.drivers_half import DriversHalf
+from simulator.exhaustive_world import NO_ANSWER, Entries, Violation, key_from_name, name_of
 
 Request = tuple[Any, ...]
 Answer = Any

@@ -30,12 +30,12 @@ from typing import Protocol
 
 from onceforall.commit_log.envelope import Envelope
 from onceforall.protocol.entries import Claim, Commit, Digest, Done, Seal, total
-from onceforall.testing.simulator.kafka import Cluster
-from onceforall.testing.simulator.staged import Database, Files
-from onceforall.testing.simulator.store import RememberingChains, SimulatedStore
-from onceforall.testing.simulator.strands import point
-from onceforall.testing.simulator.systems import BY_THE_CLOCK, Owner, System, Task
-from onceforall.testing.simulator.violation import Violation
+from simulator.kafka import Cluster
+from simulator.staged import Database, Files
+from simulator.store import RememberingChains, SimulatedStore
+from simulator.strands import point
+from simulator.systems import BY_THE_CLOCK, Owner, System, Task
+from simulator.violation import Violation
 
 _VERSION = 50
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceforall.testing.simulator.simulation import Simulation
-from onceforall.testing.simulator.violation import Violation
-from onceforall.testing.simulator.world import Options
+from simulator.simulation import Simulation
+from simulator.violation import Violation
+from simulator.world import Options
 
 MOVES = 60
 """How many moves a schedule has before it is healed; more when it has seen too few faults."""

@@ -12,13 +12,13 @@ from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.machine import RunConfig
 from onceforall.protocol.sweeping import Sweep
-from onceforall.testing.simulator.store import SimulatedLog
-from onceforall.testing.simulator.strands import Crew, point
-from onceforall.testing.simulator.systems import QUERY, Assignment, Owner, Task
-from onceforall.testing.simulator.world import digest_of
+from simulator.store import SimulatedLog
+from simulator.strands import Crew, point
+from simulator.systems import QUERY, Assignment, Owner, Task
+from simulator.world import digest_of
 
 if TYPE_CHECKING:
-    from onceforall.testing.simulator.world import SimulatedWorld
+    from simulator.world import SimulatedWorld
 
 
 class UserError(Exception):
