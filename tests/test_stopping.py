@@ -17,7 +17,7 @@ PRELUDE = """
 import os, signal, sys, threading, time
 from pathlib import Path
 
-from onceforall import stopping
+from onceforall.driver import stopping
 from onceforall.common.threads import Threads
 
 folder = Path(sys.argv[1])

@@ -65,7 +65,7 @@ class TestTheSource:
 
     def test_every_decision_has_an_executor_with_a_failpoint_before_and_behind_it(self):
         assert set(Coordinator._executors) == set(get_args(decisions.Decision))
-        step = failpoint_calls.functions(SOURCES["coordinator.py"])["Coordinator.step"]
+        step = failpoint_calls.functions(SOURCES["driver/coordinator.py"])["Coordinator.step"]
         hits = [ast.unparse(call.args[0]) for call in _calls(step) if _called(call) == "hit"]
         assert hits == ["f'{name}.before'", "f'{name}.after'"]
         assert failpoint_calls.decision_points() <= set(CATALOGUE)

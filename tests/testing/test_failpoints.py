@@ -14,7 +14,7 @@ from support.waiting import until
 
 PROGRAM = """
 import sys
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 
 @failpoints.around("test.whole")
 def whole():
@@ -32,7 +32,7 @@ whole()
 
 IN_A_THREAD = """
 import os, threading, time
-from onceforall.testing import failpoints
+from onceforall.failpoints import points as failpoints
 
 def pass_it():
     ready.wait()
