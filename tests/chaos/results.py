@@ -14,7 +14,7 @@ NOT_PRODUCTION = {"testing", "demo", "embedded", "operators", "cli"}
 """No part of these runs in a query of the campaign but `onceforall detach`, whose command line only names the sinks."""
 HARNESS = [ROOT / "tests" / "chaos", ROOT / "tests" / "support", SOURCE / "testing"]
 FOLDER = ROOT / "build" / "chaos"
-NO_JUDGES = ("nemeses", "arena", "recipes_more", "page", "__main__", "test_", "conformance")
+NO_JUDGES = ("nemeses", "arena", "recipes_more", "page", "__main__", "test_")
 NUMBERS = ("lost", "duplicated", "torn", "leftovers", "violations")
 
 
@@ -33,7 +33,7 @@ def harness_digest():
     digest = hashlib.sha256()
     for folder in HARNESS:
         for file in sorted(folder.rglob("*.py")):
-            if not file.name.startswith(NO_JUDGES) and "simulator" not in file.parts:
+            if not file.name.startswith(NO_JUDGES) and "conformance" not in file.parts:
                 digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

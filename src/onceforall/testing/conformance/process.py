@@ -1,7 +1,7 @@
 """The processes of the conformance suite, as the side that judges has them.
 
 A process that is to be killed at any moment can share nothing with the one that judges. Each driver and each process of tasks is forked from a
-nursery, which has imported all that takes long and has no thread, so that forking it is quick and safe; ``conformance_actor`` is what
+nursery, which has imported all that takes long and has no thread, so that forking it is quick and safe; ``actor`` is what
 they run. What goes to the nursery is pickled by pyspark's cloudpickle, as Spark does, and travels in memory only.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceforall.sink import TwoPhaseCommitSink
-from onceforall.testing.conformance_actor import REQUEST
+from onceforall.testing.conformance.actor import REQUEST
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -66,7 +66,7 @@ class Nursery:
         payload = _pickled(make_sink, rows, tuple(preload))
         self._control, theirs = socket.socketpair()
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-        program = f"from onceforall.testing import conformance_actor as a; a.run_nursery({theirs.fileno()})"
+        program = f"from onceforall.testing.conformance import actor as a; a.run_nursery({theirs.fileno()})"
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from onceforall.protocol.entries import Committable
-from onceforall.testing.conformance_driver import Driver, names
-from onceforall.testing.conformance_world import Case, CaseFunction, SkipCase, register
+from onceforall.testing.conformance.driver import Driver, names
+from onceforall.testing.conformance.world import Case, CaseFunction, SkipCase, register
 
 CASES: dict[str, CaseFunction] = {}
 _case = register(CASES)

@@ -1,6 +1,6 @@
 """What a process of the conformance suite does: as the nursery it forks others, and as one of these it calls a sink when told.
 
-The other side is ``conformance_process``. They speak over a socket pair, one JSON object per line: a command (the name of a method, its
+The other side is ``process``. They speak over a socket pair, one JSON object per line: a command (the name of a method, its
 arguments) and its answer.
 """
 

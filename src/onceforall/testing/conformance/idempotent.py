@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onceforall.testing.conformance_crashes import asked_for, crash_lines
-from onceforall.testing.conformance_driver import Driver
-from onceforall.testing.conformance_world import Case, CaseFunction, SkipCase, register
+from onceforall.testing.conformance.crashes import asked_for, crash_lines
+from onceforall.testing.conformance.driver import Driver
+from onceforall.testing.conformance.world import Case, CaseFunction, SkipCase, register
 
 CASES: dict[str, CaseFunction] = {}
 _case = register(CASES)

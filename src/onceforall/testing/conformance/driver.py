@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.protocol.answers import name_of
 from onceforall.protocol.entries import Committable
-from onceforall.testing.conformance_process import CallError, RemoteProcess
+from onceforall.testing.conformance.process import CallError, RemoteProcess
 
 if TYPE_CHECKING:
-    from onceforall.testing.conformance_world import Case
+    from onceforall.testing.conformance.world import Case
 
 _PAUSE_S = 0.02
 

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from onceforall.testing.conformance_driver import Driver, Mismatch
-from onceforall.testing.conformance_process import CallError, Nursery
+from onceforall.testing.conformance.driver import Driver, Mismatch
+from onceforall.testing.conformance.process import CallError, Nursery
 
 if TYPE_CHECKING:
-    from onceforall.testing.conformance import SinkUnderTest
+    from onceforall.testing.conformance.under_test import SinkUnderTest
 
 LIBRARY_KEYS = frozenset({"task", "after", "rows", "batch"})
 """What the library itself adds to a committable."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from onceforall.protocol.entries import Committable
-from onceforall.testing.conformance_driver import Driver, Task, names
-from onceforall.testing.conformance_process import CallError
-from onceforall.testing.conformance_world import Case, CaseFunction, SkipCase, register
+from onceforall.testing.conformance.driver import Driver, Task, names
+from onceforall.testing.conformance.process import CallError
+from onceforall.testing.conformance.world import Case, CaseFunction, SkipCase, register
 
 CASES: dict[str, CaseFunction] = {}
 _case = register(CASES)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from onceforall.testing.conformance_driver import Driver
-from onceforall.testing.conformance_process import CallError
-from onceforall.testing.conformance_world import Case, CaseFunction, SkipCase, register
+from onceforall.testing.conformance.driver import Driver
+from onceforall.testing.conformance.process import CallError
+from onceforall.testing.conformance.world import Case, CaseFunction, SkipCase, register
 
 CASES: dict[str, CaseFunction] = {}
 """For every sink."""
