@@ -1,0 +1,75 @@
+"""Which room of the package may import which: the table on the page of the architecture, compared with every import that there is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import onceforall
+from support.pages import ROOT
+
+PACKAGE = Path(onceforall.__file__).parent
+ROW = re.compile(r"^\| `([\w/]+)` \| [^|]+ \| ([^|]*)\|$", re.MULTILINE)
+TABLE = {
+    room: set(filter(None, (used.strip() for used in uses.split(","))))
+    for room, uses in ROW.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+}
+
+
+def room_of(parts):
+    """The room of a module, named by its parts below the package."""
+    return "/".join(parts[:2]) if parts[0] == "sinks" and len(parts) > 1 else parts[0]
+
+
+def used_by(source):
+    """The rooms that a source imports from, wherever the statement stands."""
+    for node in ast.walk(ast.parse(source)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "an import without the package's name is in no table"
+            names = [node.module] if node.module != "onceforall" else [f"onceforall.{alias.name}" for alias in node.names]
+        yield from (room_of(name.split(".")[1:]) for name in names if name.startswith("onceforall."))
+
+
+def all_uses():
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        room = room_of(tuple(part for part in parts if part != "__init__") or ("__init__",))
+        found.setdefault(room, set()).update(used for used in used_by(path.read_text(encoding="utf-8")) if used != room)
+    # It names the public ones, from wherever they come; the folder of the sinks itself holds nothing.
+    return {room: uses for room, uses in found.items() if room not in {"__init__", "sinks"}}
+
+
+USES = all_uses()
+
+
+def test_each_room_uses_what_the_page_says_and_nothing_else():
+    assert USES == TABLE
+
+
+def test_every_arrow_leads_to_a_room_that_stands_above():
+    above = set()
+    for room, uses in TABLE.items():
+        assert uses <= above, f"{room} uses {uses - above}, which stand below it"
+        above.add(room)
+
+
+@pytest.mark.parametrize(
+    ("source", "rooms"),
+    [
+        ("import onceforall.spark.files", ["spark"]),
+        ("def f():\n    from onceforall.driver.doors import exactly_once", ["driver"]),
+        ("from onceforall import sink, errors", ["sink", "errors"]),
+        ("from onceforall.sinks.kafka import names", ["sinks/kafka"]),
+        ("if TYPE_CHECKING:\n    from onceforall.sinks.files.sink import FileSink", ["sinks/files"]),
+        ("import json", []),
+    ],
+)
+def test_an_import_is_seen_wherever_it_stands(source, rooms):
+    assert list(used_by(source)) == rooms
