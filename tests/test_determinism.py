@@ -5,8 +5,8 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from onceforall.driver.query_run import _execution
 from onceforall.spark.determinism import Determinism
+from onceforall.spark.execution import execution_of
 
 pytestmark = pytest.mark.spark
 
@@ -152,7 +152,7 @@ def verdict(stream, folder, mode="append"):
 
     def look(batch, _):
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        found.append(Determinism(_execution(batch.sparkSession, query_id)).why_not(batch, [batch]))
+        found.append(Determinism(execution_of(batch.sparkSession, query_id)).why_not(batch, [batch]))
         batch.collect()
 
     writer = stream.writeStream.foreachBatch(look).outputMode(mode).option("checkpointLocation", str(folder / "cp"))

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from onceforall.driver import query_run as runs
-from onceforall.driver import stopping
-from onceforall.driver.query_run import _QueryRun
+from onceforall.driver import stopping, sweeper
+from onceforall.driver.query_run import ExactlyOnceFunction, _QueryRun
+from onceforall.driver.settings import Settings
+from onceforall.driver.sweeper import Sweeper
 from onceforall.protocol.sweeping import Sweep
 
 OLDER = {"out": Sweep("query", "out", 3)}
@@ -40,13 +41,32 @@ class Coordinator:
         return self._leftovers
 
 
+def run_of(execution, leftovers):
+    run = _QueryRun(execution, "query", Path("checkpoint"), {})
+    run._coordinator = Coordinator(leftovers)
+    return run
+
+
+def sweeper_of(run):
+    """The sweeper that a run makes for itself, with the sweeps of its start; it has no log to clean."""
+    made = Sweeper(
+        {},
+        None,
+        is_active=run.is_active,
+        may_take_another=run._may_take_another,
+        leftovers=run._leftovers,
+        forget_aborted=run._forget_aborted,
+    )
+    made.repeat(OLDER, 0)
+    made._changed.clear()
+    return made
+
+
 @pytest.mark.parametrize(
     ("alive", "leftovers", "due"), [(True, OWN, OLDER), (False, OWN, OWN), (None, OWN, OWN), (False, {}, OLDER)]
 )
 def test_a_run_sweeps_its_own_generation_only_when_no_batch_can_come(alive, leftovers, due):
-    run = _QueryRun(Execution(alive), "query", Path("checkpoint"), {})
-    run._sweeps, run._coordinator = OLDER, Coordinator(leftovers)
-    assert run._last_sweeps() == due
+    assert sweeper_of(run_of(Execution(alive), leftovers)).last_sweeps() == due
 
 
 def test_kept_rows_that_cannot_be_deleted_do_not_end_the_sweeps(monkeypatch):
@@ -57,18 +77,18 @@ def test_kept_rows_that_cannot_be_deleted_do_not_end_the_sweeps(monkeypatch):
             self.asked += 1
             raise PermissionError("rows")
 
-    run = _QueryRun(Execution(False), "query", Path("checkpoint"), {})
-    run._writer, run._sweeps, run._coordinator = Writer(), OLDER, Coordinator({})
+    run = run_of(Execution(False), {})
+    run._writer = Writer()
+    sweeps = sweeper_of(run)
     swept = []
-    monkeypatch.setattr(run, "_sweep_all", swept.append)
-    monkeypatch.setattr(runs, "SWEEP_AGAIN_AFTER_S", (0,))
-    run._sweep_until_the_end()
-    assert len(swept) == run._writer.asked == runs.SWEEPS_AFTER_THE_END + 1
+    monkeypatch.setattr(sweeps, "sweep_all", swept.append)
+    monkeypatch.setattr(sweeper, "SWEEP_AGAIN_AFTER_S", (0,))
+    sweeps.until_the_end()
+    assert len(swept) == run._writer.asked == sweeper.SWEEPS_AFTER_THE_END + 1
 
 
 def test_a_batch_that_is_under_way_keeps_its_own_generation_from_being_swept_when_the_jvm_is_gone(monkeypatch):
-    run = _QueryRun(Execution(None), "query", Path("checkpoint"), {})
-    run._coordinator = Coordinator(OWN)
+    run = run_of(Execution(None), OWN)
     seen = []
     monkeypatch.setattr(run, "_take", lambda *_: seen.append(run._may_take_another()))
     run.take(None, 0, None)
@@ -79,7 +99,7 @@ def test_a_batch_that_is_under_way_keeps_its_own_generation_from_being_swept_whe
 def test_a_function_of_a_query_lets_sigterm_stop_it_in_order(tmp_path):
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        runs.ExactlyOnceFunction(lambda *_: None, str(tmp_path), {}, runs.Settings())
+        ExactlyOnceFunction(lambda *_: None, str(tmp_path), {}, Settings())
         assert signal.getsignal(signal.SIGTERM) is stopping._end_in_order
     finally:
         signal.signal(signal.SIGTERM, before)

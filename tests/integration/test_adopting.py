@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 import onceforall as ofa
-from onceforall.driver import query_run as runs
+from onceforall.driver import sweeper
 from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.failpoints import points as failpoints
 from support.reading import held_back, values
@@ -272,8 +272,8 @@ class TestDetaching:
 
     def test_a_plain_query_that_ran_without_a_detachment_is_mended_by_one(self, pipeline, monkeypatch):
         # The runs before the detachment go on sweeping the generations below their own, all the time and to the end of the test.
-        monkeypatch.setattr(runs, "SWEEP_AGAIN_AFTER_S", (0.02,))
-        monkeypatch.setattr(runs, "SWEEPS_AFTER_THE_END", 100_000)
+        monkeypatch.setattr(sweeper, "SWEEP_AGAIN_AFTER_S", (0.02,))
+        monkeypatch.setattr(sweeper, "SWEEPS_AFTER_THE_END", 100_000)
         pipeline.add(1)
         pipeline.run()
         for n in (2, 3):

@@ -9,29 +9,27 @@ from __future__ import annotations
 import copy
 import getpass
 import os
-import re
 import socket
 import threading
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any
 
-from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.commit_log import CommitLog, binding
 from onceforall.common import arguments, logs
-from onceforall.common.threads import start_thread
 from onceforall.driver import failures, place, progress, stopping
 from onceforall.driver.batch_writer import BatchFunction, SparkBatchWriter
 from onceforall.driver.coordinator import Coordinator, World
 from onceforall.driver.executors import check_executors
+from onceforall.driver.log_folder import bind_log
 from onceforall.driver.progress import BatchProgress
+from onceforall.driver.settings import Settings
+from onceforall.driver.sweeper import Sweeper
 from onceforall.driver.targets import check_adopted, check_targets, identity_of, last_decision
 from onceforall.errors import (
     CheckpointMismatchError,
-    CommitLogError,
-    OptionError,
     StoppedError,
     UnsupportedQueryError,
     described,
@@ -40,14 +38,12 @@ from onceforall.errors import (
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.eligibility import why_not
 from onceforall.protocol.history import Decided
-from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.machine import RunConfig
-from onceforall.protocol.redo import CHOICES
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
-from onceforall.spark import mending
 from onceforall.spark.determinism import Determinism
+from onceforall.spark.execution import check_execution, execution_of, name_of
 from onceforall.spark.files import SparkFiles
 from onceforall.spark.hadoop_paths import checkpoint_folder, default_scheme
 from onceforall.task import kept_rows as kept
@@ -58,96 +54,8 @@ if TYPE_CHECKING:
 
 logger = logs.logger("onceforall")
 
-OnDivergence: TypeAlias = Literal["warn", "fail"]
-Redo: TypeAlias = Literal["auto", "replay", "durable"]
-InDoubt: TypeAlias = Literal["committed", "aborted"]
-
-SWEEP_AGAIN_AFTER_S = (1, 2, 4, 8, 15, 30, 60)
-"""A dead or frozen predecessor's tasks can open transactions for a while; the last interval repeats."""
-
-SWEEPS_AFTER_THE_END = 3
-
 ROLL_AFTER_ENTRIES = 1000
 """A run goes on in a new generation when its chain is that long, at least; a chain is cleaned only when it is sealed."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a user can set besides the sinks.
-
-    Attributes:
-        on_divergence: ``warn`` (log it) or ``fail`` (stop the query) when a decided batch's replay gives other rows.
-        min_batches_to_retain: how many decided batches stay in the commit log.
-        decision_reserve_ms: how much of the transaction timeout must be left at the decision; by default a third of it.
-        adopt_checkpoint: take over a commit log whose checkpoint was moved.
-        takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
-        commit_log: where the commit log lies; None: in the checkpoint, or where the checkpoint's pointer says.
-        redo: how a lost transaction's rows come back: ``replay`` (the batch runs again), ``durable`` (they are kept), or ``auto`` (they are
-            kept where Spark's plan doesn't show that a replay gives the same ones).
-        in_doubt: what to hold a transaction for that the start finds and of which no proof can be had: ``committed``, ``aborted``, or
-            None: stop.
-        lost_rows: ``giveUp:<batch>``, ``giveUpUnseen:<batch>`` or ``writeAll:<batch>``: what to do where a part of this batch's transactions is lost and a replay can't
-            write the same rows again; None: stop.
-        adopt_target: the sinks whose target is another one, or an older copy, on purpose; for one start.
-    """
-
-    on_divergence: OnDivergence = "warn"
-    min_batches_to_retain: int = 100
-    decision_reserve_ms: int | None = None
-    adopt_checkpoint: bool = False
-    takeover: Literal["accept"] | None = None
-    commit_log: str | None = None
-    redo: Redo = "auto"
-    in_doubt: InDoubt | None = None
-    lost_rows: str | None = None
-    adopt_target: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        arguments.choice("on_divergence", self.on_divergence, get_args(OnDivergence))
-        arguments.choice("redo", self.redo, get_args(Redo))
-        arguments.choice("in_doubt", self.in_doubt, (*get_args(InDoubt), None))
-        arguments.choice("takeover", self.takeover, ("accept", None))
-        arguments.whole("min_batches_to_retain", self.min_batches_to_retain, 1)
-        if self.decision_reserve_ms is not None:
-            arguments.whole("decision_reserve_ms", self.decision_reserve_ms, 0)
-        arguments.flag("adopt_checkpoint", self.adopt_checkpoint)
-        if self.commit_log is not None:
-            arguments.path("commit_log", self.commit_log)
-        arguments.names("adopt_target", self.adopt_target, "the names of sinks, as a list of texts")
-        self.chosen_for_lost_rows()
-
-    def chosen_for_lost_rows(self) -> tuple[str, int] | None:
-        """Return what is to be done with lost rows, and of which batch.
-
-        Raises:
-            OptionError: it is neither of the choices, or names no batch.
-        """
-        if self.lost_rows is None:
-            return None
-        match = re.fullmatch(f"({'|'.join(CHOICES)}):([0-9]{{1,18}})", str(self.lost_rows))
-        if match is None:
-            raise OptionError(
-                "lost_rows must be 'giveUp:<batch>', 'giveUpUnseen:<batch>' or 'writeAll:<batch>' with the number of the batch that has lost rows, "
-                f"not {arguments.shown(self.lost_rows)}."
-            )
-        return match[1], int(match[2])
-
-    def reserve_ms(self, timeout_ms: int | None) -> int:
-        """Return the reserve in force, given the shortest transaction timeout of the sinks.
-
-        Raises:
-            OptionError: it leaves no time for any batch.
-        """
-        if timeout_ms is None:
-            return 0
-        if self.decision_reserve_ms is None:
-            return timeout_ms // 3
-        if self.decision_reserve_ms >= timeout_ms:
-            raise OptionError(
-                f"onceforall.decisionReserveMs={self.decision_reserve_ms} leaves no time for a batch: the sinks' transactions time out after "
-                f"{timeout_ms} ms. Lower it, or raise transaction.timeout.ms."
-            )
-        return self.decision_reserve_ms
 
 
 class ExactlyOnceFunction:
@@ -182,7 +90,7 @@ class ExactlyOnceFunction:
             )
         known = self._runs.get(run_id)
         # Calls into the JVM, so not for each batch.
-        name = _name_of(batch.sparkSession, query_id) if known is None else known.query_name
+        name = name_of(batch.sparkSession, query_id) if known is None else known.query_name
         try:
             with logs.about(query=name or query_id, batch=batch_id), stopping.PROCESS.batch():
                 run = self._run_of(batch.sparkSession, query_id, run_id, name)
@@ -218,72 +126,6 @@ def _no_exit(error: BaseException) -> StoppedError:
     )
 
 
-def put_back(checkpoint: Path, settings: Settings, scheme: str) -> None:
-    """Put back what a loss of power took from Spark's files, before Spark reads them; see ``mending``."""
-    wanted = None if settings.commit_log is None else binding.log_location(settings.commit_log, scheme)
-    mending.put_back(checkpoint, wanted, adopt=settings.adopt_checkpoint)
-
-
-def check_log(checkpoint: Path, adopt: bool) -> None:  # noqa: FBT001
-    """Refuse the log of a checkpoint that was moved, copied or cloned, before Spark starts anything. Nothing is written.
-
-    The first batch looks at the same once more, for another run may have claimed the log by then. What can't be read here is told by it, too.
-
-    Args:
-        checkpoint: the checkpoint's folder.
-        adopt: it was moved on purpose.
-
-    Raises:
-        CheckpointMismatchError: the log is another query's or another checkpoint's.
-    """
-    home = checkpoint / spark_checkpoint.LOG_FOLDER
-    if adopt or not home.is_dir():
-        return
-    try:
-        bound = binding.find(LocalStore(home))
-        claim = None if bound is None else CommitLog(bound.store, first_generation=bound.first_generation).newest_claim()
-    except (CheckpointMismatchError, CommitLogError):
-        return
-    if claim is None:
-        return
-    query_id = spark_checkpoint.query_id(checkpoint) or claim.query_id
-    refusal = judge_claim(RunConfig(query_id, "", str(checkpoint), (), **asdict(place.here(checkpoint))), claim)
-    if refusal is not None:
-        raise refusal.error(refusal.message)
-
-
-def bind_log(checkpoint: Path, settings: Settings, scheme: str) -> binding.BoundLog:
-    """Return the checkpoint's commit log, wherever it lies; a new one is bound to the checkpoint, which marks that as ours.
-
-    Args:
-        checkpoint: the checkpoint's folder.
-        settings: ``commit_log`` and ``adopt_checkpoint`` count.
-        scheme: that of paths without one.
-
-    Raises:
-        CheckpointMismatchError: checkpoint, pointer, log and option don't fit together.
-        ConfigurationError: an option is wrong.
-        CommitLogError: the folder can't be made or read.
-    """
-    home = checkpoint / spark_checkpoint.LOG_FOLDER
-    wanted = None if settings.commit_log is None else binding.log_location(settings.commit_log, scheme)
-    if wanted is not None and (binding.log_path(wanted) == checkpoint or checkpoint in binding.log_path(wanted).parents):
-        raise OptionError(
-            f"onceforall.commitLog={settings.commit_log} lies in the checkpoint {checkpoint} itself. Leave the option out: that is where the "
-            "commit log is by default."
-        )
-    pointers = (binding.pointer_of(LocalStore(folder)) for folder in spark_checkpoint.detached_logs(checkpoint))
-    return binding.bind(
-        LocalStore(home),
-        str(checkpoint),
-        wanted,
-        query_id=spark_checkpoint.query_id(checkpoint),
-        retired=[pointer[0] for pointer in pointers if pointer is not None],
-        first_generation=spark_checkpoint.detached_generation(checkpoint) + 1,
-        adopt=settings.adopt_checkpoint,
-    )
-
-
 def shortest_timeout_ms(sinks: Mapping[str, TwoPhaseCommitSink]) -> int | None:
     """Return after how many milliseconds the first of the sinks' transactions times out; None: none ever does."""
     return min((t for s in sinks.values() if (t := s.capabilities.transaction_timeout_ms) is not None), default=None)
@@ -314,12 +156,8 @@ class _QueryRun:
         self._sinks = sinks
         self._projections = Projections(sinks)
         self._spark_files = SparkFiles(checkpoint)
-        self._sweeps: Mapping[str, Sweep] = {}
-        self._sealed_below = 0
-        self._sweeps_changed = threading.Event()
-        self._closed = threading.Event()
+        self._sweeper: Sweeper | None = None
         self._taking = False
-        self._log: CommitLog | None = None
         self._rows_folder: Path | None = None
         self._writer: SparkBatchWriter | None = None
         self._keeper: kept.RowKeeper | None = None
@@ -335,8 +173,8 @@ class _QueryRun:
         sinks: Mapping[str, TwoPhaseCommitSink],
         settings: Settings,
     ) -> _QueryRun:
-        execution = _execution(spark, query_id)
-        _check_execution(execution)
+        execution = execution_of(spark, query_id)
+        check_execution(execution)
         checkpoint = checkpoint_folder(spark, str(execution.resolvedCheckpointRoot()))
         named = checkpoint_folder(spark, named_checkpoint)
         if named != checkpoint:
@@ -403,8 +241,14 @@ class _QueryRun:
         bound = bind_log(checkpoint, settings, default_scheme(spark))
         failpoints.hit("start.bound")
         log_folder = checkpoint / spark_checkpoint.LOG_FOLDER if bound.location is None else binding.log_path(bound.location)
-        run._log = CommitLog(
-            bound.store, retain_commits=settings.min_batches_to_retain, first_generation=bound.first_generation
+        log = CommitLog(bound.store, retain_commits=settings.min_batches_to_retain, first_generation=bound.first_generation)
+        sweeper = run._sweeper = Sweeper(
+            sinks,
+            log,
+            is_active=run.is_active,
+            may_take_another=run._may_take_another,
+            leftovers=run._leftovers,
+            forget_aborted=run._forget_aborted,
         )
         run._rows_folder = log_folder / kept.FOLDER
         if settings.redo != "replay":
@@ -413,12 +257,12 @@ class _QueryRun:
         run._coordinator = Coordinator(
             config,
             World(
-                log=run._log,
+                log=log,
                 sinks=sinks,
                 spark_committed=lambda: spark_checkpoint.last_committed(checkpoint),
                 stop_requested=run.stop_requested,
                 wait=time.sleep,
-                sweeps_changed=run._repeat,
+                sweeps_changed=sweeper.repeat,
                 batch_done=run._forget_rows,
             ),
         )
@@ -483,10 +327,11 @@ class _QueryRun:
     def settle(self, until_s: float) -> None:
         """Finish what is left when no batch is under way; see ``stopping.Run``."""
         assert self._coordinator is not None
+        assert self._sweeper is not None
         if not self._coordinator.settled(until_s - time.monotonic()):
             return
         # Where the process ends now, this sweep is the last until the next start.
-        self._sweep_all(self._coordinator.leftovers())
+        self._sweeper.sweep_all(self._coordinator.leftovers())
         self._forget_aborted()
 
     def _tell_progress(self, batch: int, writer: SparkBatchWriter, total_ms: float) -> None:
@@ -513,42 +358,20 @@ class _QueryRun:
         assert self._coordinator is not None
         self._coordinator.close()
         self._spark_files.close()
-        self._closed.set()
-        self._sweeps_changed.set()
+        if self._sweeper is not None:
+            self._sweeper.close()
 
-    def _repeat(self, sweeps: Mapping[str, Sweep], sealed_below: int) -> None:
-        self._sweeps, self._sealed_below = sweeps, sealed_below
-        self._sweeps_changed.set()
+    def _leftovers(self) -> Mapping[str, Sweep]:
+        assert self._coordinator is not None
+        return self._coordinator.leftovers()
 
     def _housekeeping(self) -> None:
-        """Clean the log after each start or roll, and sweep again and again, until shortly after the run has ended."""
+        assert self._sweeper is not None
         try:
-            self._sweep_until_the_end()
+            self._sweeper.until_the_end()
         finally:
             # Until then the end of the process makes a sweep that would be the last until the next start.
             stopping.PROCESS.remove(self)
-
-    def _sweep_until_the_end(self) -> None:
-        turn = 0
-        while not self._closed.is_set():
-            if self._sweeps_changed.wait(timeout=SWEEP_AGAIN_AFTER_S[min(turn, len(SWEEP_AGAIN_AFTER_S) - 1)]):
-                self._sweeps_changed.clear()
-                turn = 0
-                self._clean()
-                continue
-            turn += 1
-            last = not self.is_active()
-            self._sweep_all(self._last_sweeps() if last else self._sweeps)
-            self._forget_aborted()
-            if last and turn > SWEEPS_AFTER_THE_END:
-                return
-
-    def _last_sweeps(self) -> Mapping[str, Sweep]:
-        """Return the sweeps of a run that is being stopped: with its own generation, if late task attempts may still write there."""
-        assert self._coordinator is not None
-        if self._may_take_another():
-            return self._sweeps
-        return self._coordinator.leftovers() or self._sweeps
 
     def _may_take_another(self) -> bool:
         """Tell whether a batch is under way or may still come: a query that was told to stop is not active, and may still begin one."""
@@ -558,30 +381,6 @@ class _QueryRun:
             return bool(self._execution.queryExecutionThread().isAlive())
         except Exception:  # noqa: BLE001  the JVM is gone, and so is the query
             return False
-
-    def _sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:
-        # Each on its own: one that is away must not hold back the others.
-        sweep = logs.carried(self._sweep)
-        for thread in [start_thread(partial(sweep, *item), "onceforall-sweep") for item in sweeps.items()]:
-            if thread is not threading.current_thread():
-                thread.join()
-
-    def _sweep(self, name: str, sweep: Sweep) -> None:
-        try:
-            failpoints.hit("sweeper.before")
-            with logs.about(sink=name):
-                self._sinks[name].recover(sweep)
-            failpoints.hit("sweeper.after")
-        except Exception as error:  # noqa: BLE001  the next turn does it
-            logger.warning("sweeping sink %s is tried again later: %s", name, text_of(error))
-
-    def _clean(self) -> None:
-        assert self._log is not None
-        try:
-            self._log.clean(self._sealed_below)
-            failpoints.hit("sweeper.cleaned")
-        except Exception as error:  # noqa: BLE001  old entries cost space only
-            logger.warning("cleaning the commit log is tried again at the next start: %s", text_of(error))
 
 
 def _tell_changed_sinks(decided: Decided | None, sinks: Collection[str]) -> None:
@@ -597,37 +396,4 @@ def _tell_changed_sinks(decided: Decided | None, sinks: Collection[str]) -> None
             "written in batch %d, and no longer a sink of this query: %s; what was written there stays",
             commit.batch,
             ", ".join(gone),
-        )
-
-
-def _execution(spark: SparkSession, query_id: str) -> Any:
-    """Return Spark's own object of a running query.
-
-    The session that ``foreachBatch`` sees is a clone and knows no queries; what all clones share does.
-    """
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
-    running = spark._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
-    execution = running.get(jvm.java.util.UUID.fromString(query_id))
-    if execution is None:
-        raise UnsupportedQueryError(f"Spark does not list the running query {query_id}; is this pyspark between 4.0 and 4.3?")
-    return execution
-
-
-def _name_of(spark: SparkSession, query_id: str) -> str | None:
-    try:
-        name = _execution(spark, query_id).name()
-    except Exception:  # noqa: BLE001  the JVM is gone, or the query no longer listed: its id will do
-        return None
-    return None if name is None else str(name)
-
-
-def _check_execution(execution: Any) -> None:
-    """Refuse kinds of execution in which Spark does not replay a batch with the same offsets."""
-    kind = str(execution.getClass().getSimpleName())
-    trigger = str(execution.trigger().getClass().getSimpleName())
-    if kind != "MicroBatchExecution" or "Continuous" in trigger or "RealTime" in trigger:
-        raise UnsupportedQueryError(
-            f"This query runs as {kind} with {trigger}. Exactly-once needs plain micro-batches: in async progress tracking, continuous "
-            "and real-time mode Spark does not record a batch's offsets before it runs, so it can't be replayed as it was. Remove "
-            "asyncProgressTrackingEnabled, or use processingTime, availableNow or once."
         )

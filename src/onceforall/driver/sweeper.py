@@ -1,0 +1,112 @@
+"""Sweeps what earlier runs left, again and again, beside a run's batches: tasks of a dead or frozen driver may open transactions for a while."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from onceforall.commit_log import CommitLog
+from onceforall.common import logs
+from onceforall.common.threads import start_thread
+from onceforall.errors import text_of
+from onceforall.failpoints import points as failpoints
+from onceforall.protocol.sweeping import Sweep
+from onceforall.sink import TwoPhaseCommitSink
+
+logger = logs.logger("onceforall")
+
+SWEEP_AGAIN_AFTER_S = (1, 2, 4, 8, 15, 30, 60)
+"""A dead or frozen predecessor's tasks can open transactions for a while; the last interval repeats."""
+
+SWEEPS_AFTER_THE_END = 3
+
+
+class Sweeper:
+    """The repeated sweeps of one run, and the cleaning of its log.
+
+    Args:
+        sinks: the run's sinks, by name.
+        log: the run's log.
+        is_active: whether Spark still runs the run.
+        may_take_another: whether a batch of the run is under way or may still come.
+        leftovers: sweeps with the run's own generation; none where it left nothing.
+        forget_aborted: deletes the kept rows of an aborted attempt.
+    """
+
+    def __init__(
+        self,
+        sinks: Mapping[str, TwoPhaseCommitSink],
+        log: CommitLog,
+        *,
+        is_active: Callable[[], bool],
+        may_take_another: Callable[[], bool],
+        leftovers: Callable[[], Mapping[str, Sweep]],
+        forget_aborted: Callable[[], None],
+    ) -> None:
+        self._sinks = sinks
+        self._log = log
+        self._is_active = is_active
+        self._may_take_another = may_take_another
+        self._leftovers = leftovers
+        self._forget_aborted = forget_aborted
+        self._sweeps: Mapping[str, Sweep] = {}
+        self._sealed_below = 0
+        self._changed = threading.Event()
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """End the sweeps."""
+        self._closed.set()
+        self._changed.set()
+
+    def last_sweeps(self) -> Mapping[str, Sweep]:
+        """Return the sweeps of a run that is being stopped: with its own generation, if late task attempts may still write there."""
+        if self._may_take_another():
+            return self._sweeps
+        return self._leftovers() or self._sweeps
+
+    def repeat(self, sweeps: Mapping[str, Sweep], sealed_below: int) -> None:
+        """Sweep these from now on, and clean the log below a generation."""
+        self._sweeps, self._sealed_below = sweeps, sealed_below
+        self._changed.set()
+
+    def until_the_end(self) -> None:
+        """Clean the log after each start or roll, and sweep again and again, until shortly after the run has ended."""
+        turn = 0
+        while not self._closed.is_set():
+            if self._changed.wait(timeout=SWEEP_AGAIN_AFTER_S[min(turn, len(SWEEP_AGAIN_AFTER_S) - 1)]):
+                self._changed.clear()
+                turn = 0
+                self._clean()
+                continue
+            turn += 1
+            last = not self._is_active()
+            self.sweep_all(self.last_sweeps() if last else self._sweeps)
+            self._forget_aborted()
+            if last and turn > SWEEPS_AFTER_THE_END:
+                return
+
+    def sweep_all(self, sweeps: Mapping[str, Sweep]) -> None:
+        """Sweep sinks beside one another; what fails is logged, and done by a later turn."""
+        # Each on its own: one that is away must not hold back the others.
+        sweep = logs.carried(self._sweep)
+        for thread in [start_thread(partial(sweep, *item), "onceforall-sweep") for item in sweeps.items()]:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _sweep(self, name: str, sweep: Sweep) -> None:
+        try:
+            failpoints.hit("sweeper.before")
+            with logs.about(sink=name):
+                self._sinks[name].recover(sweep)
+            failpoints.hit("sweeper.after")
+        except Exception as error:  # noqa: BLE001  the next turn does it
+            logger.warning("sweeping sink %s is tried again later: %s", name, text_of(error))
+
+    def _clean(self) -> None:
+        try:
+            self._log.clean(self._sealed_below)
+            failpoints.hit("sweeper.cleaned")
+        except Exception as error:  # noqa: BLE001  old entries cost space only
+            logger.warning("cleaning the commit log is tried again at the next start: %s", text_of(error))
