@@ -187,9 +187,6 @@ class Coordinator:
                 break
         if self.pending:
             self._background = self._threads.submit(logs.carried(self._drain))
-            if failpoints.wanted("return_batch.after_done"):
-                self.finish_background()
-                failpoints.hit("return_batch.after_done")
 
     def finish_background(self) -> None:
         """Wait until the DONE of the last batch is durable (or is known not to be)."""
@@ -227,6 +224,7 @@ class Coordinator:
         try:
             while self.pending:
                 self.step()
+            failpoints.hit("return_batch.after_done")
         except OnceForAllError:
             # The run is stopped; the next request raises the same again.
             logger.exception("the run stopped behind a batch that is complete on every sink")

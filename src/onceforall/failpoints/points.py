@@ -83,9 +83,6 @@ class _Failpoints:
         self._lock = threading.Lock()
         _refuse_unknown(self._plans)
 
-    def wants(self, name: str) -> bool:
-        return self._record is not None or name in self._plans
-
     def hit(self, name: str) -> None:
         if self._record is not None and name not in self._recorded:
             self._recorded.add(name)
@@ -184,11 +181,6 @@ def arm(specification: str) -> None:
     """
     global _failpoints  # noqa: PLW0603  it is what this function is for
     _failpoints = _Failpoints(specification, os.environ.get(SEEN_VARIABLE), os.environ.get(RECORD_VARIABLE))
-
-
-def wanted(name: str) -> bool:
-    """Tell whether this failpoint is switched on (or recorded), for code that must arrange something before it."""
-    return _failpoints is not None and _failpoints.wants(name)
 
 
 def hit(name: str) -> None:

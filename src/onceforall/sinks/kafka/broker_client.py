@@ -17,7 +17,7 @@ from onceforall.common.threads import Threads
 from onceforall.errors import SinkCheckError, SinkUnavailableError
 from onceforall.sinks.kafka.options import parse_servers
 from onceforall.sinks.kafka.secure_connections import Access
-from onceforall.sinks.kafka.wire import Address, NoAnswer, Wire
+from onceforall.sinks.kafka.wire import NO_STEPS, Address, NoAnswer, Steps, Wire
 
 ANSWER_TIMEOUT_S = 5.0
 DEADLINE_S = 10.0
@@ -222,7 +222,7 @@ class BrokerClient:
             f"Kafka broker {address_text(answer.address)} (bootstrap.servers={self._servers}) can't be used: {answer.reason}."
         )
 
-    def exchange(self, calls: list[tuple[Address, Any]], deadline_s: float) -> list[Any]:
+    def exchange(self, calls: list[tuple[Address, Any]], deadline_s: float, steps: Steps = NO_STEPS) -> list[Any]:
         """Send requests and return the answers, a ``NoAnswer`` for each that got none.
 
         Raises:
@@ -238,7 +238,7 @@ class BrokerClient:
         results: list[Any] = [None] * len(calls)
 
         def ask(share: list[int]) -> None:
-            for index, answer in zip(share, self._wire.exchange([calls[i] for i in share], until_s), strict=True):
+            for index, answer in zip(share, self._wire.exchange([calls[i] for i in share], until_s, steps), strict=True):
                 results[index] = answer
 
         try:

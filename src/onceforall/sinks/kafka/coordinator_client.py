@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import SinkUnavailableError
+from onceforall.failpoints import points as failpoints
 from onceforall.sinks.kafka.broker_client import (
     ANSWER_TIMEOUT_S,
     DEADLINE_S,
@@ -31,7 +32,7 @@ from onceforall.sinks.kafka.broker_client import (
     metadata_request,
 )
 from onceforall.sinks.kafka.secure_connections import Access
-from onceforall.sinks.kafka.wire import Address, NoAnswer
+from onceforall.sinks.kafka.wire import NO_STEPS, Address, NoAnswer, Steps
 
 if TYPE_CHECKING:
     from onceforall.sink import Committable
@@ -55,6 +56,10 @@ _LOST = {
 _TRANSACTION_TYPE = 1
 _SETTLING_S = 0.5
 _TRANSACTION_TOPIC = "__transaction_state"
+_END_TXN_STEPS = Steps(
+    sending=lambda: failpoints.hit("kafka.end_txn.before"),
+    answered=lambda: failpoints.hit("kafka.end_txn.after"),
+)
 
 
 @dataclass
@@ -111,7 +116,7 @@ class CoordinatorClient(BrokerClient):
                 max_version=_END_TXN_MAX_VERSION,
             )
 
-        return self._ask_coordinators(by_name, request)
+        return self._ask_coordinators(by_name, request, _END_TXN_STEPS)
 
     def fence(self, names: Collection[str]) -> Answers:
         """Abort what is open under these ids, and bump their epochs, so that no producer of before writes any more.
@@ -211,7 +216,7 @@ class CoordinatorClient(BrokerClient):
             return "Describe"
         raise SinkUnavailableError(f"The coordinator of {unused_name} gave no answer: {reason}. Asked again later.")
 
-    def _ask_coordinators(self, names: Collection[str], make: Callable[[str], Any]) -> Answers:
+    def _ask_coordinators(self, names: Collection[str], make: Callable[[str], Any], steps: Steps = NO_STEPS) -> Answers:
         answers = Answers()
         waiting = dict.fromkeys(names, "no coordinator was found")
         # A broker that was cut off and wakes takes itself for the coordinator for a moment, and answers from its old memory.
@@ -223,7 +228,7 @@ class CoordinatorClient(BrokerClient):
             located = self._locate(waiting, deadline_s, refused)
             asked = sorted(located)
             calls = [(located[name], make(name)) for name in asked]
-            for name, answer in zip(asked, self.exchange(calls, deadline_s), strict=True):
+            for name, answer in zip(asked, self.exchange(calls, deadline_s, steps), strict=True):
                 code = None if isinstance(answer, NoAnswer) else int(answer.error_code)
                 if code in _LOST and name not in confirming and self._has_others():
                     confirming.add(name)

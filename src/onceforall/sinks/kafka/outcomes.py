@@ -25,21 +25,6 @@ _log = logs.logger("onceforall.sinks.kafka")
 _PATIENCE_S = 2.0
 
 
-def ended(client: CoordinatorClient, committables: Sequence[Committable]) -> Answers:
-    """Commit prepared transactions and return the answers: all at once, but one by one where a failpoint lies between two of them."""
-    if not (failpoints.wanted("kafka.end_txn.before") or failpoints.wanted("kafka.end_txn.after")):
-        return client.end_transactions(committables)
-    answers = Answers()
-    for committable in committables:
-        failpoints.hit("kafka.end_txn.before")
-        one = client.end_transactions([committable])
-        answers.codes.update(one.codes)
-        answers.repeated |= one.repeated
-        answers.missing.update(one.missing)
-        failpoints.hit("kafka.end_txn.after")
-    return answers
-
-
 def confirmed(committables: Sequence[Committable], topics: Collection[str], reader: TransactionReader) -> list[Committable]:
     """See that every transaction is still open, and note where the log will prove what became of it.
 

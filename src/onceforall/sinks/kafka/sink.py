@@ -46,7 +46,7 @@ from onceforall.sinks.kafka.options import (
     producer_configuration,
     transaction_timeout_ms,
 )
-from onceforall.sinks.kafka.outcomes import confirmed, ended, in_other_clusters, placed, unavailable, with_findings, withheld
+from onceforall.sinks.kafka.outcomes import confirmed, in_other_clusters, placed, unavailable, with_findings, withheld
 from onceforall.sinks.kafka.partitioning import PartitionRules
 from onceforall.sinks.kafka.producers import POOL
 from onceforall.sinks.kafka.rights import Rights
@@ -358,7 +358,7 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def _commit(self, committables: Sequence[Committable], unsure: Collection[str]) -> CommitReport:
         held = withheld(unsure, self._connected_reader())
-        answers = ended(self._connected(), [c for c in committables if c["name"] not in held])
+        answers = self._connected().end_transactions([c for c in committables if c["name"] not in held])
         answers.missing.update(held)
         with self._lock:
             self._doubtful |= answers.repeated

@@ -17,18 +17,16 @@ import ssl
 import threading
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from select import select
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onceforall.errors import MissingExtraError
 from onceforall.sinks.kafka.sasl import Channel, SaslError, asks_for_sasl
 from onceforall.sinks.kafka.secure_connections import Access, tls_refusal
 from onceforall.sinks.kafka.security import AccessError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Address = tuple[str, int]
 
@@ -61,6 +59,22 @@ class NoAnswer:
     reason: str
     sent: bool
     refused: bool = False
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What is called within an exchange: tests have a process die between two requests of many that are under way.
+
+    Attributes:
+        sending: called for each request before it is sent.
+        answered: called for each request whose answer has come, or will not come.
+    """
+
+    sending: Callable[[], None]
+    answered: Callable[[], None]
+
+
+NO_STEPS = Steps(lambda: None, lambda: None)
 
 
 class _ConnectionLostError(Exception):
@@ -216,12 +230,13 @@ class Wire:
         self._lock = threading.Lock()
         self._idle: dict[Address, list[_Connection]] = {}
 
-    def exchange(self, calls: Sequence[tuple[Address, Any]], deadline_s: float) -> list[Any]:
+    def exchange(self, calls: Sequence[tuple[Address, Any]], deadline_s: float, steps: Steps = NO_STEPS) -> list[Any]:
         """Send requests and wait for the answers, in parallel over connections.
 
         Args:
             calls: broker and request (a ``kafka.protocol`` message, with ``max_version`` where it matters).
             deadline_s: of ``time.monotonic``.
+            steps: what is called in between.
 
         Returns:
             For each call, the response, or a ``NoAnswer``.
@@ -238,12 +253,16 @@ class Wire:
             for address, indices in by_address.items():
                 width = min(CONNECTIONS_PER_BROKER, len(indices))
                 for share in (indices[start::width] for start in range(width)):
+                    for _ in share:
+                        steps.sending()
                     connection = self._send(address, [calls[i][1] for i in share], share, results, deadline_s)
                     if connection is not None:
                         sent.append((connection, share))
         finally:
             for connection, share in sent:
                 self._collect(connection, share, results, deadline_s)
+                for _ in share:
+                    steps.answered()
         return results
 
     def _send(
