@@ -11,6 +11,7 @@ import pytest
 
 import onceforall as ofa
 from onceforall import embedded, operators
+from onceforall.commit_log import binding
 from onceforall.common import arguments
 from onceforall.driver import doors as stream
 from onceforall.driver.doors import StreamWriter
@@ -18,6 +19,7 @@ from onceforall.embedded.jars import KAFKA_VERSION
 from onceforall.operators import _checks
 from onceforall.sink import StartInfo
 from onceforall.sinks.files import CommittedFiles
+from onceforall.spark import hadoop_paths
 from onceforall.task.projections import Projections
 
 WRONG = [
@@ -286,13 +288,32 @@ SECRET = "hunter2"
         lambda: ofa.KafkaSink(SERVERS, topic={"password": SECRET}),
         lambda: operators.PostgresLookup(DATABASE, f"postgresql://ads:{SECRET}@db/ads", key="a", columns="b"),
         lambda: ofa.exactly_once("/a", sinks={f"postgresql://ads:{SECRET}@db/ads": 7}),
+        lambda: ofa.PostgresSink(DATABASE, "t", mode=f"postgresql://ads:a/{SECRET}@db/ads"),
+        lambda: ofa.FileSink("/a", format=f"https://h/?api_key={SECRET}"),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_no_message_shows_what_may_be_a_secret(made):
     with pytest.raises(ofa.OptionError) as raised:
         made()
     assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize("location", ["s3a://KEY:{}@bucket/cp", "s3a://KEY:a/{}@bucket/cp", "file://u:{}@host/cp"])
+@pytest.mark.parametrize(
+    "used",
+    [
+        hadoop_paths.local_folder,
+        binding.log_location,
+        ofa.FileSink,
+    ],
+    ids=["a checkpoint", "a log", "a sink's folder"],
+)
+def test_no_message_shows_the_password_of_a_location(location, used):
+    with pytest.raises((ofa.OptionError, ofa.UnsupportedQueryError)) as raised:
+        used(location.format(SECRET))
+    assert SECRET not in str(raised.value)
+    assert location.rpartition("@")[2] in str(raised.value)
 
 
 def test_what_is_shown_of_a_value_is_short_and_the_same_in_every_process():

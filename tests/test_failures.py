@@ -335,6 +335,25 @@ def test_a_function_that_would_end_the_process_ends_its_query_with_an_error(spar
     assert (type(error), type(error.__cause__)) == (ofa.AttemptFailedError, SystemExit)
 
 
+class Unheard(BaseException):
+    """As asyncio.CancelledError: no Exception, and nothing that ends a process."""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_what_is_no_exception_fails_its_attempt_as_any_error_does(spark, tmp_path):
+    """What has been prepared is aborted at once; readers of a topic would wait behind it until the next start."""
+
+    def cancelled(_):
+        raise Unheard("the task was cancelled")
+
+    query = write(spark, tmp_path, cancelled, "cancelled")
+    with pytest.raises(Exception, match="Unheard: the task was cancelled"):
+        query.awaitTermination(60)
+    error = ofa.error_of(query)
+    assert (type(error), type(error.__cause__.__cause__)) == (ofa.AttemptFailedError, Unheard)
+
+
 @pytest.mark.spark
 def test_a_sink_that_would_end_the_process_before_any_batch_ends_the_query_with_an_error(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(runs._QueryRun, "open", lambda *_: sys.exit(3))

@@ -54,6 +54,7 @@ LOCATIONS = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
         ("/a/../b//c/", "/b/c"),
         ("/a:b", "/a:b"),
         ("file:/../a", "/a"),
+        ("file:a:/b", "/a:/b"),
     ],
 )
 def test_a_location_is_taken_literally(location, path):
@@ -100,6 +101,10 @@ def test_every_location_is_what_hadoop_makes_of_it(spark):
     @given(LOCATIONS)
     @example("file:/a%3Db/c#d?e")
     @example("//a")
+    @example("file:a:b")
+    @example("file:1:b")
+    @example("file://h/a:")
+    @example("a:b:/c")
     @example("///a")
     @example("file://")
     @example("/a/../../b")

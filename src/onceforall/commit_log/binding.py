@@ -28,6 +28,7 @@ from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
 from onceforall.commit_log.local import LocalStore
 from onceforall.commit_log.log import CommitLog
 from onceforall.commit_log.store import AlreadyExists, Store
+from onceforall.common.arguments import location_shown
 from onceforall.errors import CheckpointMismatchError, ForeignEntryError, OptionError, UnsupportedQueryError
 from onceforall.failpoints import points as failpoints
 
@@ -78,17 +79,17 @@ def log_location(text: str, default_scheme: str = "file") -> str:
     scheme = url.scheme or default_scheme
     if scheme != "file" or url.netloc not in {"", "localhost"}:
         raise UnsupportedQueryError(
-            f"onceforall.commitLog={text} is on {scheme}:, but this version keeps its commit log on a local or locally mounted file system "
+            f"onceforall.commitLog={location_shown(text)} is on {scheme}:, but this version keeps its commit log on a local or locally mounted file system "
             "only. Name a folder as file:/…, on storage that survives the machine."
         )
     if url.scheme and (url.query or url.fragment):
         raise OptionError(
-            f"onceforall.commitLog={text} is a URL with a query or a fragment, and names no folder. Write %3F for a question mark and %23 for #."
+            f"onceforall.commitLog={location_shown(text)} is a URL with a query or a fragment, and names no folder. Write %3F for a question mark and %23 for #."
         )
     path = Path(unquote(url.path) if url.scheme else text)
     if not path.is_absolute():
         raise OptionError(
-            f"onceforall.commitLog={text} is not an absolute path: another working folder would give another log. Write it in full."
+            f"onceforall.commitLog={location_shown(text)} is not an absolute path: another working folder would give another log. Write it in full."
         )
     return path.resolve().as_uri()
 

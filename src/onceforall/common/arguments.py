@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LONGEST_SHOWN = 80
-_MAY_BE_SECRET = re.compile(r"://[^/]*@|passw|secret|token|\bpwd\b", re.IGNORECASE)
+# A password that isn't escaped may have slashes of its own.
+_MAY_BE_SECRET = re.compile(r"://.*@|passw|secret|token|\bpwd?\b|credential|api.?key", re.IGNORECASE | re.DOTALL)
+_USER_INFO = re.compile(r"(?<=://)[^/].*@", re.DOTALL)
 
 
 def shown(value: object) -> str:
@@ -33,6 +35,11 @@ def shown(value: object) -> str:
             return "a text that may hold a secret"
         return repr(value) if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]!r}…"
     return f"a value of the type {type(value).__name__}"
+
+
+def location_shown(location: str) -> str:
+    """Return a path or URL for a message, without a user and a password that it names."""
+    return _USER_INFO.sub("…@", location)
 
 
 def wrong(name: str, value: object, expected: str) -> OptionError:

@@ -17,7 +17,7 @@ from onceforall.common import clock as clocks
 from onceforall.common.threads import Threads, start_thread
 from onceforall.driver.coordinator import Prepared
 from onceforall.driver.progress import Outcome
-from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError, text_of
+from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError, described, text_of
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.protocol.entries import Committable, Digest
@@ -300,6 +300,15 @@ class SparkBatchWriter:
         stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
         return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
+    def _call(self, transaction: BatchTransaction) -> None:
+        try:
+            self.function(self.frame, self.batch, transaction)
+        except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            # asyncio.CancelledError, a BaseExceptionGroup, a class of the user's: the attempt is to be aborted as by any error.
+            raise RuntimeError(f"{described(error)} was raised by the function of the batch") from error
+
     def _call_and_write(self, decision: RunWrites | TakeDigests) -> None:
         if self.consume_all and not self._computed_once:
             self.frame = _without_ordering(self.frame)
@@ -310,7 +319,7 @@ class SparkBatchWriter:
         transaction = BatchTransaction(self.sinks, self.projections)
         failpoints.hit("write.function.before")
         with self._described("run the function of the batch"):
-            self.function(self.frame, self.batch, transaction)
+            self._call(transaction)
         failpoints.hit("write.function.after")
         transaction.close()
         if transaction.failure is not None:

@@ -14,10 +14,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from onceforall.common.arguments import location_shown
 from onceforall.errors import OptionError, UnsupportedQueryError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_DRIVE = re.compile("[A-Za-z]:")
 
 
 class HadoopPath(NamedTuple):
@@ -48,6 +52,9 @@ def split(location: str) -> HadoopPath:
     if rest.startswith("//") and len(rest) > 2:
         host, begin, path = rest[2:].partition("/")
         authority, rest = host or None, begin + path
+    if scheme is not None and _DRIVE.match(rest):
+        # Hadoop takes it for a drive of Windows, on every system.
+        rest = f"/{rest}"
     reason = None
     if not location:
         reason = "it is empty"
@@ -58,7 +65,7 @@ def split(location: str) -> HadoopPath:
     elif scheme is not None and authority is None and not rest.startswith("/"):
         reason = f"it has the scheme {scheme!r} and is not absolute; write {scheme}:/…"
     if reason is not None:
-        raise OptionError(f"{location!r} is no path for Hadoop: {reason}.")
+        raise OptionError(f"{location_shown(location)!r} is no path for Hadoop: {reason}.")
     return HadoopPath(scheme, authority, _normalized(rest))
 
 
@@ -83,13 +90,11 @@ def local_folder(location: str, default_scheme: str = "file", what: str = "The p
     scheme = found.scheme or default_scheme
     if scheme != "file":
         raise UnsupportedQueryError(
-            f"{what} {location} is on {scheme}:, and this version works on local or locally mounted file systems only. Mount it, or use a "
+            f"{what} {location_shown(location)} is on {scheme}:, and this version works on local or locally mounted file systems only. Mount it, or use a "
             "path that starts with file:/."
         )
     if found.authority is not None:
-        raise OptionError(
-            f"{what} {location} names the host {found.authority!r}. A local folder has one slash or three: file:/…"
-        )
+        raise OptionError(f"{what} {location_shown(location)} names a host. A local folder has one slash or three: file:/…")
     return Path(posixpath.normpath(posixpath.join(os.getcwd(), found.path)))  # noqa: PTH109  text, not links, as Hadoop does
 
 
