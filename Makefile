@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator mutants compat docs lock clean
+.PHONY: redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence mutants compat docs lock clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -64,7 +64,7 @@ bench-long: $(READY)  ## a query at steady load for BENCH_LONG_MINUTES (60): not
 	$(BIN)/python -m benchmarks.long_run --minutes $(or $(BENCH_LONG_MINUTES),60)
 
 chaos: $(READY)  ## the crash campaign: kills, freezes and broken networks, for CHAOS_MINUTES (60); goes on where it ended
-	PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
+	PYTHONPATH=tests:. $(BIN)/python -m chaos $(CHAOS)
 
 redos: $(READY)  ## a hundred lost batches of Kafka sources of all shapes (REDOS=100, REDOS_SEED=1), each healed by restarts alone
 	REDOS=$(or $(REDOS),100) $(BIN)/python -m pytest -s -q tests/integration/test_many_redos.py
@@ -73,6 +73,9 @@ simulator: $(READY)  ## a million simulated schedules with five faults or more, 
 	mkdir -p build/simulator && test -e build/simulator/state.json || cp docs/simulator-state.json build/simulator/state.json
 	$(BIN)/python -m simulator --schedules 1000000 --workers 2
 	$(BIN)/python -m simulator.exhaustive --generations 3 --batches 2 --participants 2 --timeouts 2
+
+evidence: $(READY)  ## which published results are of the code that is checked out, and what would have to run again
+	$(BIN)/python -m evidence
 
 mutants: $(READY)  ## planted bugs, each of which a test must catch
 	$(BIN)/python tests/mutants/run.py

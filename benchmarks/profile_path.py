@@ -51,6 +51,7 @@ from benchmarks.kafka import Broker
 from benchmarks.processes import Meter, tree, warm_memory
 from benchmarks.results import Results, commit, machine
 from benchmarks.settings import ARROW_BYTES, FOLDER, GC, ROOT, TRANSACTION_TIMEOUT_MS, Load
+from evidence.digests import query_digest
 
 STAGES = ("noop", "arrow", "null", "ours-at-least-once", "ours", "spark")
 DATABASE_STAGES = ("noop", "arrow", "ours-staged", "ours-prepared")
@@ -355,7 +356,12 @@ def main() -> None:
 
 
 def _taken() -> dict[str, Any]:
-    return {"at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "commit": commit(), "machine": machine()}
+    return {
+        "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+        "commit": commit(),
+        "source": query_digest(),
+        "machine": machine(),
+    }
 
 
 def _keep(profiles: Mapping[str, Any], *, publish: bool) -> None:

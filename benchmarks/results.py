@@ -29,10 +29,10 @@ from typing import Any
 import psutil
 
 from benchmarks.settings import FOLDER, ROOT
+from evidence.digests import digest_of, query_digest
 
 SOURCE = ROOT / "src" / "onceforall"
 HARNESS = ROOT / "benchmarks"
-_NOT_PRODUCTION = {"testing", "demo", "embedded", "cli"}
 _NO_JUDGES = {
     "page.py",
     "markdown.py",
@@ -54,14 +54,9 @@ PUBLISHED = ROOT / "docs" / "performance.json"
 Sample = dict[str, Any]
 
 
-def digest_of(folder: Path, left_out: set[str]) -> str:
-    """Return a digest of the Python files below a folder, without some of its first-level entries."""
-    digest = hashlib.sha256()
-    for file in sorted(folder.rglob("*.py")):
-        part = file.relative_to(folder)
-        if part.parts[0] not in left_out:
-            digest.update(f"{part}\0".encode() + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+def harness_digest() -> str:
+    """Return a digest of what measures."""
+    return digest_of(file for file in sorted(HARNESS.rglob("*.py")) if file.name not in _NO_JUDGES)
 
 
 def unit_id(measurement: str, parameters: Mapping[str, Any], turn: int) -> str:
@@ -114,8 +109,8 @@ class Results:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.file = folder / "results.json"
-        self._source = digest_of(SOURCE, _NOT_PRODUCTION) if source is None else source
-        self._harness = digest_of(HARNESS, _NO_JUDGES)
+        self._source = query_digest() if source is None else source
+        self._harness = harness_digest()
         self._began_s = time.monotonic()
         self._published = PUBLISHED if published is None and folder == FOLDER else published
         self.data = self._earlier(only_read=only_read) or {

@@ -10,11 +10,9 @@ Only schedules with enough faults count. A part of the seeds gives fewer; they a
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 import multiprocessing
 import os
-import platform
 import time
 import traceback
 from collections import Counter
@@ -26,7 +24,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import onceforall
+from evidence.digests import protocol_digest
 from onceforall.errors import OptionError
 from simulator.explorer import MOVES, explore
 from simulator.violation import Violation
@@ -38,7 +36,6 @@ FAULTS = 5
 """A schedule with fewer faults does not count."""
 
 _KEPT_VIOLATIONS = 100
-_SOURCES = ("protocol", "commit_log", "common", "driver/coordinator.py", "sink.py", "errors.py")
 
 
 @dataclass
@@ -112,20 +109,6 @@ class Plan:
             )
 
 
-def version() -> str:
-    """Return a checksum of the sources that a schedule runs."""
-    home = Path(onceforall.__file__).parent
-    digest = hashlib.sha256(f"{platform.python_implementation()} {platform.python_version()}".encode())
-    here = Path(__file__).parent
-    for path in [here, *(home / name for name in _SOURCES)]:
-        for source in [path] if path.is_file() else sorted(path.glob("**/*.py")):
-            if source.name.startswith("exhaustive"):
-                continue  # another explorer
-            name = source.relative_to(here.parent if path == here else home)
-            digest.update(name.as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
 def play(first_seed: int, schedules: int, moves: int = MOVES) -> Tally:
     """Play a chunk; a violation, or an error of the simulator itself, is counted with its seed."""
     tally, started = Tally(), time.process_time()
@@ -169,7 +152,7 @@ class Campaign:
         self._done: set[int] = set()
         self._seconds_before = 0.0
         self._started = time.monotonic()
-        self._key = {"version": version(), "first_seed": plan.first_seed, "moves": plan.moves, "chunk": CHUNK}
+        self._key = {"version": protocol_digest(), "first_seed": plan.first_seed, "moves": plan.moves, "chunk": CHUNK}
         self._load()
 
     @property

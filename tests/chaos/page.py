@@ -12,7 +12,7 @@ from onceforall.failpoints.catalogue import CATALOGUE, NEEDS
 HEAD = """# Results of the crash campaign
 
 Written by `make chaos`; nothing here is typed by hand. [chaos.md](chaos.md) says what is done, what is checked, and how to run it;
-[fault-model.md](fault-model.md) what we survive and what we don't.
+[fault-model.md](fault-model.md) what we survive and what we don't. `make evidence` says whether it is of the code that is checked out.
 """
 
 

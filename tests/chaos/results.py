@@ -8,24 +8,14 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from evidence.digests import query_digest
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "onceforall"
-NOT_PRODUCTION = {"testing", "demo", "embedded", "operators", "cli"}
-"""No part of these runs in a query of the campaign but `onceforall detach`, whose command line only names the sinks."""
 HARNESS = [ROOT / "tests" / "chaos", ROOT / "tests" / "support", SOURCE / "testing"]
 FOLDER = ROOT / "build" / "chaos"
 NO_JUDGES = ("nemeses", "arena", "recipes_more", "page", "__main__", "test_")
 NUMBERS = ("lost", "duplicated", "torn", "leftovers", "violations")
-
-
-def source_of(folder=SOURCE):
-    """A digest of the code that a query of the campaign runs in production."""
-    digest = hashlib.sha256()
-    for file in sorted(folder.rglob("*.py")):
-        part = file.relative_to(folder)
-        if part.parts[0] not in NOT_PRODUCTION:
-            digest.update(f"{part}\0".encode() + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
 
 
 def harness_digest():
@@ -61,7 +51,7 @@ class Results:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file = self.folder / "results.json"
         self._lock = threading.Lock()
-        self.source = source_of()
+        self.source = query_digest()
         self.harness = harness_digest()
         self.data = self._earlier() or {
             "source": self.source,

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from evidence.digests import package_digest
 from mutants.catalogue import ROOT, Mutant
 from mutants.running import CAUGHT, Verdict
 
@@ -74,9 +75,10 @@ def _page(rows: list[dict[str, Any]], counts: Mapping[str, int]) -> str:
     lines = [
         "# Mutants",
         "",
-        "Bugs that were planted in the code, one at a time, and the check that noticed each. Written by `make mutants`.",
+        "Bugs that were planted in the code, one at a time, and the check that noticed each. Written by `make mutants`; `make evidence` says whether it is of the code that is",
+        "checked out.",
         "",
-        ", ".join(f"{count} {what}" for what, count in counts.items()) + ".",
+        ", ".join(f"{count} {what}" for what, count in counts.items()) + f". Package and bugs: digest {package_digest()}.",
         "",
         "| bug | in | what it would do to a user | noticed by | s |",
         "|---|---|---|---|---|",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 # As a program, this file finds its neighbours by the name that pytest knows them by.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mutants import report

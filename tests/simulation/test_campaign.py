@@ -70,7 +70,7 @@ def test_a_campaign_goes_on_where_it_stopped(tmp_path, small, in_this_process):
 def test_what_other_sources_have_proved_does_not_count(tmp_path, small, in_this_process, monkeypatch):
     said = []
     Campaign(Plan(30, folder=tmp_path, workers=1), said.append).run()
-    monkeypatch.setattr(campaign, "version", lambda: "another")
+    monkeypatch.setattr(campaign, "protocol_digest", lambda: "another")
     assert Campaign(Plan(30, folder=tmp_path, workers=1), said.append).tally.schedules == 0
     assert "begins anew" in said[-1]
 

@@ -1,0 +1,113 @@
+"""``make evidence``: for each published result, whether it is of the code that is checked out. Ends with 1 when one isn't."""
+
+# ruff: noqa: T201  a command prints
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from evidence.digests import ROOT, package_digest, protocol_digest, query_digest
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+
+@dataclass(frozen=True)
+class Result:
+    """A published result.
+
+    Attributes:
+        page: where it stands.
+        what: what was measured.
+        digest: finds the digest on the page, as its first group.
+        today: returns the digest of today's code.
+        again: how it is measured again, and how long that takes.
+    """
+
+    page: str
+    what: str
+    digest: str
+    today: Callable[[], str]
+    again: str
+
+    def of_the_page(self, root: Path = ROOT) -> str | None:
+        """Return the digest that the page bears; None: none."""
+        found = re.search(self.digest, (root / self.page).read_text(encoding="utf-8"))
+        return found[1] if found else None
+
+
+def harness_of_the_campaign() -> str:
+    """Return the digest of what judges in the crash campaign."""
+    return str(import_module("chaos.results").harness_digest())
+
+
+def harness_of_the_benchmarks() -> str:
+    """Return the digest of what measures in the benchmarks."""
+    from benchmarks.results import harness_digest
+
+    return harness_digest()
+
+
+RESULTS = (
+    Result(
+        "docs/chaos-results.md",
+        "the crash campaign",
+        r"production code \| digest (\w+)",
+        query_digest,
+        "CHAOS_MINUTES=120 make chaos, two hours",
+    ),
+    Result(
+        "docs/chaos-results.md",
+        "what judges in the crash campaign",
+        r"production code \| .*harness (\w+)",
+        harness_of_the_campaign,
+        "CHAOS_MINUTES=120 make chaos, two hours",
+    ),
+    Result(
+        "docs/chaos-results.md",
+        "a million simulated schedules",
+        r"digest of the code \| (\w+)",
+        protocol_digest,
+        "make simulator, an hour and a half",
+    ),
+    Result("docs/mutants-results.md", "the planted bugs", r"digest (\w+)", package_digest, "make mutants, three hours"),
+    Result("docs/performance.md", "speed", r"\| code \| digest (\w+)", query_digest, "make bench, four hours"),
+    Result(
+        "docs/performance.json",
+        "what measures speed",
+        r'"harness": "(\w+)"',
+        harness_of_the_benchmarks,
+        "make bench, four hours",
+    ),
+    Result(
+        "docs/profile.json",
+        "where a record's time goes",
+        r'"source": "(\w+)"',
+        query_digest,
+        "python -m benchmarks.profile_path --publish",
+    ),
+)
+
+
+def lines(results: Iterable[Result]) -> tuple[list[str], bool]:
+    """Return a line per result, and whether each is of today's code."""
+    found, all_current = [], True
+    for result in results:
+        there, today = result.of_the_page(), result.today()
+        if there == today:
+            found.append(f"of today's code    {result.page}: {result.what}")
+            continue
+        all_current = False
+        why = "bears no digest" if there is None else f"is of {there}, today's code is {today}"
+        found.append(f"OF EARLIER CODE    {result.page}: {result.what} {why}. Again: {result.again}")
+    return found, all_current
+
+
+if __name__ == "__main__":
+    told, current = lines(RESULTS)
+    print("\n".join(told))
+    sys.exit(0 if current else 1)

@@ -1,0 +1,109 @@
+"""A digest of what a result measures: the modules that run in it, found by their imports, and its own harness. A change elsewhere voids nothing."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "onceforall"
+
+QUERY = (
+    "onceforall.driver.doors",
+    "onceforall.operate.detaching",
+    "onceforall.sinks.files",
+    "onceforall.sinks.files.mending",
+    "onceforall.sinks.kafka",
+    "onceforall.sinks.postgres",
+    "onceforall.worker_daemon",
+)
+"""Where the code of a query begins that writes to each kind of sink, and is detached or mended."""
+
+PROTOCOL = ("onceforall.driver.coordinator", "onceforall.commit_log", "onceforall.sink")
+"""What of it a simulated run has."""
+
+
+def modules_of(roots: Iterable[str], package: Path = PACKAGE) -> list[Path]:
+    """Return the files of a package that these modules import, and what those import, wherever the statement stands; sorted.
+
+    Args:
+        roots: names of modules or packages; a package without more is its ``__init__``.
+        package: the folder of ``onceforall``.
+
+    Raises:
+        FileNotFoundError: a root isn't there.
+    """
+    found: dict[Path, None] = {}
+    waiting = []
+    for root in roots:
+        path = _file_of(root, package)
+        if path is None:
+            raise FileNotFoundError(f"there is no module {root} in {package}")
+        waiting.append(path)
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found[path] = None
+        waiting += [file for name in _imported(path) if (file := _file_of(name, package)) is not None]
+    return sorted(found)
+
+
+def digest_of(files: Iterable[Path], root: Path = ROOT) -> str:
+    """Return a digest of the names and contents of files below a folder."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def query_digest() -> str:
+    """Return the digest of what a query of the campaign and of the benchmarks runs."""
+    return digest_of(modules_of(QUERY))
+
+
+def protocol_digest() -> str:
+    """Return the digest of what a simulated schedule runs, with the simulator itself but for its other explorer."""
+    simulator = [file for file in sorted((ROOT / "simulator").glob("*.py")) if not file.name.startswith("exhaustive")]
+    return digest_of([*modules_of(PROTOCOL), *simulator])
+
+
+def package_digest() -> str:
+    """Return the digest of the whole package, and of the bugs that are planted in it."""
+    return digest_of([*sorted(PACKAGE.rglob("*.py")), *sorted((ROOT / "tests" / "mutants").glob("*.toml"))])
+
+
+def _file_of(name: str, package: Path) -> Path | None:
+    parts = name.split(".")
+    if parts[0] != package.name:
+        return None
+    base = package.joinpath(*parts[1:])
+    return next(
+        (
+            file
+            for file in (base.with_suffix(".py"), base / "__init__.py")
+            if file.is_file() and file != package / "__init__.py"
+        ),
+        None,
+    )
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """The names that a file imports; of ``from a import b`` both a and a.b, for b may be a module."""
+    for node in _statements(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Everything but what only a type checker reads."""
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _statements(child)
