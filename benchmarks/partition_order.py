@@ -23,7 +23,7 @@ from benchmarks.kafka import Broker
 from benchmarks.settings import FOLDER, Load
 from onceforall import KafkaSink
 from onceforall.sink import TaskAttempt
-from onceforall.sinks.kafka.partitioning import PartitionRules
+from onceforall.sinks.kafka.task.partitioning import PartitionRules
 
 _ROWS = 20_000
 LIBRDKAFKAS = PartitionRules(keyed=False, keyless=False, refresh_s=300)

@@ -15,7 +15,7 @@ import onceforall
 from onceforall import errors
 from onceforall.driver import doors as stream
 from onceforall.sinks.kafka import KafkaSink, options
-from onceforall.sinks.kafka.security import AccessError
+from onceforall.sinks.kafka.access.security import AccessError
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])

@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
+from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
 from onceforall.sinks.postgres.names import staging_table
 from support.waiting import until
 

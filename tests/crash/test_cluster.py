@@ -3,7 +3,7 @@
 import pytest
 
 from onceforall.embedded import EmbeddedKafkaCluster
-from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
+from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
 from support.driver import Pipeline, assert_exactly_once
 from support.moving import coordinator_of, make_whole
 from support.waiting import until

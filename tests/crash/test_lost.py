@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from onceforall.embedded import EmbeddedKafka
-from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
+from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
 from support.driver import ROWS_PER_BATCH, UNTIL_BATCH, assert_exactly_once
 from support.reading import held_back, values
 from support.waiting import until

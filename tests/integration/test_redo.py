@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 import onceforall as ofa
 from onceforall.embedded import EmbeddedKafka
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
+from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
 from onceforall.task.kept_rows import RowKeeper
 from support.reading import read_all, released, values
 from support.waiting import until

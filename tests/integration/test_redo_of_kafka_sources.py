@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 import onceforall as ofa
 from integration.test_redo import failing
-from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
+from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
 from support.reading import released, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]

@@ -34,7 +34,7 @@ def under_test(broker, topic):
             read=lambda: [int(value) for value in values(servers, name)],
             leftovers=leftovers,
             lose=watching.abort,
-            preload=["confluent_kafka", "kafka", "onceforall.sinks.kafka.coordinator_client"],
+            preload=["confluent_kafka", "kafka", "onceforall.sinks.kafka.driver.coordinator_client"],
             **more,
         )
 

@@ -1,6 +1,6 @@
 """Faults of a cluster: leaders and transaction coordinators found, and moved without a kill, as an operator or a balancer would."""
 
-from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
+from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
 from support.waiting import until
 
 TRANSACTIONS = "__transaction_state"

@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from onceforall.embedded import EmbeddedKafkaCluster
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
-from onceforall.sinks.kafka import broker_client, wire
-from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
+from onceforall.sinks.kafka.driver import broker_client, wire
+from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
 from support.moving import TRANSACTIONS, coordinator_of, leaders, make_whole, move_leader, move_leaders, transaction_partition
 from support.reading import held_back, released
 

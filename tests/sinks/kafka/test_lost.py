@@ -10,8 +10,16 @@ from confluent_kafka.admin import AdminClient
 
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError
-from onceforall.sinks.kafka.evidence import Marker, Outcome, TransactionState, Unreadable, judge_log, judge_state, proof_of
-from onceforall.sinks.kafka.transaction_reader import _BATCH_HEADER, record_batches
+from onceforall.sinks.kafka.driver.evidence import (
+    Marker,
+    Outcome,
+    TransactionState,
+    Unreadable,
+    judge_log,
+    judge_state,
+    proof_of,
+)
+from onceforall.sinks.kafka.driver.transaction_reader import _BATCH_HEADER, record_batches
 from support.network_proxy import Api, KafkaProxy
 
 pytestmark = pytest.mark.kafka

@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError
-from onceforall.sinks.kafka.partitioning import LONG_KEY, NO_KEY, UNASSIGNED, PartitionRules, Partitions, key_hashes, order_of
+from onceforall.sinks.kafka.task.partitioning import (
+    LONG_KEY,
+    NO_KEY,
+    UNASSIGNED,
+    PartitionRules,
+    Partitions,
+    key_hashes,
+    order_of,
+)
 
 LARGEST = 2**31 - 1
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

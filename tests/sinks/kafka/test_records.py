@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SchemaError
-from onceforall.sinks.kafka.records import Bytes
+from onceforall.sinks.kafka.task.records import Bytes
 
 pytestmark = pytest.mark.kafka
 

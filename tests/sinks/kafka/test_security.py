@@ -22,10 +22,12 @@ from pyspark import cloudpickle
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError, EmbeddedServerError, OptionError, SinkCheckError, SinkUnavailableError
 from onceforall.sink import StartInfo, TaskAttempt
-from onceforall.sinks.kafka import KafkaSink, producers, sasl
-from onceforall.sinks.kafka.secure_connections import Access, tls_context
-from onceforall.sinks.kafka.security import AccessError, Withheld
-from onceforall.sinks.kafka.wire import _Connection, _ConnectionLostError
+from onceforall.sinks.kafka import KafkaSink
+from onceforall.sinks.kafka.access import sasl
+from onceforall.sinks.kafka.access.secure_connections import Access, tls_context
+from onceforall.sinks.kafka.access.security import AccessError, Withheld
+from onceforall.sinks.kafka.driver.wire import _Connection, _ConnectionLostError
+from onceforall.sinks.kafka.task import producers
 from onceforall.task.secret_values import Handover
 from support.reading import released
 from support.secured_broker import PASSWORD, SCRAM, Secured

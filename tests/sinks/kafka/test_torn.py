@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sinks.kafka import sink as sink_module
-from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
-from onceforall.sinks.kafka.live import Watch
-from onceforall.sinks.kafka.producers import ProducerPool
-from onceforall.sinks.kafka.wire import _import_protocol as import_protocol
+from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
+from onceforall.sinks.kafka.driver.wire import _import_protocol as import_protocol
+from onceforall.sinks.kafka.task.live import Watch
+from onceforall.sinks.kafka.task.producers import ProducerPool
 from support.network_proxy import Api, KafkaProxy
 
 pytestmark = pytest.mark.kafka

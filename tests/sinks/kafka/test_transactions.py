@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from onceforall import KafkaSink
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavailableError
-from onceforall.sinks.kafka import live as live_module
-from onceforall.sinks.kafka import producers
+from onceforall.sinks.kafka.task import live as live_module
+from onceforall.sinks.kafka.task import producers
 
 from .conftest import wait_until
 

@@ -22,7 +22,7 @@ RECORDS = 40
 TASK = """
 import json, pickle, sys
 import pyarrow as pa
-from onceforall.sinks.kafka.producers import POOL
+from onceforall.sinks.kafka.task.producers import POOL
 sink, attempt = pickle.load(sys.stdin.buffer)
 for line in sys.stdin:
     what, values = json.loads(line)

@@ -8,8 +8,9 @@ import pytest
 
 from onceforall.embedded import EmbeddedKafka
 from onceforall.errors import OptionError, SinkCheckError
-from onceforall.sinks.kafka import broker_client, librdkafka
-from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
+from onceforall.sinks.kafka.driver import broker_client
+from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
+from onceforall.sinks.kafka.task import librdkafka
 
 from .conftest import Query, read, wait_until
 from .test_transactions import prepare_in_a_process_that_is_killed

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from onceforall.common import arguments
 from onceforall.errors import MissingExtraError, OptionError
-from onceforall.sinks.kafka.security import TOKEN_OPTION, check_security, check_value, is_security_option, refuse_by_name
+from onceforall.sinks.kafka.access.security import (
+    TOKEN_OPTION,
+    check_security,
+    check_value,
+    is_security_option,
+    refuse_by_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -32,10 +32,29 @@ from onceforall.sink import (
     TaskAttempt,
     TwoPhaseCommitSink,
 )
-from onceforall.sinks.kafka import librdkafka
-from onceforall.sinks.kafka.broker_client import AccessRefusedError
+from onceforall.sinks.kafka.access.rights import Rights
+from onceforall.sinks.kafka.access.secure_connections import Access
+from onceforall.sinks.kafka.access.security import (
+    AccessError,
+    fingerprint,
+    resolved,
+    secret_values,
+    warn_of_weakness,
+    without_values,
+)
 from onceforall.sinks.kafka.columns import kafka_columns
-from onceforall.sinks.kafka.coordinator_client import CoordinatorClient, is_fenced, lost_reason
+from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError
+from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient, is_fenced, lost_reason
+from onceforall.sinks.kafka.driver.outcomes import (
+    confirmed,
+    in_other_clusters,
+    placed,
+    unavailable,
+    with_findings,
+    withheld,
+)
+from onceforall.sinks.kafka.driver.start_checks import check_topic, check_transactions
+from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
 from onceforall.sinks.kafka.names import check_prefix, parse_name
 from onceforall.sinks.kafka.options import (
     Delivery,
@@ -46,22 +65,10 @@ from onceforall.sinks.kafka.options import (
     producer_configuration,
     transaction_timeout_ms,
 )
-from onceforall.sinks.kafka.outcomes import confirmed, in_other_clusters, placed, unavailable, with_findings, withheld
-from onceforall.sinks.kafka.partitioning import PartitionRules
-from onceforall.sinks.kafka.producers import POOL
-from onceforall.sinks.kafka.rights import Rights
-from onceforall.sinks.kafka.secure_connections import Access
-from onceforall.sinks.kafka.security import (
-    AccessError,
-    fingerprint,
-    resolved,
-    secret_values,
-    warn_of_weakness,
-    without_values,
-)
-from onceforall.sinks.kafka.start_checks import check_topic, check_transactions
-from onceforall.sinks.kafka.transaction_reader import TransactionReader
-from onceforall.sinks.kafka.writer import KafkaTransaction
+from onceforall.sinks.kafka.task import librdkafka
+from onceforall.sinks.kafka.task.partitioning import PartitionRules
+from onceforall.sinks.kafka.task.producers import POOL
+from onceforall.sinks.kafka.task.writer import KafkaTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

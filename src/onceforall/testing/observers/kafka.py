@@ -130,7 +130,7 @@ class KafkaObserver:
         self._parts: list[tuple[int, Array, Array, Array]] = []
 
     def _options(self) -> dict[str, Any]:
-        from onceforall.sinks.kafka.security import resolved
+        from onceforall.sinks.kafka.access.security import resolved
 
         return {"bootstrap.servers": self._servers, "log_level": 2, **resolved(self._security, {})}
 
@@ -209,8 +209,8 @@ class KafkaObserver:
             ) from error
 
     def _open_transactions(self) -> list[str]:
-        from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
-        from onceforall.sinks.kafka.secure_connections import Access
+        from onceforall.sinks.kafka.access.secure_connections import Access
+        from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
 
         query_id = self._query_id() if callable(self._query_id) else self._query_id
         if callable(self._query_id) and query_id is None:

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from onceforall.errors import AttemptFailedError, RefusedRecordError
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.kafka.options import confluent_kafka
-from onceforall.sinks.kafka.partitioning import UNASSIGNED, key_hashes, order_of
-from onceforall.sinks.kafka.records import Bytes, Headers, arguments, messages, partitions_of
+from onceforall.sinks.kafka.task.partitioning import UNASSIGNED, key_hashes, order_of
+from onceforall.sinks.kafka.task.records import Bytes, Headers, arguments, messages, partitions_of
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
-    from onceforall.sinks.kafka.live import DeliveryFailure, LiveProducer
-    from onceforall.sinks.kafka.partitioning import PartitionRules, Partitions
+    from onceforall.sinks.kafka.task.live import DeliveryFailure, LiveProducer
+    from onceforall.sinks.kafka.task.partitioning import PartitionRules, Partitions
 
 _ROWS_PER_POLL = 10_000
 _TOPIC_DEADLINE_S = 5.0

@@ -15,9 +15,9 @@ from typing import Any
 
 from onceforall.common.threads import Threads
 from onceforall.errors import SinkCheckError, SinkUnavailableError
+from onceforall.sinks.kafka.access.secure_connections import Access
+from onceforall.sinks.kafka.driver.wire import NO_STEPS, Address, NoAnswer, Steps, Wire
 from onceforall.sinks.kafka.options import parse_servers
-from onceforall.sinks.kafka.secure_connections import Access
-from onceforall.sinks.kafka.wire import NO_STEPS, Address, NoAnswer, Steps, Wire
 
 ANSWER_TIMEOUT_S = 5.0
 DEADLINE_S = 10.0

@@ -14,10 +14,10 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from onceforall.errors import text_of
-from onceforall.sinks.kafka import librdkafka as lib
+from onceforall.sinks.kafka.access.security import TOKEN_OPTION
 from onceforall.sinks.kafka.options import confluent_kafka
-from onceforall.sinks.kafka.partitioning import Partitions
-from onceforall.sinks.kafka.security import TOKEN_OPTION
+from onceforall.sinks.kafka.task import librdkafka as lib
+from onceforall.sinks.kafka.task.partitioning import Partitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

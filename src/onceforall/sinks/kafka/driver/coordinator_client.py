@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import SinkUnavailableError
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.kafka.broker_client import (
+from onceforall.sinks.kafka.access.secure_connections import Access
+from onceforall.sinks.kafka.driver.broker_client import (
     ANSWER_TIMEOUT_S,
     DEADLINE_S,
     FIRST_BACKOFF_S,
@@ -31,8 +32,7 @@ from onceforall.sinks.kafka.broker_client import (
     error_name,
     metadata_request,
 )
-from onceforall.sinks.kafka.secure_connections import Access
-from onceforall.sinks.kafka.wire import NO_STEPS, Address, NoAnswer, Steps
+from onceforall.sinks.kafka.driver.wire import NO_STEPS, Address, NoAnswer, Steps
 
 if TYPE_CHECKING:
     from onceforall.sink import Committable

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onceforall.sinks.kafka.sasl import Channel, SaslError, bearer, handshake, plain, scram
-from onceforall.sinks.kafka.security import (
+from onceforall.sinks.kafka.access.sasl import Channel, SaslError, bearer, handshake, plain, scram
+from onceforall.sinks.kafka.access.security import (
     TLS_OPTIONS,
     TOKEN_OPTION,
     AccessError,

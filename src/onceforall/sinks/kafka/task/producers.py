@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import AttemptFailedError, text_of
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.kafka.live import LiveProducer
 from onceforall.sinks.kafka.names import TransactionName, format_name
+from onceforall.sinks.kafka.task.live import LiveProducer
 
 if TYPE_CHECKING:
     from onceforall.sink import TaskAttempt

@@ -12,13 +12,13 @@ from onceforall.common import logs
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import CommitReport, Committable, LostTransaction
-from onceforall.sinks.kafka.broker_client import TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_name
-from onceforall.sinks.kafka.coordinator_client import Answers, CoordinatorClient, lost_reason
-from onceforall.sinks.kafka.evidence import Outcome, TransactionState, proof_of
-from onceforall.sinks.kafka.rights import Rights
+from onceforall.sinks.kafka.access.rights import Rights
+from onceforall.sinks.kafka.driver.broker_client import TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_name
+from onceforall.sinks.kafka.driver.coordinator_client import Answers, CoordinatorClient, lost_reason
+from onceforall.sinks.kafka.driver.evidence import Outcome, TransactionState, proof_of
 
 if TYPE_CHECKING:
-    from onceforall.sinks.kafka.transaction_reader import TransactionReader
+    from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
 
 _log = logs.logger("onceforall.sinks.kafka")
 

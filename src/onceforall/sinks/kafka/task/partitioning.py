@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onceforall.sinks.kafka import librdkafka
-from onceforall.sinks.kafka.records import bytes_of
+from onceforall.sinks.kafka.task import librdkafka
+from onceforall.sinks.kafka.task.records import bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
 from onceforall.errors import SinkCheckError
-from onceforall.sinks.kafka.broker_client import TOPIC_AUTHORIZATION_FAILED, error_name
+from onceforall.sinks.kafka.access.rights import Rights, may_write
+from onceforall.sinks.kafka.driver.broker_client import TOPIC_AUTHORIZATION_FAILED, error_name
 from onceforall.sinks.kafka.options import transaction_timeout_ms
-from onceforall.sinks.kafka.rights import Rights, may_write
 
 if TYPE_CHECKING:
-    from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
+    from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
 
 _log = logs.logger("onceforall.sinks.kafka")
 

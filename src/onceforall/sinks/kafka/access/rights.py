@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onceforall.sinks.kafka.security import principal_of
+from onceforall.sinks.kafka.access.security import principal_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

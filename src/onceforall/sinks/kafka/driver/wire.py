@@ -24,9 +24,9 @@ from select import select
 from typing import Any
 
 from onceforall.errors import MissingExtraError
-from onceforall.sinks.kafka.sasl import Channel, SaslError, asks_for_sasl
-from onceforall.sinks.kafka.secure_connections import Access, tls_refusal
-from onceforall.sinks.kafka.security import AccessError
+from onceforall.sinks.kafka.access.sasl import Channel, SaslError, asks_for_sasl
+from onceforall.sinks.kafka.access.secure_connections import Access, tls_refusal
+from onceforall.sinks.kafka.access.security import AccessError
 
 Address = tuple[str, int]
 

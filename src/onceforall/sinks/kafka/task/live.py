@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from onceforall.errors import AttemptFailedError
-from onceforall.sinks.kafka.client import Client
+from onceforall.sinks.kafka.access.rights import Rights
+from onceforall.sinks.kafka.access.security import TOKEN_OPTION, TokenSource
 from onceforall.sinks.kafka.options import check_accepted, confluent_kafka
-from onceforall.sinks.kafka.rights import Rights
-from onceforall.sinks.kafka.security import TOKEN_OPTION, TokenSource
+from onceforall.sinks.kafka.task.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from onceforall.sinks.kafka.partitioning import Partitions
+    from onceforall.sinks.kafka.task.partitioning import Partitions
 
 _log = logging.getLogger("onceforall.sinks.kafka")
 

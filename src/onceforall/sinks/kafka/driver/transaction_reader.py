@@ -14,16 +14,16 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import SinkUnavailableError
-from onceforall.sinks.kafka.broker_client import (
+from onceforall.sinks.kafka.access.rights import Rights
+from onceforall.sinks.kafka.driver.broker_client import (
     TOPIC_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     AccessRefusedError,
     error_name,
 )
-from onceforall.sinks.kafka.coordinator_client import CoordinatorClient
-from onceforall.sinks.kafka.evidence import Finding, Marker, TransactionState, Unreadable, judge_log, judge_state
-from onceforall.sinks.kafka.rights import Rights
-from onceforall.sinks.kafka.wire import Address, NoAnswer
+from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
+from onceforall.sinks.kafka.driver.evidence import Finding, Marker, TransactionState, Unreadable, judge_log, judge_state
+from onceforall.sinks.kafka.driver.wire import Address, NoAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import RefusedRecordError, SchemaError
-from onceforall.sinks.kafka import librdkafka as lib
+from onceforall.sinks.kafka.task import librdkafka as lib
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
