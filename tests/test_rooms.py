@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,26 @@ def test_every_arrow_leads_to_a_room_that_stands_above():
     for room, uses in TABLE.items():
         assert uses <= above, f"{room} uses {uses - above}, which stand below it"
         above.add(room)
+
+
+LOADED_BY_A_WORKER = """
+import pickle, sys
+import onceforall.task.write_task
+pickle.loads(sys.stdin.buffer.read())
+print([name for name in sys.modules if ".kafka.driver" in name or name.startswith(("onceforall.driver", "onceforall.operate", "kafka."))])
+"""
+
+
+def test_a_worker_loads_nothing_of_the_driver_with_the_kafka_sink():
+    sink = pickle.dumps(onceforall.KafkaSink({"bootstrap.servers": "broker:9092"}))
+    done = subprocess.run([sys.executable, "-c", LOADED_BY_A_WORKER], input=sink, capture_output=True, timeout=60, check=True)
+    assert done.stdout.decode().strip() == "[]"
+
+
+def test_the_tasks_side_of_the_kafka_sink_uses_nothing_of_the_drivers():
+    modules = sorted((PACKAGE / "sinks" / "kafka" / "task").glob("*.py"))
+    assert len(modules) > 5
+    assert [path.name for path in modules if "kafka.driver" in path.read_text(encoding="utf-8")] == []
 
 
 @pytest.mark.parametrize(

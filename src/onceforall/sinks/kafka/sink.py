@@ -32,8 +32,6 @@ from onceforall.sink import (
     TaskAttempt,
     TwoPhaseCommitSink,
 )
-from onceforall.sinks.kafka.access.rights import Rights
-from onceforall.sinks.kafka.access.secure_connections import Access
 from onceforall.sinks.kafka.access.security import (
     AccessError,
     fingerprint,
@@ -43,18 +41,6 @@ from onceforall.sinks.kafka.access.security import (
     without_values,
 )
 from onceforall.sinks.kafka.columns import kafka_columns
-from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError
-from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient, is_fenced, lost_reason
-from onceforall.sinks.kafka.driver.outcomes import (
-    confirmed,
-    in_other_clusters,
-    placed,
-    unavailable,
-    with_findings,
-    withheld,
-)
-from onceforall.sinks.kafka.driver.start_checks import check_topic, check_transactions
-from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
 from onceforall.sinks.kafka.names import check_prefix, parse_name
 from onceforall.sinks.kafka.options import (
     Delivery,
@@ -76,6 +62,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
+
+    from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
+    from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
 
 _log = logs.logger("onceforall.sinks.kafka")
 
@@ -286,7 +275,8 @@ class KafkaSink(TwoPhaseCommitSink):
         except Exception:  # noqa: BLE001 - discard never raises
             _log.exception("A Kafka transaction could not be given up; the sweep finds it")
 
-    # --- on the driver -----------------------------------------------------------------------------------------------------
+    # --- on the driver ------------------------------------------------------------------------------------------------------
+    # What it takes is imported there: a worker has no use for it.
 
     def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
         """Return the cluster's id.
@@ -295,6 +285,8 @@ class KafkaSink(TwoPhaseCommitSink):
             SinkUnavailableError: no broker can be reached.
             SinkCheckError: access is refused.
         """
+        from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError
+
         try:
             cluster = self._connected().identify().cluster
         except (AccessError, AccessRefusedError) as error:
@@ -311,6 +303,8 @@ class KafkaSink(TwoPhaseCommitSink):
             SinkCheckError: the topic doesn't exist, brokers are too old, or the transaction timeout is above the brokers' limit.
             MissingExtraError: confluent-kafka or kafka-python is not installed.
         """
+        from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError
+
         self._start = (start.query_id, start.sink)
         try:
             self._check()
@@ -318,6 +312,8 @@ class KafkaSink(TwoPhaseCommitSink):
             raise SinkCheckError(str(error)) from error
 
     def _check(self) -> None:
+        from onceforall.sinks.kafka.driver.start_checks import check_topic, check_transactions
+
         # Here, and not first in a task: there it would fail a batch.
         librdkafka.load()
         check_accepted(self._configuration(None))
@@ -335,6 +331,9 @@ class KafkaSink(TwoPhaseCommitSink):
         return f"{self._prefix}:{query_id}:{sink}:check:"
 
     def _connected(self) -> CoordinatorClient:
+        from onceforall.sinks.kafka.access.secure_connections import Access
+        from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
+
         with self._lock:
             if self._client is None:
                 access = Access(self._options)
@@ -364,6 +363,9 @@ class KafkaSink(TwoPhaseCommitSink):
         return replace(report, in_doubt=(*report.in_doubt, *strange))
 
     def _commit(self, committables: Sequence[Committable], unsure: Collection[str]) -> CommitReport:
+        from onceforall.sinks.kafka.driver.coordinator_client import lost_reason
+        from onceforall.sinks.kafka.driver.outcomes import unavailable, withheld
+
         held = withheld(unsure, self._connected_reader())
         answers = self._connected().end_transactions([c for c in committables if c["name"] not in held])
         answers.missing.update(held)
@@ -386,6 +388,8 @@ class KafkaSink(TwoPhaseCommitSink):
         return self._with_findings(report, missing, answers.codes) if missing else report
 
     def _with_findings(self, report: CommitReport, missing: Sequence[Committable], codes: Mapping[str, int]) -> CommitReport:
+        from onceforall.sinks.kafka.driver.outcomes import with_findings
+
         found = with_findings(report, missing, codes, self._connected_reader())
         # The cluster may have been replaced while it was asked.
         strange = self._in_other_clusters(missing)
@@ -398,9 +402,14 @@ class KafkaSink(TwoPhaseCommitSink):
         )
 
     def _in_other_clusters(self, committables: Sequence[Committable]) -> list[LostTransaction]:
+        from onceforall.sinks.kafka.driver.outcomes import in_other_clusters
+
         return in_other_clusters(committables, self._connected(), self._options["bootstrap.servers"])
 
     def _connected_reader(self) -> TransactionReader:
+        from onceforall.sinks.kafka.access.rights import Rights
+        from onceforall.sinks.kafka.driver.transaction_reader import TransactionReader
+
         client = self._connected()
         with self._lock:
             if self._reader is None:
@@ -418,6 +427,8 @@ class KafkaSink(TwoPhaseCommitSink):
             AttemptFailedError: one is not open any more: it timed out, or was fenced.
             SinkUnavailableError: not all brokers answered.
         """
+        from onceforall.sinks.kafka.driver.outcomes import confirmed, placed
+
         if not committables:
             return committables
         topics = {self._topic} if self._topic is not None else {t for c in committables for t in c["topics"]}
@@ -476,6 +487,9 @@ class KafkaSink(TwoPhaseCommitSink):
         self._fence(ours)
 
     def _fence(self, ours: Collection[str]) -> None:
+        from onceforall.sinks.kafka.driver.coordinator_client import is_fenced
+        from onceforall.sinks.kafka.driver.outcomes import unavailable, withheld
+
         if not ours:
             return
         client = self._connected()
