@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence mutants compat docs lock clean
+.PHONY: redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence mutants compat docs release lock clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -87,6 +87,9 @@ compat: $(READY)  ## the integration tests on the other supported versions of py
 docs: $(READY)  ## draw the protocol's states from its transition table, and what FileSink does with each type from its tests' data
 	$(BIN)/python docs/draw_protocol.py
 	$(BIN)/python docs/draw_files_types.py
+
+release: $(READY)  ## wheel and sdist in dist/, built twice and compared, checked, and tried in a fresh environment; with an SBOM
+	./tests/release.sh
 
 lock:  ## resolve requirements.lock again
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --extra kafka --extra postgres --extra operators --extra demo --group dev \
