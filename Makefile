@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence mutants compat docs release lock clean
+.PHONY: redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence upgrade mutants compat docs release lock clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -76,6 +76,9 @@ simulator: $(READY)  ## a million simulated schedules with five faults or more, 
 
 evidence: $(READY)  ## which published results are of the code that is checked out, and what would have to run again
 	$(BIN)/python -m evidence
+
+upgrade: $(READY)  ## a query of an earlier commit (FROM=…), killed in each state, goes on with today's code
+	FROM=$(FROM) $(BIN)/python -m pytest -q tests/upgrade
 
 mutants: $(READY)  ## planted bugs, each of which a test must catch
 	$(BIN)/python tests/mutants/run.py

@@ -100,7 +100,7 @@ class Driver:
             "ONCEFORALL_FAILPOINTS": failpoints,
             "ONCEFORALL_FAILPOINTS_SEEN": str(self.seen),
             "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [config.get("package"), str(TESTS), os.environ.get("PYTHONPATH")])),
             "CHAOS_SINKS": ",".join(config.get("sinks", [])),
             "SPARK_LOCAL_IP": "127.0.0.1",
             # The JVM that only makes up the command of the other one.

@@ -51,9 +51,10 @@ def main():
     from small_spark import small_spark
 
     import onceforall as ofa
-    from onceforall.driver import query_run as runs
 
     if config["roll_after_entries"]:
+        from onceforall.driver import query_run as runs
+
         # No user can set it; batches enough for it would take minutes.
         runs.ROLL_AFTER_ENTRIES = config["roll_after_entries"]
     if config["syncs"]:
@@ -65,7 +66,7 @@ def main():
     spark = small_spark(config["master"], config["java_options"], settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
-    _write(work / "pids.json", {"python": os.getpid(), "jvm": jvm})
+    _write(work / "pids.json", {"python": os.getpid(), "jvm": jvm, "package": str(Path(ofa.__file__).parent)})
 
     rows = (
         spark.readStream.format("rate-micro-batch")
