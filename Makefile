@@ -87,9 +87,12 @@ COMPAT ?= 4.0.0 4.1.1 4.3.0
 compat: $(READY)  ## the integration tests on the other supported versions of pyspark
 	for version in $(COMPAT); do ./tests/compat.sh $$version || exit 1; done
 
-docs: $(READY)  ## draw the protocol's states from its transition table, and what FileSink does with each type from its tests' data
+docs: $(READY)  ## draw the protocol's states from its transition table, and what FileSink does with each type; then the site, in build/site
 	$(BIN)/python docs/draw_protocol.py
 	$(BIN)/python docs/draw_files_types.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/uvx $(SITE) --from mkdocs==1.6.1 mkdocs build
+
+SITE := --with mkdocs-material==9.8.2 --with mkdocstrings==1.0.8 --with mkdocstrings-python==2.0.11 --with pymdown-extensions==13.1.2 --with ruff
 
 release: $(READY)  ## wheel and sdist in dist/, built twice and compared, checked, and tried in a fresh environment; with an SBOM
 	./tests/release.sh

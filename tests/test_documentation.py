@@ -258,3 +258,10 @@ def test_the_examples_in_the_docstring_of_the_package_run():
     results = doctest.testmod(onceforall)
     assert results.attempted > 0
     assert results.failed == 0
+
+
+def test_every_page_is_on_the_site():
+    """``make docs`` fails on a link or an anchor that leads nowhere; a page that nobody listed it would only mention."""
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} <= listed
+    assert len(listed) > 40

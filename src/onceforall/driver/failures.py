@@ -82,11 +82,12 @@ def error_of(query_or_exception: StreamingQuery | BaseException | str | None) ->
             of ours among its causes; or a text, such as a log of another process, with the trace of one.
 
     Returns:
-        - None when the query has not failed (also for ``error_of(query.exception())``), or when a text tells of no error of ours.
-        - One of ``onceforall``'s errors, where it is one: of its own class, with its message, which says what to do, and with the fields of
-          ``OnceForAllError`` (``query_name``, ``query_id``, ``run_id``, ``batch``, ``sink``, ``transaction``, ``documentation``). What a function of your own raised is the
-          ``__cause__`` of an ``AttemptFailedError``; an error of a Python worker or of another job of Spark's is in that one's message.
-        - What was given, or for a query its ``StreamingQueryException``, where the error is none of ours: Spark could not read the source, say.
+        None when the query has not failed (also for ``error_of(query.exception())``), or when a text tells of no error of ours. One of
+        ``onceforall``'s errors, where it is one: of its own class, with its message, which says what to do, and with the fields of
+        ``OnceForAllError`` (``query_name``, ``query_id``, ``run_id``, ``batch``, ``sink``, ``transaction``, ``documentation``). What a
+        function of your own raised is the ``__cause__`` of an ``AttemptFailedError``; an error of a Python worker or of another job of
+        Spark's is in that one's message. What was given, or for a query its ``StreamingQueryException``, where the error is none of
+        ours: Spark could not read the source, say.
 
     Raises:
         OptionError: the argument is none of these.
