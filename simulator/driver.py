@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from onceforall.driver.coordinator import Coordinator, Prepared, World
+from onceforall.driver.coordinator import Coordinator, Prepared, Resources
 from onceforall.errors import AttemptFailedError
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Committable, Digest
@@ -245,8 +245,8 @@ class Driver:
             durable=options.durable,
         )
 
-    def _outside(self) -> World:
-        return World(
+    def _outside(self) -> Resources:
+        return Resources(
             log=self.log,
             sinks=self.sinks,
             spark_committed=self._spark_committed,

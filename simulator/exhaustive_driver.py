@@ -22,7 +22,7 @@ from typing import Any
 from onceforall import errors
 from onceforall.commit_log import CommitLog
 from onceforall.driver.coordinator import Coordinator, Prepared
-from onceforall.driver.coordinator import World as Outside
+from onceforall.driver.coordinator import Resources as Outside
 from onceforall.errors import AttemptFailedError, OnceForAllError
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Committable, Digest

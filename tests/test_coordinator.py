@@ -8,7 +8,7 @@ import pytest
 
 from commit_log.stores import FlakyStore, MemoryStore
 from onceforall.commit_log import CommitLog
-from onceforall.driver.coordinator import FIRST_WAIT_S, LONGEST_WAIT_S, Coordinator, Prepared, World
+from onceforall.driver.coordinator import FIRST_WAIT_S, LONGEST_WAIT_S, Coordinator, Prepared, Resources
 from onceforall.errors import (
     AttemptFailedError,
     BatchTooSlowError,
@@ -135,7 +135,7 @@ class Query:
         self.sweeps = []
         self.sealed_below = []
         self.log = open_log(self.store)
-        world = World(self.log, self.sinks, lambda: spark_committed, stop, self.waits.append, self._sweeps_changed)
+        world = Resources(self.log, self.sinks, lambda: spark_committed, stop, self.waits.append, self._sweeps_changed)
         self.coordinator = Coordinator(RunConfig("query", "run", "/checkpoint", tuple(self.sinks), **config), world)
         opened.append(self.coordinator)
 
@@ -288,7 +288,7 @@ def test_one_sink_that_is_away_holds_back_done_but_not_the_other_sinks():
         assert committed.wait(20)
         stopped.set()
 
-    query.coordinator._world = World(query.log, query.sinks, lambda: -1, stopped.is_set, wait)
+    query.coordinator._resources = Resources(query.log, query.sinks, lambda: -1, stopped.is_set, wait)
     with pytest.raises(InDoubtError, match="waited for a"):
         query.batch(0, FakeWriter(a=("t0",), b=("u0",)))
     assert query.sinks["b"].of("commit") == [(0, ["u0"])]
@@ -419,7 +419,7 @@ class Slow(MemoryStore):
 
 def timed(store):
     query = Query(store, transaction_timeout_ms=100, decision_reserve_ms=30)
-    query.coordinator._world = replace(query.coordinator._world, now_ms=lambda: store.now_ms)
+    query.coordinator._resources = replace(query.coordinator._resources, now_ms=lambda: store.now_ms)
     return query
 
 
@@ -453,12 +453,12 @@ def test_what_was_asked_in_time_and_not_answered_is_found_out_when_it_is_too_lat
 
 def test_a_failed_look_at_sparks_commit_log_touches_no_sink():
     query = Query()
-    world = query.coordinator._world
+    world = query.coordinator._resources
 
     def unreadable():
         raise OSError("commits can't be read")
 
-    query.coordinator._world = World(world.log, world.sinks, unreadable, world.stop_requested, world.wait)
+    query.coordinator._resources = Resources(world.log, world.sinks, unreadable, world.stop_requested, world.wait)
     with pytest.raises(OSError, match="commits"):
         query.batch(0)
     assert query.sinks["a"].asked == []

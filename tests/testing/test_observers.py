@@ -25,7 +25,7 @@ from onceforall.protocol.entries import Claim, Commit, Done
 from onceforall.protocol.names import TransactionName
 from onceforall.sink import StartInfo, Sweep, TaskAttempt
 from onceforall.sinks.files import FileSink
-from onceforall.sinks.kafka.names import TransactionName as KafkaName
+from onceforall.sinks.kafka.names import TransactionalId as KafkaName
 from onceforall.sinks.kafka.names import format_name
 from onceforall.sinks.postgres.names import staging_table, task_connection
 from onceforall.testing import observers

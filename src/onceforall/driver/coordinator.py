@@ -94,7 +94,7 @@ class BatchWriter(Protocol):
 
 
 @dataclass(frozen=True)
-class World:
+class Resources:
     """Everything outside the protocol that the coordinator touches.
 
     Attributes:
@@ -126,16 +126,16 @@ _RAISED = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
 class Coordinator:
     """Drives one run of a query; see the module's docstring for the sequence."""
 
-    def __init__(self, config: RunConfig, world: World) -> None:
+    def __init__(self, config: RunConfig, resources: Resources) -> None:
         self.run = Run(config)
         self.pending: deque[do.Decision] = deque()
-        self._world = world
+        self._resources = resources
         self._writer: BatchWriter | None = None
         self._cause: BaseException | None = None
         self._background: Future[None] | None = None
         self.phase_ms: dict[str, float] = {}
         """How long the steps of the last request took, in milliseconds; what runs behind it is not among them."""
-        self._threads = Threads(max_workers=max(4, len(world.sinks) + 1), thread_name_prefix="onceforall")
+        self._threads = Threads(max_workers=max(4, len(resources.sinks) + 1), thread_name_prefix="onceforall")
 
     def request(
         self,
@@ -206,7 +206,7 @@ class Coordinator:
     def close(self) -> None:
         """Release threads and the sinks' connections."""
         self._threads.shutdown(wait=False)
-        for sink in self._world.sinks.values():
+        for sink in self._resources.sinks.values():
             sink.close()
 
     def step(self) -> None:
@@ -236,17 +236,17 @@ class Coordinator:
     # --- one method per decision ---------------------------------------------------------------------------------------
 
     def _inspect(self, decision: do.InspectLog) -> saw.Event:
-        sealed = decision.generation >= 0 and self._world.log.is_sealed(decision.generation)
-        return saw.LogInspected(self._world.log.newest_claim(), sealed)
+        sealed = decision.generation >= 0 and self._resources.log.is_sealed(decision.generation)
+        return saw.LogInspected(self._resources.log.newest_claim(), sealed)
 
     def _claim(self, decision: do.ClaimGeneration) -> saw.Event:
-        claimed = self._world.log.claim(decision.claim)
+        claimed = self._resources.log.claim(decision.claim)
         logger.info("query %s: generation %d claimed", decision.claim.query_id, claimed.generation)
         return saw.GenerationClaimed(claimed.generation, claimed.previous)
 
     def _seal(self, decision: do.SealPast) -> saw.Event:
-        history = self._world.log.seal_below(decision.generation)
-        return saw.PastSealed(history, self._world.spark_committed())
+        history = self._resources.log.seal_below(decision.generation)
+        return saw.PastSealed(history, self._resources.spark_committed())
 
     def _recover(self, decision: do.RecoverSinks) -> saw.Event:
         def one(name: str) -> saw.SinkAnswers | None:
@@ -260,7 +260,7 @@ class Coordinator:
             return answers
 
         answers = self._per_sink(decision.sweeps, one)
-        self._world.sweeps_changed(decision.sweeps, self.run.generation)
+        self._resources.sweeps_changed(decision.sweeps, self.run.generation)
         waiting = tuple(name for name, answer in answers.items() if answer is None)
         if waiting:
             return saw.StopRequested(waiting)
@@ -270,7 +270,7 @@ class Coordinator:
     def _fence_lost(self, decision: do.FenceLost) -> saw.Event:
         def one(name: str) -> bool:
             def fence() -> bool:
-                self._world.sinks[name].retire(decision.committables[name])
+                self._resources.sinks[name].retire(decision.committables[name])
                 return True
 
             return bool(self._until_done(fence, f"fencing lost transactions of sink {name}"))
@@ -307,10 +307,10 @@ class Coordinator:
             return saw.WritesFailed(described(error))
 
     def _append_commit(self, decision: do.AppendCommit) -> saw.Event:
-        until, now_ms = decision.not_after_ms, self._world.now_ms
+        until, now_ms = decision.not_after_ms, self._resources.now_ms
         in_time = None if until is None else lambda: now_ms() <= until
         try:
-            index = self._world.log.append(decision.generation, decision.commit, in_time)
+            index = self._resources.log.append(decision.generation, decision.commit, in_time)
         except FencedError:
             return saw.AppendFenced()
         except BatchTooSlowError:
@@ -333,13 +333,13 @@ class Coordinator:
 
     def _append_done(self, decision: do.AppendDone) -> saw.Event:
         try:
-            self._world.log.append(decision.generation, Done(decision.batch))
+            self._resources.log.append(decision.generation, Done(decision.batch))
         except FencedError:
             return saw.AppendFenced()
         except Exception as error:  # noqa: BLE001
             self._cause = error
             return saw.AppendUnknown(described(error))
-        self._best_effort(f"clearing up after batch {decision.batch}", partial(self._world.batch_done, decision.batch))
+        self._best_effort(f"clearing up after batch {decision.batch}", partial(self._resources.batch_done, decision.batch))
         return saw.DoneAppended()
 
     def _sweep_own(self, decision: do.SweepOwn) -> None:
@@ -347,7 +347,7 @@ class Coordinator:
 
     def _retire(self, decision: do.RetireHandles) -> None:
         def one(name: str) -> None:
-            retire = partial(self._world.sinks[name].retire, decision.committables[name])
+            retire = partial(self._resources.sinks[name].retire, decision.committables[name])
             self._best_effort(f"fencing handles of sink {name}", retire)
 
         self._per_sink(decision.committables, one)
@@ -359,12 +359,12 @@ class Coordinator:
         def one(name: str) -> None:
             committables = decision.committables.get(name, ())
             if committables:
-                self._best_effort(f"aborting on sink {name}", partial(self._world.sinks[name].abort, committables))
+                self._best_effort(f"aborting on sink {name}", partial(self._resources.sinks[name].abort, committables))
             self._sweep(name, decision.sweeps[name])
 
         self._per_sink(decision.sweeps, one)
         # A killed worker may write for another moment; this run never writes again, so its own ids may be swept until it ends.
-        self._world.sweeps_changed(decision.sweeps, self.run.generation)
+        self._resources.sweeps_changed(decision.sweeps, self.run.generation)
         return saw.AttemptAborted()
 
     def _return(self, decision: do.ReturnBatch) -> None:
@@ -386,7 +386,7 @@ class Coordinator:
 
     def _sealed_if_lost(self, answers: Mapping[str, saw.SinkAnswers]) -> bool:
         missing = any(answer.lost or answer.in_doubt for answer in answers.values())
-        return missing and self._world.log.is_sealed(self.run.generation)
+        return missing and self._resources.log.is_sealed(self.run.generation)
 
     def _until_answered(
         self, name: str, permit: do.CommitPermit, committables: tuple[Committable, ...]
@@ -397,7 +397,7 @@ class Coordinator:
         def commit() -> saw.SinkAnswers:
             nonlocal calls
             calls += 1
-            return _answers(name, self._world.sinks[name].commit(permit, committables), again=calls > 1)
+            return _answers(name, self._resources.sinks[name].commit(permit, committables), again=calls > 1)
 
         # After the decision there is no error that makes it undecided.
         return self._until_done(commit, f"batch {permit.batch} is decided; its commit on sink {name}")
@@ -415,13 +415,13 @@ class Coordinator:
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
     def _wait_or_stop(self, seconds: float) -> bool:
-        while seconds > 0 and not self._world.stop_requested():
-            self._world.wait(min(seconds, 0.2))
+        while seconds > 0 and not self._resources.stop_requested():
+            self._resources.wait(min(seconds, 0.2))
             seconds -= 0.2
-        return self._world.stop_requested()
+        return self._resources.stop_requested()
 
     def _sweep(self, name: str, sweep: Sweep) -> None:
-        self._best_effort(f"sweeping sink {name}", lambda: self._world.sinks[name].recover(sweep))
+        self._best_effort(f"sweeping sink {name}", lambda: self._resources.sinks[name].recover(sweep))
 
     @staticmethod
     def _best_effort(what: str, action: Callable[[], object]) -> None:

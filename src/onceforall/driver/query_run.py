@@ -21,7 +21,7 @@ from onceforall.commit_log import CommitLog, binding
 from onceforall.common import arguments, logs
 from onceforall.driver import failures, place, progress, stopping
 from onceforall.driver.batch_writer import BatchFunction, SparkBatchWriter
-from onceforall.driver.coordinator import Coordinator, World
+from onceforall.driver.coordinator import Coordinator, Resources
 from onceforall.driver.executors import check_executors
 from onceforall.driver.log_folder import bind_log
 from onceforall.driver.progress import BatchProgress
@@ -256,7 +256,7 @@ class _QueryRun:
             run._keeper = kept.RowKeeper(run._rows_folder, required=required, why_not=Determinism(execution).why_not)
         run._coordinator = Coordinator(
             config,
-            World(
+            Resources(
                 log=log,
                 sinks=sinks,
                 spark_committed=lambda: spark_checkpoint.last_committed(checkpoint),

@@ -29,7 +29,7 @@ from pathlib import Path
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.common import arguments
 from onceforall.driver import place
-from onceforall.driver.coordinator import Coordinator, Prepared, World
+from onceforall.driver.coordinator import Coordinator, Prepared, Resources
 from onceforall.driver.targets import check_adopted, check_targets, identity_of
 from onceforall.errors import (
     ConfigurationError,
@@ -327,7 +327,7 @@ def _recover(
     path = Path(config.checkpoint)
     deadline = time.monotonic() + timeout_s
     sweeps: dict[str, Sweep] = {}
-    world = World(
+    resources = Resources(
         log=log,
         sinks=sinks,
         spark_committed=lambda: spark_checkpoint.last_committed(path),
@@ -335,7 +335,7 @@ def _recover(
         wait=time.sleep,
         sweeps_changed=lambda due, _sealed_below: sweeps.update(due),
     )
-    coordinator = Coordinator(config, world)
+    coordinator = Coordinator(config, resources)
     try:
         was_done = _run_recovery(coordinator, path)
         decided = coordinator.run.history.decided

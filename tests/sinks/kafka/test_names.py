@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceforall.errors import OptionError
-from onceforall.sinks.kafka.names import TransactionName, check_prefix, format_name, parse_name
+from onceforall.sinks.kafka.names import TransactionalId, check_prefix, format_name, parse_name
 
 numbers = st.integers(min_value=0, max_value=2**40)
 words = st.text(min_size=1).filter(lambda text: text.encode("utf-8", "ignore").decode() == text)
-names = st.builds(TransactionName, words, words, numbers, numbers, numbers, numbers)
+names = st.builds(TransactionalId, words, words, numbers, numbers, numbers, numbers)
 prefixes = st.from_regex(r"\A[A-Za-z0-9._-]{1,20}\Z")
 
 
@@ -73,7 +73,7 @@ def test_what_is_not_exactly_an_id_is_not_parsed(text):
 
 
 def test_an_id_looks_as_documented():
-    assert format_name("ofa", TransactionName("q-1", "a:b", 3, 5, 4, 0)) == "ofa:q-1:a%3Ab:3:5.4.0:"
+    assert format_name("ofa", TransactionalId("q-1", "a:b", 3, 5, 4, 0)) == "ofa:q-1:a%3Ab:3:5.4.0:"
 
 
 @pytest.mark.parametrize("prefix", ["", "a:b", "a b", "ä", "x" * 101, "a\n", None])

@@ -24,7 +24,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _PARTS = re.compile(r"([^:]+):([^:]+):([^:]+):(0|[1-9][0-9]*):(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*):")
 
 
-class TransactionName(NamedTuple):
+class TransactionalId(NamedTuple):
     """What a transactional id says, except for its prefix."""
 
     query_id: str
@@ -48,13 +48,13 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
-def format_name(prefix: str, name: TransactionName) -> str:
+def format_name(prefix: str, name: TransactionalId) -> str:
     """Return the transactional id of ``name``; ASCII, and different for different names."""
     query_id, sink = quote(name.query_id, safe=""), quote(name.sink, safe="")
     return f"{prefix}:{query_id}:{sink}:{name.generation}:{name.incarnation}.{name.slot}.{name.turn}:"
 
 
-def parse_name(transactional_id: str) -> tuple[str, TransactionName] | None:
+def parse_name(transactional_id: str) -> tuple[str, TransactionalId] | None:
     """Read a transactional id back, whatever its prefix.
 
     Returns:
@@ -63,5 +63,5 @@ def parse_name(transactional_id: str) -> tuple[str, TransactionName] | None:
     match = _PARTS.fullmatch(transactional_id)
     if match is None or not _PREFIX.fullmatch(match[1]):
         return None
-    name = TransactionName(unquote(match[2]), unquote(match[3]), *(int(match[group]) for group in range(4, 8)))
+    name = TransactionalId(unquote(match[2]), unquote(match[3]), *(int(match[group]) for group in range(4, 8)))
     return (match[1], name) if format_name(match[1], name) == transactional_id else None

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import AttemptFailedError, text_of
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.kafka.names import TransactionName, format_name
+from onceforall.sinks.kafka.names import TransactionalId, format_name
 from onceforall.sinks.kafka.task.live import LiveProducer
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def _has_all_answers(producer: LiveProducer) -> bool:
 
 
 def _name_of(prefix: str, attempt: TaskAttempt, turn: int) -> str:
-    name = TransactionName(attempt.query_id, attempt.sink, attempt.generation, attempt.incarnation, attempt.slot, turn)
+    name = TransactionalId(attempt.query_id, attempt.sink, attempt.generation, attempt.incarnation, attempt.slot, turn)
     return format_name(prefix, name)
 
 
