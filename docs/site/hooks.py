@@ -56,9 +56,14 @@ def on_files(files: Files, config: Any) -> Files:
     for source, name in FROM_THE_ROOT.items():
         files.append(File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8")))
     for name, (title, objects) in REFERENCE.items():
-        text = f"# {title}\n\n" + "\n".join(f"::: {each}\n" for each in objects)
+        text = f"# {title}\n\n" + "\n".join(f"::: {each}\n{_options(each)}" for each in objects)
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def _options(name: str) -> str:
+    # What a user of a sink gives is its arguments; its methods are the contract's, which has a page of its own.
+    return "    options:\n      members: false\n" if name.endswith("Sink") else ""
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:  # noqa: ARG001  mkdocs gives all by name
