@@ -218,10 +218,15 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkCheckError, SinkUnavailableError: as ``check``.
         """
-        from onceforall.sinks.postgres import markers
+        from onceforall.sinks.postgres import markers, start_checks
 
         owner = markers.Owner(self._schema, start.query_id, sink_code(start.sink))
-        return self._at_start(lambda connection: markers.has_batch(connection, owner, batch))
+
+        def look(connection: Connection) -> bool:
+            start_checks.check_markers(connection, self._schema)
+            return markers.has_batch(connection, owner, batch)
+
+        return self._at_start(look)
 
     def _at_start(self, look: Callable[[Connection], T]) -> T:
         from onceforall.sinks.postgres.statements import close_quietly

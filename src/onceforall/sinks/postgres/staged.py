@@ -216,7 +216,7 @@ class Merger:
         """Return the staging tables with their columns.
 
         Raises:
-            AttemptFailedError: one is gone, or doesn't have the rows that its task wrote.
+            AttemptFailedError: one is gone, is somebody else's, or doesn't have the rows that its task wrote.
         """
         found = {each.table: each for each in staging.find(connection, batch.owner.schema, [s.table for s in batch.staged])}
         gone = [staged.table for staged in batch.staged if staged.table not in found]
@@ -224,6 +224,12 @@ class Merger:
             raise AttemptFailedError(
                 f"{batch.what('Merging')}: {len(gone)} of {len(batch.staged)} staging tables are gone (the first is "
                 f"{batch.owner.schema}.{gone[0]}). Somebody dropped them; the batch is written again."
+            )
+        foreign = next((each for each in found.values() if not each.is_own), None)
+        if foreign is not None:
+            raise AttemptFailedError(
+                f"{batch.what('Merging')}: the staging table {batch.owner.schema}.{foreign.table} belongs to the role {foreign.owner}, so somebody has put it in "
+                "the place of the task's. It is not read; the batch is written again. See who may create tables in the schema, or owns it."
             )
         filled = tuple(replace(staged, columns=found[staged.table].columns) for staged in batch.staged)
         counted = staging.counts(connection, filled)

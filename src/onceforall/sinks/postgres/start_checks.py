@@ -9,7 +9,7 @@ from psycopg import sql
 
 from onceforall.common import logs
 from onceforall.errors import SinkCheckError
-from onceforall.sinks.postgres import markers
+from onceforall.sinks.postgres import markers, own_tables
 from onceforall.sinks.postgres.names import parse_gid
 from onceforall.sinks.postgres.statements import Connection
 
@@ -25,12 +25,14 @@ def check_own_schema(connection: Connection, schema: str) -> None:
     """See that staging tables and markers can be made, and make the table of markers where it is missing.
 
     Raises:
-        SinkCheckError: naming the right that the role lacks.
+        SinkCheckError: naming the right that the role lacks, or what the table has that we don't make.
     """
     try:
         markers.create(connection, schema)
     except psycopg.errors.InsufficientPrivilege as error:
         raise SinkCheckError(_no_schema(connection, schema)) from error
+    # Whoever made it: somebody may have been faster.
+    own_tables.warn_of_strangers(check_markers(connection, schema), markers.FORM)
     row = connection.execute(
         "SELECT pg_catalog.has_schema_privilege(%s, 'CREATE') AND pg_catalog.has_schema_privilege(%s, 'USAGE')",
         [schema, schema],
@@ -43,6 +45,15 @@ def check_own_schema(connection: Connection, schema: str) -> None:
             f"The role {_role(connection)} may not use the table of markers, which another role made. Let its owner say: "
             f"GRANT {', '.join(missing)} ON {schema}.{markers.TABLE} TO {_role(connection)};"
         )
+
+
+def check_markers(connection: Connection, schema: str) -> own_tables.Found | None:
+    """See that the table of markers, where it is there, runs nobody's code.
+
+    Raises:
+        SinkCheckError: naming what it has that we don't make.
+    """
+    return own_tables.check(connection, markers.FORM, schema)
 
 
 def warn_of_publications(connection: Connection, schema: str, mode: str) -> None:
