@@ -53,7 +53,7 @@ SELECT n.nspname::pg_catalog.text, o.name, o.trusted, s.name, s.trusted,
        ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attrdef e JOIN pg_catalog.pg_attribute a
              ON a.attrelid OPERATOR(pg_catalog.=) e.adrelid AND a.attnum OPERATOR(pg_catalog.=) e.adnum
              WHERE e.adrelid OPERATOR(pg_catalog.=) c.oid
-             AND (pg_catalog.pg_get_expr(e.adbin, e.adrelid) OPERATOR(pg_catalog.<>) ALL ('{clock_timestamp(),pg_catalog.clock_timestamp()}'::pg_catalog.text[])
+             AND (pg_catalog.pg_get_expr(e.adbin, e.adrelid) OPERATOR(pg_catalog.!~) '^(pg_catalog[.])?clock_timestamp[(][)]$'
                   OR EXISTS (SELECT FROM pg_catalog.pg_depend p WHERE p.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_attrdef'::pg_catalog.regclass
                              AND p.objid OPERATOR(pg_catalog.=) e.oid AND p.refclassid OPERATOR(pg_catalog.<>) 'pg_catalog.pg_class'::pg_catalog.regclass))
              ORDER BY 1),
