@@ -157,7 +157,7 @@ class StartInfo:
     """What a sink learns at start, on the driver.
 
     Attributes:
-        query_id: Spark's query id; empty in the check that ``start()`` makes before Spark has given one out.
+        query_id: Spark's query id; empty in the check that the first ``start()`` makes, before Spark has given one out.
         sink: the sink's name in its query.
         spark: the query's session.
         output_mode: the query's: ``append``, ``update`` or ``complete``.

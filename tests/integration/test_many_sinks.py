@@ -81,6 +81,20 @@ def test_a_sink_that_is_away_at_recovery_does_not_hold_back_the_others(source, m
     assert here.seen("value") == away.seen("value") == ["v1", "v2"]
 
 
+def test_a_restart_gives_the_checks_its_query_id_at_once(source, make, run, tmp_path, monkeypatch):
+    """With it a sink can refuse, before it makes anything, what belongs to this query and lies elsewhere."""
+    asked = []
+    monkeypatch.setattr(Recorder, "check", lambda _, start: asked.append(start.query_id))
+    source.add(*rows(1))
+    run(writer(source.stream(), tmp_path, make("a")))
+    assert asked[0] == ""
+    query_id = asked[-1]
+    del asked[:]
+    source.add(*rows(2))
+    run(writer(source.stream(), tmp_path, make("a")))
+    assert set(asked) == {query_id}
+
+
 class TestWhoIsWrittenTogether:
     def test_all_rows_of_a_key_come_to_one_task_of_a_sink_that_asks_for_it(self, source, make, run, spark, tmp_path):
         keyed, plain = make("keyed", able=KEYED), make("plain")

@@ -92,11 +92,17 @@ def create(connection: Connection, schema: str) -> None:
 
 def exists(connection: Connection, schema: str) -> bool:
     """Tell whether the table of markers is there."""
+    return oid_of(connection, schema) is not None
+
+
+def oid_of(connection: Connection, schema: str) -> int | None:
+    """Return the object id of the table of markers; None where there is none. It stays with the table, whatever becomes of its name and schema."""
     query = (
-        "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
+        "SELECT c.oid::bigint FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
         "WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s"
     )
-    return connection.execute(query, [schema, TABLE]).fetchone() is not None
+    row = connection.execute(query, [schema, TABLE]).fetchone()
+    return None if row is None else int(row[0])
 
 
 def advance(connection: Connection, owner: Owner, marker: Marker, name: str = COMPLETE) -> bool:
@@ -164,6 +170,30 @@ def _any(connection: Connection, owner: Owner, batch: int = -1) -> bool:
         [owner.query_id, owner.sink, CONFIRMED, batch],
     )
     return found.fetchone() is not None
+
+
+def has_any(connection: Connection, owner: Owner) -> bool:
+    """Tell whether the owner's own schema has a marker of any batch."""
+    return exists(connection, owner.schema) and _any(connection, owner)
+
+
+def moved_to(connection: Connection, owner: Owner, batch: int, oid: int | None) -> str:
+    """Return where a batch's markers are now, where that isn't the owner's schema: what is missing here proves nothing then. Empty: they were not moved.
+
+    Args:
+        connection: in whatever state.
+        owner: whose.
+        batch: which has no marker in the owner's schema.
+        oid: of the table of markers when the batch was confirmed; None where a release wrote it that didn't say.
+    """
+    query = (
+        "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+        "ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=) %s::pg_catalog.oid"
+    )
+    row = None if oid is None else connection.execute(query, [oid]).fetchone()
+    if row is not None and tuple(row) != (owner.schema, TABLE):
+        return ".".join(row)
+    return next((f"{schema}.{TABLE}" for schema in places_of(connection, owner, batch)), "")
 
 
 def check_predecessor(connection: Connection, owner: Owner, after: int | None) -> None:

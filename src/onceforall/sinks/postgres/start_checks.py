@@ -21,12 +21,20 @@ _log = logs.logger("onceforall.sinks.postgres")
 _WITH_PUBLISHED_SCHEMAS = 150_000
 
 
-def check_own_schema(connection: Connection, schema: str) -> None:
+def check_own_schema(connection: Connection, owner: markers.Owner) -> None:
     """See that staging tables and markers can be made, and make the table of markers where it is missing.
 
+    Args:
+        connection: ours.
+        owner: whose markers; without a query id where there is none yet.
+
     Raises:
-        SinkCheckError: naming the right that the role lacks, or what the table has that we don't make.
+        SinkCheckError: naming the right that the role lacks, what the table has that we don't make, or where the markers of this query are instead.
     """
+    schema = owner.schema
+    check_markers(connection, schema)
+    if owner.query_id:
+        _check_not_moved(connection, owner)
     try:
         markers.create(connection, schema)
     except psycopg.errors.InsufficientPrivilege as error:
@@ -54,6 +62,17 @@ def check_markers(connection: Connection, schema: str) -> own_tables.Found | Non
         SinkCheckError: naming what it has that we don't make.
     """
     return own_tables.check(connection, markers.FORM, schema)
+
+
+def _check_not_moved(connection: Connection, owner: markers.Owner) -> None:
+    # Before anything is made: the schema couldn't be given its name back then.
+    places = [] if markers.has_any(connection, owner) else markers.places_of(connection, owner, -1)
+    if places:
+        raise SinkCheckError(
+            f"The schema {owner.schema} has no markers of this query and sink, and {', '.join(places)} has: it was renamed, or moved, or staging_schema= was changed. "
+            f"What the markers say proves which batches are complete, so nothing is made or written without them. Name their schema again (ALTER SCHEMA {places[0]} "
+            f"RENAME TO {owner.schema}, or staging_schema={places[0]!r}); or take them along, as docs/changing.md has it. What was made under the old name since is in the way of it, and goes first."
+        )
 
 
 def warn_of_publications(connection: Connection, schema: str, mode: str) -> None:
