@@ -130,6 +130,16 @@ def test_markers_that_lie_anywhere_else_run_nothing_and_count_for_nothing(databa
     assert execute(database, "TABLE caught") == []
 
 
+def test_another_table_of_that_name_stops_no_start(database, pair):
+    """Also where it belongs to somebody trusted: it is another program's."""
+    (_, url), _ = pair
+    query = Query(url, None)
+    markers_of(url, "maps", "query_id int, sink int, name int, generation text, batch text, names int")
+    assert holds(query, 0) is False
+    later = query.successor()
+    assert not later.commit(0, later.prepare(0, rows(1))).lost
+
+
 def test_what_a_stranger_says_in_a_table_of_his_proves_nothing(database, pair):
     (role, url), (evil, by) = pair
     query = Query(url, None)

@@ -32,8 +32,8 @@ def check_own_schema(connection: Connection, owner: markers.Owner) -> None:
         SinkCheckError: naming the right that the role lacks, what the table has that we don't make, or where the markers of this query are instead.
     """
     schema = owner.schema
-    check_markers(connection, schema)
-    if owner.query_id:
+    found = check_markers(connection, schema)
+    if owner.query_id and (found is None or found.is_readable):
         _check_not_moved(connection, owner)
     try:
         markers.create(connection, schema)
