@@ -134,7 +134,8 @@ class Capabilities:
             ``pre_commit`` then returns None, when the rows are durable and visible.
         output_modes: the output modes of a query that the sink can serve; a query with another one doesn't start.
         one_task_per_key: the columns, as ``columns`` names them, whose equal values must all come to one task of a batch; the rows
-            are shuffled for that, in a job of this sink's own. Empty: any task may get any row.
+            are shuffled for that, in a job of this sink's own, and a second write to the sink in one batch is refused. Empty: any task may get
+            any row.
         empty_batches: a write without any row still needs a transaction (one that replaces what is there); it is
             then opened on the driver, and gets no ``invoke``.
         replaces_by: the columns by which a row takes the place of one that an earlier batch wrote; empty: it doesn't. A ``transform`` that
@@ -156,7 +157,7 @@ class StartInfo:
     """What a sink learns at start, on the driver.
 
     Attributes:
-        query_id: Spark's query id; empty in the check that ``start()`` makes before Spark has given one out.
+        query_id: Spark's query id; empty in the check that the first ``start()`` makes, before Spark has given one out.
         sink: the sink's name in its query.
         spark: the query's session.
         output_mode: the query's: ``append``, ``update`` or ``complete``.

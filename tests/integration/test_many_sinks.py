@@ -81,6 +81,20 @@ def test_a_sink_that_is_away_at_recovery_does_not_hold_back_the_others(source, m
     assert here.seen("value") == away.seen("value") == ["v1", "v2"]
 
 
+def test_a_restart_gives_the_checks_its_query_id_at_once(source, make, run, tmp_path, monkeypatch):
+    """With it a sink can refuse, before it makes anything, what belongs to this query and lies elsewhere."""
+    asked = []
+    monkeypatch.setattr(Recorder, "check", lambda _, start: asked.append(start.query_id))
+    source.add(*rows(1))
+    run(writer(source.stream(), tmp_path, make("a")))
+    assert asked[0] == ""
+    query_id = asked[-1]
+    del asked[:]
+    source.add(*rows(2))
+    run(writer(source.stream(), tmp_path, make("a")))
+    assert set(asked) == {query_id}
+
+
 class TestWhoIsWrittenTogether:
     def test_all_rows_of_a_key_come_to_one_task_of_a_sink_that_asks_for_it(self, source, make, run, spark, tmp_path):
         keyed, plain = make("keyed", able=KEYED), make("plain")
@@ -93,6 +107,28 @@ class TestWhoIsWrittenTogether:
         found = [row["key"] for task in keyed.tasks() for row in {row["key"]: row for row in task}.values()]
         assert sorted(found) == ["k0", "k1", "k2"]
         assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))) >= 2
+
+    @pytest.mark.parametrize("able", [KEYED, Capabilities(two_phase=False, idempotent=True, one_task_per_key=("key",))])
+    def test_a_second_write_to_such_a_sink_in_one_batch_is_refused_at_once(self, source, make, tmp_path, able):
+        """A key that both have would be in two tasks: these wait for each other for ever, or the last one wins in silence."""
+        keyed, plain = make("keyed", able=able), make("plain")
+
+        @ofa.exactly_once(tmp_path / "cp", sinks={"keyed": keyed, "plain": plain})
+        def process(batch, batch_id, transaction):
+            transaction.write("plain", batch)
+            transaction.write("plain", batch)
+            transaction.write("keyed", batch.where("key = 'k1'"))
+            transaction.write("keyed", batch)
+
+        source.add(*rows(1, 2))
+        query = source.stream().writeStream.foreachBatch(process).option("checkpointLocation", str(tmp_path / "cp"))
+        started = query.trigger(availableNow=True).start()
+        with pytest.raises(Exception, match="foreachBatch|keyed"):
+            started.awaitTermination(60)
+        told = str(ofa.error_of(started))
+        assert "UnsupportedQueryError: The sink keyed needs all rows of a batch that have the same key in one task" in told
+        assert "unionByName" in told
+        assert keyed.tasks() == plain.tasks() == keyed.left() == plain.left() == []
 
     def test_keys_count_as_the_sink_writes_them(self, source, make, run, tmp_path):
         able = Capabilities(two_phase=True, one_task_per_key=("name",))

@@ -17,7 +17,7 @@ from onceforall.common import clock as clocks
 from onceforall.common.threads import Threads, start_thread
 from onceforall.driver.coordinator import Prepared
 from onceforall.driver.progress import Outcome
-from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError, described, text_of
+from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError, UnsupportedQueryError, described, text_of
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.protocol.entries import Committable, Digest
@@ -69,11 +69,13 @@ class BatchTransaction:
 
         Args:
             name: the sink's name in this query.
-            frame: its rows; any DataFrame that was derived from the batch. A sink may be written several times.
+            frame: its rows; any DataFrame that was derived from the batch. A sink may be written several times, but for one that needs all rows of a
+                key in one task.
 
         Raises:
             OptionError: no sink has this name, or it is no frame.
             SchemaError: the sink cannot write these columns.
+            UnsupportedQueryError: the sink needs all rows of a key in one task, and is written a second time.
             ProtocolViolationError: the function has returned already.
 
         A write that failed poisons the whole attempt, even when the function catches the error.
@@ -86,12 +88,23 @@ class BatchTransaction:
                     f"There is no sink named {arguments.shown(name)} in this query; its sinks are: {', '.join(sorted(self._sinks))}."
                 )
             arguments.check_frame(frame, "transaction.write")
+            self._check_first(name)
             self._projections.taken(name, frame.schema)
         except OnceForAllError as error:
             error.sink = name if isinstance(name, str) and name in self._sinks else None
             self.failure = self.failure or error
             raise
         self.writes.append((name, frame))
+
+    def _check_first(self, name: str) -> None:
+        # Each write is shuffled by itself: a key that two of them have is in two tasks.
+        keys = self._sinks[name].capabilities.one_task_per_key
+        if keys and any(written == name for written, _ in self.writes):
+            raise UnsupportedQueryError(
+                f"The sink {name} needs all rows of a batch that have the same {', '.join(keys)} in one task, and the function of the batch writes it a second "
+                "time. Bring the frames together, transaction.write(…, first.unionByName(second)), with each key once; or use a mode of the sink that does "
+                "without: mode='staged' where it has one."
+            )
 
     def close(self) -> None:
         """Refuse further writes; the function has returned."""

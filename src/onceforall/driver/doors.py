@@ -303,7 +303,7 @@ class StreamWriter:
             for name, sink in self._sinks.items():
                 if self._transforms[name] is None:
                     sink.columns(self._frame.schema)
-            check_sinks(checked, spark, "", self._output_mode)
+            check_sinks(checked, spark, query_id, self._output_mode)
         finally:
             for sink in checked.values():
                 sink.close()

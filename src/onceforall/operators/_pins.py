@@ -36,9 +36,23 @@ _CLEANED_EVERY = 10
 
 
 def create(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Make schema and table where they are missing; several may try at once."""
+    """Make schema and table where they are missing; several may try at once.
+
+    Raises:
+        SinkCheckError: the table is there, and has what could run its owner's code as this role.
+    """
     from psycopg import sql
 
+    from onceforall.sinks.postgres import own_tables
+
+    columns = {
+        "query_id": own_tables.TEXT,
+        "lookup": own_tables.TEXT,
+        "batch": own_tables.BIGINT,
+        "key": own_tables.TEXT,
+        "value": own_tables.TEXT,
+    }
+    form = own_tables.Form(TABLE, columns, ("query_id", "lookup", "batch", "key"), "pin_schema")
     # One at a time: IF NOT EXISTS does not wait for another one's that is being made.
     with connection.transaction():
         connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('onceforall.lookups', 0))")
@@ -53,6 +67,7 @@ def create(connection: psycopg.Connection[Any], schema: str) -> None:
                     "key pg_catalog.text NOT NULL, value pg_catalog.text, PRIMARY KEY (query_id, lookup, batch, key))"
                 ).format(sql.Identifier(schema, TABLE))
             )
+    own_tables.warn_of_strangers(own_tables.check(connection, form, schema), form)
 
 
 class Pins:

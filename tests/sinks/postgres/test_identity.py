@@ -1,10 +1,12 @@
 """Which database it is, and whether it has what the commit log says is complete there."""
 
+import copy
+
 import psycopg
 import pytest
 from psycopg import sql
 
-from onceforall.errors import AttemptFailedError
+from onceforall.errors import AttemptFailedError, SinkCheckError
 from onceforall.sink import StartInfo
 from support.postgres_sink import KEYED, Query, rows
 
@@ -71,9 +73,18 @@ def test_what_is_only_confirmed_is_not_there(database):
     query.sink.abort(decided)
 
 
+def taken_along(query, schema):
+    """As docs/changing.md says."""
+    query.execute(f"CREATE SCHEMA {schema}")
+    query.execute(f"CREATE TABLE {schema}.markers (LIKE onceforall.markers INCLUDING ALL)")
+    query.execute(f"INSERT INTO {schema}.markers SELECT * FROM onceforall.markers WHERE query_id = '{query.id}'")
+
+
 def test_markers_in_the_schema_of_before_still_count(database):
     query = made(database, "staged")
     write(query, 0)
+    taken_along(query, "elsewhere")
+    query.execute("UPDATE elsewhere.markers SET batch = -1")
     moved = query.successor(staging_schema="elsewhere")
     assert moved.sink.holds(start(query), 0)
     assert moved.sink.holds(start(query), 1) is False
@@ -98,3 +109,96 @@ def test_a_database_that_is_behind_the_log_confirms_nothing(database, mode):
     assert query.ids() == [0, 1]
     write(query, 3, after=1)
     assert query.ids() == [0, 1, 3]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_schema_that_was_renamed_is_told_before_another_one_is_made(database, mode):
+    query = made(database, mode)
+    write(query, 0)
+    query.execute("ALTER SCHEMA onceforall RENAME TO moved")
+    for schema in ("onceforall", "fresh"):
+        with pytest.raises(
+            SinkCheckError,
+            match=f"The schema {schema} has no markers of this query and sink, and moved has.*staging_schema='moved'",
+        ):
+            query.successor(staging_schema=schema)
+        assert not query.execute("SELECT FROM pg_namespace WHERE nspname = %s", schema)
+    made_for_others = Query(database, None)
+    write(made_for_others, 0, number=50)
+    with pytest.raises(SinkCheckError, match="and moved has"):
+        query.successor()
+    query.execute("DROP SCHEMA onceforall CASCADE")
+    query.execute("ALTER SCHEMA moved RENAME TO onceforall")
+    write(query.successor(), 1, after=0)
+
+
+def test_another_schema_may_be_named_where_the_markers_are_taken_along(database):
+    query = made(database, "staged")
+    write(query, 0)
+    taken_along(query, "fresh")
+    write(query.successor(staging_schema="fresh"), 1, after=0)
+    assert query.ids() == [0, 1]
+
+
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+@pytest.mark.parametrize(
+    "moving",
+    ["ALTER SCHEMA onceforall RENAME TO moved", "CREATE SCHEMA moved; ALTER TABLE onceforall.markers SET SCHEMA moved"],
+)
+@pytest.mark.parametrize("knows_its_table", [True, False])
+def test_a_committed_batch_whose_markers_were_moved_is_in_doubt_and_not_lost(database, mode, moving, knows_its_table):
+    """It would be written again, and be there twice."""
+    query = made(database, mode)
+    write(query, 0)
+    decided = query.prepare(1, rows(1))
+    if not knows_its_table:
+        decided = [{key: value for key, value in each.items() if key != "markers"} for each in decided]
+    assert len(query.commit(1, decided).retired) == 1
+    query.execute(moving)
+    fresh(query)
+    report = query.commit(1, decided)
+    assert not report.lost
+    assert not report.retired
+    assert "the markers that tell whether batch 1 is complete lie in moved.markers now" in report.in_doubt[0].reason
+    query.execute("DROP SCHEMA onceforall CASCADE")
+    query.execute("ALTER SCHEMA moved RENAME TO onceforall")
+    assert len(query.successor().commit(1, decided).retired) == 1
+    assert query.ids() == [0, 1]
+
+
+def test_a_merge_that_is_held_while_its_schema_is_renamed_may_still_be_committed(database):
+    """By a driver that was frozen: its marker is nowhere to be seen, and that proves nothing."""
+    frozen = made(database, "staged")
+    write(frozen, 0)
+    decided = frozen.prepare(1, rows(1))
+    frozen.execute("ALTER SCHEMA onceforall RENAME TO moved")
+    fresh(frozen)
+    report = Query.commit(bare_successor(frozen), 1, decided)
+    assert not report.lost
+    assert "lie in moved.markers now" in report.in_doubt[0].reason
+    assert len(frozen.commit(1, decided).retired) == 1
+    assert frozen.ids() == [0, 1]
+
+
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_what_is_gone_while_the_markers_are_in_their_place_is_lost(database, mode):
+    query = made(database, mode)
+    write(query, 0)
+    decided = query.prepare(1, rows(1))
+    query.sink.close()
+    query.sink.abort(decided)
+    assert len(query.commit(1, decided).lost) == 1
+
+
+def fresh(query):
+    """Let another query make what was moved anew."""
+    query.execute("CREATE SCHEMA IF NOT EXISTS onceforall")
+    Query(query.url, None)
+
+
+def bare_successor(query):
+    """The next run, of which a start would have been refused."""
+    later = copy.copy(query)
+    later.generation += 1
+    later.sink = copy.copy(query.sink)
+    return later

@@ -113,6 +113,18 @@ UNFIT_INDEXES = {
     ),
     "citext": ("k citext NOT NULL", "k text_ops", "compares k by the operator class text_ops, and citext has another equality"),
     "domain of citext": ("k name_of NOT NULL", "k text_ops", "compares k by the operator class text_ops, and name_of has"),
+    "domain of a domain of citext": (
+        "k name_of_name NOT NULL",
+        "k text_ops",
+        "compares k by the operator class text_ops, and name_of_name has",
+    ),
+    "varchar": ("k varchar(10) NOT NULL", "k bpchar_ops", "compares k by the operator class bpchar_ops, and character varying"),
+    "domain of a domain of text": (
+        "k word_of_word NOT NULL",
+        "k bpchar_ops",
+        "compares k by the operator class bpchar_ops, and word_of_word has",
+    ),
+    "domain of varchar": ("k short NOT NULL", "k bpchar_ops", "compares k by the operator class bpchar_ops, and short has"),
     "second index": ("k text PRIMARY KEY", "k COLLATE blind", "has the collation blind for k"),
 }
 FIT_INDEXES = {
@@ -121,6 +133,20 @@ FIT_INDEXES = {
     "patterns": ("k text NOT NULL", "k text_pattern_ops"),
     "varchar": ("k varchar(10) NOT NULL", "k"),
     "domain": ("k name_of NOT NULL", "k"),
+    "domain of a domain": ("k name_of_name NOT NULL", "k"),
+    "domain of a domain of text": ("k word_of_word NOT NULL", "k varchar_ops"),
+    "domain of varchar": ("k short NOT NULL", "k"),
+    "patterns of varchar": ("k varchar NOT NULL", "k varchar_pattern_ops"),
+    "char": ("k char(5) NOT NULL", "k"),
+    "patterns of char": ("k char(5) NOT NULL", "k bpchar_pattern_ops"),
+    "integer": ("k int NOT NULL", "k"),
+    "uuid": ("k uuid NOT NULL", "k"),
+    "range": ("k int4range NOT NULL", "k"),
+    "domain of an array": ("k words NOT NULL", "k"),
+    "composite": ("k pair NOT NULL", "k"),
+    "jsonb": ("k jsonb NOT NULL", "k"),
+    "time": ("k timestamptz NOT NULL", "k"),
+    "number": ("k numeric(10, 2) NOT NULL", "k"),
     "array": ("k text[] NOT NULL", "k"),
     "enum": ("k mood NOT NULL", "k"),
     "citext": ("k citext NOT NULL", "k"),
@@ -132,11 +158,17 @@ def table_with(database, column, index):
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS citext")
         connection.execute(f"{BLIND} {DEAF} CREATE TYPE mood AS ENUM ('low'); CREATE DOMAIN name_of AS citext")
+        connection.execute(
+            "CREATE DOMAIN name_of_name AS name_of; CREATE DOMAIN word AS text; CREATE DOMAIN word_of_word AS word"
+        )
+        connection.execute(
+            "CREATE DOMAIN short AS varchar(10); CREATE DOMAIN words AS text[]; CREATE TYPE pair AS (a int, b int)"
+        )
         connection.execute(f"CREATE TABLE t ({column}, n int); CREATE UNIQUE INDEX made ON t ({index})")
 
 
 @pytest.mark.parametrize("what", UNFIT_INDEXES)
-@pytest.mark.parametrize("options", [{}, {"accumulate": {"n": "sum"}}])
+@pytest.mark.parametrize("options", [{}, {"accumulate": {"n": "sum"}}, {"accumulate": {"n": "sum"}, "mode": "prepared"}])
 def test_an_index_that_calls_other_keys_equal_than_its_column_is_refused(database, what, options):
     """A batch with "a" and "A" would be added up as one key, and two batches with one each as two; or it would be stuck."""
     column, index, words = UNFIT_INDEXES[what]
@@ -146,10 +178,19 @@ def test_an_index_that_calls_other_keys_equal_than_its_column_is_refused(databas
     PostgresSink(database, "t").check(StartInfo("q", "out"))
 
 
+def test_an_index_whose_columns_equality_is_not_known_is_refused(database):
+    table_with(database, "k cidr NOT NULL", "k")
+    with pytest.raises(
+        SinkCheckError, match="index made of public.t compares k .* and which equality cidr has of itself isn't known"
+    ):
+        PostgresSink(database, "t", key="k").check(StartInfo("q", "out"))
+
+
 @pytest.mark.parametrize("what", FIT_INDEXES)
-def test_an_index_that_calls_the_same_keys_equal_is_not_refused(database, what):
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_an_index_that_calls_the_same_keys_equal_is_not_refused(database, what, mode):
     table_with(database, *FIT_INDEXES[what])
-    PostgresSink(database, "t", key="k").check(StartInfo("q", "out"))
+    PostgresSink(database, "t", key="k", mode=mode).check(StartInfo("q", "out"))
 
 
 def test_a_deferrable_index_beside_the_keys_own_is_refused(database):

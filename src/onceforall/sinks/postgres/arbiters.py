@@ -20,8 +20,16 @@ if TYPE_CHECKING:
     import psycopg
 
 # Those that PostgreSQL would choose among: plan/infer_arbiter_indexes passes over what is invalid, partial, or has an expression. A domain has
-# its base type's equality; a type without an operator class of its own (varchar, arrays, enums) that of the index.
+# the equality of the type below all its domains, and varchar that of text. Arrays, enums, ranges and composite types have none of their own but that of the
+# polymorphic class (any array's, any enum's); an index by another class, or by one whose equality isn't known, is unfit.
 _INDEXES = """
+WITH RECURSIVE base AS (
+    SELECT t.oid AS of_type, t.oid AS type FROM pg_catalog.pg_type t
+    WHERE t.oid OPERATOR(pg_catalog.=) ANY (SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) %s::pg_catalog.oid)
+  UNION ALL
+    SELECT base.of_type, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) base.type
+    WHERE t.typtype OPERATOR(pg_catalog.=) 'd'
+)
 SELECT i.indexrelid::pg_catalog.regclass::pg_catalog.text, a.attname::pg_catalog.text, i.indimmediate,
        k.coll OPERATOR(pg_catalog.<>) a.attcollation
            AND EXISTS (SELECT FROM pg_catalog.pg_collation n WHERE n.oid OPERATOR(pg_catalog.=) ANY(ARRAY[k.coll, a.attcollation]) AND NOT n.collisdeterministic),
@@ -31,12 +39,19 @@ FROM pg_catalog.pg_index i
 CROSS JOIN ROWS FROM (pg_catalog.unnest(i.indkey::pg_catalog.int2[]), pg_catalog.unnest(i.indcollation::pg_catalog.oid[]),
                       pg_catalog.unnest(i.indclass::pg_catalog.oid[])) WITH ORDINALITY k(attnum, coll, class, place)
 JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) i.indrelid AND a.attnum OPERATOR(pg_catalog.=) k.attnum
-JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) a.atttypid
+JOIN base ON base.of_type OPERATOR(pg_catalog.=) a.atttypid
+JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) base.type AND t.typtype OPERATOR(pg_catalog.<>) 'd'
 JOIN pg_catalog.pg_opclass x ON x.oid OPERATOR(pg_catalog.=) k.class
 LEFT JOIN pg_catalog.pg_amop its ON its.amopfamily OPERATOR(pg_catalog.=) x.opcfamily AND its.amopstrategy OPERATOR(pg_catalog.=) 3
      AND its.amoplefttype OPERATOR(pg_catalog.=) x.opcintype AND its.amoprighttype OPERATOR(pg_catalog.=) x.opcintype
 LEFT JOIN pg_catalog.pg_opclass d ON d.opcmethod OPERATOR(pg_catalog.=) x.opcmethod AND d.opcdefault
-     AND d.opcintype OPERATOR(pg_catalog.=) CASE WHEN t.typtype OPERATOR(pg_catalog.=) 'd' THEN t.typbasetype ELSE t.oid END
+     AND d.opcintype OPERATOR(pg_catalog.=) CASE
+         WHEN t.oid OPERATOR(pg_catalog.=) 'pg_catalog.varchar'::pg_catalog.regtype THEN 'pg_catalog.text'::pg_catalog.regtype
+         WHEN t.typcategory OPERATOR(pg_catalog.=) 'A' THEN 'pg_catalog.anyarray'::pg_catalog.regtype
+         WHEN t.typtype OPERATOR(pg_catalog.=) 'e' THEN 'pg_catalog.anyenum'::pg_catalog.regtype
+         WHEN t.typtype OPERATOR(pg_catalog.=) 'r' THEN 'pg_catalog.anyrange'::pg_catalog.regtype
+         WHEN t.typtype OPERATOR(pg_catalog.=) 'c' THEN 'pg_catalog.record'::pg_catalog.regtype
+         ELSE t.oid END
 LEFT JOIN pg_catalog.pg_amop own ON own.amopfamily OPERATOR(pg_catalog.=) d.opcfamily AND own.amopstrategy OPERATOR(pg_catalog.=) 3
      AND own.amoplefttype OPERATOR(pg_catalog.=) d.opcintype AND own.amoprighttype OPERATOR(pg_catalog.=) d.opcintype
 WHERE i.indrelid OPERATOR(pg_catalog.=) %s::pg_catalog.oid AND i.indisunique AND i.indisvalid AND i.indexprs IS NULL AND i.indpred IS NULL
@@ -55,6 +70,7 @@ class _IndexColumn(NamedTuple):
     its_collation: str
     own_collation: str
     has_another_equality: bool | None
+    """None: which equality its type has of itself isn't known."""
     its_class: str
     type: str
 
@@ -68,7 +84,7 @@ def unfit_index(connection: psycopg.Connection[Any], table: str, oid: int, key: 
         oid: its object id.
         key: the columns of the key.
     """
-    found = [_IndexColumn(*row) for row in connection.execute(_INDEXES, [oid]).fetchall()]
+    found = [_IndexColumn(*row) for row in connection.execute(_INDEXES, [oid, oid]).fetchall()]
     for _, group in groupby(found, key=lambda each: each.name):
         columns = list(group)
         if {each.column for each in columns} == set(key):
@@ -95,6 +111,11 @@ def _unfit(table: str, at: _IndexColumn) -> str:
         return (
             f"The unique index {at.name} of {table} compares {column} by the operator class {at.its_class}, and {at.type} has another equality: two rows "
             f"of a batch would count as one key, and a row of the table as another. DROP INDEX {at.name}; and make it again without an operator class."
+        )
+    if at.has_another_equality is None:
+        return (
+            f"The unique index {at.name} of {table} compares {column} by the operator class {at.its_class}, and which equality {at.type} has of itself isn't known: "
+            "two rows of a batch could count as one key, and a row of the table as another. Give the key a column of another type, such as text."
         )
     return ""
 

@@ -24,12 +24,22 @@ from psycopg import sql
 from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
 from onceforall.errors import AttemptFailedError
+from onceforall.sinks.postgres import own_tables
+from onceforall.sinks.postgres.own_tables import BIGINT, TEXT, TIMESTAMPTZ, Form
 from onceforall.sinks.postgres.statements import Connection, transaction
 
 TABLE = "markers"
 COMPLETE = ""
 CONFIRMED = "confirmed"
 UPSERTING = "upserting"
+
+FORM = Form(
+    TABLE,
+    {"query_id": TEXT, "sink": TEXT, "name": TEXT, "generation": BIGINT, "batch": BIGINT, "names": TEXT, "at": TIMESTAMPTZ},
+    ("query_id", "sink", "name"),
+    "staging_schema",
+)
+"""What ``create`` makes."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +92,17 @@ def create(connection: Connection, schema: str) -> None:
 
 def exists(connection: Connection, schema: str) -> bool:
     """Tell whether the table of markers is there."""
+    return oid_of(connection, schema) is not None
+
+
+def oid_of(connection: Connection, schema: str) -> int | None:
+    """Return the object id of the table of markers; None where there is none. It stays with the table, whatever becomes of its name and schema."""
     query = (
-        "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
+        "SELECT c.oid::bigint FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
         "WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s"
     )
-    return connection.execute(query, [schema, TABLE]).fetchone() is not None
+    row = connection.execute(query, [schema, TABLE]).fetchone()
+    return None if row is None else int(row[0])
 
 
 def advance(connection: Connection, owner: Owner, marker: Marker, name: str = COMPLETE) -> bool:
@@ -120,19 +136,28 @@ def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
     """Tell whether a batch is complete in this database, by the markers of any mode.
 
     A query may have had its markers in another schema, which was changed since, and perhaps changed back: where this one doesn't have the batch, every
-    table of markers that can be read is looked into.
+    table of markers of a trusted owner's is looked into.
     """
     if exists(connection, owner.schema) and _any(connection, owner, batch):
         return True
-    query = (
-        "SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
-        "WHERE c.relname OPERATOR(pg_catalog.=) %s AND c.relkind OPERATOR(pg_catalog.=) 'r' "
-        "AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT') "
-        "AND (SELECT pg_catalog.count(*) FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND NOT a.attisdropped "
-        "AND a.attname OPERATOR(pg_catalog.=) ANY ('{query_id,sink,name,generation,batch,names}'::pg_catalog.name[])) OPERATOR(pg_catalog.=) 6"
-    )
-    schemas = [str(schema) for (schema,) in connection.execute(query, [TABLE]).fetchall()]
-    return any(_any(connection, replace(owner, schema=schema), batch) for schema in schemas)
+    return bool(places_of(connection, owner, batch))
+
+
+def places_of(connection: Connection, owner: Owner, batch: int) -> list[str]:
+    """Return the other schemas whose markers have a batch; -1: that have any of this owner's.
+
+    Anybody may make a table of this name. Only one counts that is as ``create`` makes it, and belongs, as its schema does, to somebody whom this role trusts: reading another
+    one could run its owner's code, and what it says proves nothing.
+    """
+    return [
+        found.schema
+        for found in own_tables.find(connection, FORM)
+        if found.schema != owner.schema
+        and found.is_readable
+        and not found.flaws
+        and not found.strangers
+        and _any(connection, replace(owner, schema=found.schema), batch)
+    ]
 
 
 def _any(connection: Connection, owner: Owner, batch: int = -1) -> bool:
@@ -145,6 +170,30 @@ def _any(connection: Connection, owner: Owner, batch: int = -1) -> bool:
         [owner.query_id, owner.sink, CONFIRMED, batch],
     )
     return found.fetchone() is not None
+
+
+def has_any(connection: Connection, owner: Owner) -> bool:
+    """Tell whether the owner's own schema has a marker of any batch."""
+    return exists(connection, owner.schema) and _any(connection, owner)
+
+
+def moved_to(connection: Connection, owner: Owner, batch: int, oid: int | None) -> str:
+    """Return where a batch's markers are now, where that isn't the owner's schema: what is missing here proves nothing then. Empty: they were not moved.
+
+    Args:
+        connection: in whatever state.
+        owner: whose.
+        batch: which has no marker in the owner's schema.
+        oid: of the table of markers when the batch was confirmed; None where a release wrote it that didn't say.
+    """
+    query = (
+        "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+        "ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=) %s::pg_catalog.oid"
+    )
+    row = None if oid is None else connection.execute(query, [oid]).fetchone()
+    if row is not None and tuple(row) != (owner.schema, TABLE):
+        return ".".join(row)
+    return next((f"{schema}.{TABLE}" for schema in places_of(connection, owner, batch)), "")
 
 
 def check_predecessor(connection: Connection, owner: Owner, after: int | None) -> None:

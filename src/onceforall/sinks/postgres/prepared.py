@@ -43,7 +43,16 @@ from onceforall.sink import CommitReport, LostTransaction
 from onceforall.sinks.postgres import markers, merging, predecessors, queued_ddl, refusals, staging
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import lock_number, parsed
-from onceforall.sinks.postgres.staged import Batch, Connect, StagedTransaction, database_of, elsewhere, joined, refuse_old
+from onceforall.sinks.postgres.staged import (
+    Batch,
+    Connect,
+    StagedTransaction,
+    database_of,
+    elsewhere,
+    joined,
+    refuse_old,
+    told_elsewhere,
+)
 from onceforall.sinks.postgres.statements import Connection, close_quietly, refuses, unavailable, words
 
 KIND = "prepared"
@@ -195,8 +204,11 @@ def _finish(connection: Connection, how: str, gid: str) -> bool:
             return True
 
 
-def confirm(connection: Connection, batch: Batch) -> None:
+def confirm(connection: Connection, batch: Batch) -> int | None:
     """Close the batch for attempts that come late, and see that every prepared transaction is there.
+
+    Returns:
+        The object id of the table of markers.
 
     Raises:
         AttemptFailedError: one isn't, or this batch is complete already.
@@ -223,6 +235,7 @@ def confirm(connection: Connection, batch: Batch) -> None:
     failpoints.hit("postgres.confirm.counted")
     markers.forget_before(connection, batch.owner, batch.batch)
     failpoints.hit("postgres.confirm.forgotten")
+    return markers.oid_of(connection, batch.owner.schema)
 
 
 def commit(connect: Connect, batch: Batch, committables: Sequence[Committable]) -> CommitReport:
@@ -278,12 +291,12 @@ def _with_proofs(
         return CommitReport(retired=tuple(committables))
     committed = markers.present(connection, batch.owner, names)
     gone = [c for c in missing if str(c["name"]) not in committed]
+    lost_names = {str(c["name"]) for c in gone}
+    retired = CommitReport(retired=tuple(c for c in committables if str(c["name"]) not in lost_names))
+    if gone and (moved := markers.moved_to(connection, batch.owner, batch.batch, batch.markers)):
+        return joined([retired, told_elsewhere(batch, gone, moved)])
     reason = (
         f"neither the prepared transaction nor its marker in {batch.owner.schema}.{markers.TABLE} exists, so it was rolled back by somebody, "
         "or the server was restored from an earlier state"
     )
-    lost_names = {str(c["name"]) for c in gone}
-    return CommitReport(
-        retired=tuple(c for c in committables if str(c["name"]) not in lost_names),
-        lost=tuple(LostTransaction(c, reason) for c in gone),
-    )
+    return joined([retired, CommitReport(lost=tuple(LostTransaction(c, reason) for c in gone))])

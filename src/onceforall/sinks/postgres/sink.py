@@ -218,10 +218,15 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkCheckError, SinkUnavailableError: as ``check``.
         """
-        from onceforall.sinks.postgres import markers
+        from onceforall.sinks.postgres import markers, start_checks
 
         owner = markers.Owner(self._schema, start.query_id, sink_code(start.sink))
-        return self._at_start(lambda connection: markers.has_batch(connection, owner, batch))
+
+        def look(connection: Connection) -> bool:
+            start_checks.check_markers(connection, self._schema)
+            return markers.has_batch(connection, owner, batch)
+
+        return self._at_start(look)
 
     def _at_start(self, look: Callable[[Connection], T]) -> T:
         from onceforall.sinks.postgres.statements import close_quietly
@@ -241,7 +246,7 @@ class PostgresSink(TwoPhaseCommitSink):
             SinkCheckError: the message names the thing and the statement that mends it.
             SinkUnavailableError: the server is away for longer than ``retry_for_s``.
         """
-        from onceforall.sinks.postgres import start_checks
+        from onceforall.sinks.postgres import markers, start_checks
         from onceforall.sinks.postgres.staged import database_of
         from onceforall.sinks.postgres.statements import close_quietly
 
@@ -251,7 +256,8 @@ class PostgresSink(TwoPhaseCommitSink):
             with translated(f"Checking {self._name}"):
                 check_server(connection, self._access)
                 self._database = database_of(connection)
-                start_checks.check_own_schema(connection, self._schema)
+                owner = markers.Owner(self._schema, start.query_id, sink_code(start.sink))
+                start_checks.check_own_schema(connection, owner)
                 start_checks.warn_of_publications(connection, self._schema, self._mode)
                 if self._mode == "prepared":
                     start_checks.check_prepared(connection, start.spark, start.query_id, keyed=bool(self._key))
@@ -481,7 +487,7 @@ class PostgresSink(TwoPhaseCommitSink):
         """Exhaust every reason to refuse: merge what is staged and hold the transaction, or see that all prepared transactions are there.
 
         Returns:
-            The committables, with ``identity`` on the first one.
+            The committables, with ``identity`` and ``markers`` (the object id of that table) on the first one.
 
         Raises:
             RefusedRecordError: the table refuses a row; the message names the first one.
@@ -495,20 +501,20 @@ class PostgresSink(TwoPhaseCommitSink):
 
         batch = staged.batch_of(committables)
 
-        def look() -> None:
+        def look() -> int | None:
             connection = self._connect(batch.connection_name)
             try:
-                prepared.confirm(connection, batch)
+                return prepared.confirm(connection, batch)
             finally:
                 close_quietly(connection)
 
-        def merge() -> None:
-            self._connected_merger().confirm(batch)
+        def merge() -> int | None:
+            return self._connected_merger().confirm(batch)
 
         action = merge if committables[0]["kind"] == staged.KIND else look
         with self._lock:
-            patiently(action, self._retry_for_s, batch.what("Merging"), self._stoppable)
-        return [{**committables[0], "identity": {"database": batch.database}}, *committables[1:]]
+            table = patiently(action, self._retry_for_s, batch.what("Merging"), self._stoppable)
+        return [{**committables[0], "identity": {"database": batch.database}, "markers": table}, *committables[1:]]
 
     def _connected_merger(self) -> Merger:
         from onceforall.sinks.postgres.staged import Merger

@@ -78,6 +78,7 @@ class Batch:
         staged: the staging tables, without their columns.
         names: the committables' names.
         after: the batch before it in this sink, by the commit log; None: not known.
+        markers: the object id of the table of markers when it was confirmed; None: not known.
     """
 
     owner: Owner
@@ -88,6 +89,7 @@ class Batch:
     staged: tuple[Staged, ...]
     names: tuple[str, ...]
     after: int | None = None
+    markers: int | None = None
 
     @property
     def marker(self) -> Marker:
@@ -123,6 +125,7 @@ def batch_of(committables: Sequence[Committable]) -> Batch:
         tuple(Staged(schema, staging_table(str(c["name"])), (), int(c["count"])) for c in committables),
         tuple(names),
         max((int(c["after"]) for c in committables if c.get("after") is not None), default=None),
+        next((int(c["markers"]) for c in committables if c.get("markers") is not None), None),
     )
 
 
@@ -164,8 +167,11 @@ class Merger:
 
     # --- before the decision -----------------------------------------------------------------------------------------------
 
-    def confirm(self, batch: Batch) -> None:
+    def confirm(self, batch: Batch) -> int | None:
         """Merge and hold the transaction.
+
+        Returns:
+            The object id of the table of markers.
 
         Raises:
             RefusedRecordError: the target refuses a row.
@@ -182,11 +188,13 @@ class Merger:
                 assert complete is not None
                 refuse_old(complete, batch)
             self._apply(connection, batch, self._checked(connection, batch), is_decided=False)
+            table = markers.oid_of(connection, batch.owner.schema)
         except BaseException:
             close_quietly(connection)
             raise
         self._held = Held(connection, frozenset(batch.names))
         failpoints.hit("postgres.confirm.merged")
+        return table
 
     def _open(self, batch: Batch) -> Connection:
         return self._connect(batch.connection_name)
@@ -216,7 +224,7 @@ class Merger:
         """Return the staging tables with their columns.
 
         Raises:
-            AttemptFailedError: one is gone, or doesn't have the rows that its task wrote.
+            AttemptFailedError: one is gone, is somebody else's, or doesn't have the rows that its task wrote.
         """
         found = {each.table: each for each in staging.find(connection, batch.owner.schema, [s.table for s in batch.staged])}
         gone = [staged.table for staged in batch.staged if staged.table not in found]
@@ -224,6 +232,12 @@ class Merger:
             raise AttemptFailedError(
                 f"{batch.what('Merging')}: {len(gone)} of {len(batch.staged)} staging tables are gone (the first is "
                 f"{batch.owner.schema}.{gone[0]}). Somebody dropped them; the batch is written again."
+            )
+        foreign = next((each for each in found.values() if not each.is_own), None)
+        if foreign is not None:
+            raise AttemptFailedError(
+                f"{batch.what('Merging')}: the staging table {batch.owner.schema}.{foreign.table} belongs to the role {foreign.owner}, so somebody has put it in "
+                "the place of the task's. It is not read; the batch is written again. See who may create tables in the schema, or owns it."
             )
         filled = tuple(replace(staged, columns=found[staged.table].columns) for staged in batch.staged)
         counted = staging.counts(connection, filled)
@@ -292,6 +306,8 @@ class Merger:
                 return _complete(markers.read(connection, batch.owner), batch, committables)
             missing = self._missing(connection, batch)
             if missing:
+                if moved := markers.moved_to(connection, batch.owner, batch.batch, batch.markers):
+                    return told_elsewhere(batch, committables, moved)
                 reason = (
                     f"the marker in {batch.owner.schema}.{markers.TABLE} doesn't have batch {batch.batch}, and {len(missing)} of "
                     f"{len(batch.staged)} staging tables are gone, so it was not merged and can't be"
@@ -355,6 +371,17 @@ def elsewhere(batch: Batch, committables: Sequence[Committable], found: str) -> 
     reason = (
         f"the batch was decided for the database with the identifier {batch.database}, and the sink now connects to {found}, where nothing is "
         "known of it. Start once more with the old connection; the new one may be used when the batch is complete"
+    )
+    return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
+
+
+def told_elsewhere(batch: Batch, committables: Sequence[Committable], place: str) -> CommitReport:
+    """Return what is reported where the markers that tell of the batch lie elsewhere now: it may be complete, or be completed there."""
+    own = f"{batch.owner.schema}.{markers.TABLE}"
+    reason = (
+        f"the markers that tell whether batch {batch.batch} is complete lie in {place} now, and not in {own}: the schema or the table was renamed or moved. Put them "
+        f"back under that name, with the staging tables beside them (rename away or drop what was made in their place; ALTER SCHEMA … RENAME TO {batch.owner.schema}), "
+        "and start again"
     )
     return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
 

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from onceforall.common import logs
 from onceforall.errors import SinkCheckError
-from onceforall.sinks.postgres import markers
+from onceforall.sinks.postgres import markers, own_tables
 from onceforall.sinks.postgres.names import parse_gid
 from onceforall.sinks.postgres.statements import Connection
 
@@ -21,16 +21,26 @@ _log = logs.logger("onceforall.sinks.postgres")
 _WITH_PUBLISHED_SCHEMAS = 150_000
 
 
-def check_own_schema(connection: Connection, schema: str) -> None:
+def check_own_schema(connection: Connection, owner: markers.Owner) -> None:
     """See that staging tables and markers can be made, and make the table of markers where it is missing.
 
+    Args:
+        connection: ours.
+        owner: whose markers; without a query id where there is none yet.
+
     Raises:
-        SinkCheckError: naming the right that the role lacks.
+        SinkCheckError: naming the right that the role lacks, what the table has that we don't make, or where the markers of this query are instead.
     """
+    schema = owner.schema
+    found = check_markers(connection, schema)
+    if owner.query_id and (found is None or found.is_readable):
+        _check_not_moved(connection, owner)
     try:
         markers.create(connection, schema)
     except psycopg.errors.InsufficientPrivilege as error:
         raise SinkCheckError(_no_schema(connection, schema)) from error
+    # Whoever made it: somebody may have been faster.
+    own_tables.warn_of_strangers(check_markers(connection, schema), markers.FORM)
     row = connection.execute(
         "SELECT pg_catalog.has_schema_privilege(%s, 'CREATE') AND pg_catalog.has_schema_privilege(%s, 'USAGE')",
         [schema, schema],
@@ -42,6 +52,26 @@ def check_own_schema(connection: Connection, schema: str) -> None:
         raise SinkCheckError(
             f"The role {_role(connection)} may not use the table of markers, which another role made. Let its owner say: "
             f"GRANT {', '.join(missing)} ON {schema}.{markers.TABLE} TO {_role(connection)};"
+        )
+
+
+def check_markers(connection: Connection, schema: str) -> own_tables.Found | None:
+    """See that the table of markers, where it is there, runs nobody's code.
+
+    Raises:
+        SinkCheckError: naming what it has that we don't make.
+    """
+    return own_tables.check(connection, markers.FORM, schema)
+
+
+def _check_not_moved(connection: Connection, owner: markers.Owner) -> None:
+    # Before anything is made: the schema couldn't be given its name back then.
+    places = [] if markers.has_any(connection, owner) else markers.places_of(connection, owner, -1)
+    if places:
+        raise SinkCheckError(
+            f"The schema {owner.schema} has no markers of this query and sink, and {', '.join(places)} has: it was renamed, or moved, or staging_schema= was changed. "
+            f"What the markers say proves which batches are complete, so nothing is made or written without them. Name their schema again (ALTER SCHEMA {places[0]} "
+            f"RENAME TO {owner.schema}, or staging_schema={places[0]!r}); or take them along, as docs/changing.md has it. What was made under the old name since is in the way of it, and goes first."
         )
 
 
