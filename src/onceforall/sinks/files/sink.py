@@ -25,7 +25,7 @@ from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import sink_code
 from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
 from onceforall.sinks.files.columns import check_columns, check_delimiter
-from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_few_layouts
+from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_shared_layouts
 from onceforall.sinks.files.evolution import differences, kind_of_folder, newest_files
 from onceforall.sinks.files.folders import asking_again
 from onceforall.sinks.files.formats import Format, file_format
@@ -312,7 +312,7 @@ class FileSink(TwoPhaseCommitSink):
         """See that every temp file is whole and every target free, and that nothing else can stop a commit.
 
         Returns:
-            The committables, with ``folder``: the id of this folder, and with each write's ``layout`` on its first one only.
+            The committables, with ``folder``: the id of this folder, and with a hash for ``layout``; the layouts are under ``shared``, each once.
 
         Raises:
             AttemptFailedError: a file is missing or changed, a name is taken, a folder can't be used, or the batch before has no manifest.
@@ -326,7 +326,7 @@ class FileSink(TwoPhaseCommitSink):
             check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
             folder = folder_id(self._root)
         failpoints.hit("file.confirm.after")
-        first, *others = ({**committable, "folder": folder} for committable in with_few_layouts(committables))
+        first, *others = ({**committable, "folder": folder} for committable in with_shared_layouts(committables))
         return [{**first, "identity": {"folder": folder}}, *others]
 
     @failpoints.around("file.commit")
