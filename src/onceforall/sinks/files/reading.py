@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onceforall.common import arguments
 from onceforall.errors import ConfigurationError
 from onceforall.protocol.names import sink_code
+from onceforall.sinks.files.evolution import are_texts
 from onceforall.sinks.files.formats import CSV_NULL
 from onceforall.sinks.files.layout import HOME, MANIFESTS, DataFile, local_folder, partition_of
 from onceforall.sinks.files.manifests import BatchFiles, Layout, all_of
@@ -21,7 +22,7 @@ from onceforall.sinks.files.tree import Tree
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.dataset import Dataset
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructField, StructType
 
 
@@ -127,18 +128,25 @@ class CommittedFiles:
     def schema(self) -> pa.Schema:
         """The columns of all files, with the partition columns and those that a time bucket makes; without files: none.
 
+        A column that folders say has the type STRING where the types that it had at different times have no common one.
+
         Raises:
-            pyarrow.ArrowTypeError: files that were written at different times have types that have no common one.
+            pyarrow.ArrowTypeError: files that were written at different times have types that have no common one, and no folder says the column, or
+                one of the types is none of those that folders can say.
         """
         import pyarrow as pa
 
         found: dict[str, pa.Schema] = {}
-        texts: dict[str, None] = {}
+        said: dict[str, None] = {}
+        buckets: dict[str, None] = {}
         for file, layout in self._files:
             if layout.schema not in found:
                 found[layout.schema] = layout.arrow_schema()
-            texts.update(dict.fromkeys(name for name in file.partition if name not in layout.partition_by))
-        schemas = [*found.values(), pa.schema([(name, pa.string()) for name in texts])]
+            said.update(dict.fromkeys(file.partition))
+            buckets.update(dict.fromkeys(name for name in file.partition if name not in layout.partition_by))
+        schemas = [*found.values(), pa.schema([(name, pa.string()) for name in buckets])]
+        texts = {name for name in said if are_texts(name, [each.field(name).type for each in schemas if name in each.names])}
+        schemas = [pa.schema([pa.field(f.name, pa.string()) if f.name in texts else f for f in each]) for each in schemas]
         return pa.unify_schemas(schemas, promote_options="permissive")
 
     def dataset(self) -> Dataset:
@@ -221,7 +229,9 @@ class CommittedFiles:
                     header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, nullValue=CSV_NULL, enforceSchema=False
                 )  # fmt: skip
             frame = reader.format(reading["format"]).load([_spark_path(self._root / file.path) for file in files])
-            known = {name: col(_quoted(name)) for name in names} | {name: lit(value) for name, value in base.values.items()}
+            known = {name: _as_text_of_a_folder(col(_quoted(name)), stored[name], schema[name]) for name in names} | {
+                name: lit(value) for name, value in base.values.items()
+            }
             frames.append(
                 frame.select(*(known.get(each.name, lit(None)).cast(each.dataType).alias(each.name) for each in schema.fields))
             )
@@ -364,16 +374,27 @@ def _stored(layout: Layout, schema: StructType) -> dict[str, StructField | None]
     decimals it must: a filter by a number with more bytes than the file's decimals have ends the read.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import StructField
+    from pyspark.sql.types import StringType, StructField
 
     own = _nullable(from_arrow_schema(_in_file(layout), prefer_timestamp_ntz=True))
     form = layout.reading["format"]
     found: dict[str, StructField | None] = {}
     for each in own.fields:
         kind = _narrowed(schema[each.name].dataType, each.dataType)
-        by_own = form in {"json", "csv"} or (form == "parquet" and "decimal" in kind.simpleString())
+        becomes_text = isinstance(schema[each.name].dataType, StringType)
+        by_own = becomes_text or form in {"json", "csv"} or (form == "parquet" and "decimal" in kind.simpleString())
         found[each.name] = StructField(each.name, kind) if by_own and kind != schema[each.name].dataType else None
     return found
+
+
+def _as_text_of_a_folder(column: Column, own: StructField | None, wanted: StructField) -> Column:
+    """Return a column's values as ``partition_by`` writes them, and pyarrow, where it is a text in the whole: Spark has a sign before years of five digits."""
+    from pyspark.sql.functions import regexp_replace
+    from pyspark.sql.types import DateType, StringType
+
+    if own is None or not isinstance(wanted.dataType, StringType) or not isinstance(own.dataType, DateType):
+        return column
+    return regexp_replace(column.cast("string"), r"^\+", "")
 
 
 def _narrowed(kind: DataType, own: DataType) -> DataType:
