@@ -64,8 +64,10 @@ batch, names the transaction in the world, and is what ``Sweep.covers`` or ``cov
 one entry of the commit log, which others may read and which later releases of the sink must understand. The library adds the keys ``task``, ``after``, ``rows`` (where rows
 are kept) and, in ``TaskAttempt.reusable``, ``batch``: a sink has none of its own under these names, and hands back what it doesn't know.
 
-A sink may say something for a whole write in one of its committables only. Should that one be lost and given up by a person's word, the first of those
-that stay gets the keys that none of them has.
+A sink may say something for several committables of a batch in one of them only: under the key ``shared``, a JSON object whose keys each mean one
+content for ever, such as a hash of it. When the one that says it is lost, the first of the sink's that stay takes over those of its keys that none of
+them has, however the lost rows come back; so what stays is understood without what was lost. What is said of a whole write under another
+key goes on only where lost rows are given up by a person's word: the first of the same run that stays of the write gets the keys that none of them has.
 
 **What to raise.**
 

@@ -545,3 +545,46 @@ def test_what_a_user_says_does_not_overrule_proof():
     walk = Walk(in_doubt="committed").redoing(LOST)
     assert walk.decisions == (do.FenceLost({"a": (LOST,)}),)
     assert walk.run.phase is P.FENCING_LOST
+
+
+SHARING = {"layout": "x1", "shared": {"x1": "of 1"}}
+
+
+def test_what_a_lost_transaction_shared_is_handed_on_to_one_that_stays():
+    """``FileSink`` says there how files are read; what is written again may be read in another way, and says so itself."""
+    lost = task("a0", **SHARING)
+    stayed = (task("a1", partition=1, layout="x1"), task("a2", partition=2, layout="x2", shared={"x2": "of 2"}))
+    new = task("new", layout="x3", shared={"x3": "of 3"})
+    walk = Walk().redoing(lost, stayed=stayed, decided=tasks_of(1, 2, 3))
+    walk.feed(saw.LostFenced(), saw.DigestsTaken(tasks_of(1, 2, 3)), written([new], tasks_of(1, 2, 3)))
+    decided = walk.only(do.AppendCommit).commit.committables["a"]
+    assert decided == ({**stayed[0], "shared": {"x1": "of 1"}}, stayed[1], new)
+
+
+@pytest.mark.parametrize("choice", ["giveUp", "writeAll"])
+def test_what_is_shared_is_handed_on_too_where_a_person_has_chosen(choice):
+    stayed = task("a1", partition=1, layout="x1")
+    walk = Walk(lost_rows=(choice, 0)).redoing(task("a0", **SHARING), stayed=(stayed,), decided=DECIDED)
+    walk.feed(saw.LostFenced(), saw.DigestsTaken(OTHER))
+    if choice == "writeAll":
+        walk.feed(written([task("n0"), task("n1", partition=1)], tasks_of(7, 8)))
+    assert walk.only(do.AppendCommit).commit.committables["a"][0] == {**stayed, "shared": {"x1": "of 1"}}
+
+
+def test_what_stays_is_left_as_it_is_where_it_says_all_itself():
+    stayed = task("a1", partition=1, **SHARING)
+    walk = Walk().redoing(task("a0", **SHARING), stayed=(stayed,), decided=DECIDED)
+    walk.feed(saw.LostFenced(), saw.DigestsTaken(DECIDED), written([NEW]))
+    assert walk.only(do.AppendCommit).commit.committables["a"] == (stayed, NEW)
+
+
+def test_what_is_given_up_is_handed_on_to_its_own_run_only():
+    def of(generation, partition, **fields):
+        return task(f"ofa.q.a.{generation}.0.0.{partition}.0.{partition}", partition=partition, **fields)
+
+    old, new = of(0, 0, layout="of 0"), of(1, 1, layout="of 1")
+    stayed = (of(1, 2), of(0, 3))
+    walk = Walk(lost_rows=("giveUp", 0)).redoing(old, new, stayed=stayed, decided=tasks_of(1, 2, 3, 4))
+    walk.feed(saw.LostFenced(), saw.DigestsTaken(OTHER))
+    decided = walk.only(do.AppendCommit).commit.committables["a"]
+    assert decided == ({**stayed[0], "layout": "of 1"}, {**stayed[1], "layout": "of 0"})

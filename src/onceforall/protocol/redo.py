@@ -19,11 +19,15 @@ from typing import Any
 
 from onceforall.protocol.entries import Commit, Committable, Digest, total
 from onceforall.protocol.events import Lost
+from onceforall.protocol.names import parse_name
 
 Task = tuple[int, int]
 """The ordinal of a write in its batch, and Spark's partition number."""
 
 NO_ROWS = Digest(0, 0)
+
+SHARED = "shared"
+"""The key of a committable under which a sink says something for several of a batch."""
 
 _NAMED_AT_MOST = 5
 _SEARCHED_AT_MOST = 24
@@ -306,8 +310,18 @@ def merged(
     committables = {}
     for sink in sorted({*commit.committables, *again}):
         stay = tuple(c for c in commit.committables.get(sink, ()) if (sink, str(c["name"])) in redo.stayed)
+        stay = _with_shared(redo.lost.get(sink, ()), stay)
         committables[sink] = stay + tuple(_placed(c, plan) for c in again.get(sink, ()))
     return replace(commit, committables=committables, digests=commit.digests if plan is None else plan.digests)
+
+
+def _with_shared(lost: Iterable[Committable], stay: tuple[Committable, ...]) -> tuple[Committable, ...]:
+    """Hand on what lost transactions said under ``shared`` and none that stays does; ``sink`` has the rule."""
+    said = {key for c in stay for key in c.get(SHARED, {})}
+    only_there = {key: value for gone in lost for key, value in gone.get(SHARED, {}).items() if key not in said}
+    if not stay or not only_there:
+        return stay
+    return ({**stay[0], SHARED: {**stay[0].get(SHARED, {}), **only_there}}, *stay[1:])
 
 
 def _placed(committable: Committable, plan: Plan | None) -> Committable:
@@ -321,7 +335,8 @@ def _placed(committable: Committable, plan: Plan | None) -> Committable:
 def given_up(commit: Commit, redo: Redo) -> Commit:
     """Return the decision that replaces ``commit`` when the lost rows are given up.
 
-    What only a lost transaction of a write says, and none that stays, is the whole write's (``sink`` has the rule): the first that stays takes it over.
+    What only a lost transaction of a write says, and none of its run that stays, is the whole write's (``sink`` has the rule): the first of these takes it
+    over. Another run's may mean something else by the same key: it may have had another format.
     """
     placed = replace(redo, lost={sink: tuple(c for c in cs if "task" in c) for sink, cs in redo.lost.items()})
     digests = {key: _without(commit.digests.get(key, ()), gone) for key, _, gone in _lost_places(placed)}
@@ -332,12 +347,17 @@ def given_up(commit: Commit, redo: Redo) -> Commit:
 def _handed_on(lost: Iterable[Committable], stay: Sequence[Committable]) -> tuple[Committable, ...]:
     taken = list(stay)
     for gone in lost:
-        heirs = [at for at, c in enumerate(taken) if c.get("task", (None,))[0] == gone.get("task", (None,))[0]]
+        heirs = [at for at, c in enumerate(taken) if _run_and_write(c) == _run_and_write(gone)]
         if heirs:
             said = {key for at in heirs for key in taken[at]}
-            only_there = {key: value for key, value in gone.items() if key not in said and key != "rows"}
+            only_there = {key: value for key, value in gone.items() if key not in said | {"rows", SHARED}}
             taken[heirs[0]] = {**taken[heirs[0]], **only_there}
     return tuple(taken)
+
+
+def _run_and_write(committable: Committable) -> tuple[int | None, int | None]:
+    name = parse_name(str(committable["name"]))
+    return None if name is None else name.generation, committable.get("task", (None,))[0]
 
 
 def record(commit: Commit, redo: Redo, start: tuple[str, ...]) -> dict[str, Any]:

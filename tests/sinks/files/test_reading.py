@@ -5,7 +5,9 @@ import decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import onceforall as ofa
@@ -237,3 +239,111 @@ def test_a_filter_on_a_decimal_that_became_wider_finds_the_rows_of_before_and_of
     with caplog.at_level("WARNING", "onceforall"):
         FileSink(tmp_path, format=form).columns(from_arrow_schema(now.schema))
     assert ("was DECIMAL(38,2), and is DECIMAL(22,2)" in caplog.text) == (form == "parquet")
+
+
+# --- a column that folders say, with types that have no common one ---------------------------------------------------------------
+
+DAY = dt.date(2026, 11, 21)
+STRANGE = {
+    "a DATE and a bucket": ("day", pa.array([DAY], pa.date32()), {"partition_by": ["day"]}, "day={t:%Y-%m-%d}", "2026-11-21"),
+    "an INT and a bucket": ("hour", pa.array([7], pa.int32()), {"partition_by": ["hour"]}, HOUR, "7"),
+    "a plain DATE and a bucket": ("day", pa.array([DAY], pa.date32()), {}, "day={t:%Y-%m-%d}", "2026-11-21"),
+    "a plain BIGINT and a bucket": ("hour", pa.array([-(1 << 63)], pa.int64()), {}, HOUR, str(-(1 << 63))),
+    "a plain BOOLEAN and a bucket": ("hour", pa.array([True]), {}, HOUR, "true"),
+    "a plain DECIMAL and a bucket": (
+        "hour",
+        pa.array([decimal.Decimal("-0.000001")], pa.decimal128(20, 6)),
+        {},
+        HOUR,
+        "-0.000001",
+    ),
+    "a far DATE and a bucket": (
+        "day",
+        pa.array([2_932_897], pa.int32()).cast(pa.date32()),
+        {},
+        "day={t:%Y-%m-%d}",
+        "10000-01-01",
+    ),
+    "a DATE and a STRING": ("day", pa.array([DAY], pa.date32()), {"partition_by": ["day"]}, None, "2026-11-21"),
+    "a BOOLEAN and a STRING": ("day", pa.array([False]), {"partition_by": ["day"]}, None, "false"),
+}
+
+
+def both(folder, form, case, turned=False):
+    """Commit a row with the column, and one in a folder that says it in another way; return the column and what it says by row."""
+    name, values, options, bucket, text = STRANGE[case]
+    first = row(0).append_column(name, values), {"format": form, **options}
+    plain = row(1) if bucket is not None else row(1).append_column(name, pa.array(["no day"]))
+    second = plain, {"format": form, **({"time_bucket": bucket} if bucket is not None else {"partition_by": [name]})}
+    for batch, (rows, given) in enumerate([second, first] if turned else [first, second]):
+        commit(checked(folder, **given), batch, rows)
+    at = row(1).column("t")[0].as_py()
+    return name, {0: text, 1: "no day" if bucket is None else at.strftime("%H" if name == "hour" else "%Y-%m-%d")}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("case", "form"),
+    [
+        (case, form)
+        for case in STRANGE
+        for form in ("parquet", "orc", "json", "csv")
+        if ("far" not in case or form != "csv")  # CSV takes no such year.
+    ],
+)
+def test_a_column_that_folders_say_is_read_as_text_where_its_types_have_no_common_one(spark, tmp_path, case, form):
+    name, wanted = both(tmp_path, form, case, turned=form in {"orc", "csv"})
+    files = ofa.read_files(tmp_path)
+    assert files.schema.field(name).type == pa.string()
+    for table in (files.to_arrow(), files.dataset().to_table(), files.to_spark(spark).toArrow()):
+        assert table.schema.field(name).type == pa.string()
+        assert dict(zip(table.column("n").to_pylist(), table.column(name).to_pylist(), strict=True)) == wanted
+    for number, text in wanted.items():
+        found = (
+            files.dataset().to_table(filter=pc.field(name) == text),
+            files.to_spark(spark).filter(F.col(name) == text).toArrow(),
+        )
+        assert [table.column("n").to_pylist() for table in found] == [[number], [number]]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("a DATE and a bucket", "DATE"),
+        ("an INT and a bucket", "INT"),
+        ("a plain DATE and a bucket", "DATE"),
+        ("a DATE and a STRING", "DATE"),
+    ],
+)
+def test_a_start_says_once_that_readers_get_such_a_column_as_text(spark, tmp_path, caplog, case, words, turned):
+    name, values, options, bucket, _ = STRANGE[case]
+    mine = (row(0).append_column(name, values), options)
+    plain = row(1) if bucket is not None else row(1).append_column(name, pa.array(["no day"]))
+    other = (plain, {"time_bucket": bucket} if bucket is not None else {"partition_by": [name]})
+    (before, given), (now, options) = (other, mine) if turned else (mine, other)
+    commit(checked(tmp_path, **given), 0, before)
+    sink = checked(tmp_path, **options)
+    with caplog.at_level("WARNING", "onceforall"):
+        for _ in range(2):
+            sink.columns(from_arrow_schema(now.schema))
+    was, is_now = ("STRING", words) if turned else (words, "STRING")
+    (text,) = [each.getMessage() for each in caplog.records if "read_files reads it as STRING" in each.getMessage()]
+    assert f"the column {name!r} was {was}, and is {is_now} now" in text
+    assert str(tmp_path) in text
+    assert "can't take" not in caplog.text
+
+
+@pytest.mark.spark
+def test_a_column_whose_type_has_no_text_is_refused_by_name_and_told_at_start(spark, tmp_path, caplog):
+    now = row(1).append_column("hour", row(0).column("t"))
+    commit(checked(tmp_path, time_bucket=HOUR), 0, row(0))
+    sink = checked(tmp_path)
+    with caplog.at_level("WARNING", "onceforall"):
+        sink.columns(from_arrow_schema(now.schema))
+    assert "'hour' was STRING, and is TIMESTAMP now, which read_files can't read together" in caplog.text
+    commit(sink, 1, now)
+    with pytest.raises(pa.ArrowTypeError, match=r"'hour' has the types .* timestamp.* from_batch="):
+        ofa.read_files(tmp_path).to_arrow()
+    assert ofa.read_files(tmp_path, to_batch=0).to_arrow().num_rows == 1

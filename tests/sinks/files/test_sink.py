@@ -74,10 +74,11 @@ def test_a_commit_is_repeated_by_another_sink_object_without_effect(tmp_path):
     assert len(before) == 4
 
 
-def test_the_layout_is_in_the_decision_once_per_write(tmp_path):
+def test_each_layout_is_in_the_decision_once(tmp_path):
     sink = checked(tmp_path)
     decided = sink.confirm([prepared(sink, numbers(1, i), partition=i) for i in range(3)])
-    assert ["layout" in each for each in decided] == [True, False, False]
+    assert ["shared" in each for each in decided] == [True, False, False]
+    assert {each["layout"] for each in decided} == set(decided[0]["shared"])
 
 
 def test_a_sink_that_is_written_twice_in_a_batch_may_have_other_columns_the_second_time(tmp_path):

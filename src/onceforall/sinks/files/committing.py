@@ -19,12 +19,21 @@ The folder must be the one that the batch was decided for (module ``identity``);
 A file is *lost* when neither its temp file nor its target is there and the manifest doesn't have it, or when its temp file does not have the
 size that was decided: nothing of it is visible, and ``retire`` deletes the rest, so that it never will be. It is *in doubt* when its target
 has another size: somebody else changed it.
+
+How a file is to be read, its *layout* (schema, partition columns, format and its options), belongs to the committable that names it, and not to
+its write: when a batch is written again in part, by a run with another format, one write has files of both. The layout of a table of ten
+columns has a kilobyte, and a batch may have hundreds of tasks, so ``confirm`` leaves in each committable a hash of its layout, and the layouts
+themselves under the key ``shared`` of the first committable of each kind. When that one is lost, the library hands ``shared`` on
+(``onceforall.sink`` has the rule). Earlier releases left the layout itself on the first committable of a write and nothing on the others, and handed
+nothing on: what such a log doesn't tell any more, because the one that said it was lost, is reported as lost too, and never guessed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +58,10 @@ class Prepared:
     committable: Committable
     name: TransactionName
     files: tuple[DataFile, ...]
-    layout: Layout | None
+    layout: Layout | str | None
+    """How to read the files: the layout, or a hash of it, or None where an earlier release left it on another committable of the write."""
+    shared: Mapping[str, Layout]
+    """Layouts by their hash."""
 
     @property
     def attempt(self) -> str:
@@ -69,10 +81,12 @@ def read_prepared(committable: Committable) -> Prepared:
         if name is None:
             raise ValueError(f"{attempt!r} is not the name of a transaction")
         files = tuple(from_slim(body, name, str(committable["extension"])) for body in committable["files"])
-        layout = read_layout(committable["layout"]) if "layout" in committable else None
+        given = committable.get("layout")
+        layout = given if given is None or isinstance(given, str) else read_layout(given)
+        shared = {str(code): read_layout(body) for code, body in committable.get("shared", {}).items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it lacks what a committable of FileSink has ({type(error).__name__}: {error})") from error
-    return Prepared(committable, name, files, layout)
+    return Prepared(committable, name, files, layout, shared)
 
 
 class Folder:
@@ -209,6 +223,8 @@ class Folder:
                 in_doubt.append(LostTransaction(transaction.committable, f"batch {batch} was committed without it"))
             else:
                 todo.append(transaction)
+        # Where a committable is damaged, the log is to be restored, and may then tell what is missing now.
+        (in_doubt or lost).extend(_unreadable(prepared, todo))
         if todo and not lost:
             in_doubt += self._complete(batch, todo, whole=not in_doubt)
         if done:
@@ -320,7 +336,11 @@ class Folder:
         """
         recorded = self.manifests(prepared.name).find(prepared.name.batch)
         is_committed = recorded is not None and prepared.attempt in recorded.attempts
-        if not is_committed and all(self._missing(prepared.attempt, file) is None for file in prepared.files):
+        if (
+            not is_committed
+            and _LOST not in prepared.committable
+            and all(self._missing(prepared.attempt, file) is None for file in prepared.files)
+        ):
             return  # Neither lost nor committed: it waits for its commit.
         # The temp files go first, so that a driver that wakes now finds nothing to make a target of.
         self.tree.delete_folder_of_files(self.staging(prepared.attempt))
@@ -371,21 +391,57 @@ def _read_of(batch: int, committable: Committable) -> Prepared | LostTransaction
 
 
 def _batch_files(batch: int, prepared: Sequence[Prepared]) -> BatchFiles:
-    # A write's tasks all have one layout, and ``confirm`` leaves it on the first of them only.
-    layouts: Mapping[int, Layout] = {t.name.write: t.layout for t in prepared if t.layout is not None}
-    files = [(file, layouts[t.name.write]) for t in prepared for file in t.files]
+    layouts = _layouts(prepared)
+    files = [(file, layouts[t.attempt]) for t in prepared for file in t.files]
     return BatchFiles(batch, frozenset(t.attempt for t in prepared), tuple(sorted(files, key=lambda pair: pair[0].path)))
 
 
-def with_few_layouts(committables: Sequence[Committable]) -> list[Committable]:
-    """Return the committables of one batch with the layout of a write on its first one only: the commit log needs it once."""
-    seen: set[int] = set()
+_LOST = "layout_lost"
+"""A key of committables that are reported as lost because nobody knows their layout: their files are there, and ``retire`` must delete them."""
+
+
+def _layouts(prepared: Iterable[Prepared]) -> dict[str, Layout]:
+    """Return the layout of each attempt's files, as far as the batch's committables tell."""
+    prepared = list(prepared)
+    shared = {code: layout for t in prepared for code, layout in t.shared.items()}
+    # What earlier releases wrote: of one run and one write, the first says it for all. Another run may have had another format.
+    of_runs = {(t.name.generation, t.name.write): t.layout for t in prepared if isinstance(t.layout, Layout)}
+    found = {}
+    for t in prepared:
+        if isinstance(t.layout, Layout):
+            layout: Layout | None = t.layout
+        else:
+            layout = of_runs.get((t.name.generation, t.name.write)) if t.layout is None else shared.get(t.layout)
+        if layout is not None:
+            found[t.attempt] = layout
+    return found
+
+
+def _unreadable(prepared: Sequence[Prepared], todo: list[Prepared]) -> list[LostTransaction]:
+    """Take those whose layout nobody knows any more out of ``todo``, and return them."""
+    layouts = _layouts(prepared)
+    unknown = [t for t in todo if t.attempt not in layouts]
+    todo[:] = [t for t in todo if t.attempt in layouts]
+    return [
+        LostTransaction(
+            {**t.committable, _LOST: True},
+            f"its {len(t.files)} files are there, but how to read them stood in another transaction of the same run, which was lost when an earlier "
+            "release of onceforall wrote a part of the batch again; their rows are written again too",
+        )
+        for t in unknown
+    ]
+
+
+def with_shared_layouts(committables: Iterable[Committable]) -> list[Committable]:
+    """Return the committables of one batch, each with a hash of its layout, and the first of each hash with the layout itself too."""
+    seen: set[str] = set()
     slim: list[Committable] = []
     for committable in committables:
-        name = parse_name(str(committable["name"]))
-        write = name.write if name is not None else -1
-        slim.append({k: v for k, v in committable.items() if k != "layout"} if write in seen else dict(committable))
-        seen.add(write)
+        body = committable["layout"]
+        code = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+        shared = {} if code in seen else {"shared": {code: body}}
+        slim.append({**committable, "layout": code, **shared})
+        seen.add(code)
     return slim
 
 
@@ -399,4 +455,4 @@ def _with_parents(root: Path, folders: Iterable[str]) -> set[Path]:
     return found
 
 
-__all__ = ["Folder", "Prepared", "read_prepared", "with_few_layouts"]
+__all__ = ["Folder", "Prepared", "read_prepared", "with_shared_layouts"]

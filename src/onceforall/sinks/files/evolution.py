@@ -6,7 +6,7 @@ for some want to read only what is new; but nobody shall find it out when the fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onceforall.sinks.files.layout import MANIFESTS, DataFile
@@ -15,6 +15,7 @@ from onceforall.sinks.files.manifests import Layout, all_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
 
@@ -38,6 +39,88 @@ def kind_of_folder(folder: str) -> str:
     if not folder:
         return "no folders"
     return "/".join(f"{part.partition('=')[0]}=…" if "=" in part else "…" for part in folder.split("/"))
+
+
+_MOST_DIGITS = 6
+"""Behind the point: the text of a decimal with more may have an exponent, in one reader and not in another."""
+
+
+def are_texts(name: str, kinds: Sequence[pa.DataType]) -> bool:
+    """Tell whether a column that folders say is read as STRING, because the types that it has in different files have no common one.
+
+    Raises:
+        pyarrow.ArrowTypeError: they have none, and one of them has no text that all readers agree on.
+    """
+    import pyarrow as pa
+
+    try:
+        pa.unify_schemas([pa.schema([(name, kind)]) for kind in kinds], promote_options="permissive")
+    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        strange = [kind for kind in kinds if not _has_a_text(kind)]
+        if strange:
+            told = ", ".join(dict.fromkeys(map(str, kinds)))
+            raise pa.ArrowTypeError(
+                f"The column {name!r} has the types {told} in files that were written at different times, and {strange[0]} can't be read as the text that "
+                "a folder's name is. Read the files of before and of now apart (query_id=, sink=, from_batch=, to_batch=), and rename the column or the "
+                "field of time_bucket."
+            ) from error
+        return True
+    return False
+
+
+def _has_a_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_decimal(kind):
+        return 0 <= int(kind.scale) <= _MOST_DIGITS
+    return any(of(kind) for of in (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32))
+
+
+def with_folders(schema: StructType, said: Collection[str]) -> StructType:
+    """Return a schema with the columns that folders say and that are none of the query's: those of a time bucket, which are texts."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([*schema.fields, *(StructField(name, StringType()) for name in said if name not in schema.names)])
+
+
+def texts(new: StructType, old: StructType, said: Collection[str]) -> Mapping[str, str]:
+    """Return, in words, which columns that folders say have types without a common one, so that readers get them as texts, or fail on them.
+
+    Args:
+        new: the columns that will be written, ``with_folders``.
+        old: those of files that are there, the same.
+        said: the columns that folders of one of them say.
+    """
+    import pyarrow as pa
+
+    found = {}
+    for field in new.fields:
+        if field.name not in said or field.name not in old.names:
+            continue
+        before, now = old[field.name].dataType, field.dataType
+        changed = f"the column {field.name!r} was {_shown(before)}, and is {_shown(now)} now"
+        try:
+            if are_texts(field.name, [_arrow(kind) for kind in (before, now)]):
+                found[field.name] = f"{changed}, and read_files reads it as STRING"
+        except pa.ArrowTypeError:
+            found[field.name] = f"{changed}, which read_files can't read together"
+    return found
+
+
+def _arrow(kind: DataType) -> pa.DataType:
+    """Return the Arrow type of a simple type; pyspark's own function has other parameters in each release. Nested ones have no text, whatever is in them."""
+    import pyarrow as pa
+    from pyspark.sql.types import DecimalType
+
+    if isinstance(kind, DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    simple = {
+        "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(),
+        "double": pa.float64(), "binary": pa.binary(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us"),
+    }  # fmt: skip
+    return simple.get(
+        kind.simpleString(), pa.string() if kind.simpleString().startswith(("string", "char", "varchar")) else pa.struct([])
+    )
 
 
 def differences(new: StructType, old: StructType, form: str = "") -> Iterator[str]:
@@ -80,4 +163,4 @@ _KINDS = (
     {"StringType", "VarcharType", "CharType"},
 )
 
-__all__ = ["differences", "kind_of_folder", "newest_files"]
+__all__ = ["are_texts", "differences", "kind_of_folder", "newest_files", "texts", "with_folders"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onceforall.common import arguments
 from onceforall.errors import ConfigurationError
 from onceforall.protocol.names import sink_code
+from onceforall.sinks.files.evolution import are_texts
 from onceforall.sinks.files.formats import CSV_NULL
 from onceforall.sinks.files.layout import HOME, MANIFESTS, DataFile, local_folder, partition_of
 from onceforall.sinks.files.manifests import BatchFiles, Layout, all_of
@@ -21,8 +22,8 @@ from onceforall.sinks.files.tree import Tree
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.dataset import Dataset
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructField, StructType
 
 
 @dataclass(frozen=True)
@@ -127,25 +128,32 @@ class CommittedFiles:
     def schema(self) -> pa.Schema:
         """The columns of all files, with the partition columns and those that a time bucket makes; without files: none.
 
+        A column that folders say has the type STRING where the types that it had at different times have no common one.
+
         Raises:
-            pyarrow.ArrowTypeError: files that were written at different times have types that have no common one.
+            pyarrow.ArrowTypeError: files that were written at different times have types that have no common one, and no folder says the column, or
+                one of the types is none of those that folders can say.
         """
         import pyarrow as pa
 
         found: dict[str, pa.Schema] = {}
-        texts: dict[str, None] = {}
+        said: dict[str, None] = {}
+        buckets: dict[str, None] = {}
         for file, layout in self._files:
             if layout.schema not in found:
                 found[layout.schema] = layout.arrow_schema()
-            texts.update(dict.fromkeys(name for name in file.partition if name not in layout.partition_by))
-        schemas = [*found.values(), pa.schema([(name, pa.string()) for name in texts])]
+            said.update(dict.fromkeys(file.partition))
+            buckets.update(dict.fromkeys(name for name in file.partition if name not in layout.partition_by))
+        schemas = [*found.values(), pa.schema([(name, pa.string()) for name in buckets])]
+        texts = {name for name in said if are_texts(name, [each.field(name).type for each in schemas if name in each.names])}
+        schemas = [pa.schema([pa.field(f.name, pa.string()) if f.name in texts else f for f in each]) for each in schemas]
         return pa.unify_schemas(schemas, promote_options="permissive")
 
     def dataset(self) -> Dataset:
         """Return a pyarrow dataset.
 
         JSON and compressed CSV are read into memory at once: pyarrow's own dataset of JSON doesn't know all types, and that of CSV
-        doesn't recognise zstd. Of other CSV it reads rows of up to 16 MiB; ``to_arrow`` takes longer ones.
+        doesn't recognise zstd; so is CSV of which a column has another type than in the schema, because later files have a wider one. Of other CSV it reads rows of up to 16 MiB; ``to_arrow`` takes longer ones.
 
         Raises:
             ForeignEntryError: a link, a pipe or a folder stands where a data file must be.
@@ -159,12 +167,16 @@ class CommittedFiles:
         self._check_files()
         parts: list[Any] = []
         for layout, files in self._by_layout():
-            in_memory = [file for file in files if _is_read_at_once(file, layout)]
+            # pyarrow's dataset would read CSV by the types of the whole, where a text may mean another value.
+            at_once = layout.reading["format"] == "csv" and any(
+                field.type != self.schema.field(field.name).type for field in _in_file(layout)
+            )
+            in_memory = [file for file in files if at_once or _is_read_at_once(file, layout)]
             parts += [ds.dataset(self._text_table(file, layout)) for file in in_memory]
             if len(in_memory) < len(files):
                 # A block is memory, and a file smaller than one needs none of the full size.
                 form = _format(layout, min(block, max(file.bytes for file in files) + 1))
-                fragments = [self._fragment(form, file) for file in files if not _is_read_at_once(file, layout)]
+                fragments = [self._fragment(form, file) for file in files if not at_once and not _is_read_at_once(file, layout)]
                 parts.append(ds.FileSystemDataset(fragments, self.schema, form))
         if len(parts) == 1:
             return parts[0]
@@ -199,7 +211,7 @@ class CommittedFiles:
         # Spark reads every field of a file as nullable, and casts to nothing narrower.
         schema = _nullable(from_arrow_schema(self.schema, prefer_timestamp_ntz=True))
         frames = []
-        for reading, stored, base, files in self._by_reading():
+        for reading, stored, base, files in self._by_reading(schema):
             names = list(stored)
             _check_time_parser(spark, reading, schema)
             # A reader of its own for each group, with the group's columns only: Spark derives a read's partition columns from all of its
@@ -217,7 +229,9 @@ class CommittedFiles:
                     header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, nullValue=CSV_NULL, enforceSchema=False
                 )  # fmt: skip
             frame = reader.format(reading["format"]).load([_spark_path(self._root / file.path) for file in files])
-            known = {name: col(_quoted(name)) for name in names} | {name: lit(value) for name, value in base.values.items()}
+            known = {name: _as_text_of_a_folder(col(_quoted(name)), stored[name], schema[name]) for name in names} | {
+                name: lit(value) for name, value in base.values.items()
+            }
             frames.append(
                 frame.select(*(known.get(each.name, lit(None)).cast(each.dataType).alias(each.name) for each in schema.fields))
             )
@@ -241,7 +255,9 @@ class CommittedFiles:
             groups.setdefault(repr(layout), (layout, []))[1].append(file)
         yield from groups.values()
 
-    def _by_reading(self) -> Iterator[tuple[Mapping[str, Any], dict[str, StructField | None], _Base, list[DataFile]]]:
+    def _by_reading(
+        self, schema: StructType
+    ) -> Iterator[tuple[Mapping[str, Any], dict[str, StructField | None], _Base, list[DataFile]]]:
         """Group the files by how one reader of Spark takes them: each with the columns that it finds (see ``_stored``), and the folder that it begins at."""
         groups: dict[Any, tuple[Mapping[str, Any], dict[str, StructField | None], _Base, list[DataFile]]] = {}
         in_files: dict[str, dict[str, StructField | None]] = {}
@@ -250,7 +266,7 @@ class CommittedFiles:
             is_csv = layout.reading["format"] == "csv"
             stored = in_files.get(repr(layout))
             if stored is None:
-                stored = in_files[repr(layout)] = _stored(layout)
+                stored = in_files[repr(layout)] = _stored(layout, schema)
             # Spark's CSV reader goes by the position of columns, so that files with others must be read on their own. A column that is a
             # partition's here and stands in files there is never both in one read: Spark would take the folder's value for all.
             own = [(name, repr(kind)) for name, kind in stored.items() if kind is not None]
@@ -351,16 +367,49 @@ def _in_file(layout: Layout) -> pa.Schema:
 _CSV_BLOCK, _LARGEST_BLOCK = 16 << 20, (1 << 31) - 1
 
 
-def _stored(layout: Layout) -> dict[str, StructField | None]:
-    """Return the columns of a file, each with its own type where Spark must read it by that and cast it; else with None.
+def _stored(layout: Layout, schema: StructType) -> dict[str, StructField | None]:
+    """Return the columns of a file, each with its own type where Spark must read it by that and cast it to that of ``schema``; else with None.
 
-    Of Parquet's decimals it must: a filter by a number with more bytes than the file's decimals have ends the read.
+    Of text it must, for a text means what the type says that it was written by: 0.1 of a FLOAT is another number than 0.1 of a DOUBLE. Of Parquet's
+    decimals it must: a filter by a number with more bytes than the file's decimals have ends the read.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StringType, StructField
 
-    schema = _nullable(from_arrow_schema(_in_file(layout), prefer_timestamp_ntz=True))
-    is_parquet = layout.reading["format"] == "parquet"
-    return {each.name: each if is_parquet and "decimal" in each.dataType.simpleString() else None for each in schema.fields}
+    own = _nullable(from_arrow_schema(_in_file(layout), prefer_timestamp_ntz=True))
+    form = layout.reading["format"]
+    found: dict[str, StructField | None] = {}
+    for each in own.fields:
+        kind = _narrowed(schema[each.name].dataType, each.dataType)
+        becomes_text = isinstance(schema[each.name].dataType, StringType)
+        by_own = becomes_text or form in {"json", "csv"} or (form == "parquet" and "decimal" in kind.simpleString())
+        found[each.name] = StructField(each.name, kind) if by_own and kind != schema[each.name].dataType else None
+    return found
+
+
+def _as_text_of_a_folder(column: Column, own: StructField | None, wanted: StructField) -> Column:
+    """Return a column's values as ``partition_by`` writes them, and pyarrow, where it is a text in the whole: Spark has a sign before years of five digits."""
+    from pyspark.sql.functions import regexp_replace
+    from pyspark.sql.types import DateType, StringType
+
+    if own is None or not isinstance(wanted.dataType, StringType) or not isinstance(own.dataType, DateType):
+        return column
+    return regexp_replace(column.cast("string"), r"^\+", "")
+
+
+def _narrowed(kind: DataType, own: DataType) -> DataType:
+    """Return a type with the fields of ``kind``, in their order, since Spark casts a struct by position, and with the simple types of ``own`` in it."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if isinstance(kind, StructType) and isinstance(own, StructType):
+        of_own = {each.name: each.dataType for each in own.fields}
+        narrowed = ((each, _narrowed(each.dataType, of_own.get(each.name, each.dataType))) for each in kind.fields)
+        return StructType([StructField(each.name, inner, metadata=each.metadata) for each, inner in narrowed])
+    if isinstance(kind, ArrayType) and isinstance(own, ArrayType):
+        return ArrayType(_narrowed(kind.elementType, own.elementType))
+    if isinstance(kind, MapType) and isinstance(own, MapType):
+        return MapType(_narrowed(kind.keyType, own.keyType), _narrowed(kind.valueType, own.valueType))
+    return own
 
 
 def _check_time_parser(spark: SparkSession, reading: Mapping[str, Any], schema: StructType) -> None:
@@ -430,7 +479,7 @@ def _csv(layout: Layout, block: int) -> dict[str, Any]:
 
 def _nullable(schema: StructType) -> StructType:
     """Return a schema whose fields, elements and values may all be null, at each depth."""
-    from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
     def loosened(kind: DataType) -> DataType:
         if isinstance(kind, StructType):

@@ -25,8 +25,8 @@ from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import sink_code
 from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
 from onceforall.sinks.files.columns import check_columns, check_delimiter
-from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_few_layouts
-from onceforall.sinks.files.evolution import differences, kind_of_folder, newest_files
+from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_shared_layouts
+from onceforall.sinks.files.evolution import differences, kind_of_folder, newest_files, texts, with_folders
 from onceforall.sinks.files.folders import asking_again
 from onceforall.sinks.files.formats import Format, file_format
 from onceforall.sinks.files.identity import folder_id
@@ -185,12 +185,21 @@ class FileSink(TwoPhaseCommitSink):
 
     def _compare(self, schema: StructType) -> None:
         from pyspark.sql.pandas.types import from_arrow_schema
+        from pyspark.sql.types import StructType
 
         try:
             files = newest_files(self._root)
-            layouts = {repr(layout): layout for _, layout in files}.values()
-            schemas = [from_arrow_schema(each.arrow_schema(), prefer_timestamp_ntz=True) for each in layouts]
-            found = [text for old in schemas for text in differences(schema, old, self._plan.form.kind)]
+            mine = (*self._plan.partition_by, *(self._plan.bucket.hive_columns if self._plan.bucket else ()))
+            kinds = {repr((layout, *file.partition)): (layout, [*file.partition]) for file, layout in files}.values()
+            found: list[str] = []
+            strange: dict[str, str] = {}
+            for layout, theirs in kinds:
+                old = from_arrow_schema(layout.arrow_schema(), prefer_timestamp_ntz=True)
+                here = texts(with_folders(schema, mine), with_folders(old, theirs), {*mine, *theirs})
+                strange.update(here)
+                found += differences(
+                    StructType([each for each in schema.fields if each.name not in here]), old, self._plan.form.kind
+                )
         except (OnceForAllError, OSError, ValueError) as error:
             _log.warning("The columns of the files in %s can't be compared with those of the query: %s", self._root, error)
             return
@@ -198,6 +207,12 @@ class FileSink(TwoPhaseCommitSink):
             _log.warning(
                 "Readers can't take the files in %s together with those that this query writes: %s. Cast or rename, or write to another folder.",
                 self._root, "; ".join(dict.fromkeys(found)),
+            )  # fmt: skip
+        if strange:
+            _log.warning(
+                "A column that folders in %s say has another type in files of before: %s. Readers that know no manifest may fail on both. Give the column "
+                "its old type, or partition by another name.",
+                self._root, "; ".join(strange.values()),
             )  # fmt: skip
         new = sample_folder(self._plan.partition_by, self._plan.bucket)
         others = {kind_of_folder(file.folder) for file, _ in files} - {kind_of_folder(new)}
@@ -312,7 +327,7 @@ class FileSink(TwoPhaseCommitSink):
         """See that every temp file is whole and every target free, and that nothing else can stop a commit.
 
         Returns:
-            The committables, with ``folder``: the id of this folder, and with each write's ``layout`` on its first one only.
+            The committables, with ``folder``: the id of this folder, and with a hash for ``layout``; the layouts are under ``shared``, each once.
 
         Raises:
             AttemptFailedError: a file is missing or changed, a name is taken, a folder can't be used, or the batch before has no manifest.
@@ -326,7 +341,7 @@ class FileSink(TwoPhaseCommitSink):
             check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
             folder = folder_id(self._root)
         failpoints.hit("file.confirm.after")
-        first, *others = ({**committable, "folder": folder} for committable in with_few_layouts(committables))
+        first, *others = ({**committable, "folder": folder} for committable in with_shared_layouts(committables))
         return [{**first, "identity": {"folder": folder}}, *others]
 
     @failpoints.around("file.commit")
