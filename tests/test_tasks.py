@@ -107,3 +107,16 @@ def test_large_types_are_plain_for_every_sink_at_each_depth():
     assert tasks.plain(rows).to_pylist() == rows.to_pylist()
     same = tasks.plain(rows)
     assert tasks.plain(same) is same
+
+
+def test_a_sink_is_given_plain_types():
+    taken = []
+
+    class Taking(Refusing):
+        def invoke(self, transaction, rows):
+            taken.append(rows.schema.field("t").type)
+
+    spec = WriteSpec(Taking("nowhere"), "out", 0)
+    writer = WriteTask((spec,), "query", 1, 0, 5, digest_only=False)._writer(spec, Context())
+    writer.add(pa.RecordBatch.from_pydict({"t": pa.array(["a", "b"], pa.large_string())}), HASHES)
+    assert taken == [pa.string()]
