@@ -51,7 +51,7 @@ def test_a_query_runs_what_it_is_known_to_run():
     query = {file.relative_to(PACKAGE).as_posix() for file in modules_of(QUERY)}
     assert query >= {
         "driver/coordinator.py", "driver/batch_writer.py", "protocol/machine.py", "task/write_task.py", "spark/commits.py", "commit_log/local.py",
-        "sinks/kafka/wire.py", "sinks/files/tree.py", "sinks/postgres/merging.py",
+        "sinks/kafka/driver/wire.py", "sinks/files/tree.py", "sinks/postgres/merging.py",
     }  # fmt: skip
     assert not {name for name in query if name.startswith(("testing/", "demo/", "embedded/", "cli/", "operators/"))}
     protocol = {file.relative_to(PACKAGE).as_posix() for file in modules_of(PROTOCOL)}
