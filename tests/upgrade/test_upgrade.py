@@ -39,13 +39,13 @@ SINKS = {
 }
 
 WITHIN = {
-    "kafka": ["kafka.end_txn.after"],
-    "files": ["file.commit.renamed", "file.manifest.after"],
-    "staged": ["postgres.confirm.merged", "postgres.commit.before"],
-    "prepared": ["postgres.commit_prepared.after"],
+    "kafka": [("kafka.end_txn.after", 10)],
+    "files": [("file.commit.renamed", 10), ("file.manifest.after", 3)],
+    "staged": [("postgres.confirm.merged", 3), ("postgres.commit.before", 3)],
+    "prepared": [("postgres.commit_prepared.after", 10)],
     "all": [],
 }
-"""In the middle of what a sink does."""
+"""In the middle of what a sink does, and at which hit: in the third batch, also where there is one per task, of which there are four."""
 
 
 @pytest.fixture(scope="session")
@@ -78,21 +78,22 @@ def pipeline_to(tmp_path, broker, topic, database):
 
 def points():
     for sink in SINKS:
-        yield from (pytest.param(sink, point, id=f"{sink}-{name}") for name, point in STATES.items())
-        yield from (pytest.param(sink, point, id=f"{sink}-{point}") for point in WITHIN[sink])
+        yield from (pytest.param(sink, point, 3, id=f"{sink}-{name}") for name, point in STATES.items())
+        yield from (pytest.param(sink, point, hit, id=f"{sink}-{point}") for point, hit in WITHIN[sink])
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("sink", "point"), list(points()))
-def test_a_query_of_earlier_code_goes_on_with_todays(pipeline_to, earlier, sink, point):
+@pytest.mark.parametrize(("sink", "point", "hit"), list(points()))
+def test_a_query_of_earlier_code_goes_on_with_todays(pipeline_to, earlier, sink, point, hit):
     pipeline = pipeline_to(*SINKS[sink])
     if point:
-        before = pipeline.start(f"{point}=kill@3", package=str(earlier), until_batch=10_000)
+        before = pipeline.start(f"{point}=kill@{hit}", package=str(earlier), until_batch=10_000)
         before.wait_until_killed()
     else:
         before = pipeline.run(package=str(earlier), until_batch=3)
-    written = pipeline.batches()
-    assert written >= 2
+    assert pipeline.entries("CLAIM")
+    # A batch has as many files as tasks and folders: the first one may be the one that it was killed in.
+    written = pipeline.batches() if any((pipeline.checkpoint / "commits").iterdir()) else 0
     after = pipeline.run(until_batch=written + 3)
     assert [Path(json.loads((driver.work / "pids.json").read_text())["package"]) for driver in (before, after)] == [
         earlier / "onceforall",
