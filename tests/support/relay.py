@@ -1,6 +1,7 @@
 """A TCP relay in front of a server, which can be told to lose the server's answers, or to hang."""
 
-import select
+import contextlib
+import selectors
 import socket
 import threading
 from urllib.parse import urlsplit, urlunsplit
@@ -53,14 +54,15 @@ class Relay:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client):
-        with client, socket.create_connection(self._server) as server:
+        # Not select.select: it refuses descriptors above 1,023, and a process that has run many tests has those.
+        # An OSError is one end that went away; the other one is closed, as a network would.
+        with client, contextlib.suppress(OSError), selectors.DefaultSelector() as ends, socket.create_connection(self._server) as server:
+            ends.register(client, selectors.EVENT_READ)
+            ends.register(server, selectors.EVENT_READ)
             hangs = False
             while True:
-                for readable in select.select([client, server], [], [])[0]:
-                    try:
-                        data = readable.recv(65536)
-                    except OSError:
-                        return
+                for readable in [key.fileobj for key, _ in ends.select()]:
+                    data = readable.recv(65536)
                     if not data:
                         return
                     if readable is server and self._losing.is_set():
