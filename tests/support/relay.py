@@ -56,7 +56,12 @@ class Relay:
     def _serve(self, client):
         # Not select.select: it refuses descriptors above 1,023, and a process that has run many tests has those.
         # An OSError is one end that went away; the other one is closed, as a network would.
-        with client, contextlib.suppress(OSError), selectors.DefaultSelector() as ends, socket.create_connection(self._server) as server:
+        with (
+            client,
+            contextlib.suppress(OSError),
+            selectors.DefaultSelector() as ends,
+            socket.create_connection(self._server) as server,
+        ):
             ends.register(client, selectors.EVENT_READ)
             ends.register(server, selectors.EVENT_READ)
             hangs = False
