@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from onceforall.protocol.machine import TRANSITIONS
-from onceforall.protocol.state import Phase
+from onceforall.protocol.phases import Phase
 
 TARGET = Path(__file__).with_name("protocol-states.md")
 
@@ -23,14 +23,14 @@ leads to several states is decided by what it says. Any other event in a state r
 def drawing() -> str:
     """Return the whole text of ``protocol-states.md``."""
     lines = ["stateDiagram-v2", "    direction TB"]
-    lines += [f'    state "{phase.value}" as {phase.name}' for phase in Phase]
-    lines += [f"    [*] --> {Phase.NEW.name}"]
+    lines += [f'    state "{phase.title}" as {phase.__name__}' for phase in TRANSITIONS]
+    lines += [f"    [*] --> {next(iter(TRANSITIONS)).__name__}"]
     for phase, row in TRANSITIONS.items():
-        events: dict[Phase, list[str]] = {}
+        events: dict[type[Phase], list[str]] = {}
         for event, transition in row.items():
             for to in transition.to:
                 events.setdefault(to, []).append(event.__name__)
-        lines += [f"    {phase.name} --> {to.name}: {', '.join(names)}" for to, names in events.items()]
+        lines += [f"    {phase.__name__} --> {to.__name__}: {', '.join(names)}" for to, names in events.items()]
     diagram = "\n".join(lines)
     return f"{INTRODUCTION}\n```mermaid\n{diagram}\n```\n"
 

@@ -10,7 +10,7 @@ from onceforall.driver.coordinator import Coordinator, Prepared, Resources
 from onceforall.errors import AttemptFailedError
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Committable, Digest
-from onceforall.protocol.machine import RunConfig
+from onceforall.protocol.state import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from simulator.store import SimulatedLog
 from simulator.strands import Crew, point

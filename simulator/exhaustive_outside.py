@@ -12,8 +12,8 @@ from typing import Any
 from onceforall.commit_log import AlreadyExists, Created
 from onceforall.commit_log.store import Store
 from onceforall.errors import SinkUnavailableError
-from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Committable
+from onceforall.protocol.history import CommitPermit
 from onceforall.sink import CommitReport, LostTransaction, Sweep
 from simulator.drivers_half import DriversHalf
 from simulator.exhaustive_world import NO_ANSWER, Entries, Violation, key_from_name, name_of
@@ -106,7 +106,7 @@ class ReplayedSink(DriversHalf):
         self.doubtful: set[int] = set()
         self.burnt: set[int] = set()
 
-    def commit(self, permit: do.CommitPermit, committables: Sequence[Committable]) -> CommitReport:
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
         """EndTxn for each; where that is refused, the system's records tell what became of the transaction."""
         found: dict[str, list[Any]] = {"completed": [], "retired": [], "lost": [], "in_doubt": []}
         for committable in committables:

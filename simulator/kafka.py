@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import SinkUnavailableError
 from onceforall.protocol.entries import Committable
-from onceforall.protocol.machine import CommitPermit
+from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.names import TransactionName
 from onceforall.sink import CommitReport
 from simulator.strands import point

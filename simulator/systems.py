@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.protocol.entries import Committable
-from onceforall.protocol.machine import CommitPermit
+from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.names import sink_code
 from onceforall.sink import CommitReport, LostTransaction, Sweep
 from simulator.drivers_half import DriversHalf

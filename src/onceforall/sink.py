@@ -99,7 +99,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onceforall.protocol.entries import Committable
-from onceforall.protocol.machine import CommitPermit
+from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.names import TransactionName, sink_code
 from onceforall.protocol.sweeping import Sweep
 

@@ -11,8 +11,8 @@ import onceforall as ofa
 from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.errors import OnceForAllError, SinkUnavailableError
 from onceforall.operate.detaching import detach
-from onceforall.protocol.decisions import CommitPermit
 from onceforall.protocol.entries import Claim, Commit, Digest, Done
+from onceforall.protocol.history import CommitPermit
 from onceforall.sink import StartInfo, TaskAttempt
 from onceforall.spark.mending import mend
 

@@ -12,7 +12,7 @@ import pytest
 
 from onceforall.demo import onlooker
 from onceforall.demo.outputs import Output, Record, as_record, data_files, kafka_record, stray_files
-from onceforall.protocol.decisions import CommitPermit
+from onceforall.protocol.history import CommitPermit
 from onceforall.sink import StartInfo, TaskAttempt
 from onceforall.sinks.files import FileSink
 

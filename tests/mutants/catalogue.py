@@ -6,7 +6,7 @@ their order, cheap ones first, until one fails: tests as pytest takes them, by n
     [[mutant]]
     id = "recovery-completes-what-is-done"   # a slug that says what is broken, unique
     class = "neighbour committed"            # of REQUIRED, where it is one of those
-    file = "protocol/machine.py"             # below src/onceforall
+    file = "protocol/transitions/decide.py" # below src/onceforall
     old = "..."                              # stands there exactly once
     new = "..."
     why = "..."                              # what would happen to a user

@@ -8,7 +8,8 @@ from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.entries import Commit, Digest
 from onceforall.protocol.history import EMPTY, Decided, History
-from onceforall.protocol.machine import Run, RunConfig, step
+from onceforall.protocol.machine import step
+from onceforall.protocol.state import Run, RunConfig
 
 CONFIG = RunConfig("query", "run", "/checkpoint", ("a", "b"))
 
@@ -66,12 +67,18 @@ class Walk:
         self.run = Run(replace(config, **changes))
         self.decisions = ()
         self.all = []
+        self.phases = []
 
     def feed(self, *events):
         for event in events:
+            self.phases.append(self.phase)
             self.run, self.decisions = step(self.run, event)
             self.all.extend(self.decisions)
         return self
+
+    @property
+    def phase(self):
+        return type(self.run.phase)
 
     def only(self, kind):
         found = [d for d in self.decisions if isinstance(d, kind)]

@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onceforall.protocol import events as saw
+from onceforall.protocol import phases as P
 from onceforall.protocol.entries import Claim
 from onceforall.protocol.history import EMPTY
-from onceforall.protocol.machine import (
-    TRANSITIONS,
-    Phase,
-    Run,
-)
+from onceforall.protocol.machine import TRANSITIONS
+from onceforall.protocol.state import Run
 from protocol.building import CONFIG, Walk, answers, committed, digests, handle, history, prepared, request, task, tasks_of
 
 PAIRS = [(phase, event) for phase, row in TRANSITIONS.items() for event in row]
 EVENTS = saw.Event.__args__
 OURS = Claim("query", "older run", "/checkpoint")
 
-P = Phase
 W = Walk
 EMPTY_INSPECTION = saw.LogInspected(None, own_sealed=False)
 LOST = task("a0")
@@ -28,66 +25,66 @@ OTHER = tasks_of(2, 3)
 KEPT = task("a0", rows={"file": "0.0/0-0-0.arrow"})
 RECOVERED = saw.SinksRecovered({"a": answers(handle("a0"))})
 SCENARIOS = [
-    (W, request(), P.INSPECTING),
-    (lambda: W().feed(request()), EMPTY_INSPECTION, P.CLAIMING),
-    (lambda: W().feed(request()), saw.LogInspected(replace(OURS, query_id="other"), own_sealed=False), P.STOPPED),
-    (lambda: W().feed(request(), EMPTY_INSPECTION), saw.GenerationClaimed(0, None), P.SEALING),
-    (lambda: W().feed(request(), EMPTY_INSPECTION), saw.GenerationClaimed(1, replace(OURS, query_id="other")), P.STOPPED),
-    (lambda: W().sealing(), saw.PastSealed(EMPTY, -1), P.RECOVERING),
-    (lambda: W().sealing(), saw.PastSealed(history(0, done=False, gone=(handle("x"),)), -1), P.STOPPED),
-    (lambda: W().recovering(), saw.SinksRecovered({}), P.WRITING),
-    (lambda: W().recovering(history(0, done=False)), RECOVERED, P.CLOSING_PAST),
-    (lambda: W().recovering(history(0)), saw.SinksRecovered({}), P.READY),
-    (lambda: W().recovering(history(0), request(stateful=True)), saw.SinksRecovered({}), P.DIGESTING),
-    (lambda: W().recovering(history(5)), saw.SinksRecovered({}), P.STOPPED),
-    (lambda: W().recovering(history(0, done=False)), saw.StopRequested(("a",)), P.STOPPED),
+    (W, request(), P.Inspecting),
+    (lambda: W().feed(request()), EMPTY_INSPECTION, P.Claiming),
+    (lambda: W().feed(request()), saw.LogInspected(replace(OURS, query_id="other"), own_sealed=False), P.Stopped),
+    (lambda: W().feed(request(), EMPTY_INSPECTION), saw.GenerationClaimed(0, None), P.Sealing),
+    (lambda: W().feed(request(), EMPTY_INSPECTION), saw.GenerationClaimed(1, replace(OURS, query_id="other")), P.Stopped),
+    (lambda: W().sealing(), saw.PastSealed(EMPTY, -1), P.Recovering),
+    (lambda: W().sealing(), saw.PastSealed(history(0, done=False, gone=(handle("x"),)), -1), P.Stopped),
+    (lambda: W().recovering(), saw.SinksRecovered({}), P.Writing),
+    (lambda: W().recovering(history(0, done=False)), RECOVERED, P.ClosingPast),
+    (lambda: W().recovering(history(0)), saw.SinksRecovered({}), P.Ready),
+    (lambda: W().recovering(history(0), request(stateful=True)), saw.SinksRecovered({}), P.Digesting),
+    (lambda: W().recovering(history(5)), saw.SinksRecovered({}), P.Stopped),
+    (lambda: W().recovering(history(0, done=False)), saw.StopRequested(("a",)), P.Stopped),
     (
         lambda: W().recovering(history(0, done=False, a=(LOST,))),
         saw.SinksRecovered({"a": answers(lost=[LOST])}),
-        P.FENCING_LOST,
+        P.FencingLost,
     ),
-    (lambda: W().redoing(LOST), saw.LostFenced(), P.WRITING),
-    (lambda: W().redoing(LOST, stayed=(STAYED,), decided=DECIDED), saw.LostFenced(), P.LOOKING),
-    (lambda: giving_up_unknown(), saw.LostFenced(), P.DECIDING),
-    (lambda: looking(), saw.DigestsTaken(DECIDED), P.WRITING),
-    (lambda: looking(), saw.DigestsTaken(OTHER), P.STOPPED),
-    (lambda: looking(lost_rows=("giveUp", 0)), saw.DigestsTaken(OTHER), P.DECIDING),
-    (lambda: looking(), saw.WritesFailed("reason"), P.STOPPED),
-    (lambda: W(durable=True).redoing(KEPT), saw.LostFenced(), P.WRITING_KEPT),
-    (lambda: W().redoing(LOST), saw.StopRequested(("a",)), P.STOPPED),
-    (lambda: writing_kept(), prepared(a=(task("new"),)), P.DECIDING),
-    (lambda: writing_kept(), prepared(a=()), P.ABORTING),
-    (lambda: writing_kept(), saw.WritesFailed("reason"), P.ABORTING),
-    (lambda: writing_kept().feed(prepared(a=(task("new"),)), saw.DecisionAppended(1)), committed(task("new")), P.CLOSING_PAST),
-    (lambda: closing_past(request(1)), saw.DoneAppended(), P.WRITING),
-    (lambda: closing_past(request(0)), saw.DoneAppended(), P.READY),
-    (lambda: closing_past(request(0, stateful=True)), saw.DoneAppended(), P.DIGESTING),
-    (lambda: closing_past(request(5)), saw.DoneAppended(), P.STOPPED),
-    (lambda: closing_past(request(0)), saw.AppendFenced(), P.STOPPED),
-    (lambda: closing_past(request(0)), saw.AppendUnknown("no answer"), P.STOPPED),
-    (lambda: W().ready(), request(1), P.WRITING),
-    (lambda: W(roll_after_entries=3).ready(), request(1), P.INSPECTING),
-    (lambda: W().ready(), request(0), P.READY),
-    (lambda: W().ready(), request(0, stateful=True), P.DIGESTING),
-    (lambda: W().ready(), request(7), P.STOPPED),
-    (lambda: W().writing(), prepared(), P.DECIDING),
-    (lambda: W(transaction_timeout_ms=10).writing(), prepared(elapsed_ms=11), P.ABORTING),
-    (lambda: W().writing(), saw.WritesFailed("reason"), P.ABORTING),
-    (lambda: digesting(), saw.DigestsTaken(digests(0)), P.READY),
-    (lambda: digesting(on_divergence="fail"), saw.DigestsTaken(digests(0, rows=9)), P.STOPPED),
-    (lambda: digesting(), saw.WritesFailed("reason"), P.STOPPED),
-    (lambda: W().writing().feed(saw.WritesFailed("reason")), saw.AttemptAborted(), P.STOPPED),
-    (lambda: W().deciding(), saw.DecisionAppended(1), P.COMMITTING),
-    (lambda: W().deciding(), saw.AppendFenced(), P.ABORTING),
-    (lambda: W().deciding(), saw.AppendTooLate(), P.ABORTING),
-    (lambda: W().deciding(), saw.AppendUnknown("no answer"), P.STOPPED),
-    (lambda: W().committing(), committed(handle("a0")), P.CLOSING),
-    (lambda: W().committing(), committed(lost=[handle("a0")]), P.STOPPED),
-    (lambda: W().committing(), saw.StopRequested(("a",)), P.STOPPED),
-    (lambda: W().closing(), saw.DoneAppended(), P.READY),
-    (lambda: W().closing(), saw.AppendFenced(), P.STOPPED),
-    (lambda: W().closing(), saw.AppendUnknown("no answer"), P.STOPPED),
-    (lambda: W().closing().feed(saw.AppendFenced()), request(), P.STOPPED),
+    (lambda: W().redoing(LOST), saw.LostFenced(), P.WritingAgain),
+    (lambda: W().redoing(LOST, stayed=(STAYED,), decided=DECIDED), saw.LostFenced(), P.Looking),
+    (lambda: giving_up_unknown(), saw.LostFenced(), P.Deciding),
+    (lambda: looking(), saw.DigestsTaken(DECIDED), P.WritingAgain),
+    (lambda: looking(), saw.DigestsTaken(OTHER), P.Stopped),
+    (lambda: looking(lost_rows=("giveUp", 0)), saw.DigestsTaken(OTHER), P.Deciding),
+    (lambda: looking(), saw.WritesFailed("reason"), P.Stopped),
+    (lambda: W(durable=True).redoing(KEPT), saw.LostFenced(), P.WritingAgain),
+    (lambda: W().redoing(LOST), saw.StopRequested(("a",)), P.Stopped),
+    (lambda: writing_kept(), prepared(a=(task("new"),)), P.Deciding),
+    (lambda: writing_kept(), prepared(a=()), P.Aborting),
+    (lambda: writing_kept(), saw.WritesFailed("reason"), P.Aborting),
+    (lambda: writing_kept().feed(prepared(a=(task("new"),)), saw.DecisionAppended(1)), committed(task("new")), P.ClosingPast),
+    (lambda: closing_past(request(1)), saw.DoneAppended(), P.Writing),
+    (lambda: closing_past(request(0)), saw.DoneAppended(), P.Ready),
+    (lambda: closing_past(request(0, stateful=True)), saw.DoneAppended(), P.Digesting),
+    (lambda: closing_past(request(5)), saw.DoneAppended(), P.Stopped),
+    (lambda: closing_past(request(0)), saw.AppendFenced(), P.Stopped),
+    (lambda: closing_past(request(0)), saw.AppendUnknown("no answer"), P.Stopped),
+    (lambda: W().ready(), request(1), P.Writing),
+    (lambda: W(roll_after_entries=3).ready(), request(1), P.Inspecting),
+    (lambda: W().ready(), request(0), P.Ready),
+    (lambda: W().ready(), request(0, stateful=True), P.Digesting),
+    (lambda: W().ready(), request(7), P.Stopped),
+    (lambda: W().writing(), prepared(), P.Deciding),
+    (lambda: W(transaction_timeout_ms=10).writing(), prepared(elapsed_ms=11), P.Aborting),
+    (lambda: W().writing(), saw.WritesFailed("reason"), P.Aborting),
+    (lambda: digesting(), saw.DigestsTaken(digests(0)), P.Ready),
+    (lambda: digesting(on_divergence="fail"), saw.DigestsTaken(digests(0, rows=9)), P.Stopped),
+    (lambda: digesting(), saw.WritesFailed("reason"), P.Stopped),
+    (lambda: W().writing().feed(saw.WritesFailed("reason")), saw.AttemptAborted(), P.Stopped),
+    (lambda: W().deciding(), saw.DecisionAppended(1), P.Committing),
+    (lambda: W().deciding(), saw.AppendFenced(), P.Aborting),
+    (lambda: W().deciding(), saw.AppendTooLate(), P.Aborting),
+    (lambda: W().deciding(), saw.AppendUnknown("no answer"), P.Stopped),
+    (lambda: W().committing(), committed(handle("a0")), P.Closing),
+    (lambda: W().committing(), committed(lost=[handle("a0")]), P.Stopped),
+    (lambda: W().committing(), saw.StopRequested(("a",)), P.Stopped),
+    (lambda: W().closing(), saw.DoneAppended(), P.Ready),
+    (lambda: W().closing(), saw.AppendFenced(), P.Stopped),
+    (lambda: W().closing(), saw.AppendUnknown("no answer"), P.Stopped),
+    (lambda: W().closing().feed(saw.AppendFenced()), request(), P.Stopped),
 ]
 
 
@@ -116,7 +113,7 @@ def digesting(**changes):
 
 def phase_reached(phase):
     """A run in this phase, by the first scenario that leads there."""
-    if phase is Phase.NEW:
+    if phase is P.New:
         return Run(CONFIG)
     make, event, _ = next(s for s in SCENARIOS if s[2] is phase)
     return make().feed(event).run

@@ -11,9 +11,9 @@ from onceforall.errors import CheckpointMismatchError
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol import identity
+from onceforall.protocol import phases as P
 from onceforall.protocol.entries import Digest, Target, entry_from_body
 from onceforall.protocol.history import Decided, History
-from onceforall.protocol.state import Phase
 from protocol.building import Walk, answers, commit, handle, prepared, request
 
 HERE, THERE = {"folder": "here"}, {"folder": "there"}
@@ -115,9 +115,9 @@ def test_another_target_than_the_last_decisions_is_refused_before_any_sink_is_to
 
 def test_the_same_target_goes_on_and_an_adopted_one_does():
     history = past(0, a=Target(HERE, 0))
-    assert Walk(identities={"a": HERE}).writing(history, request(1)).run.phase is Phase.WRITING
+    assert Walk(identities={"a": HERE}).writing(history, request(1)).phase is P.Writing
     adopting = Walk(identities={"a": THERE}, adopt_targets=frozenset({"a"}))
-    assert adopting.writing(history, request(1)).run.phase is Phase.WRITING
+    assert adopting.writing(history, request(1)).phase is P.Writing
 
 
 def test_a_batch_is_written_with_the_batch_before_it_in_each_sink():

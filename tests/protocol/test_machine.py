@@ -18,14 +18,11 @@ from onceforall.errors import (
 )
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
+from onceforall.protocol.answers import REUSE_WITHIN_BATCHES
 from onceforall.protocol.due_sweeps import leftovers
 from onceforall.protocol.entries import Claim
-from onceforall.protocol.history import EMPTY, Decided, History
-from onceforall.protocol.machine import (
-    REUSE_WITHIN_BATCHES,
-    SWEEPS_AFTER_LOSS,
-    CommitPermit,
-)
+from onceforall.protocol.history import EMPTY, CommitPermit, Decided, History
+from onceforall.protocol.transitions.write import SWEEPS_AFTER_LOSS
 from protocol.building import Walk, answers, commit, committed, digests, handle, history, prepared, request, task
 from protocol.scenarios import EMPTY_INSPECTION, KEPT, OURS, SCENARIOS, P, closing_past, digesting
 
@@ -54,7 +51,7 @@ def test_a_copied_checkpoint_is_refused_unless_it_is_adopted():
     refused = Walk().feed(request(), copied)
     assert refused.stopped_with(CheckpointMismatchError)
     assert "onceforall.adoptCheckpoint" in refused.only(do.StopRun).message
-    assert Walk(adopt_checkpoint=True).feed(request(), copied).run.phase is P.CLAIMING
+    assert Walk(adopt_checkpoint=True).feed(request(), copied).phase is P.Claiming
 
 
 def test_adopting_a_checkpoint_does_not_adopt_another_query():
@@ -77,8 +74,8 @@ def test_a_sink_in_doubt_cannot_be_removed():
 
 
 def test_a_sink_that_is_gone_and_had_no_rows_or_is_done_does_not_matter():
-    assert Walk().recovering(history(3, done=False, gone=(), a=(handle("a0"),)), request(4)).run.phase is P.RECOVERING
-    assert Walk().recovering(history(3, gone=(handle("x"),)), request(4)).run.phase is P.RECOVERING
+    assert Walk().recovering(history(3, done=False, gone=(), a=(handle("a0"),)), request(4)).phase is P.Recovering
+    assert Walk().recovering(history(3, gone=(handle("x"),)), request(4)).phase is P.Recovering
 
 
 def test_recovery_sweeps_every_sink_and_spares_what_is_decided():
@@ -140,12 +137,12 @@ def test_a_batch_without_rows_is_decided_too():
 
 def test_two_tasks_that_prepared_the_same_transaction_are_aborted():
     walk = Walk().writing().feed(prepared(a=(handle("x"), handle("x"))))
-    assert walk.run.phase is P.ABORTING
+    assert walk.phase is P.Aborting
     assert walk.feed(saw.AttemptAborted()).stopped_with(AttemptFailedError)
 
 
 def test_the_same_name_in_two_sinks_is_two_transactions():
-    assert Walk().writing().feed(prepared(a=(handle("x"),), b=(handle("x"),))).run.phase is P.DECIDING
+    assert Walk().writing().feed(prepared(a=(handle("x"),), b=(handle("x"),))).phase is P.Deciding
 
 
 def test_a_failed_write_aborts_what_is_prepared_and_sweeps_ones_own_generation():
@@ -159,11 +156,11 @@ def test_a_failed_write_aborts_what_is_prepared_and_sweeps_ones_own_generation()
     assert re.fullmatch("Batch 0 could not be written, and .*: ValueError: no", stop.message)
 
 
-@pytest.mark.parametrize(("elapsed_ms", "phase"), [(7_000, P.DECIDING), (7_001, P.ABORTING)])
+@pytest.mark.parametrize(("elapsed_ms", "phase"), [(7_000, P.Deciding), (7_001, P.Aborting)])
 def test_a_batch_that_leaves_too_little_of_the_timeout_is_not_decided(elapsed_ms, phase):
     walk = Walk(transaction_timeout_ms=10_000, decision_reserve_ms=3_000).writing().feed(prepared(elapsed_ms=elapsed_ms))
-    assert walk.run.phase is phase
-    if phase is P.ABORTING:
+    assert walk.phase is phase
+    if phase is P.Aborting:
         walk.feed(saw.AttemptAborted())
         assert walk.stopped_with(BatchTooSlowError)
         assert "transaction.timeout.ms" in walk.only(do.StopRun).message
@@ -171,7 +168,7 @@ def test_a_batch_that_leaves_too_little_of_the_timeout_is_not_decided(elapsed_ms
 
 def test_a_slow_batch_without_a_transaction_is_decided():
     walk = Walk(transaction_timeout_ms=10).writing().feed(prepared(elapsed_ms=999, a=()))
-    assert walk.run.phase is P.DECIDING
+    assert walk.phase is P.Deciding
 
 
 @pytest.mark.parametrize(
@@ -198,10 +195,10 @@ def test_an_attempt_whose_decision_met_the_seal_is_aborted_for_nobody_can_decide
 
 
 def test_no_decision_after_a_durable_commit_ever_aborts_the_attempt():
-    after = {P.COMMITTING, P.CLOSING, P.RECOVERING, P.CLOSING_PAST, P.READY, P.STOPPED}
+    after = {P.Committing, P.Closing, P.Recovering, P.ClosingPast, P.Ready, P.Stopped}
     for make, event, _ in SCENARIOS:
         walk = make()
-        if walk.run.phase in after:
+        if walk.phase in after:
             assert do.AbortAttempt not in map(type, walk.feed(event).decisions)
 
 
@@ -209,7 +206,7 @@ def test_the_batch_returns_before_its_done_and_done_comes_before_retirement():
     walk = Walk().committing().feed(committed(retired=[handle("a0")]))
     assert walk.decisions == (do.ReturnBatch(0), do.AppendDone(1, 0))
     assert walk.feed(saw.DoneAppended()).decisions == (do.RetireHandles({"a": (handle("a0"),)}),)
-    assert walk.run.retired == {}
+    assert walk.phase is P.Ready
 
 
 def test_a_batch_is_not_written_before_the_done_of_the_one_before():
@@ -449,7 +446,7 @@ def test_a_run_that_rolls_believes_the_sealed_log_and_not_its_memory():
     )
     # Another run claimed generation 2 meanwhile and decided batch 1.
     walk.feed(saw.PastSealed(History(Decided(commit(1), 2, 1, done=False)), -1))
-    assert walk.only(do.RecoverSinks).permit == CommitPermit(2, 1, 1)
+    assert walk.only(do.RecoverSinks).commit.permit == CommitPermit(2, 1, 1)
     walk.feed(saw.SinksRecovered({"a": answers(handle("a0"))}), saw.DoneAppended())
     assert walk.decisions == (do.ReturnBatch(1),)
 
@@ -477,7 +474,7 @@ def test_a_transaction_that_no_answer_names_is_not_taken_for_complete(named):
     walk = Walk().committing(prepared(a=(handle("a0"), handle("a1"))))
     with pytest.raises(ProtocolViolationError, match="Sink a"):
         walk.feed(committed(*named))
-    assert walk.run.phase is P.COMMITTING
+    assert walk.phase is P.Committing
 
 
 def test_a_sink_without_an_answer_in_recovery_is_not_taken_for_complete():
@@ -489,14 +486,14 @@ def test_a_sink_without_an_answer_in_recovery_is_not_taken_for_complete():
 @pytest.mark.parametrize("nameless", [{"id": 1}, {"name": None}, {"name": 7}])
 def test_a_committable_without_a_name_aborts_the_attempt(nameless):
     walk = Walk().writing().feed(prepared(a=(nameless, handle("a1"))))
-    assert walk.run.phase is P.ABORTING
+    assert walk.phase is P.Aborting
     assert handle("a1") in walk.only(do.AbortAttempt).committables["a"]
 
 
 def test_a_sink_of_a_batch_that_spark_has_committed_can_be_removed():
     past = history(3, done=False, gone=(handle("x"),), a=(handle("a0"),))
     walk = Walk().recovering(past, request(4), spark_committed=3)
-    assert walk.only(do.RecoverSinks).committables == {"a": (handle("a0"),)}
+    assert walk.only(do.RecoverSinks).commit.committables == {"a": (handle("a0"),)}
     walk.feed(saw.SinksRecovered({"a": answers(handle("a0"))}))
     assert walk.decisions == (do.AppendDone(1, 3),)
 

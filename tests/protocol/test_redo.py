@@ -22,6 +22,7 @@ from onceforall.errors import (
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.entries import Digest, total
+from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.redo import NO_ROWS, Redo, Way, difference, matched
 from protocol.building import Walk, answers, commit, committed, handle, history, prepared, request, task, tasks_of
 from protocol.scenarios import DECIDED, KEPT, LOST, OTHER, STAYED, P, giving_up_unknown, looking, writing_kept
@@ -60,7 +61,7 @@ def test_nothing_of_the_redo_is_committed_before_that_decision_and_all_of_it_aft
     walk = writing_again().feed(written([NEW]))
     assert do.CommitSinks not in map(type, walk.all)
     sinks = walk.feed(saw.DecisionAppended(1)).only(do.CommitSinks)
-    assert sinks.permit == do.CommitPermit(1, 1, 0)
+    assert sinks.permit == CommitPermit(1, 1, 0)
     assert sinks.committables == {"a": (STAYED, NEW)}
 
 
@@ -302,13 +303,13 @@ def test_a_decision_is_not_all_lost_while_another_sink_has_a_part_of_it():
     past = history(0, done=False, a=(LOST,), b=(task("b0"),))
     found = {"a": answers(lost=[LOST]), "b": answers(task("b0"))}
     walk = Walk().recovering(past).feed(saw.SinksRecovered(found), saw.LostFenced())
-    assert walk.run.phase is P.LOOKING
+    assert walk.phase is P.Looking
 
 
 def test_a_name_that_two_sinks_have_is_lost_on_one_only():
     past = history(0, done=False, a=(LOST,), b=(LOST,))
     found = {"a": answers(lost=[LOST]), "b": answers(LOST)}
-    assert Walk().recovering(past).feed(saw.SinksRecovered(found), saw.LostFenced()).run.phase is P.LOOKING
+    assert Walk().recovering(past).feed(saw.SinksRecovered(found), saw.LostFenced()).phase is P.Looking
 
 
 def test_a_stateful_query_that_lost_all_of_a_batch_gets_rows_and_state_from_one_replay():
@@ -544,7 +545,7 @@ def test_what_nothing_can_write_again_is_passed_over_only_by_the_word_of_a_user(
 def test_what_a_user_says_does_not_overrule_proof():
     walk = Walk(in_doubt="committed").redoing(LOST)
     assert walk.decisions == (do.FenceLost({"a": (LOST,)}),)
-    assert walk.run.phase is P.FENCING_LOST
+    assert walk.phase is P.FencingLost
 
 
 SHARING = {"layout": "x1", "shared": {"x1": "of 1"}}

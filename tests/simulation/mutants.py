@@ -8,11 +8,14 @@ from onceforall.commit_log import CommitLog
 from onceforall.commit_log.log import Claimed
 from onceforall.driver.coordinator import Coordinator
 from onceforall.protocol import decisions as do
-from onceforall.protocol import due_sweeps, machine, redo
+from onceforall.protocol import due_sweeps, redo
 from onceforall.protocol import events as saw
-from onceforall.protocol.history import EMPTY, History, fold
-from onceforall.protocol.machine import TRANSITIONS, Phase, Transition
+from onceforall.protocol import phases as P
+from onceforall.protocol.history import EMPTY, CommitPermit, History, fold
+from onceforall.protocol.machine import TRANSITIONS, Transition
 from onceforall.protocol.sweeping import Sweep
+from onceforall.protocol.transitions import decide, outcomes, recover, start, write
+from onceforall.protocol.transitions import redo as redo_rows
 from simulator.kafka import SimulatedKafkaSink
 from simulator.staged import Database, Files, StagedSystem
 from simulator.systems import QUERY
@@ -23,12 +26,12 @@ def _row(patch, phase, event, apply, *to):
 
 
 def recovery_completes_what_is_done(patch):
-    def sealed(run, event):
+    def sealed(run, at, event):
         decided = event.history.decided
         undone = event.history if decided is None else History(replace(decided, done=False))
-        return machine._sealed(run, replace(event, history=undone))
+        return start.sealed(run, at, replace(event, history=undone))
 
-    _row(patch, Phase.SEALING, saw.PastSealed, sealed)
+    _row(patch, P.Sealing, saw.PastSealed, sealed)
 
 
 def the_past_is_read_but_not_sealed(patch):
@@ -43,7 +46,7 @@ def the_past_is_read_but_not_sealed(patch):
 
 def commit_before_the_decision_is_durable(patch):
     def append_commit(coordinator, decision):
-        permit = do.CommitPermit(decision.generation, coordinator.run.entries, decision.commit.batch)
+        permit = CommitPermit(decision.generation, coordinator.run.entries, decision.commit.batch)
         coordinator._commit(do.CommitSinks(permit, decision.commit.committables))
         return Coordinator._append_commit(coordinator, decision)
 
@@ -63,18 +66,18 @@ def a_sink_spares_only_its_own(patch):
 
 
 def own_leftovers_are_swept_at_the_decision(patch):
-    def decided(run, event):
-        after, decisions = machine._decided(run, event)
-        return after, (do.SweepOwn(machine.own_sweeps(run, {})), *decisions)
+    def decided(run, at, event):
+        after, decisions = decide.decided(run, at, event)
+        return after, (do.SweepOwn(due_sweeps.own_sweeps(run, {})), *decisions)
 
-    _row(patch, Phase.DECIDING, saw.DecisionAppended, decided)
+    _row(patch, P.Deciding, saw.DecisionAppended, decided)
 
 
 def an_append_without_an_answer_aborts(patch):
-    def unknown(run, event):
-        return machine._abort(run, run.prepared.committables, *_stop_of(machine._unknown(run, event)))
+    def unknown(run, at, event):
+        return outcomes.abort(run, at.commit.committables, *_stop_of(outcomes.unknown(run, at, event)))
 
-    _row(patch, Phase.DECIDING, saw.AppendUnknown, unknown, Phase.ABORTING)
+    _row(patch, P.Deciding, saw.AppendUnknown, unknown, P.Aborting)
 
 
 def _stop_of(outcome):
@@ -82,46 +85,46 @@ def _stop_of(outcome):
 
 
 def handles_in_doubt_are_used_again(patch):
-    def committed(run, event):
+    def committed(run, at, event):
         answers = {s: replace(a, completed=a.completed + a.retired, retired=()) for s, a in event.answers.items()}
-        return machine._committed(run, replace(event, answers=answers))
+        return decide.committed(run, at, replace(event, answers=answers))
 
-    _row(patch, Phase.COMMITTING, saw.SinksCommitted, committed)
+    _row(patch, P.Committing, saw.SinksCommitted, committed)
 
 
 def handles_are_fenced_before_done(patch):
-    def committed(run, event):
-        after, decisions = machine._committed(run, event)
+    def committed(run, at, event):
+        after, decisions = decide.committed(run, at, event)
         return after, (do.RetireHandles({s: a.retired + a.completed for s, a in event.answers.items()}), *decisions)
 
-    _row(patch, Phase.COMMITTING, saw.SinksCommitted, committed)
+    _row(patch, P.Committing, saw.SinksCommitted, committed)
 
 
 def a_loss_is_passed_over_at_commit(patch):
-    def committed(run, event):
-        return machine._committed(run, replace(event, answers={s: replace(a, lost=()) for s, a in event.answers.items()}))
+    def committed(run, at, event):
+        return decide.committed(run, at, replace(event, answers={s: replace(a, lost=()) for s, a in event.answers.items()}))
 
-    _row(patch, Phase.COMMITTING, saw.SinksCommitted, committed)
+    _row(patch, P.Committing, saw.SinksCommitted, committed)
 
 
 def a_loss_is_passed_over_in_recovery(patch):
-    def recovered(run, event):
-        return machine._recovered(run, replace(event, answers={s: replace(a, lost=()) for s, a in event.answers.items()}))
+    def recovered(run, at, event):
+        return recover.recovered(run, at, replace(event, answers={s: replace(a, lost=()) for s, a in event.answers.items()}))
 
-    _row(patch, Phase.RECOVERING, saw.SinksRecovered, recovered)
+    _row(patch, P.Recovering, saw.SinksRecovered, recovered)
 
 
 def a_batch_is_written_without_waiting_for_done(patch):
-    def committed(run, event):
-        after, decisions = machine._committed(run, event)
-        ready = replace(machine._mark_done(after), phase=Phase.READY)
+    def committed(run, at, event):
+        after, decisions = decide.committed(run, at, event)
+        ready = replace(outcomes.marked_done(after, at.decided), phase=P.Ready())
         return ready, tuple(d for d in decisions if not isinstance(d, do.AppendDone))
 
-    _row(patch, Phase.COMMITTING, saw.SinksCommitted, committed, Phase.READY)
+    _row(patch, P.Committing, saw.SinksCommitted, committed, P.Ready)
 
 
 def a_decided_batch_is_written_again(patch):
-    patch.setattr(machine, "judge", lambda request, history, spark_committed: machine.Verdict.WRITE)
+    patch.setattr(write, "judge", lambda request, history, spark_committed: write.Verdict.WRITE)
 
 
 def a_fenced_append_counts_as_done(patch):
@@ -133,43 +136,40 @@ def a_fenced_append_counts_as_done(patch):
 
 
 def names_are_counted_anew_in_each_batch(patch):
-    def prepared(run, event):
-        return machine._prepared(run, replace(event, attempts_lost=False))
+    check = write.check_prepared
 
-    for phase in (Phase.WRITING, Phase.WRITING_KEPT):
-        _row(patch, phase, saw.WritesPrepared, prepared)
+    def check_prepared(run, request, event):
+        return check(run, request, replace(event, attempts_lost=False))
+
+    for rows in (write, redo_rows):
+        patch.setattr(rows, "check_prepared", check_prepared)
 
 
 names_are_counted_anew_in_each_batch.options = {"kinds": ("kafka",), "partitions": 2, "batches": 4}
 
 
 def a_redo_writes_every_task_again(patch):
-    def looked(run, event):
-        after, decisions = machine._looked(run, event)
+    def looked(run, at, event):
+        after, decisions = redo_rows.looked(run, at, event)
         return after, tuple(replace(d, redo=None) if isinstance(d, do.RunWrites) else d for d in decisions)
 
     def merged(commit, redo, again, digests):
         kept = {sink: tuple(c for c in cs if (sink, c["name"]) in redo.stayed) for sink, cs in commit.committables.items()}
         return replace(commit, committables={sink: (*kept.get(sink, ()), *cs) for sink, cs in again.items()}, digests=digests)
 
-    patch.setattr(machine, "written_again", lambda *_: None)
-    patch.setattr(machine, "merged", merged)
-    _row(patch, Phase.LOOKING, saw.DigestsTaken, looked)
+    patch.setattr(redo_rows, "written_again", lambda *_: None)
+    patch.setattr(redo_rows, "merged", merged)
+    _row(patch, P.Looking, saw.DigestsTaken, looked)
 
 
 def a_redo_is_committed_under_the_old_decision(patch):
-    def written_again(run, event):
-        decided = run.history.decided
-        commit = machine.merged(decided.commit, run.redo, event.committables, event.digests)
-        permit = do.CommitPermit(decided.generation, decided.index, commit.batch)
-        history = History(replace(decided, commit=commit))
-        return replace(run, phase=Phase.COMMITTING, history=history), (do.CommitSinks(permit, commit.committables),)
+    def prepared_again(run, at, event):
+        commit = redo.merged(at.decided.commit, at.redo, event.committables, event.digests)
+        decided = replace(at.decided, commit=commit)
+        committing = replace(run, phase=P.Committing(at.request, decided, at.redo), history=History(decided))
+        return committing, (do.CommitSinks(decided.permit, commit.committables),)
 
-    def prepared(run, event):
-        return machine._prepared(run, event) if run.redo is None else written_again(run, event)
-
-    for phase in (Phase.WRITING, Phase.WRITING_KEPT):
-        _row(patch, phase, saw.WritesPrepared, prepared, Phase.COMMITTING)
+    _row(patch, P.WritingAgain, saw.WritesPrepared, prepared_again, P.Committing)
 
 
 def what_is_committed_counts_as_lost(patch):
@@ -229,19 +229,19 @@ def a_claim_that_was_only_read_is_built_on(patch):
 
 
 def names_survive_another_runs_claim(patch):
-    patch.setattr(machine, "_is_next", lambda run, generation: run.generation >= 0)
+    patch.setattr(start, "_is_next", lambda run, generation: run.generation >= 0)
 
 
 names_survive_another_runs_claim.options = {"roll_after_entries": 3, "kinds": ("kafka",), "partitions": 1, "generations": 3}
 
 
 def recovery_does_not_complete(patch):
-    def sealed(run, event):
+    def sealed(run, at, event):
         decided = event.history.decided
         done = event.history if decided is None else History(replace(decided, done=True))
-        return machine._sealed(run, replace(event, history=done))
+        return start.sealed(run, at, replace(event, history=done))
 
-    _row(patch, Phase.SEALING, saw.PastSealed, sealed)
+    _row(patch, P.Sealing, saw.PastSealed, sealed)
 
 
 def lost_tasks_are_matched_by_place(patch):
@@ -281,7 +281,7 @@ def a_part_counts_as_the_whole(patch):
         found = redo.given_up_of(lost, commit, "")
         return replace(found, way=redo.Way.WHOLE)
 
-    patch.setattr(machine, "redo_of", redo_of)
+    patch.setattr(recover, "redo_of", redo_of)
 
 
 a_part_counts_as_the_whole.options = lost_tasks_are_matched_by_place.options

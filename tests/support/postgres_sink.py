@@ -16,7 +16,7 @@ import pyarrow as pa
 from psycopg import sql
 
 import onceforall
-from onceforall.protocol.decisions import CommitPermit
+from onceforall.protocol.history import CommitPermit
 from onceforall.sink import StartInfo, Sweep, TaskAttempt
 from onceforall.sinks.postgres.sink import PostgresSink
 

@@ -20,8 +20,8 @@ from psycopg import sql
 
 from onceforall.commit_log import CommitLog, LocalStore
 from onceforall.errors import CorruptEntryError, SinkCheckError, SinkUnavailableError
-from onceforall.protocol.decisions import CommitPermit
 from onceforall.protocol.entries import Claim, Commit, Done
+from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.names import TransactionName
 from onceforall.sink import StartInfo, Sweep, TaskAttempt
 from onceforall.sinks.files import FileSink

@@ -28,8 +28,9 @@ from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol.due_sweeps import leftovers
 from onceforall.protocol.entries import Claim, Commit, Committable, Digest, Done
-from onceforall.protocol.history import History
-from onceforall.protocol.machine import Run, RunConfig, step
+from onceforall.protocol.history import CommitPermit, History
+from onceforall.protocol.machine import step
+from onceforall.protocol.state import Run, RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import CommitReport, TwoPhaseCommitSink
 
@@ -250,11 +251,9 @@ class Coordinator:
 
     def _recover(self, decision: do.RecoverSinks) -> saw.Event:
         def one(name: str) -> saw.SinkAnswers | None:
-            committables = decision.committables.get(name, ())
             answers: saw.SinkAnswers | None = saw.SinkAnswers()
-            if committables:
-                assert decision.permit is not None
-                answers = self._until_answered(name, decision.permit, committables)
+            if decision.commit is not None and name in decision.commit.committables:
+                answers = self._until_answered(name, decision.commit.permit, decision.commit.committables[name])
             if answers is not None:
                 self._sweep(name, decision.sweeps[name])
             return answers
@@ -388,9 +387,7 @@ class Coordinator:
         missing = any(answer.lost or answer.in_doubt for answer in answers.values())
         return missing and self._resources.log.is_sealed(self.run.generation)
 
-    def _until_answered(
-        self, name: str, permit: do.CommitPermit, committables: tuple[Committable, ...]
-    ) -> saw.SinkAnswers | None:
+    def _until_answered(self, name: str, permit: CommitPermit, committables: tuple[Committable, ...]) -> saw.SinkAnswers | None:
         """Commit on one sink, again and again; None when the query is asked to stop before there is an answer."""
         calls = 0
 

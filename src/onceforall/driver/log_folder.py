@@ -10,7 +10,7 @@ from onceforall.driver import place
 from onceforall.driver.settings import Settings
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError
 from onceforall.protocol.judgement import judge_claim
-from onceforall.protocol.machine import RunConfig
+from onceforall.protocol.state import RunConfig
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark import mending
 

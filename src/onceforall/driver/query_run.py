@@ -38,7 +38,7 @@ from onceforall.errors import (
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.eligibility import why_not
 from onceforall.protocol.history import Decided
-from onceforall.protocol.machine import RunConfig
+from onceforall.protocol.state import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from onceforall.errors import ProtocolViolationError
 from onceforall.protocol.entries import Commit, Committable
 from onceforall.protocol.events import Lost, SinkAnswers
-from onceforall.protocol.state import Phase, Run
+from onceforall.protocol.state import Run
 
 REUSE_WITHIN_BATCHES = 10
 """A completed handle that no batch used for so long is forgotten, so that their number stays bounded when workers come and go."""
@@ -31,7 +31,9 @@ def check_answered(commit: Commit, answers: Mapping[str, SinkAnswers]) -> None:
             )
 
 
-def missing(run: Run, answers: Mapping[str, SinkAnswers]) -> tuple[list[Lost], list[Lost]]:
+def missing(
+    run: Run, answers: Mapping[str, SinkAnswers], of_this_run: Callable[[Lost], bool] = lambda _: False
+) -> tuple[list[Lost], list[Lost]]:
     """Return what is lost, and of what nobody can tell.
 
     A user's word (``RunConfig.in_doubt``) is about what the start found and a person has looked at: a transaction that this run has
@@ -40,22 +42,15 @@ def missing(run: Run, answers: Mapping[str, SinkAnswers]) -> tuple[list[Lost], l
     said = run.config.in_doubt
     lost = [lost for answer in answers.values() for lost in answer.lost]
     unproven = [lost for answer in answers.values() for lost in answer.in_doubt]
-    known = [each for each in unproven if said is not None and not _is_of_this_run(run, each)]
+    known = [each for each in unproven if said is not None and not of_this_run(each)]
     unproven = [each for each in unproven if each not in known]
     return (lost + known if said == "aborted" else lost), unproven
 
 
-def _is_of_this_run(run: Run, each: Lost) -> bool:
-    if run.phase is not Phase.COMMITTING:
-        return False
-    return run.redo is None or (each.sink, name_of(each.committable)) not in run.redo.stayed
-
-
-def reusable_handles(run: Run, sink: str, answers: SinkAnswers | None) -> tuple[Committable, ...]:
+def reusable_handles(run: Run, commit: Commit, sink: str, answers: SinkAnswers | None) -> tuple[Committable, ...]:
     """Return the handles of a sink that are complete without doubt, stamped with the batch that completed them."""
-    decided = run.history.decided
-    assert decided is not None
-    batch = decided.commit.batch
-    used = {name_of(c) for c in decided.commit.committables.get(sink, ())}
-    idle = tuple(c for c in run.reusable.get(sink, ()) if name_of(c) not in used and c["batch"] > batch - REUSE_WITHIN_BATCHES)
-    return idle + tuple({**c, "batch": batch} for c in (answers.completed if answers else ()))
+    used = {name_of(c) for c in commit.committables.get(sink, ())}
+    idle = tuple(
+        c for c in run.reusable.get(sink, ()) if name_of(c) not in used and c["batch"] > commit.batch - REUSE_WITHIN_BATCHES
+    )
+    return idle + tuple({**c, "batch": commit.batch} for c in (answers.completed if answers else ()))

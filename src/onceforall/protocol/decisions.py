@@ -7,23 +7,9 @@ from dataclasses import dataclass, field
 
 from onceforall.errors import OnceForAllError
 from onceforall.protocol.entries import Claim, Commit, Committable
+from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.redo import Task
 from onceforall.protocol.sweeping import Sweep
-
-
-@dataclass(frozen=True)
-class CommitPermit:
-    """The proof that a durable COMMIT names what is about to be committed. Only the transition table makes one.
-
-    Attributes:
-        generation: whose chain holds the COMMIT.
-        index: its index there.
-        batch: the batch that it decides.
-    """
-
-    generation: int
-    index: int
-    batch: int
 
 
 @dataclass(frozen=True)
@@ -48,11 +34,21 @@ class SealPast:
 
 
 @dataclass(frozen=True)
-class RecoverSinks:
-    """Per sink, each on its own: commit what is decided, then sweep, now and again later. Answer: SinksRecovered or StopRequested."""
+class CommitSinks:
+    """Commit on every sink, in parallel, until each has answered. Answer: SinksCommitted or StopRequested."""
 
-    permit: CommitPermit | None
+    permit: CommitPermit
     committables: Mapping[str, tuple[Committable, ...]]
+
+
+@dataclass(frozen=True)
+class RecoverSinks:
+    """Per sink, each on its own: commit what is decided and not done, then sweep, now and again later. Answer: SinksRecovered or StopRequested.
+
+    ``commit``: None when nothing is left to complete.
+    """
+
+    commit: CommitSinks | None
     sweeps: Mapping[str, Sweep]
 
 
@@ -116,14 +112,6 @@ class AppendCommit:
     generation: int
     commit: Commit
     not_after_ms: int | None = None
-
-
-@dataclass(frozen=True)
-class CommitSinks:
-    """Commit on every sink, in parallel, until each has answered. Answer: SinksCommitted or StopRequested."""
-
-    permit: CommitPermit
-    committables: Mapping[str, tuple[Committable, ...]]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from onceforall.protocol.answers import name_of
 from onceforall.protocol.entries import Committable
+from onceforall.protocol.phases import Deciding, Stopped
 from onceforall.protocol.state import Run
 from onceforall.protocol.sweeping import Sweep
 
@@ -18,10 +19,15 @@ def leftovers(run: Run) -> dict[str, Sweep]:
     if not run.sweep_own:
         return {}
     decided = incomplete(run)
-    # An append without an answer: what was prepared may be decided.
-    in_doubt = run.prepared.committables if run.prepared is not None else {}
+    in_doubt = _maybe_decided(run)
     spared = {sink: (*decided.get(sink, ()), *in_doubt.get(sink, ())) for sink in {*decided, *in_doubt}}
     return own_sweeps(run, spared)
+
+
+def _maybe_decided(run: Run) -> Mapping[str, tuple[Committable, ...]]:
+    if isinstance(run.phase, Deciding):
+        return run.phase.commit.committables
+    return run.phase.maybe_decided if isinstance(run.phase, Stopped) else {}
 
 
 def incomplete(run: Run) -> Mapping[str, tuple[Committable, ...]]:

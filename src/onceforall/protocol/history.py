@@ -14,13 +14,36 @@ from onceforall.protocol.entries import Commit, Done, Entry, Seal
 
 
 @dataclass(frozen=True)
+class CommitPermit:
+    """The proof that a durable COMMIT names what is about to be committed. The library makes one only by ``Decided.permit``.
+
+    Attributes:
+        generation: whose chain holds the COMMIT.
+        index: its index there.
+        batch: the batch that it decides.
+    """
+
+    generation: int
+    index: int
+    batch: int
+
+
+@dataclass(frozen=True)
 class Decided:
-    """The newest decision of the highest batch, where it stands, and whether its DONE is known."""
+    """The newest decision of the highest batch, where it stands, and whether its DONE is known.
+
+    It is made of entries that are durable: those of sealed chains, or an append that was answered.
+    """
 
     commit: Commit
     generation: int
     index: int
     done: bool
+
+    @property
+    def permit(self) -> CommitPermit:
+        """The permit to commit what it names."""
+        return CommitPermit(self.generation, self.index, self.commit.batch)
 
 
 @dataclass(frozen=True)

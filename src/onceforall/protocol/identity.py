@@ -137,10 +137,9 @@ def unplaced(answers: Mapping[str, SinkAnswers]) -> frozenset[str]:
     return frozenset(sink for sink, answer in answers.items() if answer.lost or answer.in_doubt)
 
 
-def predecessors(run: Run) -> dict[str, int]:
-    """Return, for the batch that Spark waits for, the batch before it in each sink, where the log knows one."""
-    assert run.request is not None
-    found = {sink: _before(run, sink, target, run.request.batch) for sink, target in known(run).items()}
+def predecessors(run: Run, batch: int) -> dict[str, int]:
+    """Return the batch before this one in each sink, where the log knows one."""
+    found = {sink: _before(run, sink, target, batch) for sink, target in known(run).items()}
     return {sink: batch for sink, batch in found.items() if batch is not None}
 
 
@@ -180,10 +179,9 @@ def placed(run: Run, commit: Commit, confirmed: Mapping[str, Identity]) -> Commi
 
 def _written(run: Run, commit: Commit) -> set[str]:
     prepared = {sink for sink, committables in commit.committables.items() if committables}
-    again = run.history.decided is not None and run.history.decided.commit.batch == commit.batch
+    before = run.history.decided
+    is_again = before is not None and before.commit.batch == commit.batch
     # A sink that needs no commit is known by its rows alone; one that had transactions, and has none any more, isn't written to.
-    gone = (
-        {sink for sink, cs in run.history.decided.commit.committables.items() if cs} if again and run.history.decided else set()
-    )
+    gone = {sink for sink, cs in before.commit.committables.items() if cs} if before is not None and is_again else set()
     with_rows = {write.rpartition("/")[0] for write, digests in commit.digests.items() if any(d.rows for d in digests)}
     return prepared | (with_rows - gone)

@@ -1,39 +1,14 @@
-"""The state of one run, as frozen values. Only ``machine.step`` makes a next one. Pure."""
+"""The state of one run: its settings, what it knows for all its life, and its phase. Only ``machine.step`` makes a next one. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
-from onceforall.protocol.decisions import StopRun
-from onceforall.protocol.entries import Commit, Committable
-from onceforall.protocol.events import BatchRequested
+from onceforall.protocol.entries import Committable
 from onceforall.protocol.history import EMPTY, History
-from onceforall.protocol.redo import Redo
-
-
-class Phase(Enum):
-    """Where a run stands."""
-
-    NEW = "new"
-    INSPECTING = "inspecting"
-    CLAIMING = "claiming"
-    SEALING = "sealing"
-    RECOVERING = "recovering"
-    FENCING_LOST = "fencing what is lost"
-    LOOKING = "looking at the replay"
-    WRITING_KEPT = "writing kept rows"
-    CLOSING_PAST = "closing the past"
-    READY = "ready"
-    WRITING = "writing"
-    DIGESTING = "digesting"
-    ABORTING = "aborting"
-    DECIDING = "deciding"
-    COMMITTING = "committing"
-    CLOSING = "closing"
-    STOPPED = "stopped"
+from onceforall.protocol.phases import New, Phase
 
 
 @dataclass(frozen=True)
@@ -89,6 +64,8 @@ class Run:
     """The state of a run. Only ``step`` makes a next one.
 
     Attributes:
+        config: what does not change.
+        phase: where the run stands, with all that is known only there.
         generation: ours; -1 before it is claimed.
         name_generation: the generation that stands in our names in the world: the one that the run began with, for as long as every
             generation from there to ours is its own. So a run that rolls keeps its live producers, and needs no ids but those that
@@ -96,31 +73,25 @@ class Run:
         entries: the length of our chain.
         history: what is decided, by the sealed past and by us.
         spark_committed: the last batch in Spark's commit log when the past was sealed.
-        request: the batch that Spark waits for.
-        prepared: the decision that is being appended.
         reusable: per sink, handles that are complete without doubt, stamped with the batch that completed them.
-        retired: per sink, handles to be fenced once DONE is durable.
         sweep_own: for so many further batches one's own leftovers are swept.
         incarnation: raised with every batch that may have left a task attempt alive. Task slots begin anew with each batch, and
             such an attempt must not open a transaction under a name that a later batch has prepared: that would abort it.
-        redo: what of the last decided batch is being written again, because its transactions are lost.
         unplaced: sinks on which the last decided batch was closed by a user's word: nobody knows whether the target has it.
-        stopped: why the run stopped.
     """
 
     config: RunConfig
-    phase: Phase = Phase.NEW
+    phase: Phase = field(default_factory=New)
     generation: int = -1
     name_generation: int = -1
     entries: int = 0
     history: History = EMPTY
     spark_committed: int = -1
-    request: BatchRequested | None = None
-    prepared: Commit | None = None
     reusable: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
-    retired: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
     sweep_own: int = 0
     incarnation: int = 0
-    redo: Redo | None = None
     unplaced: frozenset[str] = frozenset()
-    stopped: StopRun | None = None
+
+    def is_complete_for_spark(self, batch: int) -> bool:
+        """Spark's commit log has a batch only after foreachBatch returned, that is, after every sink was complete."""
+        return self.spark_committed >= batch

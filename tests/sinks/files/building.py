@@ -4,7 +4,7 @@ import itertools
 
 import pyarrow as pa
 
-from onceforall.protocol.decisions import CommitPermit
+from onceforall.protocol.history import CommitPermit
 from onceforall.sink import StartInfo, TaskAttempt
 from onceforall.sinks.files import FileSink
 

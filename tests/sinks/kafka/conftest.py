@@ -9,7 +9,7 @@ import confluent_kafka as ck
 import pyarrow as pa
 import pytest
 
-from onceforall.protocol.machine import CommitPermit
+from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TaskAttempt
 from onceforall.sinks.kafka import KafkaSink

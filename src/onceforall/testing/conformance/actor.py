@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import SinkUnavailableError
-from onceforall.protocol.decisions import CommitPermit
+from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import CommitReport, LostTransaction, StartInfo, TaskAttempt, TwoPhaseCommitSink
 
