@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from onceforall.driver.batch_writer import COUNTS_ARE_THERE_WITHIN_S, SparkBatchWriter
+from onceforall.spark.task_counts import COUNTS_ARE_THERE_WITHIN_S, stage_lost_any
 
 
 def stage(completed, failed=0, attempt=0, tasks=3):
@@ -27,8 +27,7 @@ class Context:
 
 
 def lost_any(context, clock=lambda: 0.0):
-    writer = SparkBatchWriter(None, 0, None, {}, "query", consume_all=False, projections=None, clock=clock)
-    return writer._stage_lost_any(context, 7, COUNTS_ARE_THERE_WITHIN_S)
+    return stage_lost_any(context, 7, COUNTS_ARE_THERE_WITHIN_S, clock)
 
 
 @pytest.mark.parametrize("late", [stage(3, failed=1), stage(3, attempt=1), stage(1, failed=1)])

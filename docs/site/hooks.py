@@ -26,7 +26,7 @@ REFERENCE = {
         [
             "onceforall.driver.doors.write_stream",
             "onceforall.driver.doors.exactly_once",
-            "onceforall.driver.batch_writer.BatchTransaction",
+            "onceforall.driver.transaction.BatchTransaction",
             "onceforall.driver.failures.error_of",
             "onceforall.driver.progress.progress_of",
             "onceforall.driver.stopping.stop_on_sigterm",

@@ -42,11 +42,11 @@ from onceforall.errors import (
 )
 
 if TYPE_CHECKING:
-    from onceforall.driver.batch_writer import BatchTransaction
     from onceforall.driver.doors import exactly_once, write_stream
     from onceforall.driver.failures import error_of
     from onceforall.driver.progress import BatchProgress, progress_of
     from onceforall.driver.stopping import stop_on_sigterm
+    from onceforall.driver.transaction import BatchTransaction
     from onceforall.operate.detaching import detach
     from onceforall.sink import TwoPhaseCommitSink
     from onceforall.sinks.files import FileSink, read_files
@@ -100,7 +100,7 @@ __all__ = [
 # Imported when they are asked for (PEP 562): a Python worker imports this package, too, and needs its own sink and nothing of the driver's.
 _LATER = {
     "BatchProgress": "onceforall.driver.progress",
-    "BatchTransaction": "onceforall.driver.batch_writer",
+    "BatchTransaction": "onceforall.driver.transaction",
     "FileSink": "onceforall.sinks.files",
     "KafkaSink": "onceforall.sinks.kafka",
     "PostgresSink": "onceforall.sinks.postgres",

@@ -12,34 +12,33 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onceforall.common import arguments, logs
 from onceforall.common import clock as clocks
+from onceforall.common import logs
 from onceforall.common.threads import Threads, start_thread
+from onceforall.driver.batch_jobs import JobGroup, computed_once, groups_of, without_ordering
 from onceforall.driver.coordinator import Prepared
 from onceforall.driver.progress import Outcome
-from onceforall.errors import OnceForAllError, OptionError, RefusedRecordError, UnsupportedQueryError, described, text_of
+from onceforall.driver.transaction import BatchFunction, BatchTransaction
+from onceforall.errors import OnceForAllError, RefusedRecordError, described, text_of
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.decisions import RunWrites, TakeDigests, WriteKept
 from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.redo import task_of
 from onceforall.sink import BatchAttempt, TaskAttempt, TwoPhaseCommitSink
 from onceforall.spark import errors as spark_errors
+from onceforall.spark import task_counts
 from onceforall.task import kept_rows as kept
 from onceforall.task.projections import Projections
 from onceforall.task.secret_values import Handover
 from onceforall.task.write_task import KeptRows, WriteKeptTask, WriteSpec, WriteTask, result_schema
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
     from onceforall.spark.files import SparkFiles
 
 
 logger = logs.logger("onceforall")
-
-COUNTS_ARE_THERE_WITHIN_S = 1.0
-"""Where Spark's counts of a batch's stages are not whole by then, task attempts count as lost: that costs a few sweeps. A job that has just begun is in no count yet."""
 
 DESCRIPTION = "spark.job.description"
 """The local property of a thread that has the description of its jobs."""
@@ -49,78 +48,6 @@ STOP_LOOKED_FOR_EVERY_S = 0.3
 
 TASKS_END_WITHIN_S = 10.0
 """Spark kills the Python worker of a cancelled task after ``spark.python.task.killTimeout``, 2 seconds by default."""
-
-
-class BatchTransaction:
-    """What a user's function gets as its third argument: the writes of one batch, decided all together or not at all.
-
-    ``write`` only registers; the jobs run when the function returns.
-    """
-
-    def __init__(self, sinks: Mapping[str, TwoPhaseCommitSink], projections: Projections) -> None:
-        self._sinks = sinks
-        self._projections = projections
-        self._open = True
-        self.writes: list[tuple[str, DataFrame]] = []
-        self.failure: OnceForAllError | None = None
-
-    def write(self, name: str, frame: DataFrame) -> None:
-        """Write a frame's rows to a sink, as part of the batch's one decision.
-
-        Args:
-            name: the sink's name in this query.
-            frame: its rows; any DataFrame that was derived from the batch. A sink may be written several times, but for one that needs all rows of a
-                key in one task.
-
-        Raises:
-            OptionError: no sink has this name, or it is no frame.
-            SchemaError: the sink cannot write these columns.
-            UnsupportedQueryError: the sink needs all rows of a key in one task, and is written a second time.
-            ProtocolViolationError: the function has returned already.
-
-        A write that failed poisons the whole attempt, even when the function catches the error.
-        """
-        try:
-            if not self._open:
-                raise OptionError("transaction.write was called after the function of the batch had returned; call it inside.")
-            if not isinstance(name, str) or name not in self._sinks:
-                raise OptionError(
-                    f"There is no sink named {arguments.shown(name)} in this query; its sinks are: {', '.join(sorted(self._sinks))}."
-                )
-            arguments.check_frame(frame, "transaction.write")
-            self._check_first(name)
-            self._projections.taken(name, frame.schema)
-        except OnceForAllError as error:
-            error.sink = name if isinstance(name, str) and name in self._sinks else None
-            self.failure = self.failure or error
-            raise
-        self.writes.append((name, frame))
-
-    def _check_first(self, name: str) -> None:
-        # Each write is shuffled by itself: a key that two of them have is in two tasks.
-        keys = self._sinks[name].capabilities.one_task_per_key
-        if keys and any(written == name for written, _ in self.writes):
-            raise UnsupportedQueryError(
-                f"The sink {name} needs all rows of a batch that have the same {', '.join(keys)} in one task, and the function of the batch writes it a second "
-                "time. Bring the frames together, transaction.write(…, first.unionByName(second)), with each key once; or use a mode of the sink that does "
-                "without: mode='staged' where it has one."
-            )
-
-    def close(self) -> None:
-        """Refuse further writes; the function has returned."""
-        self._open = False
-
-
-BatchFunction = Callable[["DataFrame", int, BatchTransaction], object]
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Writes that one job writes: the same rows, and all rows with equal values of ``keys`` in one task (none: wherever they are)."""
-
-    frame: DataFrame
-    keys: tuple[str, ...]
-    writes: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -292,8 +219,8 @@ class SparkBatchWriter:
             context.cancelJobGroup(run_id)
         quiet_since = self.clock()
         until = quiet_since + TASKS_END_WITHIN_S
-        while (now := self.clock()) < until and now < quiet_since + COUNTS_ARE_THERE_WITHIN_S:
-            if self._active_tasks(context, run_id):
+        while (now := self.clock()) < until and now < quiet_since + task_counts.COUNTS_ARE_THERE_WITHIN_S:
+            if task_counts.active_tasks(context, run_id):
                 quiet_since = self.clock()
             time.sleep(0.05)
         self.forget_aborted()
@@ -306,13 +233,6 @@ class SparkBatchWriter:
         if self._aborted and self.keeper is not None and self._undecided_by is not None:
             kept.forget_attempt(Path(self.keeper.folder), self._undecided_by, self.batch)
 
-    @staticmethod
-    def _active_tasks(context: SparkContext, run_id: str | None) -> int:
-        tracker = context.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(run_id)]
-        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-        return sum(stage.numActiveTasks for stage in stages if stage is not None)
-
     def _call(self, transaction: BatchTransaction) -> None:
         try:
             self.function(self.frame, self.batch, transaction)
@@ -324,7 +244,7 @@ class SparkBatchWriter:
 
     def _call_and_write(self, decision: RunWrites | TakeDigests) -> None:
         if self.consume_all and not self._computed_once:
-            self.frame = _without_ordering(self.frame)
+            self.frame = without_ordering(self.frame)
             if isinstance(decision, TakeDigests) and decision.writes_next:
                 # The state must come from the very rows that are written.
                 self.frame.persist()
@@ -338,10 +258,10 @@ class SparkBatchWriter:
         if transaction.failure is not None:
             raise transaction.failure
         self._names = {i: name for i, (name, _) in enumerate(transaction.writes)}
-        groups = self._groups(transaction)
+        groups = groups_of(transaction.writes, self.sinks, self.frame)
         self._keeping = self._how_kept(decision, groups)
         consumed = bool(groups) and groups[0].frame is self.frame
-        persisted = self._shared(groups, consumed=consumed)
+        persisted = computed_once(groups, self.frame, consume_all=self.consume_all)
         try:
             for frame in persisted:
                 frame.persist()
@@ -406,7 +326,7 @@ class SparkBatchWriter:
         except Exception as error:  # noqa: BLE001  whatever became of the batch, this doesn't change it
             logger.warning("sink %s, at the end of batch %d: %s", begun.sink, self.batch, text_of(error))
 
-    def _how_kept(self, decision: RunWrites | TakeDigests, groups: list[_Group]) -> kept.Keeping | None:
+    def _how_kept(self, decision: RunWrites | TakeDigests, groups: list[JobGroup]) -> kept.Keeping | None:
         if self.keeper is None or isinstance(decision, TakeDigests):
             return None
         return self.keeper.keeping(self.frame, [group.frame for group in groups], decision.generation, self.batch)
@@ -418,22 +338,6 @@ class SparkBatchWriter:
         if self._computed_once:
             self._computed_once = False
             self.frame.unpersist()
-
-    def _groups(self, transaction: BatchTransaction) -> list[_Group]:
-        """Return the writes by what one job can write in one pass: the same rows, in the same tasks. The batch's own rows come first."""
-        groups: dict[tuple[int, tuple[str, ...]], _Group] = {}
-        for i, (name, frame) in enumerate(transaction.writes):
-            keys = self.sinks[name].capabilities.one_task_per_key
-            groups.setdefault((id(frame), keys), _Group(frame, keys)).writes.append(i)
-        return sorted(groups.values(), key=lambda group: group.frame is not self.frame)
-
-    def _shared(self, groups: list[_Group], *, consumed: bool) -> list[DataFrame]:
-        """Return the frames that are computed once and kept: with several jobs, what more than one of them reads."""
-        frames = [group.frame for group in groups]
-        twice = [frame for i, frame in enumerate(frames) if any(frame is other for other in frames[:i])]
-        derived = {id(frame): frame for frame in twice if frame is not self.frame}
-        whole = [self.frame] if len(groups) > 1 or (self.consume_all and bool(groups) and not consumed) else []
-        return [*whole, *derived.values()]
 
     def _spec(self, decision: RunWrites | TakeDigests, write: int) -> WriteSpec:
         name = self._names[write]
@@ -512,7 +416,7 @@ class SparkBatchWriter:
         for write in empty:
             self._empty_transaction(task, write)
 
-    def _job(self, group: _Group, task: WriteTask) -> None:
+    def _job(self, group: JobGroup, task: WriteTask) -> None:
         from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 
         projection = self.projections.of_writes([spec.name for spec in task.writes], group.frame)
@@ -555,31 +459,11 @@ class SparkBatchWriter:
         return int(context._jsc.sc().taskScheduler().newTaskId())  # noqa: SLF001  Spark tells it in no other way
 
     def _attempts_lost(self) -> bool:
-        """Tell whether a task attempt may have left an open transaction: a failed, a speculative or a resubmitted one."""
-        context: Any = self.frame.sparkSession.sparkContext
-        # What the scheduler goes by, and not the session, which may say something else. PySpark's getConf() makes a call into the JVM per setting.
-        if str(context._jsc.getConf().get("spark.speculation", "false")).lower() == "true":  # noqa: SLF001
-            return True
+        """Tell whether a task attempt may have left an open transaction."""
         if any(result["attempt"] > 0 for result in self._results):
             return True
-        until = self.clock() + COUNTS_ARE_THERE_WITHIN_S
-        return any(self._stage_lost_any(context, stage, until) for stage in {result["stage"] for result in self._results})
-
-    def _stage_lost_any(self, context: SparkContext, stage: int, until: float) -> bool:
-        """Tell whether a stage had more attempts than tasks, as soon as Spark's counts of it are whole.
-
-        Spark counts behind its listener bus, in the order of events: when the last task is counted, so is every attempt that failed before. (A task
-        can't tell it: PySpark's ``TaskContext`` lacks ``stageAttemptNumber``.)
-        """
-        while True:
-            info = context.statusTracker().getStageInfo(stage)
-            if info is not None and (info.numFailedTasks > 0 or info.currentAttemptId > 0):
-                return True
-            if info is not None and info.numCompletedTasks >= info.numTasks:
-                return False
-            if self.clock() >= until:
-                return True
-            time.sleep(0.002)
+        stages = {result["stage"] for result in self._results}
+        return task_counts.attempts_lost(self.frame.sparkSession.sparkContext, stages, self.clock)
 
 
 def _stop_waiting(sink: TwoPhaseCommitSink) -> None:
@@ -606,17 +490,3 @@ def _plain_errors(batch: int, stop_requested: Callable[[], bool]) -> Iterator[No
             raise
         logger.debug("batch %d: %s", batch, error)
         raise translated from None
-
-
-def _without_ordering(frame: DataFrame) -> DataFrame:
-    """Return the same rows as a frame that claims no ordering.
-
-    The frame that ``foreachBatch`` gets says how the stateful plan below it sorts, in terms of columns that it may not have; to
-    persist it then fails ("key not found").
-    """
-    from pyspark.sql import DataFrame as SparkDataFrame
-
-    jvm_frame: Any = frame._jdf  # noqa: SLF001  Spark offers this in no other way
-    rows = jvm_frame.queryExecution().toRdd()
-    plain = jvm_frame.sparkSession().internalCreateDataFrame(rows, jvm_frame.schema(), False)  # noqa: FBT003  py4j
-    return SparkDataFrame(plain, frame.sparkSession)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall.common import arguments, logs
-from onceforall.driver.batch_writer import BatchFunction, BatchTransaction
 from onceforall.driver.log_folder import bind_log, check_log, put_back
 from onceforall.driver.query_run import ExactlyOnceFunction, check_sinks, shortest_timeout_ms
 from onceforall.driver.settings import InDoubt, OnDivergence, Redo, Settings
 from onceforall.driver.targets import check_adopted, check_targets, last_decision
+from onceforall.driver.transaction import BatchFunction, BatchTransaction
 from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint

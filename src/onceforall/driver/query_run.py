@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from onceforall.commit_log import CommitLog, binding
 from onceforall.common import arguments, logs
 from onceforall.driver import failures, place, progress, stopping
-from onceforall.driver.batch_writer import BatchFunction, SparkBatchWriter
+from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.driver.coordinator import Coordinator, Resources
 from onceforall.driver.executors import check_executors
 from onceforall.driver.log_folder import bind_log
@@ -28,6 +28,7 @@ from onceforall.driver.progress import BatchProgress
 from onceforall.driver.settings import Settings
 from onceforall.driver.sweeper import Sweeper
 from onceforall.driver.targets import check_adopted, check_targets, identity_of, last_decision
+from onceforall.driver.transaction import BatchFunction
 from onceforall.errors import (
     CheckpointMismatchError,
     StoppedError,
