@@ -156,7 +156,7 @@ def test_a_folder_that_the_jvm_cannot_name_is_refused(tmp_path):
         "except OptionError as error:\n"
         "    print('REFUSED', ascii(str(error)))\n"
     )
-    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
     ended = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=200
     )
