@@ -56,8 +56,8 @@ def test_json_is_json(block):
     assert json.loads(block.code)
 
 
-def test_the_first_program_of_the_readme_is_the_example_file():
-    [block] = [block for block in blocks("README.md", "python") if block.code.startswith("import sys\n")]
+def test_the_first_program_of_the_documentation_is_the_example_file():
+    [block] = [block for block in blocks("docs/start.md", "python") if block.code.startswith("import sys\n")]
     text = (ROOT / "examples" / "window_counts" / "window_counts.py").read_text()
     assert text.split('"""', 2)[2].lstrip("\n") == block.code
 

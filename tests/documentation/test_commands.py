@@ -68,18 +68,18 @@ def judge_python(words, _):
 
 
 def judge_spark_submit(words, block):
-    """Its jars are those of our command; the files are beside the page, and know the arguments."""
+    """Its jars are those of our command; the files are beside the page (for one in docs/: in the checkout), and know the arguments."""
     at = words.index("--jars")
     assert words[at + 1] == "$(onceforall kafka jars)"
-    folder = (ROOT / block.page).parent
+    folder = ROOT if block.page.startswith("docs/") else (ROOT / block.page).parent
     rest = words[1:at] + words[at + 2 :]
     if "--py-files" in rest:
         at = rest.index("--py-files")
         assert (folder / rest[at + 1]).is_file()
         rest = rest[:at] + rest[at + 2 :]
     script, *arguments = rest
-    known = "\n".join(file.read_text() for file in folder.glob("*.py"))
     assert (folder / script).is_file()
+    known = "\n".join(file.read_text() for file in (folder / script).parent.glob("*.py"))
     assert all(f'add_argument("{option}"' in known for option in options(arguments))
 
 

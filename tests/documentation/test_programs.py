@@ -134,8 +134,8 @@ def test_every_page_with_python_is_run_here():
 
 @pytest.mark.kafka
 @pytest.mark.postgres
-def test_readme(served):
-    """The function of one's own keeps both topics; the diff's old program and its new one share a checkpoint."""
+def test_start(served):
+    """The function of one's own keeps both topics."""
     served.add("events", *map(an_event, range(8)))
     served.add("events", *map(an_event, range(8, 16)))
 
@@ -143,7 +143,7 @@ def test_readme(served):
         assert served.read("attributed") == sorted(f"v{n}" for n in range(16) if n % 4)
         assert served.read("rejected") == sorted(f"v{n}" for n in range(16) if n % 4 == 0)
 
-    served.run_page("README.md", behind)
+    served.run_page("docs/start.md", behind)
 
 
 @pytest.mark.kafka

@@ -1,4 +1,4 @@
-"""The README's example with three sinks, as it stands there: several batches, a kill -9 in between, and each sum is that of the input."""
+"""The example with three sinks of docs/start.md, as it stands there: several batches, a kill -9 in between, and each sum is that of the input."""
 
 import json
 import os
@@ -34,8 +34,8 @@ query.stop()
 
 
 def example():
-    """The block of the README that has all three sinks."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    """The block of the page that has all three sinks."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "start.md").read_text(), re.MULTILINE | re.DOTALL)
     [found] = [block for block in blocks if "PostgresSink" in block and ".start()" in block]
     return found
 

@@ -1,4 +1,4 @@
-"""The first example of the README, taken from there and started by the command there, with a kill -9 in between."""
+"""The first example of docs/start.md, taken from there and started by the command there, with a kill -9 in between."""
 
 import json
 import os
@@ -41,12 +41,12 @@ def command(page):
 
 @pytest.fixture
 def start(broker, topic, tmp_path):
-    """Start the program of the README as a page does, again and again on the same topics and checkpoint; ``start.views`` and ``start.counts`` are the topics."""
+    """Start the program of docs/start.md as a page does, again and again on the same topics and checkpoint; ``start.views`` and ``start.counts`` are the topics."""
     lives = []
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(DEFAULTS)
     (tmp_path / "run.py").write_text(RUN)
-    [program] = [block for block in blocks("README.md", "python") if block.code.startswith("import sys\n")]
+    [program] = [block for block in blocks("docs/start.md", "python") if block.code.startswith("import sys\n")]
     for name in ("window_counts.py", "examples/window_counts/window_counts.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(program.code)
@@ -96,7 +96,7 @@ def counts_in(broker, topic):
 def test_each_window_is_counted_once_though_the_driver_is_killed_in_between(broker, start):
     first, second = views_of(0, 35), views_of(35, 35)
     publish(broker, start.views, first)
-    life = start("README.md")
+    life = start("docs/start.md")
 
     def has(number):
         assert life.return_code is None, life.last_words()

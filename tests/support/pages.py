@@ -50,11 +50,11 @@ def all_blocks(*languages):
 RUN_ELSEWHERE = {
     # By the beginning of the block: the test that takes it from the page and runs it.
     (
-        "README.md",
+        "docs/start.md",
         "import sys\n",
     ): "tests/examples/test_window_counts.py::test_each_window_is_counted_once_though_the_driver_is_killed_in_between",
     (
-        "README.md",
+        "docs/start.md",
         "from pyspark.sql import functions as f\n",
     ): "tests/examples/test_three_sinks.py::test_the_sums_in_the_table_are_those_of_the_input",
     (
