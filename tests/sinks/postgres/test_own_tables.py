@@ -6,7 +6,8 @@ import pytest
 from onceforall.errors import AttemptFailedError, SinkCheckError
 from onceforall.operators import _pins as pins
 from onceforall.sink import StartInfo
-from onceforall.sinks.postgres import markers, own_tables
+from onceforall.sinks.postgres import markers
+from onceforall.sinks.postgres.driver import own_tables
 from support.postgres_sink import TABLE, Query, make_role, rows, staging_tables
 
 pytestmark = pytest.mark.postgres

@@ -24,8 +24,8 @@ from psycopg import sql
 from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
 from onceforall.errors import AttemptFailedError
-from onceforall.sinks.postgres import own_tables
-from onceforall.sinks.postgres.own_tables import BIGINT, TEXT, TIMESTAMPTZ, Form
+from onceforall.sinks.postgres.driver import own_tables
+from onceforall.sinks.postgres.driver.own_tables import BIGINT, TEXT, TIMESTAMPTZ, Form
 from onceforall.sinks.postgres.statements import Connection, transaction
 
 TABLE = "markers"

@@ -40,7 +40,7 @@ from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName, parse_name
 from onceforall.sink import CommitReport, LostTransaction
-from onceforall.sinks.postgres import markers, merging, predecessors, queued_ddl, refusals, staging
+from onceforall.sinks.postgres import markers, merging, predecessors, refusals, staging
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import lock_number, parsed
 from onceforall.sinks.postgres.staged import (
@@ -54,6 +54,7 @@ from onceforall.sinks.postgres.staged import (
     told_elsewhere,
 )
 from onceforall.sinks.postgres.statements import Connection, close_quietly, refuses, unavailable, words
+from onceforall.sinks.postgres.task import queued_ddl
 
 KIND = "prepared"
 _CONNECTIONS = 4

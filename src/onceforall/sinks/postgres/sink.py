@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
-    from onceforall.sinks.postgres.beside import Writer
-    from onceforall.sinks.postgres.copying import CopyStream
+    from onceforall.sinks.postgres.driver.beside import Writer
+    from onceforall.sinks.postgres.driver.turns import Turn
     from onceforall.sinks.postgres.merging import Target
     from onceforall.sinks.postgres.staged import Merger, StagedTransaction
     from onceforall.sinks.postgres.staging import Staged
     from onceforall.sinks.postgres.statements import Connection
-    from onceforall.sinks.postgres.turns import Turn
+    from onceforall.sinks.postgres.task.copying import CopyStream
 
 _log = logs.logger("onceforall.sinks.postgres")
 
@@ -218,7 +218,8 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkCheckError, SinkUnavailableError: as ``check``.
         """
-        from onceforall.sinks.postgres import markers, start_checks
+        from onceforall.sinks.postgres import markers
+        from onceforall.sinks.postgres.driver import start_checks
 
         owner = markers.Owner(self._schema, start.query_id, sink_code(start.sink))
 
@@ -246,7 +247,8 @@ class PostgresSink(TwoPhaseCommitSink):
             SinkCheckError: the message names the thing and the statement that mends it.
             SinkUnavailableError: the server is away for longer than ``retry_for_s``.
         """
-        from onceforall.sinks.postgres import markers, start_checks
+        from onceforall.sinks.postgres import markers
+        from onceforall.sinks.postgres.driver import start_checks
         from onceforall.sinks.postgres.staged import database_of
         from onceforall.sinks.postgres.statements import close_quietly
 
@@ -272,7 +274,7 @@ class PostgresSink(TwoPhaseCommitSink):
             SinkCheckError: naming both sinks.
             SinkUnavailableError: as ``check``.
         """
-        from onceforall.sinks.postgres.beside import check_foreign_keys, check_own_table
+        from onceforall.sinks.postgres.driver.beside import check_foreign_keys, check_own_table
 
         own = self._as_writer()
         beside = {
@@ -297,7 +299,7 @@ class PostgresSink(TwoPhaseCommitSink):
         self._at_start(look)
 
     def _as_writer(self) -> Writer:
-        from onceforall.sinks.postgres.beside import Writer
+        from onceforall.sinks.postgres.driver.beside import Writer
 
         place = self._place if self._table is None else (self._table.schema, self._table.name)
         return Writer(self._mode, bool(self._key), self._output_mode == "complete", self._table, place)
@@ -335,8 +337,8 @@ class PostgresSink(TwoPhaseCommitSink):
             SchemaError: a column is missing or too many, or its type doesn't fit; see ``postgres_columns``.
             SinkCheckError: there is no such table, or it can't be made.
         """
-        from onceforall.sinks.postgres.columns import matched, postgres_columns
-        from onceforall.sinks.postgres.keys import check_key_column
+        from onceforall.sinks.postgres.driver.columns import matched, postgres_columns
+        from onceforall.sinks.postgres.driver.keys import check_key_column
 
         table = self._described(schema)
         written = [column.name for _, column in matched(schema, table)]
@@ -377,7 +379,7 @@ class PostgresSink(TwoPhaseCommitSink):
         return Target(*where, self._key, self._ignore, replaces, self._table.oid, self._accumulate)
 
     def _copy(self, connection: Connection, staged: Staged, columns: Sequence[str]) -> CopyStream:
-        from onceforall.sinks.postgres.copying import CopyStream
+        from onceforall.sinks.postgres.task.copying import CopyStream
 
         assert self._table is not None
         return CopyStream(connection, staged.identifier, self._table.select(columns), shown=self._table.shown)
@@ -392,8 +394,9 @@ class PostgresSink(TwoPhaseCommitSink):
             AttemptFailedError: it can't be begun now.
             SinkUnavailableError: the server is away for longer than ``retry_for_s``.
         """
-        from onceforall.sinks.postgres import names, prepared, staged, upsert
+        from onceforall.sinks.postgres import names, prepared, staged
         from onceforall.sinks.postgres.statements import in_task
+        from onceforall.sinks.postgres.task import upsert
 
         application = names.task_connection(attempt.name)
         connection = self._connect(application, attempt.secrets, patience_s=self._retry_for_s)
@@ -428,8 +431,9 @@ class PostgresSink(TwoPhaseCommitSink):
             RefusedRecordError: the table refuses a row (in the mode ``staged`` it is ``confirm`` that finds it).
             AttemptFailedError: the server can't keep the rows.
         """
-        from onceforall.sinks.postgres import prepared, staged, upsert
+        from onceforall.sinks.postgres import prepared, staged
         from onceforall.sinks.postgres.statements import in_task
+        from onceforall.sinks.postgres.task import upsert
 
         with in_task(transaction.connection, f"Writing to {self._name}"):
             pre_commit = {"staged": staged.pre_commit, "prepared": prepared.pre_commit, "upsert": upsert.pre_commit}
@@ -462,8 +466,8 @@ class PostgresSink(TwoPhaseCommitSink):
         """
         if self._mode != "prepared" or not self._key or self._table is None:
             return
+        from onceforall.sinks.postgres.driver.turns import Turn
         from onceforall.sinks.postgres.statements import patiently
-        from onceforall.sinks.postgres.turns import Turn
 
         turn = self._turn = self._turn or Turn(self._connect, self._root, self._table.shown, self._lock_timeout_s)
         patiently(
@@ -531,7 +535,7 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkUnavailableError: no answer yet, or something in the database is in the way; the message says what.
         """
-        from onceforall.sinks.postgres.committing import commit_all
+        from onceforall.sinks.postgres.driver.committing import commit_all
 
         if not committables:
             return CommitReport()
@@ -565,7 +569,7 @@ class PostgresSink(TwoPhaseCommitSink):
         self._remove(sorted(names))
 
     def _remove(self, names: Sequence[str]) -> None:
-        from onceforall.sinks.postgres.sweeping import remove_named
+        from onceforall.sinks.postgres.driver.sweeping import remove_named
 
         if names:
             self._do("Removing what an attempt left", lambda connection: remove_named(connection, self._schema, names))
@@ -577,7 +581,7 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkUnavailableError: not all could be looked at, or removed.
         """
-        from onceforall.sinks.postgres.sweeping import sweep_all
+        from onceforall.sinks.postgres.driver.sweeping import sweep_all
 
         return self._do("Sweeping", lambda connection: sweep_all(connection, sweep, self._schema))
 

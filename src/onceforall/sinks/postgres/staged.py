@@ -53,7 +53,7 @@ from onceforall.sinks.postgres.statements import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from onceforall.sinks.postgres.copying import CopyStream
+    from onceforall.sinks.postgres.task.copying import CopyStream
 
 _log = logs.logger("onceforall.sinks.postgres")
 

@@ -9,7 +9,8 @@ from psycopg import sql
 
 from onceforall.common import logs
 from onceforall.errors import SinkCheckError
-from onceforall.sinks.postgres import markers, own_tables
+from onceforall.sinks.postgres import markers
+from onceforall.sinks.postgres.driver import own_tables
 from onceforall.sinks.postgres.names import parse_gid
 from onceforall.sinks.postgres.statements import Connection
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceforall.errors import SchemaError
-from onceforall.sinks.postgres.keys import canonical
+from onceforall.sinks.postgres.driver.keys import canonical
 from onceforall.sinks.postgres.tables import quoted, sql_type
 
 if TYPE_CHECKING:
