@@ -40,7 +40,7 @@ from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName, parse_name
 from onceforall.sink import CommitReport, LostTransaction
-from onceforall.sinks.postgres import markers, merging, predecessors, refusals, staging
+from onceforall.sinks.postgres import markers, merging, refusals, staging, stale_connections
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import lock_number, parsed
 from onceforall.sinks.postgres.staged import (
@@ -71,7 +71,7 @@ def begin(connection: Connection, name: str, schema: str, target: merging.Target
         AttemptFailedError: the table is locked, or another attempt of this task was taken already.
     """
     own = parsed(name)
-    predecessors.end_earlier_attempts(connection, own)
+    stale_connections.end_earlier_attempts(connection, own)
     for gid in _predecessors(connection, own):
         _roll_back_predecessor(connection, own, gid, schema)
         failpoints.hit("postgres.task.predecessor_rolled_back")

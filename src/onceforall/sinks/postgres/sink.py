@@ -43,8 +43,8 @@ from onceforall.sink import (
 )
 from onceforall.sinks.postgres import tables
 from onceforall.sinks.postgres.accumulating import check_accumulate, check_columns
-from onceforall.sinks.postgres.arbiters import unfit_index
 from onceforall.sinks.postgres.connections import Access, Conninfo, check_server
+from onceforall.sinks.postgres.key_indexes import unfit_index
 from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, check_seconds
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.stoppable import Stoppable
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
-    from onceforall.sinks.postgres.driver.beside import Writer
-    from onceforall.sinks.postgres.driver.turns import Turn
+    from onceforall.sinks.postgres.driver.other_sinks import Writer
+    from onceforall.sinks.postgres.driver.table_turns import Turn
     from onceforall.sinks.postgres.merging import Target
     from onceforall.sinks.postgres.staged import Merger, StagedTransaction
     from onceforall.sinks.postgres.staging import Staged
@@ -268,13 +268,13 @@ class PostgresSink(TwoPhaseCommitSink):
             close_quietly(connection)
 
     def check_beside(self, start: StartInfo, others: Mapping[str, TwoPhaseCommitSink]) -> None:
-        """Refuse what two sinks can't have in one batch: a foreign key between their tables, or one table where one has a key; see module ``beside``.
+        """Refuse what two sinks can't have in one batch: a foreign key between their tables, or one table where one has a key; see module ``other_sinks``.
 
         Raises:
             SinkCheckError: naming both sinks.
             SinkUnavailableError: as ``check``.
         """
-        from onceforall.sinks.postgres.driver.beside import check_foreign_keys, check_own_table
+        from onceforall.sinks.postgres.driver.other_sinks import check_foreign_keys, check_own_table
 
         own = self._as_writer()
         beside = {
@@ -299,7 +299,7 @@ class PostgresSink(TwoPhaseCommitSink):
         self._at_start(look)
 
     def _as_writer(self) -> Writer:
-        from onceforall.sinks.postgres.driver.beside import Writer
+        from onceforall.sinks.postgres.driver.other_sinks import Writer
 
         place = self._place if self._table is None else (self._table.schema, self._table.name)
         return Writer(self._mode, bool(self._key), self._output_mode == "complete", self._table, place)
@@ -338,7 +338,7 @@ class PostgresSink(TwoPhaseCommitSink):
             SinkCheckError: there is no such table, or it can't be made.
         """
         from onceforall.sinks.postgres.driver.columns import matched, postgres_columns
-        from onceforall.sinks.postgres.driver.keys import check_key_column
+        from onceforall.sinks.postgres.driver.shuffled_keys import check_key_column
 
         table = self._described(schema)
         written = [column.name for _, column in matched(schema, table)]
@@ -459,14 +459,14 @@ class PostgresSink(TwoPhaseCommitSink):
     # --- on the driver -----------------------------------------------------------------------------------------------------
 
     def begin_batch(self, batch: BatchAttempt) -> None:
-        """Wait for this query's turn at the table, where tasks write by key in the mode ``prepared``; see module ``turns``.
+        """Wait for this query's turn at the table, where tasks write by key in the mode ``prepared``; see module ``table_turns``.
 
         Raises:
             SinkUnavailableError: the server was away for longer than ``retry_for_s``.
         """
         if self._mode != "prepared" or not self._key or self._table is None:
             return
-        from onceforall.sinks.postgres.driver.turns import Turn
+        from onceforall.sinks.postgres.driver.table_turns import Turn
         from onceforall.sinks.postgres.statements import patiently
 
         turn = self._turn = self._turn or Turn(self._connect, self._root, self._table.shown, self._lock_timeout_s)

@@ -11,7 +11,7 @@ tables, and then *holds that transaction open*. Every reason to refuse has come 
 **commit** is the COMMIT of the transaction held. Where there is none (another process, a lost connection, a server that crashed), the staging
 tables are there as they were, for they were dropped in a transaction that was not committed. So the marker is asked, and if it doesn't have the
 batch, the same merge is run again. Both ways move the marker row, so only one of any number of transactions for a batch can commit
-(``markers``); that of a frozen driver is ended by whoever waits for it (``predecessors``).
+(``markers``); that of a frozen driver is ended by whoever waits for it (``stale_connections``).
 
 **Lost** is what has neither marker nor staging table, looked at while the marker row is locked: nobody can have merged it, and nobody can any
 more. Merging is all or nothing, so if one table is missing, the whole batch is reported as lost on this sink, and all its tasks write again.
@@ -35,7 +35,7 @@ from onceforall.errors import AttemptFailedError, OnceForAllError, RefusedRecord
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction
-from onceforall.sinks.postgres import markers, merging, predecessors, refusals, staging
+from onceforall.sinks.postgres import markers, merging, refusals, staging, stale_connections
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.merging import Target, target_of
 from onceforall.sinks.postgres.names import driver_connection, names_digest, parsed, staging_table, whose_code
@@ -210,7 +210,7 @@ class Merger:
                 if turn == _MARKER_WAITS - 1:
                     raise
                 connection.execute("ROLLBACK TO SAVEPOINT marker")
-                ended = predecessors.end_silent_merges(connection, batch.whose, batch.generation)
+                ended = stale_connections.end_silent_merges(connection, batch.whose, batch.generation)
                 _log.info("%s: ended %d connections that kept the marker locked", batch.what("Merging"), ended)
             else:
                 connection.execute("RELEASE SAVEPOINT marker")

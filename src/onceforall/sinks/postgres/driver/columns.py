@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceforall.errors import SchemaError
-from onceforall.sinks.postgres.driver.keys import canonical
+from onceforall.sinks.postgres.driver.shuffled_keys import canonical
 from onceforall.sinks.postgres.tables import quoted, sql_type
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def postgres_columns(schema: StructType, table: Table, shuffled_by: Collection[s
     Args:
         schema: of the rows.
         table: as ``describe`` gave it.
-        shuffled_by: columns of the table of which Spark must find two values equal where the server does; see ``keys``.
+        shuffled_by: columns of the table of which Spark must find two values equal where the server does; see ``shuffled_keys``.
 
     Raises:
         SchemaError: a column is missing or unknown, or a type does not fit; the message names it, both types and the remedy.

@@ -13,7 +13,7 @@ import psycopg
 
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import Sweep
-from onceforall.sinks.postgres import predecessors, prepared, staging
+from onceforall.sinks.postgres import prepared, staging, stale_connections
 from onceforall.sinks.postgres.names import whose
 from onceforall.sinks.postgres.statements import Connection, set_lock_timeout
 
@@ -28,8 +28,8 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
         psycopg.Error: not all could be looked at, or removed.
     """
     owner = whose(sweep.query_id, sweep.sink)
-    predecessors.end_silent_merges(connection, owner, sweep.generation - 1)
-    predecessors.end_older_tasks(connection, owner, sweep.generation)
+    stale_connections.end_silent_merges(connection, owner, sweep.generation - 1)
+    stale_connections.end_older_tasks(connection, owner, sweep.generation)
     failpoints.hit("postgres.recover.ended")
     count = 0
     for gid in prepared.own_gids(connection):
@@ -60,6 +60,6 @@ def _drop(connection: Connection, schema: str, table: str, owner: str, generatio
         except psycopg.errors.LockNotAvailable:  # noqa: PERF203
             if attempt == _ATTEMPTS - 1:
                 raise
-            predecessors.end_silent_merges(connection, owner, generation - 1)
+            stale_connections.end_silent_merges(connection, owner, generation - 1)
         else:
             return
