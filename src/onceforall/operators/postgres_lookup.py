@@ -216,7 +216,7 @@ class PostgresLookup(Lookup):
     def _identifier(self, connection: psycopg.Connection[Any]) -> sql.Identifier:
         from psycopg import sql
 
-        from onceforall.sinks.postgres.tables import parse_name
+        from onceforall.sinks.postgres.table_names import parse_name
 
         with self.answering(connection):
             parts = parse_name(connection, self._table)

@@ -7,8 +7,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from onceforall.errors import AttemptFailedError, SchemaError, SinkCheckError
 from onceforall.sink import StartInfo
+from onceforall.sinks.postgres.driver.table_lookup import describe
 from onceforall.sinks.postgres.sink import PostgresSink
-from onceforall.sinks.postgres.tables import describe
 from support.postgres_sink import Query
 
 pytestmark = [pytest.mark.postgres]

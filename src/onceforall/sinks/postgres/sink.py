@@ -41,14 +41,11 @@ from onceforall.sink import (
     TaskAttempt,
     TwoPhaseCommitSink,
 )
-from onceforall.sinks.postgres import tables
 from onceforall.sinks.postgres.accumulating import check_accumulate, check_columns
 from onceforall.sinks.postgres.connections import Access, Conninfo, check_server
-from onceforall.sinks.postgres.key_indexes import unfit_index
 from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, check_seconds
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.stoppable import Stoppable
-from onceforall.sinks.postgres.tables import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,6 +58,7 @@ if TYPE_CHECKING:
     from onceforall.sinks.postgres.staged import Merger, StagedTransaction
     from onceforall.sinks.postgres.staging import Staged
     from onceforall.sinks.postgres.statements import Connection
+    from onceforall.sinks.postgres.tables import Table
     from onceforall.sinks.postgres.task.copying import CopyStream
 
 _log = logs.logger("onceforall.sinks.postgres")
@@ -305,21 +303,24 @@ class PostgresSink(TwoPhaseCommitSink):
         return Writer(self._mode, bool(self._key), self._output_mode == "complete", self._table, place)
 
     def _check_table(self, connection: Connection) -> None:
-        self._table = tables.describe(connection, self._name)
+        from onceforall.sinks.postgres.driver import table_checks, table_lookup
+        from onceforall.sinks.postgres.key_indexes import unfit_index
+
+        self._table = table_lookup.describe(connection, self._name)
         if self._table is None:
             if not self._create_table:
                 raise SinkCheckError(
                     f"There is no table {self._name} in the database of {self._access.target}. Create it, correct table=, or let the sink make it "
                     "with create_table=True."
                 )
-            self._place = tables.place_of(connection, self._name)
+            self._place = table_lookup.place_of(connection, self._name)
             return
-        self._root = tables.root_of(connection, self._table)
+        self._root = table_lookup.root_of(connection, self._table)
         if self._key:
-            tables.check_key(self._table, self._key)
+            table_checks.check_key(self._table, self._key)
             if unfit := unfit_index(connection, self._table.shown, self._table.oid, self._key):
                 raise SinkCheckError(unfit)
-            tables.check_rules(connection, self._table)
+            table_checks.check_rules(connection, self._table)
         if self._output_mode == "complete" and self._table.has_row_security:
             raise SinkCheckError(
                 f"Row security hides rows of {self._table.shown} from this role, and the output mode complete replaces all rows: those would stay. Give "
@@ -328,7 +329,7 @@ class PostgresSink(TwoPhaseCommitSink):
         rights = {"SELECT", "INSERT"}
         rights |= {"UPDATE"} if self._key and not self._ignore else set()
         rights |= {"DELETE"} if self._output_mode == "complete" else set()
-        tables.check_privileges(connection, self._table, rights)
+        table_checks.check_privileges(connection, self._table, rights)
 
     def columns(self, schema: StructType) -> list[Column]:
         """Return the columns to write, compared with the table's; make the table if it is missing and ``create_table`` says so.
@@ -357,13 +358,14 @@ class PostgresSink(TwoPhaseCommitSink):
     def _described(self, schema: StructType) -> Table:
         if self._table is not None:
             return self._table
+        from onceforall.sinks.postgres.driver import table_creation
         from onceforall.sinks.postgres.statements import close_quietly
 
         connection = self._connect(_AT_START, patience_s=self._retry_for_s)
         try:
             self._check_table(connection)
             if self._table is None:
-                self._table = tables.create(connection, self._name, schema, self._key)
+                self._table = table_creation.create(connection, self._name, schema, self._key)
                 self._check_table(connection)
         finally:
             close_quietly(connection)

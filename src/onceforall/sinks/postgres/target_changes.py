@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onceforall.errors import AttemptFailedError
 from onceforall.sinks.postgres.key_indexes import unfit_index
-from onceforall.sinks.postgres.tables import unfit_partition
+from onceforall.sinks.postgres.partitions import unfit_partition
 
 if TYPE_CHECKING:
     from onceforall.sinks.postgres.merging import Target

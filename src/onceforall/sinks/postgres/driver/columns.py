@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING
 
 from onceforall.errors import SchemaError
 from onceforall.sinks.postgres.driver.shuffled_keys import canonical
-from onceforall.sinks.postgres.tables import quoted, sql_type
+from onceforall.sinks.postgres.driver.table_creation import sql_type
+from onceforall.sinks.postgres.table_names import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Collection

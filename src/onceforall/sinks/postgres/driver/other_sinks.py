@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.postgres.statements import Connection
-from onceforall.sinks.postgres.tables import Table, quoted
+from onceforall.sinks.postgres.table_names import quoted
+from onceforall.sinks.postgres.tables import Table
 
 _REFERRED = """
 SELECT conname::pg_catalog.text, confrelid::pg_catalog.int8 FROM pg_catalog.pg_constraint
