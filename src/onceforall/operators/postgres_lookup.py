@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from psycopg import sql
     from typing_extensions import LiteralString
 
-    from onceforall.sinks.postgres.connections import Conninfo
+    from onceforall.sinks.postgres.conninfo import Conninfo
 
 
 class PostgresLookup(Lookup):

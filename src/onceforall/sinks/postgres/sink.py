@@ -42,7 +42,8 @@ from onceforall.sink import (
     TwoPhaseCommitSink,
 )
 from onceforall.sinks.postgres.accumulating import check_accumulate, check_columns
-from onceforall.sinks.postgres.connections import Access, Conninfo, check_server
+from onceforall.sinks.postgres.connections import Access
+from onceforall.sinks.postgres.conninfo import Conninfo
 from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, check_seconds
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.stoppable import Stoppable
@@ -254,7 +255,7 @@ class PostgresSink(TwoPhaseCommitSink):
         connection = self._connect(_AT_START, patience_s=self._retry_for_s)
         try:
             with translated(f"Checking {self._name}"):
-                check_server(connection, self._access)
+                start_checks.check_server(connection, self._access)
                 self._database = database_of(connection)
                 owner = markers.Owner(self._schema, start.query_id, sink_code(start.sink))
                 start_checks.check_own_schema(connection, owner)

@@ -10,6 +10,7 @@ from psycopg import sql
 from onceforall.common import logs
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.postgres import markers
+from onceforall.sinks.postgres.connections import Access
 from onceforall.sinks.postgres.driver import own_tables
 from onceforall.sinks.postgres.names import parse_gid
 from onceforall.sinks.postgres.statements import Connection
@@ -20,6 +21,36 @@ if TYPE_CHECKING:
 _log = logs.logger("onceforall.sinks.postgres")
 
 _WITH_PUBLISHED_SCHEMAS = 150_000
+
+
+def check_server(connection: Connection, access: Access) -> None:
+    """Log what the server or the connection has that is allowed and unwise: for the driver, once per start."""
+    row = connection.execute(
+        "SELECT pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'), pg_catalog.pg_backend_pid()"
+    ).fetchone()
+    assert row is not None
+    for name, value in zip(("fsync", "full_page_writes"), row, strict=False):
+        if value == "off":
+            _log.warning(
+                "PostgreSQL at %s runs with %s=off: what it committed may be lost when its machine fails. Turn it on.",
+                access.target,
+                name,
+            )
+    if row[2] != connection.info.backend_pid:
+        _log.warning(
+            "Between this program and PostgreSQL at %s stands a pooler. It must keep a session for one client (PgBouncer: pool_mode=session): "
+            "transactions and settings of the sink belong to its session. Best connect to the server itself.",
+            access.target,
+        )
+    if not connection.pgconn.ssl_in_use and not _is_local(connection):
+        _log.warning(
+            "The connection to PostgreSQL at %s is not encrypted. Give sslmode=verify-full and sslrootcert=.", access.target
+        )
+
+
+def _is_local(connection: Connection) -> bool:
+    address = connection.info.hostaddr
+    return not address or address.startswith("127.") or address == "::1"
 
 
 def check_own_schema(connection: Connection, owner: markers.Owner) -> None:
