@@ -12,6 +12,9 @@ Mode: TypeAlias = Literal["staged", "prepared", "upsert"]
 OnConflict: TypeAlias = Literal["update", "ignore"]
 
 MODES = get_args(Mode)
+STAGED, PREPARED = "staged", "prepared"
+"""The modes whose committables wait for a decision; each says in its ``kind`` which it is of."""
+
 _LONGEST_IDENTIFIER = 63
 
 

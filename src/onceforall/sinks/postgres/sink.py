@@ -44,7 +44,7 @@ from onceforall.sink import (
 from onceforall.sinks.postgres.accumulating import check_accumulate, check_columns
 from onceforall.sinks.postgres.connections import Access
 from onceforall.sinks.postgres.conninfo import Conninfo
-from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, check_seconds
+from onceforall.sinks.postgres.options import STAGED, Mode, OnConflict, check_options, check_seconds
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.stoppable import Stoppable
 
@@ -54,12 +54,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from onceforall.sinks.postgres.driver.other_sinks import Writer
+    from onceforall.sinks.postgres.driver.staged import Merger
     from onceforall.sinks.postgres.driver.table_turns import Turn
     from onceforall.sinks.postgres.merging import Target
-    from onceforall.sinks.postgres.staged import Merger, StagedTransaction
     from onceforall.sinks.postgres.staging import Staged
     from onceforall.sinks.postgres.statements import Connection
     from onceforall.sinks.postgres.tables import Table
+    from onceforall.sinks.postgres.task.attempts import StagedTransaction
     from onceforall.sinks.postgres.task.copying import CopyStream
 
 _log = logs.logger("onceforall.sinks.postgres")
@@ -207,7 +208,7 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkCheckError, SinkUnavailableError: as ``check``.
         """
-        from onceforall.sinks.postgres.staged import database_of
+        from onceforall.sinks.postgres.identity import database_of
 
         return {"database": self._at_start(database_of)}
 
@@ -218,13 +219,13 @@ class PostgresSink(TwoPhaseCommitSink):
             SinkCheckError, SinkUnavailableError: as ``check``.
         """
         from onceforall.sinks.postgres import markers
-        from onceforall.sinks.postgres.driver import start_checks
+        from onceforall.sinks.postgres.driver import marker_proofs, start_checks
 
         owner = markers.Owner(self._schema, start.query_id, sink_code(start.sink))
 
         def look(connection: Connection) -> bool:
             start_checks.check_markers(connection, self._schema)
-            return markers.has_batch(connection, owner, batch)
+            return marker_proofs.has_batch(connection, owner, batch)
 
         return self._at_start(look)
 
@@ -248,7 +249,7 @@ class PostgresSink(TwoPhaseCommitSink):
         """
         from onceforall.sinks.postgres import markers
         from onceforall.sinks.postgres.driver import start_checks
-        from onceforall.sinks.postgres.staged import database_of
+        from onceforall.sinks.postgres.identity import database_of
         from onceforall.sinks.postgres.statements import close_quietly
 
         self._output_mode = start.output_mode
@@ -397,15 +398,15 @@ class PostgresSink(TwoPhaseCommitSink):
             AttemptFailedError: it can't be begun now.
             SinkUnavailableError: the server is away for longer than ``retry_for_s``.
         """
-        from onceforall.sinks.postgres import names, prepared, staged
+        from onceforall.sinks.postgres import names
         from onceforall.sinks.postgres.statements import in_task
-        from onceforall.sinks.postgres.task import upsert
+        from onceforall.sinks.postgres.task import attempts, prepared, upsert
 
         application = names.task_connection(attempt.name)
         connection = self._connect(application, attempt.secrets, patience_s=self._retry_for_s)
         with in_task(connection, "Beginning a transaction"):
             if self._mode == "staged":
-                return staged.StagedTransaction(connection, attempt.name, self._schema, self._target())
+                return attempts.StagedTransaction(connection, attempt.name, self._schema, self._target())
             if self._mode == "prepared":
                 return prepared.begin(connection, attempt.name, self._schema, self._target(), self._lock_timeout_s)
             return upsert.begin(connection, attempt.name, self._schema, self._target())
@@ -434,9 +435,8 @@ class PostgresSink(TwoPhaseCommitSink):
             RefusedRecordError: the table refuses a row (in the mode ``staged`` it is ``confirm`` that finds it).
             AttemptFailedError: the server can't keep the rows.
         """
-        from onceforall.sinks.postgres import prepared, staged
         from onceforall.sinks.postgres.statements import in_task
-        from onceforall.sinks.postgres.task import upsert
+        from onceforall.sinks.postgres.task import prepared, staged, upsert
 
         with in_task(transaction.connection, f"Writing to {self._name}"):
             pre_commit = {"staged": staged.pre_commit, "prepared": prepared.pre_commit, "upsert": upsert.pre_commit}
@@ -503,10 +503,11 @@ class PostgresSink(TwoPhaseCommitSink):
         """
         if not committables:
             return committables
-        from onceforall.sinks.postgres import prepared, staged
+        from onceforall.sinks.postgres.driver import prepared
+        from onceforall.sinks.postgres.driver.batches import batch_of
         from onceforall.sinks.postgres.statements import close_quietly, patiently
 
-        batch = staged.batch_of(committables)
+        batch = batch_of(committables)
 
         def look() -> int | None:
             connection = self._connect(batch.connection_name)
@@ -518,13 +519,13 @@ class PostgresSink(TwoPhaseCommitSink):
         def merge() -> int | None:
             return self._connected_merger().confirm(batch)
 
-        action = merge if committables[0]["kind"] == staged.KIND else look
+        action = merge if committables[0]["kind"] == STAGED else look
         with self._lock:
             table = patiently(action, self._retry_for_s, batch.what("Merging"), self._stoppable)
         return [{**committables[0], "identity": {"database": batch.database}, "markers": table}, *committables[1:]]
 
     def _connected_merger(self) -> Merger:
-        from onceforall.sinks.postgres.staged import Merger
+        from onceforall.sinks.postgres.driver.staged import Merger
 
         with self._lock:
             if self._merger is None:

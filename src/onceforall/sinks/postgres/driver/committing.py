@@ -10,8 +10,11 @@ from collections.abc import Callable, Sequence
 
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction
-from onceforall.sinks.postgres import prepared, staged
-from onceforall.sinks.postgres.staged import Connect, Merger
+from onceforall.sinks.postgres.driver import prepared
+from onceforall.sinks.postgres.driver.batches import Connect, batch_of
+from onceforall.sinks.postgres.driver.outcomes import joined
+from onceforall.sinks.postgres.driver.staged import Merger
+from onceforall.sinks.postgres.options import PREPARED, STAGED
 
 _REST = "its rows wait in a staging table until the rest of the batch is there; they are written again with that"
 
@@ -27,11 +30,11 @@ def commit_all(connect: Connect, merger: Callable[[], Merger], committables: Seq
     Raises:
         SinkUnavailableError: no answer yet.
     """
-    of_kind = {kind: [c for c in committables if c["kind"] == kind] for kind in (prepared.KIND, staged.KIND)}
+    of_kind = {kind: [c for c in committables if c["kind"] == kind] for kind in (PREPARED, STAGED)}
     reports = []
-    if of_kind[prepared.KIND]:
-        reports.append(prepared.commit(connect, staged.batch_of(of_kind[prepared.KIND]), of_kind[prepared.KIND]))
-    rest = of_kind[staged.KIND]
+    if of_kind[PREPARED]:
+        reports.append(prepared.commit(connect, batch_of(of_kind[PREPARED]), of_kind[PREPARED]))
+    rest = of_kind[STAGED]
     if rest and any(report.lost or report.in_doubt for report in reports):
         # What is held has its staging tables locked, which are dropped before the rows are written again.
         merger().release()
@@ -39,5 +42,5 @@ def commit_all(connect: Connect, merger: Callable[[], Merger], committables: Seq
         is_lost = any(report.lost for report in reports)
         reports.append(CommitReport(lost=waiting) if is_lost else CommitReport(in_doubt=waiting))
     elif rest:
-        reports.append(merger().commit(staged.batch_of(rest), rest))
-    return staged.joined(reports)
+        reports.append(merger().commit(batch_of(rest), rest))
+    return joined(reports)

@@ -11,7 +11,7 @@ from onceforall.common import logs
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.postgres import markers
 from onceforall.sinks.postgres.connections import Access
-from onceforall.sinks.postgres.driver import own_tables
+from onceforall.sinks.postgres.driver import marker_proofs, marker_table, own_tables
 from onceforall.sinks.postgres.names import parse_gid
 from onceforall.sinks.postgres.statements import Connection
 
@@ -68,11 +68,11 @@ def check_own_schema(connection: Connection, owner: markers.Owner) -> None:
     if owner.query_id and (found is None or found.is_readable):
         _check_not_moved(connection, owner)
     try:
-        markers.create(connection, schema)
+        marker_table.create(connection, schema)
     except psycopg.errors.InsufficientPrivilege as error:
         raise SinkCheckError(_no_schema(connection, schema)) from error
     # Whoever made it: somebody may have been faster.
-    own_tables.warn_of_strangers(check_markers(connection, schema), markers.FORM)
+    own_tables.warn_of_strangers(check_markers(connection, schema), marker_table.FORM)
     row = connection.execute(
         "SELECT pg_catalog.has_schema_privilege(%s, 'CREATE') AND pg_catalog.has_schema_privilege(%s, 'USAGE')",
         [schema, schema],
@@ -93,12 +93,12 @@ def check_markers(connection: Connection, schema: str) -> own_tables.Found | Non
     Raises:
         SinkCheckError: naming what it has that we don't make.
     """
-    return own_tables.check(connection, markers.FORM, schema)
+    return own_tables.check(connection, marker_table.FORM, schema)
 
 
 def _check_not_moved(connection: Connection, owner: markers.Owner) -> None:
     # Before anything is made: the schema couldn't be given its name back then.
-    places = [] if markers.has_any(connection, owner) else markers.places_of(connection, owner, -1)
+    places = [] if marker_proofs.has_any(connection, owner) else marker_proofs.places_of(connection, owner, -1)
     if places:
         raise SinkCheckError(
             f"The schema {owner.schema} has no markers of this query and sink, and {', '.join(places)} has: it was renamed, or moved, or staging_schema= was changed. "

@@ -22,9 +22,8 @@ from onceforall.failpoints import points as failpoints
 from onceforall.sinks.postgres import markers, merging, stale_connections
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import parsed
-from onceforall.sinks.postgres.prepared import apply
-from onceforall.sinks.postgres.staged import StagedTransaction
 from onceforall.sinks.postgres.statements import Connection, roll_back
+from onceforall.sinks.postgres.task.attempts import StagedTransaction, apply
 
 
 def begin(connection: Connection, name: str, schema: str, target: merging.Target) -> StagedTransaction:
