@@ -44,7 +44,7 @@ from onceforall.sink import (
 from onceforall.sinks.postgres.accumulating import check_accumulate, check_columns
 from onceforall.sinks.postgres.connections import Access
 from onceforall.sinks.postgres.conninfo import Conninfo
-from onceforall.sinks.postgres.options import STAGED, Mode, OnConflict, check_options, check_seconds
+from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, check_seconds
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.stoppable import Stoppable
 
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
+    from onceforall.sinks.postgres.driver.committing import Committer
     from onceforall.sinks.postgres.driver.other_sinks import Writer
-    from onceforall.sinks.postgres.driver.staged import Merger
     from onceforall.sinks.postgres.driver.table_turns import Turn
     from onceforall.sinks.postgres.merging import Target
     from onceforall.sinks.postgres.staging import Staged
@@ -67,7 +67,7 @@ _log = logs.logger("onceforall.sinks.postgres")
 
 T = TypeVar("T")
 
-_AT_START, _SWEEPING = "ofa-check", "ofa-sweep"
+_AT_START = "ofa-check"
 
 # Server-side: its session, and with it its locks, ends when the client's machine has been silent for about two minutes.
 _KEEPALIVE = {"tcp_keepalives_idle": "60", "tcp_keepalives_interval": "15", "tcp_keepalives_count": "4"}
@@ -138,15 +138,14 @@ class PostgresSink(TwoPhaseCommitSink):
         self._make_driver_side()
 
     def _make_driver_side(self) -> None:
-        self._lock = threading.RLock()
-        self._merger: Merger | None = None
+        self._lock = threading.Lock()
+        self._committer: Committer | None = None
         self._turn: Turn | None = None
-        self._finished: set[str] = set()
         self._stoppable = Stoppable()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_lock", "_merger", "_turn", "_finished", "_stoppable"):
+        for name in ("_lock", "_committer", "_turn", "_stoppable"):
             del state[name]
         return state
 
@@ -501,53 +500,29 @@ class PostgresSink(TwoPhaseCommitSink):
             AttemptFailedError: something that was prepared is gone, or another run was faster.
             SinkUnavailableError: the server was away for longer than ``retry_for_s``.
         """
-        if not committables:
-            return committables
-        from onceforall.sinks.postgres.driver import prepared
-        from onceforall.sinks.postgres.driver.batches import batch_of
-        from onceforall.sinks.postgres.statements import close_quietly, patiently
+        return self._own_committer().confirm(committables) if committables else committables
 
-        batch = batch_of(committables)
-
-        def look() -> int | None:
-            connection = self._connect(batch.connection_name)
-            try:
-                return prepared.confirm(connection, batch)
-            finally:
-                close_quietly(connection)
-
-        def merge() -> int | None:
-            return self._connected_merger().confirm(batch)
-
-        action = merge if committables[0]["kind"] == STAGED else look
-        with self._lock:
-            table = patiently(action, self._retry_for_s, batch.what("Merging"), self._stoppable)
-        return [{**committables[0], "identity": {"database": batch.database}, "markers": table}, *committables[1:]]
-
-    def _connected_merger(self) -> Merger:
-        from onceforall.sinks.postgres.driver.staged import Merger
+    def _own_committer(self) -> Committer:
+        from onceforall.sinks.postgres.driver.committing import Committer
 
         with self._lock:
-            if self._merger is None:
-                self._merger = Merger(self._connect, self._lock_timeout_s)
-            return self._merger
+            if self._committer is None:
+                self._committer = Committer(
+                    self._connect, self._schema, self._lock_timeout_s, self._retry_for_s, self._stoppable
+                )
+            return self._committer
 
     @failpoints.around("postgres.commit")
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
-        """Commit what was confirmed; see the modules ``staged``, ``prepared`` and ``committing``.
+        """Commit what was confirmed; see the modules ``driver.staged``, ``driver.prepared`` and ``driver.committing``.
 
         Raises:
             SinkUnavailableError: no answer yet, or something in the database is in the way; the message says what.
         """
-        from onceforall.sinks.postgres.driver.committing import commit_all
-
         if not committables:
             return CommitReport()
         _log.debug("Committing %d transactions of batch %d", len(committables), permit.batch)
-        with self._lock:
-            report = commit_all(self._connect, self._connected_merger, committables)
-            self._finished = {str(c["name"]) for c in report.retired}
-        return report
+        return self._own_committer().commit(committables)
 
     @failpoints.around("postgres.abort")
     def abort(self, committables: Sequence[Committable]) -> None:
@@ -556,10 +531,7 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkUnavailableError: at least one may still be there.
         """
-        with self._lock:
-            if self._merger is not None:
-                self._merger.release()
-        self._remove([str(c["name"]) for c in committables])
+        self._own_committer().abort(committables)
 
     @failpoints.around("postgres.retire")
     def retire(self, committables: Sequence[Committable]) -> None:
@@ -568,15 +540,7 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkUnavailableError: at least one may still be there.
         """
-        with self._lock:
-            names = {str(c["name"]) for c in committables} - self._finished
-        self._remove(sorted(names))
-
-    def _remove(self, names: Sequence[str]) -> None:
-        from onceforall.sinks.postgres.driver.sweeping import remove_named
-
-        if names:
-            self._do("Removing what an attempt left", lambda connection: remove_named(connection, self._schema, names))
+        self._own_committer().retire(committables)
 
     @failpoints.around("postgres.recover")
     def recover(self, sweep: Sweep) -> int:
@@ -585,30 +549,15 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkUnavailableError: not all could be looked at, or removed.
         """
-        from onceforall.sinks.postgres.driver.sweeping import sweep_all
-
-        return self._do("Sweeping", lambda connection: sweep_all(connection, sweep, self._schema))
-
-    def _do(self, what: str, action: Callable[[Connection], T]) -> T:
-        import psycopg
-
-        from onceforall.sinks.postgres.statements import close_quietly, unavailable
-
-        connection = self._connect(_SWEEPING)
-        try:
-            return action(connection)
-        except psycopg.Error as error:
-            raise unavailable(error, what) from error
-        finally:
-            close_quietly(connection)
+        return self._own_committer().recover(sweep)
 
     def close(self) -> None:
         """Close the driver's connections; what is held and not decided is rolled back. The next call opens new ones."""
         with self._lock:
-            merger, self._merger = self._merger, None
+            committer = self._committer
             turn, self._turn = self._turn, None
-        if merger is not None:
-            merger.release()
+        if committer is not None:
+            committer.close()
         if turn is not None:
             turn.close()
 
