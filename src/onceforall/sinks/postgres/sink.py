@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 from onceforall.common import arguments, logs
-from onceforall.errors import SchemaError, SinkCheckError
+from onceforall.errors import SinkCheckError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.names import sink_code
 from onceforall.sink import (
@@ -41,7 +41,7 @@ from onceforall.sink import (
     TaskAttempt,
     TwoPhaseCommitSink,
 )
-from onceforall.sinks.postgres.accumulating import check_accumulate, check_columns
+from onceforall.sinks.postgres.accumulating import check_accumulate
 from onceforall.sinks.postgres.connections import Access
 from onceforall.sinks.postgres.conninfo import Conninfo
 from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, check_seconds
@@ -228,12 +228,12 @@ class PostgresSink(TwoPhaseCommitSink):
 
         return self._at_start(look)
 
-    def _at_start(self, look: Callable[[Connection], T]) -> T:
+    def _at_start(self, look: Callable[[Connection], T], what: str = "Looking at the database of") -> T:
         from onceforall.sinks.postgres.statements import close_quietly
 
         connection = self._connect(_AT_START, patience_s=self._retry_for_s)
         try:
-            with translated(f"Looking at the database of {self._name}"):
+            with translated(f"{what} {self._name}"):
                 return look(connection)
         finally:
             close_quietly(connection)
@@ -246,25 +246,22 @@ class PostgresSink(TwoPhaseCommitSink):
             SinkCheckError: the message names the thing and the statement that mends it.
             SinkUnavailableError: the server is away for longer than ``retry_for_s``.
         """
-        from onceforall.sinks.postgres import markers
         from onceforall.sinks.postgres.driver import start_checks
         from onceforall.sinks.postgres.identity import database_of
-        from onceforall.sinks.postgres.statements import close_quietly
+        from onceforall.sinks.postgres.markers import Owner
 
         self._output_mode = start.output_mode
-        connection = self._connect(_AT_START, patience_s=self._retry_for_s)
-        try:
-            with translated(f"Checking {self._name}"):
-                start_checks.check_server(connection, self._access)
-                self._database = database_of(connection)
-                owner = markers.Owner(self._schema, start.query_id, sink_code(start.sink))
-                start_checks.check_own_schema(connection, owner)
-                start_checks.warn_of_publications(connection, self._schema, self._mode)
-                if self._mode == "prepared":
-                    start_checks.check_prepared(connection, start.spark, start.query_id, keyed=bool(self._key))
-                self._check_table(connection)
-        finally:
-            close_quietly(connection)
+
+        def look(connection: Connection) -> None:
+            start_checks.check_server(connection, self._access)
+            self._database = database_of(connection)
+            start_checks.check_own_schema(connection, Owner(self._schema, start.query_id, sink_code(start.sink)))
+            start_checks.warn_of_publications(connection, self._schema, self._mode)
+            if self._mode == "prepared":
+                start_checks.check_prepared(connection, start.spark, start.query_id, keyed=bool(self._key))
+            self._look_up(connection)
+
+        self._at_start(look, "Checking")
 
     def check_beside(self, start: StartInfo, others: Mapping[str, TwoPhaseCommitSink]) -> None:
         """Refuse what two sinks can't have in one batch: a foreign key between their tables, or one table where one has a key; see module ``other_sinks``.
@@ -273,29 +270,15 @@ class PostgresSink(TwoPhaseCommitSink):
             SinkCheckError: naming both sinks.
             SinkUnavailableError: as ``check``.
         """
-        from onceforall.sinks.postgres.driver.other_sinks import check_foreign_keys, check_own_table
+        from onceforall.sinks.postgres.driver import other_sinks
 
-        own = self._as_writer()
         beside = {
             name: other._as_writer()  # noqa: SLF001  another object of this class
             for name, other in others.items()
             if isinstance(other, PostgresSink) and other._database == self._database  # noqa: SLF001
         }
-        if not beside:
-            return
-        # What tasks write by upsert is committed before another sink's rows are merged.
-        pending = {
-            name: writer.table
-            for name, writer in beside.items()
-            if writer.table is not None and not (own.mode == "staged" and writer.mode == "upsert")
-        }
-
-        def look(connection: Connection) -> None:
-            if own.table is not None and pending:
-                check_foreign_keys(connection, start.sink, own.table, pending)
-            check_own_table(connection, start.sink, own, beside)
-
-        self._at_start(look)
+        if beside:
+            self._at_start(lambda connection: other_sinks.check(connection, start.sink, self._as_writer(), beside))
 
     def _as_writer(self) -> Writer:
         from onceforall.sinks.postgres.driver.other_sinks import Writer
@@ -303,9 +286,8 @@ class PostgresSink(TwoPhaseCommitSink):
         place = self._place if self._table is None else (self._table.schema, self._table.name)
         return Writer(self._mode, bool(self._key), self._output_mode == "complete", self._table, place)
 
-    def _check_table(self, connection: Connection) -> None:
+    def _look_up(self, connection: Connection) -> None:
         from onceforall.sinks.postgres.driver import table_checks, table_lookup
-        from onceforall.sinks.postgres.key_indexes import unfit_index
 
         self._table = table_lookup.describe(connection, self._name)
         if self._table is None:
@@ -317,20 +299,8 @@ class PostgresSink(TwoPhaseCommitSink):
             self._place = table_lookup.place_of(connection, self._name)
             return
         self._root = table_lookup.root_of(connection, self._table)
-        if self._key:
-            table_checks.check_key(self._table, self._key)
-            if unfit := unfit_index(connection, self._table.shown, self._table.oid, self._key):
-                raise SinkCheckError(unfit)
-            table_checks.check_rules(connection, self._table)
-        if self._output_mode == "complete" and self._table.has_row_security:
-            raise SinkCheckError(
-                f"Row security hides rows of {self._table.shown} from this role, and the output mode complete replaces all rows: those would stay. Give "
-                "the role BYPASSRLS, let the table's owner write, or disable row security."
-            )
-        rights = {"SELECT", "INSERT"}
-        rights |= {"UPDATE"} if self._key and not self._ignore else set()
-        rights |= {"DELETE"} if self._output_mode == "complete" else set()
-        table_checks.check_privileges(connection, self._table, rights)
+        replaces = self._output_mode == "complete"
+        table_checks.check_writable(connection, self._table, self._key, ignore=self._ignore, replaces=replaces)
 
     def columns(self, schema: StructType) -> list[Column]:
         """Return the columns to write, compared with the table's; make the table if it is missing and ``create_table`` says so.
@@ -339,22 +309,9 @@ class PostgresSink(TwoPhaseCommitSink):
             SchemaError: a column is missing or too many, or its type doesn't fit; see ``postgres_columns``.
             SinkCheckError: there is no such table, or it can't be made.
         """
-        from onceforall.sinks.postgres.driver.columns import matched, postgres_columns
-        from onceforall.sinks.postgres.driver.shuffled_keys import check_key_column
+        from onceforall.sinks.postgres.driver.columns import columns_for
 
-        table = self._described(schema)
-        written = [column.name for _, column in matched(schema, table)]
-        missing = [name for name in self._key if name not in written]
-        if missing:
-            raise SchemaError(
-                f"key= names the column {missing[0]!r}, which the rows for {table.shown} don't have. They have: {', '.join(schema.names)}."
-            )
-        if self._accumulate:
-            check_columns(self._accumulate, self._key, written, table)
-        shuffled_by = () if self._mode == "staged" else self._key
-        for column in table.select(shuffled_by):
-            check_key_column(column, table, self._mode)
-        return postgres_columns(schema, table, shuffled_by)
+        return columns_for(schema, self._described(schema), self._key, self._accumulate, self._mode)
 
     def _described(self, schema: StructType) -> Table:
         if self._table is not None:
@@ -364,10 +321,10 @@ class PostgresSink(TwoPhaseCommitSink):
 
         connection = self._connect(_AT_START, patience_s=self._retry_for_s)
         try:
-            self._check_table(connection)
+            self._look_up(connection)
             if self._table is None:
                 self._table = table_creation.create(connection, self._name, schema, self._key)
-                self._check_table(connection)
+                self._look_up(connection)
         finally:
             close_quietly(connection)
         assert self._table is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import SinkCheckError
+from onceforall.sinks.postgres.key_indexes import unfit_index
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.table_names import quoted
 
@@ -14,6 +15,37 @@ if TYPE_CHECKING:
     import psycopg
 
     from onceforall.sinks.postgres.tables import Table
+
+
+def check_writable(
+    connection: psycopg.Connection[Any], table: Table, key: Sequence[str], *, ignore: bool, replaces: bool
+) -> None:
+    """Check that rows can be written to the table as the sink's arguments say.
+
+    Args:
+        connection: to its database.
+        table: as ``describe`` gave it.
+        key: the columns of the key; empty without one.
+        ignore: a row whose key is there already is passed over.
+        replaces: all other rows are deleted.
+
+    Raises:
+        SchemaError, SinkCheckError: naming what is in the way, and the statement that mends it.
+    """
+    if key:
+        check_key(table, key)
+        if unfit := unfit_index(connection, table.shown, table.oid, key):
+            raise SinkCheckError(unfit)
+        check_rules(connection, table)
+    if replaces and table.has_row_security:
+        raise SinkCheckError(
+            f"Row security hides rows of {table.shown} from this role, and the output mode complete replaces all rows: those would stay. Give "
+            "the role BYPASSRLS, let the table's owner write, or disable row security."
+        )
+    rights = {"SELECT", "INSERT"}
+    rights |= {"UPDATE"} if key and not ignore else set()
+    rights |= {"DELETE"} if replaces else set()
+    check_privileges(connection, table, rights)
 
 
 def check_privileges(connection: psycopg.Connection[Any], table: Table, privileges: Collection[str]) -> None:
