@@ -12,8 +12,8 @@ the last one consisted of. A staged batch is merged only in a transaction that f
 A prepared transaction carries a marker row of its own, whose ``name`` is the transaction's: many of a batch are prepared at the same time, and
 one row can't be locked by all of them. They are removed when a later batch is confirmed; the row with the empty name then covers them.
 
-The row named ``confirmed`` says which attempt's prepared transactions the driver looked at last; see module ``prepared``. The row named
-``upserting`` is of module ``upsert``.
+The row named ``confirmed`` says which attempt's prepared transactions the driver looked at last; see module ``task.prepared``. The row named
+``upserting`` is of module ``task.upsert``.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 ===============  ===================================================================================================================
 ``mode=``        what happens
 ===============  ===================================================================================================================
-``"staged"``     rows wait in staging tables; the driver merges all of a batch in one transaction (module ``staged``). The default:
+``"staged"``     rows wait in staging tables; the driver merges all of a batch in one transaction (module ``driver.staged``). The default:
                  needs no setting of the server, and the whole batch becomes visible in one instant.
-``"prepared"``   each task prepares a transaction of its own, which the driver commits (module ``prepared``). Needs
+``"prepared"``   each task prepares a transaction of its own, which the driver commits (module ``task.prepared``). Needs
                  ``max_prepared_transactions``; the tasks' rows become visible one task after the other.
-``"upsert"``     each task writes by key and commits by itself (module ``upsert``): **the mode without two-phase commit**. Rows are visible
+``"upsert"``     each task writes by key and commits by itself (module ``task.upsert``): **the mode without two-phase commit**. Rows are visible
                  before the batch is decided, and a replay writes over them.
 ===============  ===================================================================================================================
 
@@ -264,7 +264,7 @@ class PostgresSink(TwoPhaseCommitSink):
         self._at_start(look, "Checking")
 
     def check_beside(self, start: StartInfo, others: Mapping[str, TwoPhaseCommitSink]) -> None:
-        """Refuse what two sinks can't have in one batch: a foreign key between their tables, or one table where one has a key; see module ``other_sinks``.
+        """Refuse what two sinks can't have in one batch: a foreign key between their tables, or one table where one has a key; see module ``driver.other_sinks``.
 
         Raises:
             SinkCheckError: naming both sinks.
@@ -418,7 +418,7 @@ class PostgresSink(TwoPhaseCommitSink):
     # --- on the driver -----------------------------------------------------------------------------------------------------
 
     def begin_batch(self, batch: BatchAttempt) -> None:
-        """Wait for this query's turn at the table, where tasks write by key in the mode ``prepared``; see module ``table_turns``.
+        """Wait for this query's turn at the table, where tasks write by key in the mode ``prepared``; see module ``driver.table_turns``.
 
         Raises:
             SinkUnavailableError: the server was away for longer than ``retry_for_s``.
