@@ -57,11 +57,9 @@ if TYPE_CHECKING:
     from onceforall.sinks.postgres.driver.other_sinks import Writer
     from onceforall.sinks.postgres.driver.table_turns import Turn
     from onceforall.sinks.postgres.merging import Target
-    from onceforall.sinks.postgres.staging import Staged
     from onceforall.sinks.postgres.statements import Connection
     from onceforall.sinks.postgres.tables import Table
     from onceforall.sinks.postgres.task.attempts import StagedTransaction
-    from onceforall.sinks.postgres.task.copying import CopyStream
 
 _log = logs.logger("onceforall.sinks.postgres")
 
@@ -338,12 +336,6 @@ class PostgresSink(TwoPhaseCommitSink):
         where = self._table.schema, self._table.name
         return Target(*where, self._key, self._ignore, replaces, self._table.oid, self._accumulate)
 
-    def _copy(self, connection: Connection, staged: Staged, columns: Sequence[str]) -> CopyStream:
-        from onceforall.sinks.postgres.task.copying import CopyStream
-
-        assert self._table is not None
-        return CopyStream(connection, staged.identifier, self._table.select(columns), shown=self._table.shown)
-
     # --- in the tasks ------------------------------------------------------------------------------------------------------
 
     @failpoints.around("postgres.begin")
@@ -355,17 +347,12 @@ class PostgresSink(TwoPhaseCommitSink):
             SinkUnavailableError: the server is away for longer than ``retry_for_s``.
         """
         from onceforall.sinks.postgres import names
-        from onceforall.sinks.postgres.statements import in_task
-        from onceforall.sinks.postgres.task import attempts, prepared, upsert
+        from onceforall.sinks.postgres.task import writing
 
+        target = self._target()
         application = names.task_connection(attempt.name)
         connection = self._connect(application, attempt.secrets, patience_s=self._retry_for_s)
-        with in_task(connection, "Beginning a transaction"):
-            if self._mode == "staged":
-                return attempts.StagedTransaction(connection, attempt.name, self._schema, self._target())
-            if self._mode == "prepared":
-                return prepared.begin(connection, attempt.name, self._schema, self._target(), self._lock_timeout_s)
-            return upsert.begin(connection, attempt.name, self._schema, self._target())
+        return writing.begin(connection, attempt.name, self._mode, self._schema, target, lock_timeout_s=self._lock_timeout_s)
 
     @failpoints.around("postgres.invoke")
     def invoke(self, transaction: StagedTransaction, rows: pa.RecordBatch) -> None:
@@ -375,10 +362,10 @@ class PostgresSink(TwoPhaseCommitSink):
             RefusedRecordError: a value doesn't fit its column.
             AttemptFailedError: the connection is lost; the task is run again.
         """
-        from onceforall.sinks.postgres.statements import in_task
+        from onceforall.sinks.postgres.task import writing
 
-        with in_task(transaction.connection, f"Copying rows for {self._name}"):
-            transaction.write(rows, self._copy)
+        assert self._table is not None
+        writing.copy(transaction, rows, self._table, self._name)
 
     @failpoints.around("postgres.pre_commit")
     def pre_commit(self, transaction: StagedTransaction) -> Committable | None:
@@ -391,14 +378,9 @@ class PostgresSink(TwoPhaseCommitSink):
             RefusedRecordError: the table refuses a row (in the mode ``staged`` it is ``confirm`` that finds it).
             AttemptFailedError: the server can't keep the rows.
         """
-        from onceforall.sinks.postgres.statements import in_task
-        from onceforall.sinks.postgres.task import prepared, staged, upsert
+        from onceforall.sinks.postgres.task import writing
 
-        with in_task(transaction.connection, f"Writing to {self._name}"):
-            pre_commit = {"staged": staged.pre_commit, "prepared": prepared.pre_commit, "upsert": upsert.pre_commit}
-            committable: Committable | None = pre_commit[self._mode](transaction)
-        transaction.close()
-        return committable
+        return writing.pre_commit(transaction, self._mode, self._name)
 
     @failpoints.around("postgres.discard")
     def discard(self, transaction: StagedTransaction) -> None:
