@@ -26,10 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote
 
-from onceforall.common import arguments, logs
-from onceforall.errors import SinkCheckError
+from onceforall.common import logs
 from onceforall.failpoints import points as failpoints
-from onceforall.protocol.names import sink_code
 from onceforall.sink import (
     BatchAttempt,
     Capabilities,
@@ -41,12 +39,12 @@ from onceforall.sink import (
     TaskAttempt,
     TwoPhaseCommitSink,
 )
-from onceforall.sinks.postgres.accumulating import check_accumulate
 from onceforall.sinks.postgres.connections import Access
 from onceforall.sinks.postgres.conninfo import Conninfo
-from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, check_seconds
+from onceforall.sinks.postgres.options import Mode, OnConflict, checked_options
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.stoppable import Stoppable
+from onceforall.sinks.postgres.tables import FoundTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,25 +112,21 @@ class PostgresSink(TwoPhaseCommitSink):
             OptionError: naming the option, the reason and what to use instead.
             MissingExtraError: psycopg is not installed.
         """
-        self._name = table
-        self._key = () if key is None or key == () else arguments.names("key", key, "the name of a column, or a list of names")
-        check_options(table, self._key, mode, on_conflict, staging_schema)
-        self._accumulate = check_accumulate(accumulate, self._key, mode, on_conflict)
-        arguments.flag("create_table", create_table)
-        check_seconds("lock_timeout_s", lock_timeout_s)
-        check_seconds("retry_for_s", retry_for_s)
+        self._options = checked_options(
+            table,
+            key=key,
+            mode=mode,
+            on_conflict=on_conflict,
+            accumulate=accumulate,
+            create_table=create_table,
+            staging_schema=staging_schema,
+            lock_timeout_s=lock_timeout_s,
+            retry_for_s=retry_for_s,
+        )
         self._access = Access(conninfo, password=password, patience_s=retry_for_s)
-        self._mode = mode
-        self._ignore = on_conflict == "ignore"
-        self._create_table = create_table
-        self._schema = staging_schema
-        self._lock_timeout_s = lock_timeout_s
-        self._retry_for_s = retry_for_s
         self._output_mode = "append"
-        self._table: Table | None = None
-        self._place: tuple[str, str] | None = None
+        self._found = FoundTable()
         self._database = ""
-        self._root = 0
         self._make_driver_side()
 
     def _make_driver_side(self) -> None:
@@ -158,14 +152,14 @@ class PostgresSink(TwoPhaseCommitSink):
         return made
 
     def __repr__(self) -> str:
-        key = f", key={list(self._key)!r}" if self._key else ""
-        added = f", accumulate={dict(self._accumulate)!r}" if self._accumulate else ""
-        return f"PostgresSink({self._access.target}, table={self._name!r}{key}{added}, mode={self._mode!r})"
+        key = f", key={list(self._options.key)!r}" if self._options.key else ""
+        added = f", accumulate={dict(self._options.accumulate)!r}" if self._options.accumulate else ""
+        return f"PostgresSink({self._access.target}, table={self._options.table!r}{key}{added}, mode={self._options.mode!r})"
 
     @property
     def default_name(self) -> str:
         """``postgres-<table>``, as the table was given."""
-        return f"postgres-{quote(self._name, safe='')}"
+        return f"postgres-{quote(self._options.table, safe='')}"
 
     @property
     def task_imports(self) -> Mapping[str, str]:
@@ -176,22 +170,22 @@ class PostgresSink(TwoPhaseCommitSink):
     def capabilities(self) -> Capabilities:
         """Two-phase but in the mode ``upsert``; ``update`` needs a key, ``complete`` the mode ``staged``, and neither of them goes with ``accumulate``."""
         modes = {"append"}
-        if not self._accumulate:
-            modes |= ({"update"} if self._key else set()) | ({"complete"} if self._mode == "staged" else set())
+        if not self._options.accumulate:
+            modes |= ({"update"} if self._options.key else set()) | ({"complete"} if self._options.mode == "staged" else set())
         return Capabilities(
-            two_phase=self._mode != "upsert",
-            idempotent=self._mode == "upsert",
+            two_phase=self._options.mode != "upsert",
+            idempotent=self._options.mode == "upsert",
             output_modes=frozenset(modes),
             # In one transaction the order of the tasks' rows is of no matter: a key that is there twice is refused.
-            one_task_per_key=() if self._mode == "staged" else self._key,
+            one_task_per_key=() if self._options.mode == "staged" else self._options.key,
             empty_batches=self._output_mode == "complete",
-            replaces_by=() if self._accumulate or self._ignore else self._key,
+            replaces_by=() if self._options.accumulate or self._options.ignore else self._options.key,
         )
 
     @property
     def lock_order(self) -> tuple[str, ...]:
         """By database and table: rows stay locked from ``confirm`` (or, in the mode ``prepared``, from a task's end) to the commit."""
-        return () if self._mode == "upsert" else ("postgres", self._database, f"{self._root:020}")
+        return () if self._options.mode == "upsert" else ("postgres", self._database, f"{self._found.root:020}")
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secret values of the connection; functions go to the tasks as they are."""
@@ -215,23 +209,16 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkCheckError, SinkUnavailableError: as ``check``.
         """
-        from onceforall.sinks.postgres import markers
-        from onceforall.sinks.postgres.driver import marker_proofs, start_checks
+        from onceforall.sinks.postgres.driver.start import holds
 
-        owner = markers.Owner(self._schema, start.query_id, sink_code(start.sink))
-
-        def look(connection: Connection) -> bool:
-            start_checks.check_markers(connection, self._schema)
-            return marker_proofs.has_batch(connection, owner, batch)
-
-        return self._at_start(look)
+        return self._at_start(lambda connection: holds(connection, self._options, start, batch))
 
     def _at_start(self, look: Callable[[Connection], T], what: str = "Looking at the database of") -> T:
         from onceforall.sinks.postgres.statements import close_quietly
 
-        connection = self._connect(_AT_START, patience_s=self._retry_for_s)
+        connection = self._connect(_AT_START, patience_s=self._options.retry_for_s)
         try:
-            with translated(f"{what} {self._name}"):
+            with translated(f"{what} {self._options.table}"):
                 return look(connection)
         finally:
             close_quietly(connection)
@@ -244,20 +231,13 @@ class PostgresSink(TwoPhaseCommitSink):
             SinkCheckError: the message names the thing and the statement that mends it.
             SinkUnavailableError: the server is away for longer than ``retry_for_s``.
         """
-        from onceforall.sinks.postgres.driver import start_checks
-        from onceforall.sinks.postgres.identity import database_of
-        from onceforall.sinks.postgres.markers import Owner
+        from onceforall.sinks.postgres.driver.start import check_database, find_table
 
         self._output_mode = start.output_mode
 
         def look(connection: Connection) -> None:
-            start_checks.check_server(connection, self._access)
-            self._database = database_of(connection)
-            start_checks.check_own_schema(connection, Owner(self._schema, start.query_id, sink_code(start.sink)))
-            start_checks.warn_of_publications(connection, self._schema, self._mode)
-            if self._mode == "prepared":
-                start_checks.check_prepared(connection, start.spark, start.query_id, keyed=bool(self._key))
-            self._look_up(connection)
+            self._database = check_database(connection, self._access, self._options, start)
+            self._found = find_table(connection, self._access, self._options, self._output_mode)
 
         self._at_start(look, "Checking")
 
@@ -281,24 +261,9 @@ class PostgresSink(TwoPhaseCommitSink):
     def _as_writer(self) -> Writer:
         from onceforall.sinks.postgres.driver.other_sinks import Writer
 
-        place = self._place if self._table is None else (self._table.schema, self._table.name)
-        return Writer(self._mode, bool(self._key), self._output_mode == "complete", self._table, place)
-
-    def _look_up(self, connection: Connection) -> None:
-        from onceforall.sinks.postgres.driver import table_checks, table_lookup
-
-        self._table = table_lookup.describe(connection, self._name)
-        if self._table is None:
-            if not self._create_table:
-                raise SinkCheckError(
-                    f"There is no table {self._name} in the database of {self._access.target}. Create it, correct table=, or let the sink make it "
-                    "with create_table=True."
-                )
-            self._place = table_lookup.place_of(connection, self._name)
-            return
-        self._root = table_lookup.root_of(connection, self._table)
-        replaces = self._output_mode == "complete"
-        table_checks.check_writable(connection, self._table, self._key, ignore=self._ignore, replaces=replaces)
+        table = self._found.table
+        place = self._found.place if table is None else (table.schema, table.name)
+        return Writer(self._options.mode, bool(self._options.key), self._output_mode == "complete", table, place)
 
     def columns(self, schema: StructType) -> list[Column]:
         """Return the columns to write, compared with the table's; make the table if it is missing and ``create_table`` says so.
@@ -309,32 +274,33 @@ class PostgresSink(TwoPhaseCommitSink):
         """
         from onceforall.sinks.postgres.driver.columns import columns_for
 
-        return columns_for(schema, self._described(schema), self._key, self._accumulate, self._mode)
+        asked, table = self._options, self._described(schema)
+        return columns_for(schema, table, asked.key, asked.accumulate, asked.mode)
 
     def _described(self, schema: StructType) -> Table:
-        if self._table is not None:
-            return self._table
-        from onceforall.sinks.postgres.driver import table_creation
-        from onceforall.sinks.postgres.statements import close_quietly
+        if self._found.table is None:
+            from onceforall.sinks.postgres.driver.start import find_or_make_table
+            from onceforall.sinks.postgres.statements import close_quietly
 
-        connection = self._connect(_AT_START, patience_s=self._retry_for_s)
-        try:
-            self._look_up(connection)
-            if self._table is None:
-                self._table = table_creation.create(connection, self._name, schema, self._key)
-                self._look_up(connection)
-        finally:
-            close_quietly(connection)
-        assert self._table is not None
-        return self._table
+            connection = self._connect(_AT_START, patience_s=self._options.retry_for_s)
+            try:
+                self._found = find_or_make_table(connection, self._access, self._options, self._output_mode, schema)
+            finally:
+                close_quietly(connection)
+        assert self._found.table is not None
+        return self._found.table
 
     def _target(self) -> Target:
         from onceforall.sinks.postgres.merging import Target
 
-        assert self._table is not None, "check() or columns() comes first"
+        asked, table = self._options, self._written
         replaces = self._output_mode == "complete"
-        where = self._table.schema, self._table.name
-        return Target(*where, self._key, self._ignore, replaces, self._table.oid, self._accumulate)
+        return Target(table.schema, table.name, asked.key, asked.ignore, replaces, table.oid, asked.accumulate)
+
+    @property
+    def _written(self) -> Table:
+        assert self._found.table is not None, "check() or columns() comes first"
+        return self._found.table
 
     # --- in the tasks ------------------------------------------------------------------------------------------------------
 
@@ -351,8 +317,8 @@ class PostgresSink(TwoPhaseCommitSink):
 
         target = self._target()
         application = names.task_connection(attempt.name)
-        connection = self._connect(application, attempt.secrets, patience_s=self._retry_for_s)
-        return writing.begin(connection, attempt.name, self._mode, self._schema, target, lock_timeout_s=self._lock_timeout_s)
+        connection = self._connect(application, attempt.secrets, patience_s=self._options.retry_for_s)
+        return writing.begin(connection, attempt.name, self._options, target)
 
     @failpoints.around("postgres.invoke")
     def invoke(self, transaction: StagedTransaction, rows: pa.RecordBatch) -> None:
@@ -364,8 +330,7 @@ class PostgresSink(TwoPhaseCommitSink):
         """
         from onceforall.sinks.postgres.task import writing
 
-        assert self._table is not None
-        writing.copy(transaction, rows, self._table, self._name)
+        writing.copy(transaction, rows, self._written, self._options)
 
     @failpoints.around("postgres.pre_commit")
     def pre_commit(self, transaction: StagedTransaction) -> Committable | None:
@@ -380,7 +345,7 @@ class PostgresSink(TwoPhaseCommitSink):
         """
         from onceforall.sinks.postgres.task import writing
 
-        return writing.pre_commit(transaction, self._mode, self._name)
+        return writing.pre_commit(transaction, self._options)
 
     @failpoints.around("postgres.discard")
     def discard(self, transaction: StagedTransaction) -> None:
@@ -391,7 +356,7 @@ class PostgresSink(TwoPhaseCommitSink):
     def _connect(
         self, application_name: str, secrets: Mapping[str, str] | None = None, *, patience_s: float = 0.0
     ) -> Connection:
-        settings = {**_KEEPALIVE, "lock_timeout": f"{int(self._lock_timeout_s * 1000)}ms"}
+        settings = {**_KEEPALIVE, "lock_timeout": f"{int(self._options.lock_timeout_s * 1000)}ms"}
         connection = self._access.connect(
             secrets, application_name=application_name, autocommit=True, patience_s=patience_s, settings=settings
         )
@@ -405,16 +370,17 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkUnavailableError: the server was away for longer than ``retry_for_s``.
         """
-        if self._mode != "prepared" or not self._key or self._table is None:
+        if self._options.mode != "prepared" or not self._options.key or self._found.table is None:
             return
         from onceforall.sinks.postgres.driver.table_turns import Turn
         from onceforall.sinks.postgres.statements import patiently
 
-        turn = self._turn = self._turn or Turn(self._connect, self._root, self._table.shown, self._lock_timeout_s)
+        shown = self._written.shown
+        turn = self._turn = self._turn or Turn(self._connect, self._found.root, shown, self._options.lock_timeout_s)
         patiently(
             lambda: turn.take(batch.query_id, batch.generation, self._stoppable),
-            self._retry_for_s,
-            f"Waiting for the turn at {self._table.shown}",
+            self._options.retry_for_s,
+            f"Waiting for the turn at {shown}",
             self._stoppable,
         )
 
@@ -446,9 +412,7 @@ class PostgresSink(TwoPhaseCommitSink):
 
         with self._lock:
             if self._committer is None:
-                self._committer = Committer(
-                    self._connect, self._schema, self._lock_timeout_s, self._retry_for_s, self._stoppable
-                )
+                self._committer = Committer(self._connect, self._options, self._stoppable)
             return self._committer
 
     @failpoints.around("postgres.commit")

@@ -104,3 +104,18 @@ class Table:
             if name not in by_name:
                 raise SchemaError(f"Table {self.shown} has no column {name!r}. It has {', '.join(by_name)}.")
         return tuple(by_name[name] for name in chosen)
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """What was found under the name that the user gave.
+
+    Attributes:
+        table: None where there is none yet.
+        place: schema and name under which it will be made; None where it is there, or where the ``search_path`` has no schema for it.
+        root: the object id of the table that it is a partition of, at the top; its own where it is none, 0 where it isn't there.
+    """
+
+    table: Table | None = None
+    place: tuple[str, str] | None = None
+    root: int = 0

@@ -19,7 +19,7 @@ from onceforall.sinks.postgres.driver.batches import Connect, batch_of
 from onceforall.sinks.postgres.driver.outcomes import joined
 from onceforall.sinks.postgres.driver.staged import Merger
 from onceforall.sinks.postgres.driver.sweeping import remove_named, sweep_all
-from onceforall.sinks.postgres.options import PREPARED, STAGED
+from onceforall.sinks.postgres.options import PREPARED, STAGED, Options
 from onceforall.sinks.postgres.statements import Connection, close_quietly, patiently, unavailable
 from onceforall.sinks.postgres.stoppable import Stoppable
 
@@ -32,22 +32,20 @@ _SWEEPING = "ofa-sweep"
 class Committer:
     """One sink's batches on the driver, with what it keeps from one call to the next: a merge that waits for its COMMIT. Several threads may use it."""
 
-    def __init__(self, connect: Connect, schema: str, lock_timeout_s: float, retry_for_s: float, stoppable: Stoppable) -> None:
+    def __init__(self, connect: Connect, options: Options, stoppable: Stoppable) -> None:
         """Nothing is connected yet.
 
         Args:
             connect: opens a connection with this application name.
-            schema: of staging tables and markers.
-            lock_timeout_s: how long one statement waits for a lock.
-            retry_for_s: for how long a server that goes away before the decision is asked again.
+            options: of the sink.
             stoppable: ends what is waited for before the decision.
         """
         self._connect = connect
-        self._schema = schema
-        self._retry_for_s = retry_for_s
+        self._schema = options.staging_schema
+        self._retry_for_s = options.retry_for_s
         self._stoppable = stoppable
         self._lock = threading.RLock()
-        self._merger = Merger(connect, lock_timeout_s)
+        self._merger = Merger(connect, options.lock_timeout_s)
         self._finished: set[str] = set()
 
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:

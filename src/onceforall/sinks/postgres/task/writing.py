@@ -15,43 +15,39 @@ if TYPE_CHECKING:
 
     from onceforall.protocol.entries import Committable
     from onceforall.sinks.postgres.merging import Target
-    from onceforall.sinks.postgres.options import Mode
+    from onceforall.sinks.postgres.options import Options
     from onceforall.sinks.postgres.staging import Staged
     from onceforall.sinks.postgres.tables import Table
 
 
-def begin(
-    connection: Connection, name: str, mode: Mode, schema: str, target: Target, *, lock_timeout_s: float
-) -> StagedTransaction:
+def begin(connection: Connection, name: str, options: Options, target: Target) -> StagedTransaction:
     """Begin an attempt.
 
     Args:
         connection: the attempt's own; closed at an error.
         name: the attempt's.
-        mode: of the sink.
-        schema: of staging tables and markers.
+        options: of the sink.
         target: where the rows go, and how.
-        lock_timeout_s: how long one statement waits for a lock.
 
     Raises:
         AttemptFailedError: it can't be begun now.
     """
     with in_task(connection, "Beginning a transaction"):
-        if mode == "staged":
-            return StagedTransaction(connection, name, schema, target)
-        if mode == "prepared":
-            return prepared.begin(connection, name, schema, target, lock_timeout_s)
-        return upsert.begin(connection, name, schema, target)
+        if options.mode == "staged":
+            return StagedTransaction(connection, name, options.staging_schema, target)
+        if options.mode == "prepared":
+            return prepared.begin(connection, name, options.staging_schema, target, options.lock_timeout_s)
+        return upsert.begin(connection, name, options.staging_schema, target)
 
 
-def copy(transaction: StagedTransaction, rows: pa.RecordBatch, table: Table, shown: str) -> None:
+def copy(transaction: StagedTransaction, rows: pa.RecordBatch, table: Table, options: Options) -> None:
     """Send rows by COPY.
 
     Args:
         transaction: of ``begin``.
         rows: to be sent.
         table: as the driver looked it up: the columns have its types.
-        shown: how the table was given, for messages.
+        options: of the sink.
 
     Raises:
         RefusedRecordError: a value doesn't fit its column.
@@ -61,19 +57,19 @@ def copy(transaction: StagedTransaction, rows: pa.RecordBatch, table: Table, sho
     def stream(connection: Connection, staged: Staged, columns: Sequence[str]) -> CopyStream:
         return CopyStream(connection, staged.identifier, table.select(columns), shown=table.shown)
 
-    with in_task(transaction.connection, f"Copying rows for {shown}"):
+    with in_task(transaction.connection, f"Copying rows for {options.table}"):
         transaction.write(rows, stream)
 
 
-def pre_commit(transaction: StagedTransaction, mode: Mode, shown: str) -> Committable | None:
+def pre_commit(transaction: StagedTransaction, options: Options) -> Committable | None:
     """Make the rows durable: staged, prepared, or (in the mode ``upsert``) committed; and close the connection.
 
     Raises:
         RefusedRecordError: the table refuses a row.
         AttemptFailedError: the server can't keep the rows.
     """
-    with in_task(transaction.connection, f"Writing to {shown}"):
+    with in_task(transaction.connection, f"Writing to {options.table}"):
         of_mode = {"staged": staged.pre_commit, "prepared": prepared.pre_commit, "upsert": upsert.pre_commit}
-        committable: Committable | None = of_mode[mode](transaction)
+        committable: Committable | None = of_mode[options.mode](transaction)
     transaction.close()
     return committable
