@@ -1,4 +1,4 @@
-"""By what the sink tells one database from every other."""
+"""What tells one database from every other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns of a table can be accumulated, and that rows have no others beside the key's. What accumulating does has module ``accumulating``."""
+"""Whether a table's columns can be accumulated; module ``accumulating`` says what that does. Rows have no columns but these and the key's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of markers itself: how it is made, by which number it is known, and what is removed from it again. What it says, and why, has module ``markers``."""
+"""The table of markers: how it is made, by which number it is known, and what is removed from it again. Module ``markers`` tells what its rows say."""
 
 from __future__ import annotations
 

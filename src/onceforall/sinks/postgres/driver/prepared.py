@@ -1,4 +1,4 @@
-"""``mode="prepared"`` on the driver: prepared transactions are counted before the decision and committed behind it; module ``task.prepared`` tells the whole."""
+"""``mode="prepared"`` on the driver: it counts prepared transactions before the decision, and commits them behind it. Module ``task.prepared`` tells the whole of the mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mode="staged"`` in a task: a staging table, committed. The whole of the mode is told in module ``driver.staged``."""
+"""``mode="staged"`` in a task: it commits a staging table. Module ``driver.staged`` tells the whole of the mode."""
 
 from __future__ import annotations
 
