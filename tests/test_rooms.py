@@ -67,20 +67,36 @@ LOADED_BY_A_WORKER = """
 import pickle, sys
 import onceforall.task.write_task
 pickle.loads(sys.stdin.buffer.read())
-print([name for name in sys.modules if ".kafka.driver" in name or name.startswith(("onceforall.driver", "onceforall.operate", "kafka."))])
+of_the_driver = "onceforall.driver", "onceforall.operate", "onceforall.sinks.kafka.driver", "onceforall.sinks.postgres.driver", "kafka."
+print([name for name in sys.modules if name.startswith(of_the_driver)])
 """
 
 
-def test_a_worker_loads_nothing_of_the_driver_with_the_kafka_sink():
-    sink = pickle.dumps(onceforall.KafkaSink({"bootstrap.servers": "broker:9092"}))
-    done = subprocess.run([sys.executable, "-c", LOADED_BY_A_WORKER], input=sink, capture_output=True, timeout=60, check=True)
+@pytest.mark.parametrize(
+    "sink",
+    [
+        pytest.param(lambda: onceforall.KafkaSink({"bootstrap.servers": "broker:9092"}), id="kafka"),
+        pytest.param(lambda: onceforall.PostgresSink("postgresql://server/db", "t"), id="postgres"),
+    ],
+)
+def test_a_worker_loads_nothing_of_the_driver_with_a_sink(sink):
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_BY_A_WORKER], input=pickle.dumps(sink()), capture_output=True, timeout=60, check=True
+    )
     assert done.stdout.decode().strip() == "[]"
 
 
-def test_the_tasks_side_of_the_kafka_sink_uses_nothing_of_the_drivers():
-    modules = sorted((PACKAGE / "sinks" / "kafka" / "task").glob("*.py"))
+@pytest.mark.parametrize("sink", ["kafka", "postgres"])
+def test_the_tasks_side_of_a_sink_uses_nothing_of_the_drivers(sink):
+    modules = sorted((PACKAGE / "sinks" / sink / "task").glob("*.py"))
     assert len(modules) > 5
-    assert [path.name for path in modules if "kafka.driver" in path.read_text(encoding="utf-8")] == []
+    assert [path.name for path in modules if f"{sink}.driver" in path.read_text(encoding="utf-8")] == []
+
+
+def test_what_both_sides_of_the_postgres_sink_use_needs_neither_of_them():
+    shared = [path for path in (PACKAGE / "sinks" / "postgres").glob("*.py") if path.name != "sink.py"]
+    assert len(shared) > 10
+    assert [path.name for path in shared if re.search(r"postgres\.(driver|task)\b", path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ MODULES = ["pyarrow", "onceforall.task.write_task", "pyspark.worker", "pyspark.s
 SINKS = {
     "kafka": ["onceforall.sinks.kafka.task.writer", "confluent_kafka"],
     "files": ["onceforall.sinks.files.writer", "pyarrow.parquet"],
-    "postgres": ["onceforall.sinks.postgres.staged", "onceforall.sinks.postgres.prepared"],
+    "postgres": ["onceforall.sinks.postgres.task.staged", "onceforall.sinks.postgres.task.prepared"],
 }
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def create(connection: psycopg.Connection[Any], schema: str) -> None:
     """
     from psycopg import sql
 
-    from onceforall.sinks.postgres import own_tables
+    from onceforall.sinks.postgres.driver import own_tables
 
     columns = {
         "query_id": own_tables.TEXT,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from psycopg import sql
     from typing_extensions import LiteralString
 
-    from onceforall.sinks.postgres.connections import Conninfo
+    from onceforall.sinks.postgres.conninfo import Conninfo
 
 
 class PostgresLookup(Lookup):
@@ -216,7 +216,7 @@ class PostgresLookup(Lookup):
     def _identifier(self, connection: psycopg.Connection[Any]) -> sql.Identifier:
         from psycopg import sql
 
-        from onceforall.sinks.postgres.tables import parse_name
+        from onceforall.sinks.postgres.table_names import parse_name
 
         with self.answering(connection):
             parts = parse_name(connection, self._table)

@@ -8,9 +8,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from onceforall.errors import SchemaError
-from onceforall.sinks.postgres.columns import postgres_columns
-from onceforall.sinks.postgres.copying import CopyStream
-from onceforall.sinks.postgres.tables import create, describe
+from onceforall.sinks.postgres.driver.columns import postgres_columns
+from onceforall.sinks.postgres.driver.table_creation import create
+from onceforall.sinks.postgres.driver.table_lookup import describe
+from onceforall.sinks.postgres.task.copying import CopyStream
 from support.databases import drop_database, make_database
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]

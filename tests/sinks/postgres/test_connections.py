@@ -22,7 +22,8 @@ from onceforall.errors import (
     SinkUnavailableError,
 )
 from onceforall.sinks.postgres import connections
-from onceforall.sinks.postgres.connections import Access, check_server
+from onceforall.sinks.postgres.connections import Access
+from onceforall.sinks.postgres.driver.start_checks import check_server
 from onceforall.sinks.postgres.server_errors import translated
 from support.waiting import until
 

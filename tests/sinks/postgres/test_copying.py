@@ -15,9 +15,9 @@ import pytest
 from psycopg import sql
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SchemaError, SinkCheckError, SinkUnavailableError
-from onceforall.sinks.postgres import copying
-from onceforall.sinks.postgres.copying import CopyStream
-from onceforall.sinks.postgres.tables import describe
+from onceforall.sinks.postgres.driver.table_lookup import describe
+from onceforall.sinks.postgres.task import copying
+from onceforall.sinks.postgres.task.copying import CopyStream
 from support.databases import drop_database, make_database
 
 pytestmark = pytest.mark.postgres

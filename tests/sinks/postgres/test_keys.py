@@ -1,5 +1,7 @@
 """Keys that the server takes for equal and Spark doesn't: brought to one form, or refused."""
 
+from dataclasses import replace
+
 import psycopg
 import pyarrow as pa
 import pytest
@@ -7,8 +9,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from onceforall.errors import AttemptFailedError, SchemaError, SinkCheckError
 from onceforall.sink import StartInfo
+from onceforall.sinks.postgres.driver.table_lookup import describe
 from onceforall.sinks.postgres.sink import PostgresSink
-from onceforall.sinks.postgres.tables import describe
 from support.postgres_sink import Query
 
 pytestmark = [pytest.mark.postgres]
@@ -88,7 +90,7 @@ def test_a_key_that_only_the_server_can_compare_is_refused_but_where_it_does(spa
     sink = made(kind, "prepared")
     with pytest.raises(SchemaError, match="mode='staged'"):
         sink.columns(schema)
-    sink._mode = "staged"
+    sink._options = replace(sink._options, mode="staged")
     assert len(sink.columns(schema)) == 1
 
 

@@ -6,7 +6,7 @@ import pytest
 from onceforall.errors import AttemptFailedError, SinkCheckError
 from onceforall.operators import _pins as pins
 from onceforall.sink import StartInfo
-from onceforall.sinks.postgres import markers, own_tables
+from onceforall.sinks.postgres.driver import marker_table, own_tables
 from support.postgres_sink import TABLE, Query, make_role, rows, staging_tables
 
 pytestmark = pytest.mark.postgres
@@ -164,7 +164,7 @@ def test_a_superuser_trusts_nobody_who_could_not_be_one(database, pair):
     _, (evil, by) = pair
     markers_of(by, "theirs", COLUMNS)
     with psycopg.connect(database) as connection:
-        (found,) = own_tables.find(connection, markers.FORM)
+        (found,) = own_tables.find(connection, marker_table.FORM)
     assert found.strangers == (evil,)
 
 
@@ -196,7 +196,7 @@ def test_what_the_sink_makes_itself_is_as_it_should_be_under_any_search_path(dat
         pins.create(connection, "onceforall")
         for path in ("public", "public, pg_catalog", "''"):
             connection.execute(f"SET search_path = {path}")
-            assert [found.flaws for found in own_tables.find(connection, markers.FORM)] == [()]
+            assert [found.flaws for found in own_tables.find(connection, marker_table.FORM)] == [()]
             pins.create(connection, "onceforall")
 
 

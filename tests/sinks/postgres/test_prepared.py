@@ -9,9 +9,9 @@ import pytest
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkCheckError
 from onceforall.sink import StartInfo
-from onceforall.sinks.postgres import prepared as mode
 from onceforall.sinks.postgres.markers import CONFIRMED, Marker, Owner, raise_to, read
 from onceforall.sinks.postgres.names import parsed
+from onceforall.sinks.postgres.prepared_transactions import locked, roll_back_prepared
 from onceforall.sinks.postgres.sink import PostgresSink
 from support.postgres_sink import KEYED, TABLE, Query, make_role, prepared, rows, staging_tables
 from support.waiting import until
@@ -137,7 +137,7 @@ def test_an_attempt_that_begins_while_its_batch_is_confirmed_waits_for_that(data
     owner = Owner("onceforall", parts.query_id, parts.sink_code)
     waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     with psycopg.connect(database, autocommit=True) as confirming, ThreadPoolExecutor(1) as threads:
-        with mode._locked(confirming, owner, parts.generation, 0, shared=False):
+        with locked(confirming, owner, parts.generation, 0, shared=False):
             late = threads.submit(query.sink.begin_transaction, query.attempt(slot=1))
             until(lambda: query.execute(waiting), 30, "the attempt waits for the lock")
             assert prepared(database) == [first["name"]]
@@ -156,11 +156,11 @@ def test_confirm_waits_for_an_attempt_that_is_rolling_its_predecessor_back_and_t
     owner = Owner("onceforall", parts.query_id, parts.sink_code)
     waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     with psycopg.connect(database, autocommit=True) as late, ThreadPoolExecutor(1) as threads:
-        with mode._locked(late, owner, parts.generation, 0, shared=True):
+        with locked(late, owner, parts.generation, 0, shared=True):
             assert read(late, owner, CONFIRMED) is None
             confirming = threads.submit(query.sink.confirm, [first])
             until(lambda: confirming.done() or query.execute(waiting), 30, "confirm waits for the lock")
-            assert mode.roll_back_prepared(late, first["name"])
+            assert roll_back_prepared(late, first["name"])
         with pytest.raises(AttemptFailedError, match="1 of 1 prepared transactions of batch 0 are gone"):
             confirming.result(30)
 

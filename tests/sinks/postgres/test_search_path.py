@@ -210,7 +210,7 @@ def statements():
     """Every text of ours that is, or may be, a part of a statement, with where it stands."""
     sinks = Path(package.__file__).parent
     operators = sinks.parents[1] / "operators"
-    for file in [*sorted(sinks.glob("*.py")), operators / "postgres_lookup.py", operators / "_pins.py"]:
+    for file in [*sorted(sinks.rglob("*.py")), operators / "postgres_lookup.py", operators / "_pins.py"]:
         tree = ast.parse(file.read_text())
         prose = {id(node.body[0].value) for node in ast.walk(tree) if _has_docstring(node)}
         for node in ast.walk(tree):

@@ -14,7 +14,7 @@ from onceforall.embedded import EmbeddedPostgres
 from onceforall.errors import AttemptFailedError
 from onceforall.sink import BatchAttempt
 from onceforall.sinks.postgres import stoppable
-from onceforall.sinks.postgres.staged import Merger
+from onceforall.sinks.postgres.driver.staged import Merger
 from onceforall.sinks.postgres.stoppable import Stoppable
 from support.postgres_sink import KEYED, Query, rows
 from support.waiting import until

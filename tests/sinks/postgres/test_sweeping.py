@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from onceforall.errors import SinkUnavailableError
-from onceforall.sinks.postgres import names, predecessors
+from onceforall.sinks.postgres import names, stale_connections
 from onceforall.sinks.postgres.names import staging_table
 from support.postgres_sink import TABLE, Query, make_role, prepared, rows, staging_tables
 from support.waiting import until
@@ -110,9 +110,9 @@ def test_only_connections_of_this_query_and_sink_and_of_earlier_generations_are_
         connection.execute("SELECT 1")
     with psycopg.connect(url, autocommit=True) as watcher:
         watcher.execute("SELECT pg_sleep(1.1)")
-        assert predecessors.end_silent_merges(watcher, own, 4) == 1
-        assert predecessors.end_older_tasks(watcher, own, 4) == 0
-        assert predecessors.end_older_tasks(watcher, own, 5) == 1
+        assert stale_connections.end_silent_merges(watcher, own, 4) == 1
+        assert stale_connections.end_older_tasks(watcher, own, 4) == 0
+        assert stale_connections.end_older_tasks(watcher, own, 5) == 1
     for name, connection in connections.items():
         if ended[name]:
             with pytest.raises(psycopg.OperationalError):

@@ -9,7 +9,9 @@ from psycopg import sql
 from pyspark.sql import types as T
 
 from onceforall.errors import OptionError, SchemaError, SinkCheckError
-from onceforall.sinks.postgres.tables import check_key, check_privileges, create, describe
+from onceforall.sinks.postgres.driver.table_checks import check_key, check_privileges
+from onceforall.sinks.postgres.driver.table_creation import create
+from onceforall.sinks.postgres.driver.table_lookup import describe
 from support.databases import drop_database, make_database
 
 pytestmark = pytest.mark.postgres

@@ -3,8 +3,8 @@
 import pytest
 
 from onceforall.errors import AttemptFailedError, OptionError, RefusedRecordError
-from onceforall.sinks.postgres.prepared import apply
 from onceforall.sinks.postgres.sink import PostgresSink
+from onceforall.sinks.postgres.task.attempts import apply
 from support.postgres_sink import KEYED, Query, rows, staging_tables
 
 pytestmark = pytest.mark.postgres

@@ -21,18 +21,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from onceforall.errors import OptionError, SchemaError, SinkCheckError
+from onceforall.errors import OptionError
 
 if TYPE_CHECKING:
     from psycopg import sql
 
-    from onceforall.sinks.postgres.tables import Table
-
 HOW = ("sum", "min", "max")
-
-_SUMMED = frozenset({"int2", "int4", "int8", "numeric", "float4", "float8", "interval"})
-_ORDERED = _SUMMED | {"date", "timestamptz", "timestamp", "time", "text", "varchar", "bpchar", "enum"}
-_TAKEN = {"sum": _SUMMED, "min": _ORDERED, "max": _ORDERED}
 
 
 def check_accumulate(
@@ -68,41 +62,6 @@ def check_accumulate(
             "on_conflict='ignore' keeps the row that is there, and accumulate= adds to it. Leave one of them out."
         )
     return tuple(accumulate.items())
-
-
-def check_columns(accumulate: Sequence[tuple[str, str]], key: Sequence[str], written: Sequence[str], table: Table) -> None:
-    """Check that each column of the rows is in the key or accumulated, and can be.
-
-    Args:
-        accumulate: columns of the table with how each is accumulated.
-        key: the columns of the key.
-        written: the table's columns that the rows have.
-        table: the table.
-
-    Raises:
-        SchemaError: a column is missing, or neither in the key nor accumulated.
-        SinkCheckError: a column's type can't be accumulated so.
-    """
-    how = dict(accumulate)
-    missing = [name for name in how if name not in written]
-    if missing:
-        raise SchemaError(
-            f"accumulate= names the column {missing[0]!r}, which the rows for {table.shown} don't have. They have: {', '.join(written)}."
-        )
-    neither = [name for name in written if name not in how and name not in key]
-    if neither:
-        raise SchemaError(
-            f"Column {neither[0]!r} is neither in key= nor in accumulate=, so nothing says which value the row for {table.shown} keeps. Add it to one "
-            "of them ('max' keeps the greatest), or leave it out of the rows."
-        )
-    for column in table.select(how):
-        # The server has min and max of enums, and none of a domain over one.
-        is_taken = column.type.kind in _TAKEN[how[column.name]] and not (column.type.kind == "enum" and column.type.is_domain)
-        if not is_taken:
-            raise SinkCheckError(
-                f"Column {column.name!r} of {table.shown} has the type {column.type.name}, of which there is no {how[column.name]!r}. Give it another "
-                "type, or leave it out of accumulate= and of the rows."
-            )
 
 
 def one_row_per_key(
@@ -141,4 +100,4 @@ def combined(accumulate: Sequence[tuple[str, str]]) -> sql.Composed:
     )
 
 
-__all__ = ["HOW", "TARGET", "check_accumulate", "check_columns", "combined", "one_row_per_key"]
+__all__ = ["HOW", "TARGET", "check_accumulate", "combined", "one_row_per_key"]

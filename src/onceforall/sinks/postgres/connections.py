@@ -1,7 +1,6 @@
-"""How the sink reaches PostgreSQL: the connection's parameters, its secrets, and the settings of each session.
+"""How the sink reaches PostgreSQL: its secrets, the patience, and the settings of each session. The parameters are of module ``conninfo``.
 
-The parameters are libpq's, by their own names (https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS), parsed by
-libpq. TLS parameters (``sslmode``, ``sslrootcert``, ``sslcert``, ``sslkey`` …) pass through; files must be there on every executor, too.
+TLS parameters (``sslmode``, ``sslrootcert``, ``sslcert``, ``sslkey`` …) pass through; files must be there on every executor, too.
 
 A password is a value or a function without arguments, called at each connect in the process that connects. A value never leaves the
 process in a pickle: ``Access.__getstate__`` leaves it out, and ``onceforall.task.secret_values`` carries it to the tasks.
@@ -30,18 +29,17 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
-from onceforall.common.arguments import is_encodable, shown
-from onceforall.errors import MissingExtraError, OptionError, SinkCheckError, SinkUnavailableError
+from onceforall.common.arguments import shown
+from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
+from onceforall.sinks.postgres.conninfo import SECRET_PARAMETERS, Conninfo, address_of, called, parsed
 from onceforall.sinks.postgres.server_errors import connection_error, statement_error
 
 if TYPE_CHECKING:
@@ -49,10 +47,6 @@ if TYPE_CHECKING:
 
 _log = logs.logger("onceforall.sinks.postgres")
 
-Conninfo: TypeAlias = "str | Mapping[str, Any] | Callable[[], str | Mapping[str, Any]]"
-"""A URL, a ``key=value`` string, a mapping of libpq's parameters, or a function that returns one of them."""
-
-SECRET_PARAMETERS = frozenset({"password", "sslpassword", "oauth_client_secret"})
 OLDEST_VERSION = 140000
 """PostgreSQL 14, the oldest that its makers still mend."""
 
@@ -64,11 +58,6 @@ _DEFAULTS = {
     "tcp_user_timeout": "60000",
     # Not "read-write": libpq asks for the defaults that each session of ours overrides.
     "target_session_attrs": "primary",
-}
-_REFUSED = {
-    "replication": "The sink needs ordinary sessions. Leave it out.",
-    "application_name": "The sink sets it, so that its sessions can be told apart. Leave it out.",
-    "fallback_application_name": "The sink sets application_name. Leave it out.",
 }
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
@@ -113,7 +102,7 @@ class Access:
                 "password= is empty or no string. Give a string, or a function without arguments that returns one."
             )
         self._function = conninfo if callable(conninfo) else None
-        self._parameters: dict[str, Any] = {} if callable(conninfo) else _parsed(conninfo)
+        self._parameters: dict[str, Any] = {} if callable(conninfo) else parsed(conninfo)
         self._password = password
         self._withheld: tuple[str, ...] = ()
         if password is not None and "password" in self._parameters:
@@ -147,7 +136,7 @@ class Access:
     @property
     def target(self) -> str:
         """``host:port/database as user``, for messages; without secrets."""
-        return _target(self._parameters) if self._function is None else "(the address that a function gives)"
+        return address_of(self._parameters) if self._function is None else "(the address that a function gives)"
 
     @property
     def database(self) -> str | None:
@@ -220,10 +209,10 @@ class Access:
             )
         except psycopg.Error as error:
             # Not chained: the driver's error has the connection with it.
-            raise connection_error(error, _target(parameters)) from None
+            raise connection_error(error, address_of(parameters)) from None
         try:
-            _check_version(connection, _target(parameters))
-            late = f"PostgreSQL at {_target(parameters)} took the connection and gave no answer within"
+            _check_version(connection, address_of(parameters))
+            late = f"PostgreSQL at {address_of(parameters)} took the connection and gave no answer within"
             with (
                 nullcontext()
                 if set_up_within_s is None
@@ -233,7 +222,7 @@ class Access:
             connection.autocommit = autocommit
         except psycopg.Error as error:
             connection.close()
-            raise statement_error(error, f"Setting up a session at {_target(parameters)}") from error
+            raise statement_error(error, f"Setting up a session at {address_of(parameters)}") from error
         except BaseException:
             connection.close()
             raise
@@ -242,7 +231,7 @@ class Access:
     def _resolved(self, secrets: Mapping[str, str]) -> dict[str, Any]:
         parameters = dict(self._parameters)
         if self._function is not None:
-            parameters = _parsed(_called("conninfo", self._function))
+            parameters = parsed(called("conninfo", self._function))
         if self._password is not None:
             parameters["password"] = self._password
         for name in self._withheld:
@@ -254,7 +243,7 @@ class Access:
                 parameters[name] = secrets[name]
         for name in SECRET_PARAMETERS & parameters.keys():
             if callable(parameters[name]):
-                parameters[name] = _called(name, parameters[name])
+                parameters[name] = called(name, parameters[name])
                 if not isinstance(parameters[name], str) or not parameters[name]:
                     raise SinkCheckError(
                         f"The function given for {name!r} returned no string, or an empty one. Let it return one."
@@ -296,123 +285,6 @@ def answering(connection: psycopg.Connection[Any], within_s: float, message: str
             watchdog.join()
 
 
-def _psycopg() -> Any:
-    try:
-        import psycopg
-    except ImportError as error:
-        raise MissingExtraError("psycopg", "postgres") from error
-    return psycopg
-
-
-def _parsed(conninfo: object) -> dict[str, Any]:
-    """Return the parameters by name, checked."""
-    psycopg = _psycopg()
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
-    if not isinstance(conninfo, (str, Mapping)):
-        raise OptionError(
-            f"The conninfo is a {type(conninfo).__name__}. Give a URL (postgresql://…), a string of key=value, or a dict of libpq's parameters."
-        )
-    if isinstance(conninfo, str):
-        if not is_encodable(conninfo):
-            raise OptionError(
-                "The conninfo holds half a character (a lone surrogate), which no server understands. Give a text of whole ones."
-            )
-        _check_encoded(conninfo)
-    given = conninfo_or_functions(conninfo)
-    functions = {name: value for name, value in given.items() if callable(value)}
-    try:
-        if isinstance(conninfo, str):
-            parameters = dict(conninfo_to_dict(conninfo))
-        else:
-            plain = {name: str(value) for name, value in given.items() if name not in functions and value is not None}
-            parameters = dict(conninfo_to_dict(make_conninfo(**plain)))
-    except (psycopg.Error, TypeError) as error:
-        # Not chained: libpq quotes what it can't parse, which may be a password.
-        reason = re.sub(r'"[^"]*"', '"…"', str(error)).strip()
-        unknown = re.fullmatch(r'invalid (URI query parameter|connection option):? "(\w+)"\s*', str(error))
-        reason = str(error).strip() if unknown else reason
-        raise OptionError(
-            f"The conninfo can't be parsed: {reason}. See https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING; in a URL, "
-            "special characters of user and password are percent-encoded."
-        ) from None
-    parameters |= functions
-    _check_parameters(parameters)
-    return parameters
-
-
-def _check_encoded(conninfo: str) -> None:
-    """See that a URL's password ends where libpq takes it to end: the rest of it would be a part of the address, which messages show.
-
-    Raises:
-        OptionError: showing nothing of it.
-    """
-    scheme, is_url, rest = conninfo.partition("://")
-    place, _, path = rest.partition("?")[0].partition("/")
-    if is_url and "=" not in scheme and ("@" in path or place.count("@") > 1):
-        raise OptionError(
-            "The conninfo's URL has an '@' too many: user and password can't be told from the address. Percent-encode them, '@' as %40 and '/' as %2F "
-            "(urllib.parse.quote(password, safe='')), or give password=."
-        )
-
-
-def conninfo_or_functions(conninfo: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a mapping, having checked that only secrets are functions.
-
-    Raises:
-        OptionError: another parameter is a function.
-    """
-    if isinstance(conninfo, str):
-        return {}
-    for name, value in conninfo.items():
-        if not isinstance(name, str) or not (value is None or callable(value) or isinstance(value, str | int | float)):
-            raise OptionError(
-                f"Parameter {shown(name)} of the conninfo is a {type(value).__name__}. Give a text, a number or, for a secret, a function."
-            )
-        if callable(value) and name not in SECRET_PARAMETERS:
-            raise OptionError(
-                f"Parameter {name!r} of the conninfo can't be a function; {', '.join(sorted(SECRET_PARAMETERS))} can, and the whole conninfo."
-            )
-    return dict(conninfo)
-
-
-def _check_parameters(parameters: Mapping[str, Any]) -> None:
-    for name, reason in _REFUSED.items():
-        if name in parameters:
-            raise OptionError(f"Parameter {name!r} of the conninfo is refused. {reason}")
-    if str(parameters.get("client_encoding", "UTF8")).upper().replace("-", "") not in {"UTF8", "AUTO"}:
-        raise OptionError("Parameter 'client_encoding' of the conninfo is refused: the sink sends UTF-8. Leave it out.")
-    if not all(port.strip().isdecimal() for port in str(parameters.get("port") or "0").split(",") if port):
-        raise OptionError(
-            "Parameter 'port' of the conninfo is no number. Give one, such as 5432; of several hosts, with commas."
-        )
-    if parameters.get("target_session_attrs", "primary") not in {"read-write", "primary", "any"}:
-        raise OptionError("Parameter 'target_session_attrs' must be primary (the default) or read-write: the sink writes.")
-
-
-def _target(parameters: Mapping[str, Any]) -> str:
-    hosts = str(parameters.get("host") or parameters.get("hostaddr") or "").split(",")
-    ports = str(parameters.get("port") or "").split(",")
-    places = [f"{host or 'localhost'}:{ports[min(at, len(ports) - 1)] or '5432'}" for at, host in enumerate(hosts)]
-    if "service" in parameters and hosts == [""]:
-        places = [f"service {parameters['service']}"]
-    user = f" as {parameters['user']!r}" if "user" in parameters else ""
-    return f"{','.join(places)}/{parameters.get('dbname', '')}{user}"
-
-
-def _called(name: str, function: Callable[[], Any]) -> Any:
-    """Call a user's function; of its error only the kind and the place are told, for the text may hold a secret."""
-    try:
-        return function()
-    except Exception as error:  # noqa: BLE001
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        where = f" in line {trace.tb_lineno} of {Path(trace.tb_frame.f_code.co_filename).name}" if trace else ""
-        message = f"The function given for {name!r} raised {type(error).__name__}{where}. Mend it, or what it asks."
-    raise SinkCheckError(message)
-
-
 def _check_version(connection: psycopg.Connection[Any], target: str) -> None:
     version = connection.info.server_version
     if version < OLDEST_VERSION:
@@ -432,33 +304,3 @@ def _set_up(connection: psycopg.Connection[Any], settings: Mapping[str, str]) ->
     durable = f"pg_catalog.set_config('synchronous_commit', CASE WHEN {now} OPERATOR(pg_catalog.=) 'off' THEN 'on' ELSE {now} END, false)"
     values = [part for pair in wanted.items() for part in pair]
     connection.execute(f"SELECT {', '.join([*calls, durable])}".encode(), values)
-
-
-def check_server(connection: psycopg.Connection[Any], access: Access) -> None:
-    """Log what the server or the connection has that is allowed and unwise: for the driver, once per start."""
-    row = connection.execute(
-        "SELECT pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'), pg_catalog.pg_backend_pid()"
-    ).fetchone()
-    assert row is not None
-    for name, value in zip(("fsync", "full_page_writes"), row, strict=False):
-        if value == "off":
-            _log.warning(
-                "PostgreSQL at %s runs with %s=off: what it committed may be lost when its machine fails. Turn it on.",
-                access.target,
-                name,
-            )
-    if row[2] != connection.info.backend_pid:
-        _log.warning(
-            "Between this program and PostgreSQL at %s stands a pooler. It must keep a session for one client (PgBouncer: pool_mode=session): "
-            "transactions and settings of the sink belong to its session. Best connect to the server itself.",
-            access.target,
-        )
-    if not connection.pgconn.ssl_in_use and not _is_local(connection):
-        _log.warning(
-            "The connection to PostgreSQL at %s is not encrypted. Give sslmode=verify-full and sslrootcert=.", access.target
-        )
-
-
-def _is_local(connection: psycopg.Connection[Any]) -> bool:
-    address = connection.info.hostaddr
-    return not address or address.startswith("127.") or address == "::1"

@@ -12,34 +12,22 @@ the last one consisted of. A staged batch is merged only in a transaction that f
 A prepared transaction carries a marker row of its own, whose ``name`` is the transaction's: many of a batch are prepared at the same time, and
 one row can't be locked by all of them. They are removed when a later batch is confirmed; the row with the empty name then covers them.
 
-The row named ``confirmed`` says which attempt's prepared transactions the driver looked at last; see module ``prepared``. The row named
-``upserting`` is of module ``upsert``.
+The row named ``confirmed`` says which attempt's prepared transactions the driver looked at last; see module ``task.prepared``. The row named
+``upserting`` is of module ``task.upsert``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from psycopg import sql
-from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
-from onceforall.errors import AttemptFailedError
-from onceforall.sinks.postgres import own_tables
-from onceforall.sinks.postgres.own_tables import BIGINT, TEXT, TIMESTAMPTZ, Form
-from onceforall.sinks.postgres.statements import Connection, transaction
+from onceforall.sinks.postgres.statements import Connection
 
 TABLE = "markers"
 COMPLETE = ""
 CONFIRMED = "confirmed"
 UPSERTING = "upserting"
-
-FORM = Form(
-    TABLE,
-    {"query_id": TEXT, "sink": TEXT, "name": TEXT, "generation": BIGINT, "batch": BIGINT, "names": TEXT, "at": TIMESTAMPTZ},
-    ("query_id", "sink", "name"),
-    "staging_schema",
-)
-"""What ``create`` makes."""
 
 
 @dataclass(frozen=True)
@@ -63,46 +51,6 @@ class Marker:
     batch: int
     generation: int
     names: str = ""
-
-
-def create(connection: Connection, schema: str) -> None:
-    """Make schema and table where they are missing; several may try at once."""
-    for attempt in range(3):
-        try:
-            with transaction(connection):
-                known = connection.execute(
-                    "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname OPERATOR(pg_catalog.=) %s", [schema]
-                ).fetchone()
-                if known is None:
-                    connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
-                if not exists(connection, schema):
-                    connection.execute(
-                        sql.SQL(
-                            "CREATE TABLE IF NOT EXISTS {} (query_id pg_catalog.text NOT NULL, sink pg_catalog.text NOT NULL, "
-                            "name pg_catalog.text NOT NULL, generation bigint NOT NULL, batch bigint NOT NULL, names pg_catalog.text NOT NULL, "
-                            "at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(), PRIMARY KEY (query_id, sink, name))"
-                        ).format(sql.Identifier(schema, TABLE))
-                    )
-        except (UniqueViolation, DuplicateTable, DuplicateObject):  # noqa: PERF203  IF NOT EXISTS does not wait for another one's that is being made
-            if attempt == 2:
-                raise
-        else:
-            return
-
-
-def exists(connection: Connection, schema: str) -> bool:
-    """Tell whether the table of markers is there."""
-    return oid_of(connection, schema) is not None
-
-
-def oid_of(connection: Connection, schema: str) -> int | None:
-    """Return the object id of the table of markers; None where there is none. It stays with the table, whatever becomes of its name and schema."""
-    query = (
-        "SELECT c.oid::bigint FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
-        "WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s"
-    )
-    row = connection.execute(query, [schema, TABLE]).fetchone()
-    return None if row is None else int(row[0])
 
 
 def advance(connection: Connection, owner: Owner, marker: Marker, name: str = COMPLETE) -> bool:
@@ -132,90 +80,6 @@ def read(connection: Connection, owner: Owner, name: str = COMPLETE) -> Marker |
     return None if row is None else Marker(*row)
 
 
-def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
-    """Tell whether a batch is complete in this database, by the markers of any mode.
-
-    A query may have had its markers in another schema, which was changed since, and perhaps changed back: where this one doesn't have the batch, every
-    table of markers of a trusted owner's is looked into.
-    """
-    if exists(connection, owner.schema) and _any(connection, owner, batch):
-        return True
-    return bool(places_of(connection, owner, batch))
-
-
-def places_of(connection: Connection, owner: Owner, batch: int) -> list[str]:
-    """Return the other schemas whose markers have a batch; -1: that have any of this owner's.
-
-    Anybody may make a table of this name. Only one counts that is as ``create`` makes it, and belongs, as its schema does, to somebody whom this role trusts: reading another
-    one could run its owner's code, and what it says proves nothing.
-    """
-    return [
-        found.schema
-        for found in own_tables.find(connection, FORM)
-        if found.schema != owner.schema
-        and found.is_readable
-        and not found.flaws
-        and not found.strangers
-        and _any(connection, replace(owner, schema=found.schema), batch)
-    ]
-
-
-def _any(connection: Connection, owner: Owner, batch: int = -1) -> bool:
-    # CONFIRMED is written before the decision, and proves nothing.
-    found = connection.execute(
-        sql.SQL(
-            "SELECT 1 FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s "
-            "AND name OPERATOR(pg_catalog.<>) %s AND batch OPERATOR(pg_catalog.>=) %s LIMIT 1"
-        ).format(owner.table),
-        [owner.query_id, owner.sink, CONFIRMED, batch],
-    )
-    return found.fetchone() is not None
-
-
-def has_any(connection: Connection, owner: Owner) -> bool:
-    """Tell whether the owner's own schema has a marker of any batch."""
-    return exists(connection, owner.schema) and _any(connection, owner)
-
-
-def moved_to(connection: Connection, owner: Owner, batch: int, oid: int | None) -> str:
-    """Return where a batch's markers are now, where that isn't the owner's schema: what is missing here proves nothing then. Empty: they were not moved.
-
-    Args:
-        connection: in whatever state.
-        owner: whose.
-        batch: which has no marker in the owner's schema.
-        oid: of the table of markers when the batch was confirmed; None where a release wrote it that didn't say.
-    """
-    query = (
-        "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
-        "ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=) %s::pg_catalog.oid"
-    )
-    row = None if oid is None else connection.execute(query, [oid]).fetchone()
-    if row is not None and tuple(row) != (owner.schema, TABLE):
-        return ".".join(row)
-    return next((f"{schema}.{TABLE}" for schema in places_of(connection, owner, batch)), "")
-
-
-def check_predecessor(connection: Connection, owner: Owner, after: int | None) -> None:
-    """Refuse a batch where the database doesn't have the one before it.
-
-    Args:
-        connection: in whatever state.
-        owner: whose.
-        after: the batch before, by the commit log; None: it knows none.
-
-    Raises:
-        AttemptFailedError: it isn't there.
-    """
-    if after is None or _any(connection, owner, after):
-        return
-    if not has_batch(connection, owner, after):
-        raise AttemptFailedError(
-            f"No marker in this database has batch {after}, which the commit log knows to be complete here (table {owner.schema}.{TABLE}): it was "
-            "restored from an older state, or is another one. Nothing of this batch is decided. Put the newer state back."
-        )
-
-
 def put(connection: Connection, owner: Owner, name: str, marker: Marker) -> None:
     """Write the marker of one transaction, within it."""
     connection.execute(
@@ -237,26 +101,3 @@ def raise_to(connection: Connection, owner: Owner, name: str, marker: Marker) ->
         [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
     )
     return raised.rowcount == 1
-
-
-def present(connection: Connection, owner: Owner, names: list[str]) -> set[str]:
-    """Return those of the names whose marker is there."""
-    rows = connection.execute(
-        sql.SQL(
-            "SELECT name FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s "
-            "AND name OPERATOR(pg_catalog.=) ANY(%s)"
-        ).format(owner.table),
-        [owner.query_id, owner.sink, names],
-    ).fetchall()
-    return {str(name) for (name,) in rows}
-
-
-def forget_before(connection: Connection, owner: Owner, batch: int) -> None:
-    """Remove the markers of single transactions of earlier batches; ``COMPLETE`` covers those batches already."""
-    connection.execute(
-        sql.SQL(
-            "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s "
-            "AND batch OPERATOR(pg_catalog.<) %s AND name OPERATOR(pg_catalog.~~) 'ofa.%%'"
-        ).format(owner.table),
-        [owner.query_id, owner.sink, batch],
-    )

@@ -17,7 +17,7 @@ from typing import Any
 from psycopg import sql
 
 from onceforall.errors import NewerEntryError, RefusedRecordError
-from onceforall.sinks.postgres import accumulating, same_table, staging
+from onceforall.sinks.postgres import accumulating, staging, target_changes
 from onceforall.sinks.postgres.accumulating import TARGET
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import Connection, identifiers
@@ -95,14 +95,14 @@ def merge(connection: Connection, target: Target, staged: Sequence[Staged], *, i
         connection: in a transaction.
         target: where the rows go.
         staged: the rows.
-        is_decided: nothing may be refused any more that can be done; see ``same_table``.
+        is_decided: nothing may be refused any more that can be done; see ``target_changes``.
 
     Raises:
         AttemptFailedError: the table is not the one that it was.
         psycopg.Error: the server refuses a row, or is away.
         RefusedRecordError: a key is there twice.
     """
-    before = same_table.look(connection, target)
+    before = target_changes.look(connection, target)
     clear(connection, target)
     filled = [each for each in staged if each.columns]
     statements = _grouped(filled)
@@ -115,13 +115,13 @@ def merge(connection: Connection, target: Target, staged: Sequence[Staged], *, i
         source = sql.SQL(" UNION ALL ").join([_rows(each) for each in group])
         connection.execute(insert(target, group[0].columns, source))
     check_deferred(connection)
-    same_table.check(connection, target, staged, before, is_decided=is_decided)
+    target_changes.check(connection, target, staged, before, is_decided=is_decided)
 
 
 def clear(connection: Connection, target: Target) -> None:
     """Delete what a replacing target has: the rows of its partitions, and not those of tables that inherit from it, which are not its own."""
     if target.replace:
-        seen = same_table.look(connection, target)
+        seen = target_changes.look(connection, target)
         only = sql.SQL("" if seen is not None and seen.kind == "p" else "ONLY ")
         connection.execute(sql.SQL("DELETE FROM {}{}").format(only, target.identifier))
 

@@ -2,25 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from onceforall.common import arguments
 from onceforall.common.arguments import is_encodable, shown
 from onceforall.errors import OptionError
+from onceforall.sinks.postgres.accumulating import check_accumulate
 
 Mode: TypeAlias = Literal["staged", "prepared", "upsert"]
 OnConflict: TypeAlias = Literal["update", "ignore"]
 
 MODES = get_args(Mode)
+STAGED, PREPARED = "staged", "prepared"
+"""The modes whose committables wait for a decision; each says in its ``kind`` which it is of."""
+
 _LONGEST_IDENTIFIER = 63
 
 
-def check_options(table: object, key: Sequence[object], mode: str, on_conflict: str, staging_schema: object) -> None:
-    """Check the arguments of ``PostgresSink``.
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for, checked; plain values, pickled to the tasks. ``PostgresSink`` says what each of them means."""
+
+    table: str
+    key: tuple[str, ...]
+    mode: Mode
+    ignore: bool
+    accumulate: tuple[tuple[str, str], ...]
+    create_table: bool
+    staging_schema: str
+    lock_timeout_s: float
+    retry_for_s: float
+
+
+def checked_options(
+    table: str,
+    *,
+    key: Sequence[str] | str | None,
+    mode: Mode,
+    on_conflict: OnConflict,
+    accumulate: Mapping[str, str] | None,
+    create_table: bool,
+    staging_schema: str,
+    lock_timeout_s: float,
+    retry_for_s: float,
+) -> Options:
+    """Check the arguments of ``PostgresSink``, and return them.
 
     Raises:
         OptionError: naming the argument, the reason and what to use instead.
     """
+    columns = () if key is None or key == () else arguments.names("key", key, "the name of a column, or a list of names")
+    _check_table_and_mode(table, columns, mode, on_conflict, staging_schema)
+    added = check_accumulate(accumulate, columns, mode, on_conflict)
+    arguments.flag("create_table", create_table)
+    check_seconds("lock_timeout_s", lock_timeout_s)
+    check_seconds("retry_for_s", retry_for_s)
+    ignore = on_conflict == "ignore"
+    return Options(table, columns, mode, ignore, added, create_table, staging_schema, lock_timeout_s, retry_for_s)
+
+
+def _check_table_and_mode(table: object, key: Sequence[object], mode: str, on_conflict: str, staging_schema: object) -> None:
     if not isinstance(table, str) or not table.strip():
         raise OptionError(f"table={shown(table)} is no table's name. Give table or schema.table.")
     if "://" in table:

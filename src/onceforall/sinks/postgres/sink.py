@@ -3,11 +3,11 @@
 ===============  ===================================================================================================================
 ``mode=``        what happens
 ===============  ===================================================================================================================
-``"staged"``     rows wait in staging tables; the driver merges all of a batch in one transaction (module ``staged``). The default:
+``"staged"``     rows wait in staging tables; the driver merges all of a batch in one transaction (module ``driver.staged``). The default:
                  needs no setting of the server, and the whole batch becomes visible in one instant.
-``"prepared"``   each task prepares a transaction of its own, which the driver commits (module ``prepared``). Needs
+``"prepared"``   each task prepares a transaction of its own, which the driver commits (module ``task.prepared``). Needs
                  ``max_prepared_transactions``; the tasks' rows become visible one task after the other.
-``"upsert"``     each task writes by key and commits by itself (module ``upsert``): **the mode without two-phase commit**. Rows are visible
+``"upsert"``     each task writes by key and commits by itself (module ``task.upsert``): **the mode without two-phase commit**. Rows are visible
                  before the batch is decided, and a replay writes over them.
 ===============  ===================================================================================================================
 
@@ -26,10 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote
 
-from onceforall.common import arguments, logs
-from onceforall.errors import SchemaError, SinkCheckError
+from onceforall.common import logs
 from onceforall.failpoints import points as failpoints
-from onceforall.protocol.names import sink_code
 from onceforall.sink import (
     BatchAttempt,
     Capabilities,
@@ -41,33 +39,31 @@ from onceforall.sink import (
     TaskAttempt,
     TwoPhaseCommitSink,
 )
-from onceforall.sinks.postgres import tables
-from onceforall.sinks.postgres.accumulating import check_accumulate, check_columns
-from onceforall.sinks.postgres.arbiters import unfit_index
-from onceforall.sinks.postgres.connections import Access, Conninfo, check_server
-from onceforall.sinks.postgres.options import Mode, OnConflict, check_options, check_seconds
+from onceforall.sinks.postgres.connections import Access
+from onceforall.sinks.postgres.conninfo import Conninfo
+from onceforall.sinks.postgres.options import Mode, OnConflict, checked_options
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.stoppable import Stoppable
-from onceforall.sinks.postgres.tables import Table
+from onceforall.sinks.postgres.tables import FoundTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
-    from onceforall.sinks.postgres.beside import Writer
-    from onceforall.sinks.postgres.copying import CopyStream
+    from onceforall.sinks.postgres.driver.committing import Committer
+    from onceforall.sinks.postgres.driver.other_sinks import Writer
+    from onceforall.sinks.postgres.driver.table_turns import Turn
     from onceforall.sinks.postgres.merging import Target
-    from onceforall.sinks.postgres.staged import Merger, StagedTransaction
-    from onceforall.sinks.postgres.staging import Staged
     from onceforall.sinks.postgres.statements import Connection
-    from onceforall.sinks.postgres.turns import Turn
+    from onceforall.sinks.postgres.tables import Table
+    from onceforall.sinks.postgres.task.attempts import StagedTransaction
 
 _log = logs.logger("onceforall.sinks.postgres")
 
 T = TypeVar("T")
 
-_AT_START, _SWEEPING = "ofa-check", "ofa-sweep"
+_AT_START = "ofa-check"
 
 # Server-side: its session, and with it its locks, ends when the client's machine has been silent for about two minutes.
 _KEEPALIVE = {"tcp_keepalives_idle": "60", "tcp_keepalives_interval": "15", "tcp_keepalives_count": "4"}
@@ -116,37 +112,32 @@ class PostgresSink(TwoPhaseCommitSink):
             OptionError: naming the option, the reason and what to use instead.
             MissingExtraError: psycopg is not installed.
         """
-        self._name = table
-        self._key = () if key is None or key == () else arguments.names("key", key, "the name of a column, or a list of names")
-        check_options(table, self._key, mode, on_conflict, staging_schema)
-        self._accumulate = check_accumulate(accumulate, self._key, mode, on_conflict)
-        arguments.flag("create_table", create_table)
-        check_seconds("lock_timeout_s", lock_timeout_s)
-        check_seconds("retry_for_s", retry_for_s)
+        self._options = checked_options(
+            table,
+            key=key,
+            mode=mode,
+            on_conflict=on_conflict,
+            accumulate=accumulate,
+            create_table=create_table,
+            staging_schema=staging_schema,
+            lock_timeout_s=lock_timeout_s,
+            retry_for_s=retry_for_s,
+        )
         self._access = Access(conninfo, password=password, patience_s=retry_for_s)
-        self._mode = mode
-        self._ignore = on_conflict == "ignore"
-        self._create_table = create_table
-        self._schema = staging_schema
-        self._lock_timeout_s = lock_timeout_s
-        self._retry_for_s = retry_for_s
         self._output_mode = "append"
-        self._table: Table | None = None
-        self._place: tuple[str, str] | None = None
+        self._found = FoundTable()
         self._database = ""
-        self._root = 0
         self._make_driver_side()
 
     def _make_driver_side(self) -> None:
-        self._lock = threading.RLock()
-        self._merger: Merger | None = None
+        self._lock = threading.Lock()
+        self._committer: Committer | None = None
         self._turn: Turn | None = None
-        self._finished: set[str] = set()
         self._stoppable = Stoppable()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_lock", "_merger", "_turn", "_finished", "_stoppable"):
+        for name in ("_lock", "_committer", "_turn", "_stoppable"):
             del state[name]
         return state
 
@@ -161,14 +152,14 @@ class PostgresSink(TwoPhaseCommitSink):
         return made
 
     def __repr__(self) -> str:
-        key = f", key={list(self._key)!r}" if self._key else ""
-        added = f", accumulate={dict(self._accumulate)!r}" if self._accumulate else ""
-        return f"PostgresSink({self._access.target}, table={self._name!r}{key}{added}, mode={self._mode!r})"
+        key = f", key={list(self._options.key)!r}" if self._options.key else ""
+        added = f", accumulate={dict(self._options.accumulate)!r}" if self._options.accumulate else ""
+        return f"PostgresSink({self._access.target}, table={self._options.table!r}{key}{added}, mode={self._options.mode!r})"
 
     @property
     def default_name(self) -> str:
         """``postgres-<table>``, as the table was given."""
-        return f"postgres-{quote(self._name, safe='')}"
+        return f"postgres-{quote(self._options.table, safe='')}"
 
     @property
     def task_imports(self) -> Mapping[str, str]:
@@ -179,22 +170,22 @@ class PostgresSink(TwoPhaseCommitSink):
     def capabilities(self) -> Capabilities:
         """Two-phase but in the mode ``upsert``; ``update`` needs a key, ``complete`` the mode ``staged``, and neither of them goes with ``accumulate``."""
         modes = {"append"}
-        if not self._accumulate:
-            modes |= ({"update"} if self._key else set()) | ({"complete"} if self._mode == "staged" else set())
+        if not self._options.accumulate:
+            modes |= ({"update"} if self._options.key else set()) | ({"complete"} if self._options.mode == "staged" else set())
         return Capabilities(
-            two_phase=self._mode != "upsert",
-            idempotent=self._mode == "upsert",
+            two_phase=self._options.mode != "upsert",
+            idempotent=self._options.mode == "upsert",
             output_modes=frozenset(modes),
             # In one transaction the order of the tasks' rows is of no matter: a key that is there twice is refused.
-            one_task_per_key=() if self._mode == "staged" else self._key,
+            one_task_per_key=() if self._options.mode == "staged" else self._options.key,
             empty_batches=self._output_mode == "complete",
-            replaces_by=() if self._accumulate or self._ignore else self._key,
+            replaces_by=() if self._options.accumulate or self._options.ignore else self._options.key,
         )
 
     @property
     def lock_order(self) -> tuple[str, ...]:
         """By database and table: rows stay locked from ``confirm`` (or, in the mode ``prepared``, from a task's end) to the commit."""
-        return () if self._mode == "upsert" else ("postgres", self._database, f"{self._root:020}")
+        return () if self._options.mode == "upsert" else ("postgres", self._database, f"{self._found.root:020}")
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secret values of the connection; functions go to the tasks as they are."""
@@ -208,7 +199,7 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkCheckError, SinkUnavailableError: as ``check``.
         """
-        from onceforall.sinks.postgres.staged import database_of
+        from onceforall.sinks.postgres.identity import database_of
 
         return {"database": self._at_start(database_of)}
 
@@ -218,22 +209,16 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkCheckError, SinkUnavailableError: as ``check``.
         """
-        from onceforall.sinks.postgres import markers, start_checks
+        from onceforall.sinks.postgres.driver.start import holds
 
-        owner = markers.Owner(self._schema, start.query_id, sink_code(start.sink))
+        return self._at_start(lambda connection: holds(connection, self._options, start, batch))
 
-        def look(connection: Connection) -> bool:
-            start_checks.check_markers(connection, self._schema)
-            return markers.has_batch(connection, owner, batch)
-
-        return self._at_start(look)
-
-    def _at_start(self, look: Callable[[Connection], T]) -> T:
+    def _at_start(self, look: Callable[[Connection], T], what: str = "Looking at the database of") -> T:
         from onceforall.sinks.postgres.statements import close_quietly
 
-        connection = self._connect(_AT_START, patience_s=self._retry_for_s)
+        connection = self._connect(_AT_START, patience_s=self._options.retry_for_s)
         try:
-            with translated(f"Looking at the database of {self._name}"):
+            with translated(f"{what} {self._options.table}"):
                 return look(connection)
         finally:
             close_quietly(connection)
@@ -246,87 +231,39 @@ class PostgresSink(TwoPhaseCommitSink):
             SinkCheckError: the message names the thing and the statement that mends it.
             SinkUnavailableError: the server is away for longer than ``retry_for_s``.
         """
-        from onceforall.sinks.postgres import markers, start_checks
-        from onceforall.sinks.postgres.staged import database_of
-        from onceforall.sinks.postgres.statements import close_quietly
+        from onceforall.sinks.postgres.driver.start import check_database, find_table
 
         self._output_mode = start.output_mode
-        connection = self._connect(_AT_START, patience_s=self._retry_for_s)
-        try:
-            with translated(f"Checking {self._name}"):
-                check_server(connection, self._access)
-                self._database = database_of(connection)
-                owner = markers.Owner(self._schema, start.query_id, sink_code(start.sink))
-                start_checks.check_own_schema(connection, owner)
-                start_checks.warn_of_publications(connection, self._schema, self._mode)
-                if self._mode == "prepared":
-                    start_checks.check_prepared(connection, start.spark, start.query_id, keyed=bool(self._key))
-                self._check_table(connection)
-        finally:
-            close_quietly(connection)
+
+        def look(connection: Connection) -> None:
+            self._database = check_database(connection, self._access, self._options, start)
+            self._found = find_table(connection, self._access, self._options, self._output_mode)
+
+        self._at_start(look, "Checking")
 
     def check_beside(self, start: StartInfo, others: Mapping[str, TwoPhaseCommitSink]) -> None:
-        """Refuse what two sinks can't have in one batch: a foreign key between their tables, or one table where one has a key; see module ``beside``.
+        """Refuse what two sinks can't have in one batch: a foreign key between their tables, or one table where one has a key; see module ``driver.other_sinks``.
 
         Raises:
             SinkCheckError: naming both sinks.
             SinkUnavailableError: as ``check``.
         """
-        from onceforall.sinks.postgres.beside import check_foreign_keys, check_own_table
+        from onceforall.sinks.postgres.driver import other_sinks
 
-        own = self._as_writer()
         beside = {
             name: other._as_writer()  # noqa: SLF001  another object of this class
             for name, other in others.items()
             if isinstance(other, PostgresSink) and other._database == self._database  # noqa: SLF001
         }
-        if not beside:
-            return
-        # What tasks write by upsert is committed before another sink's rows are merged.
-        pending = {
-            name: writer.table
-            for name, writer in beside.items()
-            if writer.table is not None and not (own.mode == "staged" and writer.mode == "upsert")
-        }
-
-        def look(connection: Connection) -> None:
-            if own.table is not None and pending:
-                check_foreign_keys(connection, start.sink, own.table, pending)
-            check_own_table(connection, start.sink, own, beside)
-
-        self._at_start(look)
+        if beside:
+            self._at_start(lambda connection: other_sinks.check(connection, start.sink, self._as_writer(), beside))
 
     def _as_writer(self) -> Writer:
-        from onceforall.sinks.postgres.beside import Writer
+        from onceforall.sinks.postgres.driver.other_sinks import Writer
 
-        place = self._place if self._table is None else (self._table.schema, self._table.name)
-        return Writer(self._mode, bool(self._key), self._output_mode == "complete", self._table, place)
-
-    def _check_table(self, connection: Connection) -> None:
-        self._table = tables.describe(connection, self._name)
-        if self._table is None:
-            if not self._create_table:
-                raise SinkCheckError(
-                    f"There is no table {self._name} in the database of {self._access.target}. Create it, correct table=, or let the sink make it "
-                    "with create_table=True."
-                )
-            self._place = tables.place_of(connection, self._name)
-            return
-        self._root = tables.root_of(connection, self._table)
-        if self._key:
-            tables.check_key(self._table, self._key)
-            if unfit := unfit_index(connection, self._table.shown, self._table.oid, self._key):
-                raise SinkCheckError(unfit)
-            tables.check_rules(connection, self._table)
-        if self._output_mode == "complete" and self._table.has_row_security:
-            raise SinkCheckError(
-                f"Row security hides rows of {self._table.shown} from this role, and the output mode complete replaces all rows: those would stay. Give "
-                "the role BYPASSRLS, let the table's owner write, or disable row security."
-            )
-        rights = {"SELECT", "INSERT"}
-        rights |= {"UPDATE"} if self._key and not self._ignore else set()
-        rights |= {"DELETE"} if self._output_mode == "complete" else set()
-        tables.check_privileges(connection, self._table, rights)
+        table = self._found.table
+        place = self._found.place if table is None else (table.schema, table.name)
+        return Writer(self._options.mode, bool(self._options.key), self._output_mode == "complete", table, place)
 
     def columns(self, schema: StructType) -> list[Column]:
         """Return the columns to write, compared with the table's; make the table if it is missing and ``create_table`` says so.
@@ -335,52 +272,35 @@ class PostgresSink(TwoPhaseCommitSink):
             SchemaError: a column is missing or too many, or its type doesn't fit; see ``postgres_columns``.
             SinkCheckError: there is no such table, or it can't be made.
         """
-        from onceforall.sinks.postgres.columns import matched, postgres_columns
-        from onceforall.sinks.postgres.keys import check_key_column
+        from onceforall.sinks.postgres.driver.columns import columns_for
 
-        table = self._described(schema)
-        written = [column.name for _, column in matched(schema, table)]
-        missing = [name for name in self._key if name not in written]
-        if missing:
-            raise SchemaError(
-                f"key= names the column {missing[0]!r}, which the rows for {table.shown} don't have. They have: {', '.join(schema.names)}."
-            )
-        if self._accumulate:
-            check_columns(self._accumulate, self._key, written, table)
-        shuffled_by = () if self._mode == "staged" else self._key
-        for column in table.select(shuffled_by):
-            check_key_column(column, table, self._mode)
-        return postgres_columns(schema, table, shuffled_by)
+        asked, table = self._options, self._described(schema)
+        return columns_for(schema, table, asked.key, asked.accumulate, asked.mode)
 
     def _described(self, schema: StructType) -> Table:
-        if self._table is not None:
-            return self._table
-        from onceforall.sinks.postgres.statements import close_quietly
+        if self._found.table is None:
+            from onceforall.sinks.postgres.driver.start import find_or_make_table
+            from onceforall.sinks.postgres.statements import close_quietly
 
-        connection = self._connect(_AT_START, patience_s=self._retry_for_s)
-        try:
-            self._check_table(connection)
-            if self._table is None:
-                self._table = tables.create(connection, self._name, schema, self._key)
-                self._check_table(connection)
-        finally:
-            close_quietly(connection)
-        assert self._table is not None
-        return self._table
+            connection = self._connect(_AT_START, patience_s=self._options.retry_for_s)
+            try:
+                self._found = find_or_make_table(connection, self._access, self._options, self._output_mode, schema)
+            finally:
+                close_quietly(connection)
+        assert self._found.table is not None
+        return self._found.table
 
     def _target(self) -> Target:
         from onceforall.sinks.postgres.merging import Target
 
-        assert self._table is not None, "check() or columns() comes first"
+        asked, table = self._options, self._written
         replaces = self._output_mode == "complete"
-        where = self._table.schema, self._table.name
-        return Target(*where, self._key, self._ignore, replaces, self._table.oid, self._accumulate)
+        return Target(table.schema, table.name, asked.key, asked.ignore, replaces, table.oid, asked.accumulate)
 
-    def _copy(self, connection: Connection, staged: Staged, columns: Sequence[str]) -> CopyStream:
-        from onceforall.sinks.postgres.copying import CopyStream
-
-        assert self._table is not None
-        return CopyStream(connection, staged.identifier, self._table.select(columns), shown=self._table.shown)
+    @property
+    def _written(self) -> Table:
+        assert self._found.table is not None, "check() or columns() comes first"
+        return self._found.table
 
     # --- in the tasks ------------------------------------------------------------------------------------------------------
 
@@ -392,17 +312,13 @@ class PostgresSink(TwoPhaseCommitSink):
             AttemptFailedError: it can't be begun now.
             SinkUnavailableError: the server is away for longer than ``retry_for_s``.
         """
-        from onceforall.sinks.postgres import names, prepared, staged, upsert
-        from onceforall.sinks.postgres.statements import in_task
+        from onceforall.sinks.postgres import names
+        from onceforall.sinks.postgres.task import writing
 
+        target = self._target()
         application = names.task_connection(attempt.name)
-        connection = self._connect(application, attempt.secrets, patience_s=self._retry_for_s)
-        with in_task(connection, "Beginning a transaction"):
-            if self._mode == "staged":
-                return staged.StagedTransaction(connection, attempt.name, self._schema, self._target())
-            if self._mode == "prepared":
-                return prepared.begin(connection, attempt.name, self._schema, self._target(), self._lock_timeout_s)
-            return upsert.begin(connection, attempt.name, self._schema, self._target())
+        connection = self._connect(application, attempt.secrets, patience_s=self._options.retry_for_s)
+        return writing.begin(connection, attempt.name, self._options, target)
 
     @failpoints.around("postgres.invoke")
     def invoke(self, transaction: StagedTransaction, rows: pa.RecordBatch) -> None:
@@ -412,10 +328,9 @@ class PostgresSink(TwoPhaseCommitSink):
             RefusedRecordError: a value doesn't fit its column.
             AttemptFailedError: the connection is lost; the task is run again.
         """
-        from onceforall.sinks.postgres.statements import in_task
+        from onceforall.sinks.postgres.task import writing
 
-        with in_task(transaction.connection, f"Copying rows for {self._name}"):
-            transaction.write(rows, self._copy)
+        writing.copy(transaction, rows, self._written, self._options)
 
     @failpoints.around("postgres.pre_commit")
     def pre_commit(self, transaction: StagedTransaction) -> Committable | None:
@@ -428,14 +343,9 @@ class PostgresSink(TwoPhaseCommitSink):
             RefusedRecordError: the table refuses a row (in the mode ``staged`` it is ``confirm`` that finds it).
             AttemptFailedError: the server can't keep the rows.
         """
-        from onceforall.sinks.postgres import prepared, staged, upsert
-        from onceforall.sinks.postgres.statements import in_task
+        from onceforall.sinks.postgres.task import writing
 
-        with in_task(transaction.connection, f"Writing to {self._name}"):
-            pre_commit = {"staged": staged.pre_commit, "prepared": prepared.pre_commit, "upsert": upsert.pre_commit}
-            committable: Committable | None = pre_commit[self._mode](transaction)
-        transaction.close()
-        return committable
+        return writing.pre_commit(transaction, self._options)
 
     @failpoints.around("postgres.discard")
     def discard(self, transaction: StagedTransaction) -> None:
@@ -446,7 +356,7 @@ class PostgresSink(TwoPhaseCommitSink):
     def _connect(
         self, application_name: str, secrets: Mapping[str, str] | None = None, *, patience_s: float = 0.0
     ) -> Connection:
-        settings = {**_KEEPALIVE, "lock_timeout": f"{int(self._lock_timeout_s * 1000)}ms"}
+        settings = {**_KEEPALIVE, "lock_timeout": f"{int(self._options.lock_timeout_s * 1000)}ms"}
         connection = self._access.connect(
             secrets, application_name=application_name, autocommit=True, patience_s=patience_s, settings=settings
         )
@@ -455,21 +365,22 @@ class PostgresSink(TwoPhaseCommitSink):
     # --- on the driver -----------------------------------------------------------------------------------------------------
 
     def begin_batch(self, batch: BatchAttempt) -> None:
-        """Wait for this query's turn at the table, where tasks write by key in the mode ``prepared``; see module ``turns``.
+        """Wait for this query's turn at the table, where tasks write by key in the mode ``prepared``; see module ``driver.table_turns``.
 
         Raises:
             SinkUnavailableError: the server was away for longer than ``retry_for_s``.
         """
-        if self._mode != "prepared" or not self._key or self._table is None:
+        if self._options.mode != "prepared" or not self._options.key or self._found.table is None:
             return
+        from onceforall.sinks.postgres.driver.table_turns import Turn
         from onceforall.sinks.postgres.statements import patiently
-        from onceforall.sinks.postgres.turns import Turn
 
-        turn = self._turn = self._turn or Turn(self._connect, self._root, self._table.shown, self._lock_timeout_s)
+        shown = self._written.shown
+        turn = self._turn = self._turn or Turn(self._connect, self._found.root, shown, self._options.lock_timeout_s)
         patiently(
             lambda: turn.take(batch.query_id, batch.generation, self._stoppable),
-            self._retry_for_s,
-            f"Waiting for the turn at {self._table.shown}",
+            self._options.retry_for_s,
+            f"Waiting for the turn at {shown}",
             self._stoppable,
         )
 
@@ -494,52 +405,27 @@ class PostgresSink(TwoPhaseCommitSink):
             AttemptFailedError: something that was prepared is gone, or another run was faster.
             SinkUnavailableError: the server was away for longer than ``retry_for_s``.
         """
-        if not committables:
-            return committables
-        from onceforall.sinks.postgres import prepared, staged
-        from onceforall.sinks.postgres.statements import close_quietly, patiently
+        return self._own_committer().confirm(committables) if committables else committables
 
-        batch = staged.batch_of(committables)
-
-        def look() -> int | None:
-            connection = self._connect(batch.connection_name)
-            try:
-                return prepared.confirm(connection, batch)
-            finally:
-                close_quietly(connection)
-
-        def merge() -> int | None:
-            return self._connected_merger().confirm(batch)
-
-        action = merge if committables[0]["kind"] == staged.KIND else look
-        with self._lock:
-            table = patiently(action, self._retry_for_s, batch.what("Merging"), self._stoppable)
-        return [{**committables[0], "identity": {"database": batch.database}, "markers": table}, *committables[1:]]
-
-    def _connected_merger(self) -> Merger:
-        from onceforall.sinks.postgres.staged import Merger
+    def _own_committer(self) -> Committer:
+        from onceforall.sinks.postgres.driver.committing import Committer
 
         with self._lock:
-            if self._merger is None:
-                self._merger = Merger(self._connect, self._lock_timeout_s)
-            return self._merger
+            if self._committer is None:
+                self._committer = Committer(self._connect, self._options, self._stoppable)
+            return self._committer
 
     @failpoints.around("postgres.commit")
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
-        """Commit what was confirmed; see the modules ``staged``, ``prepared`` and ``committing``.
+        """Commit what was confirmed; see the modules ``driver.staged``, ``driver.prepared`` and ``driver.committing``.
 
         Raises:
             SinkUnavailableError: no answer yet, or something in the database is in the way; the message says what.
         """
-        from onceforall.sinks.postgres.committing import commit_all
-
         if not committables:
             return CommitReport()
         _log.debug("Committing %d transactions of batch %d", len(committables), permit.batch)
-        with self._lock:
-            report = commit_all(self._connect, self._connected_merger, committables)
-            self._finished = {str(c["name"]) for c in report.retired}
-        return report
+        return self._own_committer().commit(committables)
 
     @failpoints.around("postgres.abort")
     def abort(self, committables: Sequence[Committable]) -> None:
@@ -548,10 +434,7 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkUnavailableError: at least one may still be there.
         """
-        with self._lock:
-            if self._merger is not None:
-                self._merger.release()
-        self._remove([str(c["name"]) for c in committables])
+        self._own_committer().abort(committables)
 
     @failpoints.around("postgres.retire")
     def retire(self, committables: Sequence[Committable]) -> None:
@@ -560,15 +443,7 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkUnavailableError: at least one may still be there.
         """
-        with self._lock:
-            names = {str(c["name"]) for c in committables} - self._finished
-        self._remove(sorted(names))
-
-    def _remove(self, names: Sequence[str]) -> None:
-        from onceforall.sinks.postgres.sweeping import remove_named
-
-        if names:
-            self._do("Removing what an attempt left", lambda connection: remove_named(connection, self._schema, names))
+        self._own_committer().retire(committables)
 
     @failpoints.around("postgres.recover")
     def recover(self, sweep: Sweep) -> int:
@@ -577,30 +452,15 @@ class PostgresSink(TwoPhaseCommitSink):
         Raises:
             SinkUnavailableError: not all could be looked at, or removed.
         """
-        from onceforall.sinks.postgres.sweeping import sweep_all
-
-        return self._do("Sweeping", lambda connection: sweep_all(connection, sweep, self._schema))
-
-    def _do(self, what: str, action: Callable[[Connection], T]) -> T:
-        import psycopg
-
-        from onceforall.sinks.postgres.statements import close_quietly, unavailable
-
-        connection = self._connect(_SWEEPING)
-        try:
-            return action(connection)
-        except psycopg.Error as error:
-            raise unavailable(error, what) from error
-        finally:
-            close_quietly(connection)
+        return self._own_committer().recover(sweep)
 
     def close(self) -> None:
         """Close the driver's connections; what is held and not decided is rolled back. The next call opens new ones."""
         with self._lock:
-            merger, self._merger = self._merger, None
+            committer = self._committer
             turn, self._turn = self._turn, None
-        if merger is not None:
-            merger.release()
+        if committer is not None:
+            committer.close()
         if turn is not None:
             turn.close()
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onceforall.protocol.names import parse_name
-from onceforall.sinks.postgres.connections import Access, Conninfo
+from onceforall.sinks.postgres.connections import Access
+from onceforall.sinks.postgres.conninfo import Conninfo
 from onceforall.testing.checker import UNREADABLE, Rows
 from onceforall.testing.observers.base import Ids, decoded
 

@@ -13,8 +13,9 @@ import psycopg
 
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import Sweep
-from onceforall.sinks.postgres import predecessors, prepared, staging
+from onceforall.sinks.postgres import staging, stale_connections
 from onceforall.sinks.postgres.names import whose
+from onceforall.sinks.postgres.prepared_transactions import own_gids, roll_back_prepared
 from onceforall.sinks.postgres.statements import Connection, set_lock_timeout
 
 _WAIT_S = 1.5
@@ -28,13 +29,13 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
         psycopg.Error: not all could be looked at, or removed.
     """
     owner = whose(sweep.query_id, sweep.sink)
-    predecessors.end_silent_merges(connection, owner, sweep.generation - 1)
-    predecessors.end_older_tasks(connection, owner, sweep.generation)
+    stale_connections.end_silent_merges(connection, owner, sweep.generation - 1)
+    stale_connections.end_older_tasks(connection, owner, sweep.generation)
     failpoints.hit("postgres.recover.ended")
     count = 0
-    for gid in prepared.own_gids(connection):
+    for gid in own_gids(connection):
         if sweep.covers_name(gid):
-            count += prepared.roll_back_prepared(connection, gid)
+            count += roll_back_prepared(connection, gid)
             failpoints.hit("postgres.recover.rolled_back")
     covered = [each.table for each in staging.find(connection, schema) if each.name and sweep.covers_name(each.name)]
     for table in covered:
@@ -45,8 +46,8 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
 
 def remove_named(connection: Connection, schema: str, names: Sequence[str]) -> None:
     """Roll back the prepared transactions of these names, and drop their staging tables, if they are there and ours."""
-    for gid in set(prepared.own_gids(connection)) & set(names):
-        prepared.roll_back_prepared(connection, gid)
+    for gid in set(own_gids(connection)) & set(names):
+        roll_back_prepared(connection, gid)
         failpoints.hit("postgres.remove.rolled_back")
     staging.drop_named(connection, schema, names)
     failpoints.hit("postgres.remove.dropped")
@@ -60,6 +61,6 @@ def _drop(connection: Connection, schema: str, table: str, owner: str, generatio
         except psycopg.errors.LockNotAvailable:  # noqa: PERF203
             if attempt == _ATTEMPTS - 1:
                 raise
-            predecessors.end_silent_merges(connection, owner, generation - 1)
+            stale_connections.end_silent_merges(connection, owner, generation - 1)
         else:
             return

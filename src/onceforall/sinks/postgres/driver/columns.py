@@ -28,11 +28,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceforall.errors import SchemaError
-from onceforall.sinks.postgres.keys import canonical
-from onceforall.sinks.postgres.tables import quoted, sql_type
+from onceforall.sinks.postgres.driver.accumulated import check_accumulated
+from onceforall.sinks.postgres.driver.shuffled_keys import canonical, check_key_column
+from onceforall.sinks.postgres.driver.table_creation import sql_type
+from onceforall.sinks.postgres.table_names import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructField, StructType
@@ -86,13 +88,43 @@ _CASTS = {
 _MOST_DIMENSIONS = 2
 
 
+def columns_for(
+    schema: StructType, table: Table, key: Sequence[str], accumulate: Sequence[tuple[str, str]], mode: str
+) -> list[Column]:
+    """Return the columns that a sink with these arguments writes, named as the table's and in the order of the rows.
+
+    Args:
+        schema: of the rows.
+        table: as ``describe`` gave it.
+        key: the columns of the key; empty without one.
+        accumulate: columns of the table with how each is accumulated.
+        mode: of the sink.
+
+    Raises:
+        SchemaError: a column is missing or too many, its type doesn't fit, or it can't be in the key.
+        SinkCheckError: a column can't be accumulated.
+    """
+    written = [column.name for _, column in matched(schema, table)]
+    missing = [name for name in key if name not in written]
+    if missing:
+        raise SchemaError(
+            f"key= names the column {missing[0]!r}, which the rows for {table.shown} don't have. They have: {', '.join(schema.names)}."
+        )
+    if accumulate:
+        check_accumulated(accumulate, key, written, table)
+    shuffled_by = () if mode == "staged" else key
+    for column in table.select(shuffled_by):
+        check_key_column(column, table, mode)
+    return postgres_columns(schema, table, shuffled_by)
+
+
 def postgres_columns(schema: StructType, table: Table, shuffled_by: Collection[str] = ()) -> list[Column]:
     """Return the columns to write, named as the table's and in the order of the rows.
 
     Args:
         schema: of the rows.
         table: as ``describe`` gave it.
-        shuffled_by: columns of the table of which Spark must find two values equal where the server does; see ``keys``.
+        shuffled_by: columns of the table of which Spark must find two values equal where the server does; see ``shuffled_keys``.
 
     Raises:
         SchemaError: a column is missing or unknown, or a type does not fit; the message names it, both types and the remedy.

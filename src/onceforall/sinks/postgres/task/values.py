@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceforall.sinks.postgres import numerics
-from onceforall.sinks.postgres.encoding import (
+from onceforall.sinks.postgres.task import numerics
+from onceforall.sinks.postgres.task.encoding import (
     Mask,
     big_endian,
     binary,

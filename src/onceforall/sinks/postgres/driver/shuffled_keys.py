@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceforall.errors import SchemaError
-from onceforall.sinks.postgres.tables import quoted
+from onceforall.sinks.postgres.table_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

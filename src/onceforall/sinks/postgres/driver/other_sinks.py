@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.postgres.statements import Connection
-from onceforall.sinks.postgres.tables import Table, quoted
+from onceforall.sinks.postgres.table_names import quoted
+from onceforall.sinks.postgres.tables import Table
 
 _REFERRED = """
 SELECT conname::pg_catalog.text, confrelid::pg_catalog.int8 FROM pg_catalog.pg_constraint
@@ -30,7 +31,30 @@ ORDER BY conname LIMIT 1
 _TREE = "SELECT p.relid::pg_catalog.oid::pg_catalog.int8 FROM pg_catalog.pg_partition_tree(%s::pg_catalog.oid::pg_catalog.regclass) p"
 
 
-def check_foreign_keys(connection: Connection, sink: str, table: Table, others: Mapping[str, Table]) -> None:
+def check(connection: Connection, sink: str, own: Writer, others: Mapping[str, Writer]) -> None:
+    """Refuse what two sinks can't have in one batch.
+
+    Args:
+        connection: to the database of all of them.
+        sink: this sink's name in its query.
+        own: this sink.
+        others: the query's other sinks of this database, by their names.
+
+    Raises:
+        SinkCheckError: naming both sinks and what to do.
+    """
+    # What tasks write by upsert is committed before another sink's rows are merged.
+    pending = {
+        name: writer.table
+        for name, writer in others.items()
+        if writer.table is not None and not (own.mode == "staged" and writer.mode == "upsert")
+    }
+    if own.table is not None and pending:
+        _check_foreign_keys(connection, sink, own.table, pending)
+    _check_own_table(connection, sink, own, others)
+
+
+def _check_foreign_keys(connection: Connection, sink: str, table: Table, others: Mapping[str, Table]) -> None:
     """Refuse a table with a foreign key to the table of another sink.
 
     Args:
@@ -72,7 +96,7 @@ class Writer(NamedTuple):
     place: tuple[str, str] | None
 
 
-def check_own_table(connection: Connection, sink: str, own: Writer, others: Mapping[str, Writer]) -> None:
+def _check_own_table(connection: Connection, sink: str, own: Writer, others: Mapping[str, Writer]) -> None:
     """Refuse a table that another sink of the query writes, too, where one would wait for the other's rows.
 
     Args:
@@ -108,4 +132,4 @@ def _tree(connection: Connection, table: Table) -> set[int]:
     return {table.oid, *(int(oid) for (oid,) in connection.execute(_TREE, [table.oid]).fetchall())}
 
 
-__all__ = ["Writer", "check_foreign_keys", "check_own_table"]
+__all__ = ["Writer", "check"]

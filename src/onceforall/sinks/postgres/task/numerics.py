@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from onceforall.sinks.postgres.encoding import Bytes
+    from onceforall.sinks.postgres.task.encoding import Bytes
 
 _BASE = np.uint64(10_000)
 _WORD = np.uint64(32)
@@ -44,7 +44,7 @@ def from_integers(values: np.ndarray[Any, np.dtype[np.int64]]) -> list[Bytes]:
 
 
 def _fields(words: list[Words], negative: np.ndarray[Any, np.dtype[np.bool_]], precision: int, scale: int) -> list[Bytes]:
-    from onceforall.sinks.postgres.encoding import big_endian
+    from onceforall.sinks.postgres.task.encoding import big_endian
 
     rows = len(negative)
     padding = -scale % 4

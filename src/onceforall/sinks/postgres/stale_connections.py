@@ -67,7 +67,7 @@ def end_older_tasks(connection: Connection, owner: str, below_generation: int) -
 
 
 def end_older_turns(connection: Connection, query_id: str, below_generation: int) -> int:
-    """End the connections by which drivers of earlier generations keep their turn at a table (module ``turns``); return how many."""
+    """End the connections by which drivers of earlier generations keep their turn at a table (module ``driver.table_turns``); return how many."""
     return _end(connection, _OLDER, [query_connections(query_id), below_generation])
 
 

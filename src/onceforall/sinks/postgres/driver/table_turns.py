@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from onceforall.sinks.postgres import predecessors
+from onceforall.sinks.postgres import stale_connections
 from onceforall.sinks.postgres.names import lock_number, query_connection
 from onceforall.sinks.postgres.statements import close_quietly, set_lock_timeout, words
 
@@ -75,7 +75,7 @@ class Turn:
             holders = self._holders(connection)
             if own in holders:
                 return
-            if predecessors.end_older_turns(connection, query_id, generation):
+            if stale_connections.end_older_turns(connection, query_id, generation):
                 continue
             if time.monotonic() > deadline:
                 _log.warning(

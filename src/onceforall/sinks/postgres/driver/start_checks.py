@@ -9,7 +9,9 @@ from psycopg import sql
 
 from onceforall.common import logs
 from onceforall.errors import SinkCheckError
-from onceforall.sinks.postgres import markers, own_tables
+from onceforall.sinks.postgres import markers
+from onceforall.sinks.postgres.connections import Access
+from onceforall.sinks.postgres.driver import marker_proofs, marker_table, own_tables
 from onceforall.sinks.postgres.names import parse_gid
 from onceforall.sinks.postgres.statements import Connection
 
@@ -19,6 +21,36 @@ if TYPE_CHECKING:
 _log = logs.logger("onceforall.sinks.postgres")
 
 _WITH_PUBLISHED_SCHEMAS = 150_000
+
+
+def check_server(connection: Connection, access: Access) -> None:
+    """Log what the server or the connection has that is allowed and unwise: for the driver, once per start."""
+    row = connection.execute(
+        "SELECT pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'), pg_catalog.pg_backend_pid()"
+    ).fetchone()
+    assert row is not None
+    for name, value in zip(("fsync", "full_page_writes"), row, strict=False):
+        if value == "off":
+            _log.warning(
+                "PostgreSQL at %s runs with %s=off: what it committed may be lost when its machine fails. Turn it on.",
+                access.target,
+                name,
+            )
+    if row[2] != connection.info.backend_pid:
+        _log.warning(
+            "Between this program and PostgreSQL at %s stands a pooler. It must keep a session for one client (PgBouncer: pool_mode=session): "
+            "transactions and settings of the sink belong to its session. Best connect to the server itself.",
+            access.target,
+        )
+    if not connection.pgconn.ssl_in_use and not _is_local(connection):
+        _log.warning(
+            "The connection to PostgreSQL at %s is not encrypted. Give sslmode=verify-full and sslrootcert=.", access.target
+        )
+
+
+def _is_local(connection: Connection) -> bool:
+    address = connection.info.hostaddr
+    return not address or address.startswith("127.") or address == "::1"
 
 
 def check_own_schema(connection: Connection, owner: markers.Owner) -> None:
@@ -36,11 +68,11 @@ def check_own_schema(connection: Connection, owner: markers.Owner) -> None:
     if owner.query_id and (found is None or found.is_readable):
         _check_not_moved(connection, owner)
     try:
-        markers.create(connection, schema)
+        marker_table.create(connection, schema)
     except psycopg.errors.InsufficientPrivilege as error:
         raise SinkCheckError(_no_schema(connection, schema)) from error
     # Whoever made it: somebody may have been faster.
-    own_tables.warn_of_strangers(check_markers(connection, schema), markers.FORM)
+    own_tables.warn_of_strangers(check_markers(connection, schema), marker_table.FORM)
     row = connection.execute(
         "SELECT pg_catalog.has_schema_privilege(%s, 'CREATE') AND pg_catalog.has_schema_privilege(%s, 'USAGE')",
         [schema, schema],
@@ -61,12 +93,12 @@ def check_markers(connection: Connection, schema: str) -> own_tables.Found | Non
     Raises:
         SinkCheckError: naming what it has that we don't make.
     """
-    return own_tables.check(connection, markers.FORM, schema)
+    return own_tables.check(connection, marker_table.FORM, schema)
 
 
 def _check_not_moved(connection: Connection, owner: markers.Owner) -> None:
     # Before anything is made: the schema couldn't be given its name back then.
-    places = [] if markers.has_any(connection, owner) else markers.places_of(connection, owner, -1)
+    places = [] if marker_proofs.has_any(connection, owner) else marker_proofs.places_of(connection, owner, -1)
     if places:
         raise SinkCheckError(
             f"The schema {owner.schema} has no markers of this query and sink, and {', '.join(places)} has: it was renamed, or moved, or staging_schema= was changed. "

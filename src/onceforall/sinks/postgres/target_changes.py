@@ -8,7 +8,7 @@ before the COMMIT. What was written to another thing is rolled back.
   although it was committed. A partition that got rows is locked until the COMMIT, so that it stays what it was seen to be.
 - Its columns must take the staged values as they are. An ``ALTER TABLE … TYPE`` that came after
   the rows were staged would have them cast by assignment, which rounds.
-- The unique indexes on the key must call the same keys equal as its columns do; see ``arbiters``.
+- The unique indexes on the key must call the same keys equal as its columns do; see ``key_indexes``.
 - A replacing target must show all its rows: those that a policy hides would stay.
 """
 
@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from onceforall.errors import AttemptFailedError
-from onceforall.sinks.postgres.arbiters import unfit_index
-from onceforall.sinks.postgres.tables import unfit_partition
+from onceforall.sinks.postgres.key_indexes import unfit_index
+from onceforall.sinks.postgres.partitions import unfit_partition
 
 if TYPE_CHECKING:
     from onceforall.sinks.postgres.merging import Target

@@ -19,12 +19,11 @@ from psycopg import sql
 
 from onceforall.errors import AttemptFailedError
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.postgres import markers, merging, predecessors
+from onceforall.sinks.postgres import markers, merging, stale_connections
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import parsed
-from onceforall.sinks.postgres.prepared import apply
-from onceforall.sinks.postgres.staged import StagedTransaction
 from onceforall.sinks.postgres.statements import Connection, roll_back
+from onceforall.sinks.postgres.task.attempts import StagedTransaction, apply
 
 
 def begin(connection: Connection, name: str, schema: str, target: merging.Target) -> StagedTransaction:
@@ -61,7 +60,7 @@ def pre_commit(transaction: StagedTransaction) -> None:
             # An earlier attempt of this task may be frozen with the rows locked; the next one shall not wait for it. A living one, Spark's
             # speculative twin, is no obstacle: it commits by itself.
             roll_back(transaction.connection)
-            predecessors.end_earlier_attempts(transaction.connection, own)
+            stale_connections.end_earlier_attempts(transaction.connection, own)
         raise
     owner = Owner(transaction.staged.schema, own.query_id, own.sink_code)
     _check(_current(transaction.connection, owner, " FOR SHARE"), (own.generation, own.batch))

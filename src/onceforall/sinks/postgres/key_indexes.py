@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onceforall.sinks.postgres.tables import quoted
+from onceforall.sinks.postgres.table_names import quoted
 
 if TYPE_CHECKING:
     import psycopg

@@ -1,4 +1,4 @@
-"""What two sinks of one query can't have in one batch is refused at start; ``beside`` says why."""
+"""What two sinks of one query can't have in one batch is refused at start; ``other_sinks`` says why."""
 
 import psycopg
 import pytest

@@ -17,9 +17,9 @@ import psycopg
 from psycopg import sql
 
 from onceforall.errors import AttemptFailedError, OnceForAllError, RefusedRecordError, SchemaError
-from onceforall.sinks.postgres.encoding import HEADER, TRAILER, rows_of_fields
 from onceforall.sinks.postgres.server_errors import statement_error, told
-from onceforall.sinks.postgres.values import RefusedValueError, UnwritableError, field
+from onceforall.sinks.postgres.task.encoding import HEADER, TRAILER, rows_of_fields
+from onceforall.sinks.postgres.task.values import RefusedValueError, UnwritableError, field
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

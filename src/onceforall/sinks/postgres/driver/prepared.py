@@ -1,0 +1,121 @@
+"""``mode="prepared"`` on the driver: it counts prepared transactions before the decision, and commits them behind it. Module ``task.prepared`` tells the whole of the mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+
+from onceforall.common.threads import Threads
+from onceforall.errors import AttemptFailedError, SinkUnavailableError
+from onceforall.failpoints import points as failpoints
+from onceforall.protocol.entries import Committable
+from onceforall.sink import CommitReport, LostTransaction
+from onceforall.sinks.postgres import markers
+from onceforall.sinks.postgres.driver import marker_proofs, marker_table
+from onceforall.sinks.postgres.driver.batches import Batch, Connect
+from onceforall.sinks.postgres.driver.outcomes import elsewhere, joined, refuse_old, told_elsewhere
+from onceforall.sinks.postgres.identity import database_of
+from onceforall.sinks.postgres.markers import Marker
+from onceforall.sinks.postgres.prepared_transactions import finish, locked, own_gids
+from onceforall.sinks.postgres.statements import Connection, close_quietly, unavailable
+
+_CONNECTIONS = 4
+
+
+def confirm(connection: Connection, batch: Batch) -> int | None:
+    """Close the batch for attempts that come late, and see that every prepared transaction is there.
+
+    Returns:
+        The object id of the table of markers.
+
+    Raises:
+        AttemptFailedError: one isn't, or this batch is complete already.
+        psycopg.Error: it can be tried again.
+    """
+    complete = markers.read(connection, batch.owner)
+    if complete is not None and complete.batch >= batch.batch:
+        refuse_old(complete, batch)
+    marker_proofs.check_predecessor(connection, batch.owner, batch.after)
+    with locked(connection, batch.owner, batch.generation, batch.batch, shared=False):
+        if not markers.raise_to(connection, batch.owner, markers.CONFIRMED, Marker(batch.batch, batch.generation)):
+            raise AttemptFailedError(
+                f"A later run of this query has confirmed batch {batch.batch} or a later one. Stop this run."
+            )
+    failpoints.hit("postgres.confirm.closed")
+    gone = sorted(set(batch.names) - set(own_gids(connection)))
+    if gone:
+        raise AttemptFailedError(
+            f"{len(gone)} of {len(batch.names)} prepared transactions of batch {batch.batch} are gone (the first is {gone[0]}). Somebody rolled "
+            "them back; the batch is written again."
+        )
+    # The batch before this one has its DONE, or this one would not have been written.
+    markers.advance(connection, batch.owner, Marker(batch.batch - 1, batch.generation))
+    failpoints.hit("postgres.confirm.counted")
+    marker_table.forget_before(connection, batch.owner, batch.batch)
+    failpoints.hit("postgres.confirm.forgotten")
+    return marker_table.oid_of(connection, batch.owner.schema)
+
+
+def commit(connect: Connect, batch: Batch, committables: Sequence[Committable]) -> CommitReport:
+    """Commit prepared transactions, several at once.
+
+    Raises:
+        SinkUnavailableError: at least one has no answer.
+    """
+    parts = [list(committables[at::_CONNECTIONS]) for at in range(min(_CONNECTIONS, len(committables)))]
+    with Threads(len(parts), thread_name_prefix="onceforall-postgres") as threads:
+        futures = [threads.submit(_commit_some, connect, batch, part) for part in parts]
+    reports = [future.result() for future in futures]
+    return joined(reports)
+
+
+def _commit_some(connect: Connect, batch: Batch, committables: list[Committable]) -> CommitReport:
+    connection = None
+    try:
+        connection = connect(batch.connection_name)
+        found = database_of(connection)
+        if found != batch.database:
+            return elsewhere(batch, committables, found)
+        missing = []
+        for committable in committables:
+            failpoints.hit("postgres.commit_prepared.before")
+            if not finish(connection, "COMMIT", str(committable["name"])):
+                missing.append(committable)
+            failpoints.hit("postgres.commit_prepared.after")
+        return _with_proofs(connection, batch, committables, missing)
+    except psycopg.Error as error:
+        raise unavailable(error, batch.what("Committing")) from error
+    finally:
+        close_quietly(connection)
+
+
+def _with_proofs(
+    connection: Connection, batch: Batch, committables: list[Committable], missing: list[Committable]
+) -> CommitReport:
+    if not missing:
+        return CommitReport(retired=tuple(committables))
+    names = [str(c["name"]) for c in missing]
+    elsewhere_now = connection.execute(
+        "SELECT gid, owner, database FROM pg_catalog.pg_prepared_xacts WHERE gid OPERATOR(pg_catalog.=) ANY(%s)", [names]
+    ).fetchone()
+    if elsewhere_now is not None:
+        gid, role, database = elsewhere_now
+        raise SinkUnavailableError(
+            f"{batch.what('Committing')}: the prepared transaction {gid} belongs to the role {role} in the database {database}, and could not be "
+            "committed from here. Connect as that role, to that database, until the batch is complete."
+        )
+    complete = markers.read(connection, batch.owner)
+    if complete is not None and complete.batch >= batch.batch:
+        return CommitReport(retired=tuple(committables))
+    committed = marker_proofs.present(connection, batch.owner, names)
+    gone = [c for c in missing if str(c["name"]) not in committed]
+    lost_names = {str(c["name"]) for c in gone}
+    retired = CommitReport(retired=tuple(c for c in committables if str(c["name"]) not in lost_names))
+    if gone and (moved := marker_proofs.moved_to(connection, batch.owner, batch.batch, batch.markers)):
+        return joined([retired, told_elsewhere(batch, gone, moved)])
+    reason = (
+        f"neither the prepared transaction nor its marker in {batch.owner.schema}.{markers.TABLE} exists, so it was rolled back by somebody, "
+        "or the server was restored from an earlier state"
+    )
+    return joined([retired, CommitReport(lost=tuple(LostTransaction(c, reason) for c in gone))])

@@ -1,0 +1,125 @@
+"""The table that the sink makes where it is missing, and the type of PostgreSQL that a column of Spark gets there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onceforall.errors import SchemaError, SinkCheckError
+from onceforall.sinks.postgres.driver.table_lookup import describe
+from onceforall.sinks.postgres.server_errors import translated
+from onceforall.sinks.postgres.table_names import LONGEST_NAME_BYTES, parse_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import psycopg
+    from psycopg import sql
+    from pyspark.sql.types import DataType, StructType
+
+    from onceforall.sinks.postgres.tables import Table
+
+
+def create(connection: psycopg.Connection[Any], table: str, schema: StructType, key: Sequence[str] = ()) -> Table:
+    """Create a table for rows of a Spark schema, unless there is one of this name already, and describe it.
+
+    Strings become ``text``, timestamps ``timestamptz``, structs, maps and variants ``jsonb``; `SQL_TYPES` has the rest.
+
+    Args:
+        connection: in autocommit mode, or its caller commits.
+        table: its name; its schema must exist.
+        schema: of the rows.
+        key: the columns of the primary key; none without.
+
+    Raises:
+        SchemaError: a type has no counterpart, a name is too long, a column of the key isn't there.
+        SinkCheckError: no right to create it, or no such schema.
+    """
+    import psycopg
+    from psycopg import sql
+
+    parts = [part for part in parse_name(connection, table) if part is not None]
+    missing = [name for name in key if name not in schema.names]
+    if missing:
+        raise SchemaError(
+            f"key= names the column {missing[0]!r}, and the rows have only {', '.join(schema.names)}. Correct key=."
+        )
+    lines: list[sql.Composable] = []
+    for field in schema.fields:
+        if len(field.name.encode()) > LONGEST_NAME_BYTES or not field.name or "\0" in field.name:
+            raise SchemaError(
+                f"Column {field.name!r} can't be a column of PostgreSQL: names have 1 to {LONGEST_NAME_BYTES} bytes. Rename it."
+            )
+        lines.append(sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(sql_type(field.name, field.dataType))))
+    if key:
+        lines.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join([sql.Identifier(name) for name in key])))
+    statement = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(sql.Identifier(*parts), sql.SQL(", ").join(lines))
+    with translated(f"Creating table {table}"):
+        try:
+            with connection.transaction():
+                connection.execute(statement)
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject):
+            pass  # another one made it at the same moment
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SinkCheckError(
+                f"Table {table} can't be created: {error.diag.message_primary}. Grant it: GRANT USAGE, CREATE ON SCHEMA … TO …; or create the "
+                f"table yourself: {statement.as_string(connection)};"
+            ) from error
+        except psycopg.errors.InvalidSchemaName as error:
+            raise SinkCheckError(
+                f"Table {table} can't be created: {error.diag.message_primary}. Create the schema, or correct the name."
+            ) from error
+    made = describe(connection, table)
+    if made is None:
+        raise SinkCheckError(f"Table {table} was dropped right after it was created. Create it again, or choose another name.")
+    return made
+
+
+_SQL_TYPES = {
+    "ByteType": "smallint",
+    "ShortType": "smallint",
+    "IntegerType": "integer",
+    "LongType": "bigint",
+    "FloatType": "real",
+    "DoubleType": "double precision",
+    "BooleanType": "boolean",
+    "StringType": "text",
+    "BinaryType": "bytea",
+    "DateType": "date",
+    "TimestampType": "timestamp with time zone",
+    "TimestampNTZType": "timestamp without time zone",
+    "TimeType": "time without time zone",
+    "DayTimeIntervalType": "interval",
+    "YearMonthIntervalType": "interval",
+    "StructType": "jsonb",
+    "MapType": "jsonb",
+    "VariantType": "jsonb",
+}
+
+
+def sql_type(name: str, spark: DataType) -> str:
+    """Return the type that a column for this Spark type gets.
+
+    Args:
+        name: of the column, for the message.
+        spark: its type.
+
+    Raises:
+        SchemaError: it has no counterpart.
+    """
+    from pyspark.sql.types import ArrayType, CharType, DecimalType, VarcharType
+
+    if isinstance(spark, DecimalType):
+        return f"numeric({spark.precision},{spark.scale})"
+    if isinstance(spark, VarcharType):
+        return f"character varying({spark.length})"
+    if isinstance(spark, CharType):
+        return f"character({spark.length})"
+    if isinstance(spark, ArrayType):
+        element = sql_type(name, spark.elementType)
+        return element if element == "jsonb" else element + "[]"
+    found = _SQL_TYPES.get(type(spark).__name__)
+    if found is None:
+        raise SchemaError(
+            f"Column {name!r} is {spark.simpleString().upper()}, which has no counterpart in PostgreSQL. Cast it, or leave it out."
+        )
+    return found

@@ -1,0 +1,96 @@
+"""One attempt of a task: its connection and its staging table, into which its rows are copied, in whichever mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from onceforall.errors import AttemptFailedError
+from onceforall.failpoints import points as failpoints
+from onceforall.sinks.postgres import merging, refusals, staging
+from onceforall.sinks.postgres.merging import Target
+from onceforall.sinks.postgres.names import staging_table
+from onceforall.sinks.postgres.staging import Staged
+from onceforall.sinks.postgres.statements import Connection, begin, close_quietly, refuses, words
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from onceforall.sinks.postgres.task.copying import CopyStream
+
+
+class StagedTransaction:
+    """One attempt's staging table."""
+
+    def __init__(self, connection: Connection, name: str, schema: str, target: Target, *, logged: bool = True) -> None:
+        self.connection = connection
+        self.name = name
+        self.target = target
+        self.staged = Staged(schema, staging_table(name), (), 0)
+        self.is_over = False
+        self._copy: CopyStream | None = None
+        self._logged = logged
+        begin(connection)
+
+    def write(self, rows: pa.RecordBatch, copy: Callable[[Connection, Staged, Sequence[str]], CopyStream]) -> None:
+        """Send rows.
+
+        Args:
+            rows: to be sent; all record batches of an attempt have the same columns.
+            copy: starts a COPY into the staging table's columns.
+        """
+        if self._copy is None:
+            self.staged = replace(self.staged, columns=tuple(rows.schema.names))
+            staging.make(self.connection, self.staged, self.target.identifier, logged=self._logged)
+            failpoints.hit("postgres.task.staging_made")
+            self._copy = copy(self.connection, self.staged, self.staged.columns)
+        self._copy.write(rows)
+        self.staged = replace(self.staged, rows=self.staged.rows + rows.num_rows)
+
+    def finish(self) -> None:
+        """End the COPY; every row is at the server then."""
+        if self._copy is None:
+            staging.make(self.connection, self.staged, self.target.identifier, logged=self._logged)
+        else:
+            self._copy.finish()
+        failpoints.hit("postgres.task.copied")
+
+    def committable(self, kind: str, database: str) -> dict[str, Any]:
+        """Return what the driver needs to know of it."""
+        return {
+            "name": self.name,
+            "kind": kind,
+            "count": self.staged.rows,
+            "staging_schema": self.staged.schema,
+            "database": database,
+            "target": self.target.body(),
+        }
+
+    def close(self) -> None:
+        """End the connection, and with it whatever is not committed."""
+        self.is_over = True
+        close_quietly(self.connection)
+
+
+def apply(transaction: StagedTransaction) -> None:
+    """Apply an attempt's own rows within its transaction, and drop its staging table."""
+    connection, staged = transaction.connection, transaction.staged
+    connection.execute("SAVEPOINT merge")
+    try:
+        merging.merge(connection, transaction.target, [staged])
+    except psycopg.errors.LockNotAvailable as error:
+        target = transaction.target
+        raise AttemptFailedError(
+            f"A row of {target.schema}.{target.table} stayed locked for as long as lock_timeout_s says: {words(error)}. Another "
+            "program's transaction has it; or, in mode='prepared', rows of two tasks of the batch have the same value in a unique index "
+            "that isn't the key's: then use mode='staged'."
+        ) from error
+    except psycopg.Error as error:
+        if not refuses(error):
+            raise
+        connection.execute("ROLLBACK TO SAVEPOINT merge")
+        raise refusals.refused(connection, error, transaction.target, [staged]) from error
+    staging.drop(connection, staged.schema, [staged.table])
