@@ -8,7 +8,7 @@ from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryEr
 from onceforall.protocol.names import sink_code
 from onceforall.sinks.files import manifests
 from onceforall.sinks.files.manifests import Manifest, Manifests, encode
-from onceforall.sinks.files.mending import check_files, mend_files
+from onceforall.sinks.files.reading.mending import check_files, mend_files
 from sinks.files.building import QUERY, checked, commit, numbers, permit
 from support.syncing import Recorder
 
@@ -134,7 +134,7 @@ def test_each_step_is_durable_before_the_next(skipping, monkeypatch):
 
 
 def test_a_chain_that_changes_while_it_is_mended_is_told(skipping, monkeypatch):
-    monkeypatch.setattr("onceforall.sinks.files.mending._replace", lambda *_: None)
+    monkeypatch.setattr("onceforall.sinks.files.reading.mending._replace", lambda *_: None)
     with pytest.raises(CommitLogError, match="Stop the query"):
         mend_files(skipping)
 

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 import onceforall as ofa
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files import sink as file_sink
-from onceforall.sinks.files.mending import check_files
+from onceforall.sinks.files.reading.mending import check_files
 from sinks.files.building import checked, commit, left_in_staging, numbers, permit, prepared
 
 ROWS = 60

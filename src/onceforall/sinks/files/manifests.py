@@ -57,7 +57,7 @@ from onceforall.common import logs
 from onceforall.errors import CommitLogError, CorruptEntryError, ForeignEntryError, NewerEntryError
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.folders import is_temporary
-from onceforall.sinks.files.layout import DataFile, data_file
+from onceforall.sinks.files.paths import DataFile, data_file
 from onceforall.sinks.files.tree import Tree
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from onceforall.errors import RefusedRecordError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import TaskAttempt
 from onceforall.sinks.files.folders import failing_the_attempt, sync_file
-from onceforall.sinks.files.formats import FileFormat, FormatWriter, in_utc
-from onceforall.sinks.files.layout import STAGING, DataFile, file_name
-from onceforall.sinks.files.partitions import Destination, Partitioner, TimeBucket
+from onceforall.sinks.files.paths import STAGING, DataFile, file_name
+from onceforall.sinks.files.task.formats import FileFormat, FormatWriter, in_utc
+from onceforall.sinks.files.task.partitions import Destination, Partitioner, TimeBucket
 from onceforall.sinks.files.tree import Tree
 
 if TYPE_CHECKING:

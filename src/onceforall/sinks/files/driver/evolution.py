@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from onceforall.sinks.files.layout import MANIFESTS, DataFile
 from onceforall.sinks.files.manifests import Layout, all_of
+from onceforall.sinks.files.paths import MANIFESTS, DataFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,7 +26,6 @@ from pathlib import Path
 from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError, NewerEntryError
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.folders import explained
-from onceforall.sinks.files.layout import HOME, MANIFESTS, local_folder
 from onceforall.sinks.files.manifests import (
     BatchFiles,
     Manifest,
@@ -37,6 +36,7 @@ from onceforall.sinks.files.manifests import (
     sinks_of,
     without_advice,
 )
+from onceforall.sinks.files.paths import HOME, MANIFESTS, local_folder
 from onceforall.sinks.files.tree import Tree
 
 __all__ = ["Finding", "check_files", "mend_files"]

@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import OptionError, RefusedRecordError
-from onceforall.sinks.files.layout import HOME, LONGEST_NAME, LONGEST_PATH, NULL, SPARK_METADATA, hive_folder, plain_folder
-from onceforall.sinks.files.texts import check_texts
-from onceforall.sinks.files.times import check_text, check_times, outside, refuse
+from onceforall.sinks.files.paths import HOME, LONGEST_NAME, LONGEST_PATH, NULL, SPARK_METADATA, hive_folder, plain_folder
+from onceforall.sinks.files.task.texts import check_texts
+from onceforall.sinks.files.task.times import check_text, check_times, outside, refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa
