@@ -29,8 +29,8 @@ from onceforall.errors import (
 )
 from onceforall.sink import StartInfo, Sweep
 from onceforall.sinks.files import FileSink
+from onceforall.sinks.files.data_files import attempt_of
 from onceforall.sinks.files.driver.committing import read_prepared
-from onceforall.sinks.files.paths import attempt_of
 from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, attempt, checked, commit, left_in_staging, numbers, permit, prepared
 from support.disks import small_disk

@@ -41,8 +41,6 @@ The content is JSON with a checksum, as entries of the commit log (``commit_log.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import json
 import re
@@ -56,12 +54,13 @@ from onceforall.commit_log.envelope import encode_fields
 from onceforall.common import logs
 from onceforall.errors import CommitLogError, CorruptEntryError, ForeignEntryError, NewerEntryError
 from onceforall.failpoints import points as failpoints
+from onceforall.sinks.files.data_files import DataFile, data_file
 from onceforall.sinks.files.folders import is_temporary
-from onceforall.sinks.files.paths import DataFile, data_file
+from onceforall.sinks.files.layout import Layout, read_layout
 from onceforall.sinks.files.tree import Tree
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 FORMAT = 1
 MERGE_AFTER = 100
@@ -75,48 +74,6 @@ _NEWEST = re.compile(r"\.newest\.(0|[1-9][0-9]{0,18})")
 _TRIES = 200
 
 _log = logs.logger("onceforall.sinks.files")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the files of one write are to be read.
-
-    Attributes:
-        schema: an Arrow schema of all columns, in Base64 of its IPC message.
-        partition_by: the columns that stand in the folders' names and not in the files.
-        reading: the format, and what else a reader must know of it.
-    """
-
-    schema: str
-    partition_by: tuple[str, ...]
-    reading: Mapping[str, Any]
-
-    def body(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"schema": self.schema, "partition_by": list(self.partition_by), "reading": dict(self.reading)}
-
-    def arrow_schema(self) -> pa.Schema:
-        """Return the schema.
-
-        Raises:
-            ValueError: it is damaged.
-        """
-        import pyarrow as pa
-
-        try:
-            return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema, validate=True)))
-        except (binascii.Error, pa.ArrowException, OSError) as error:
-            raise ValueError(f"the schema is damaged: {error}") from error
-
-
-def layout_of(schema: pa.Schema, partition_by: Sequence[str], reading: Mapping[str, Any]) -> Layout:
-    """Return the layout of files with these rows."""
-    return Layout(base64.b64encode(schema.serialize().to_pybytes()).decode("ascii"), tuple(partition_by), dict(reading))
-
-
-def read_layout(body: Mapping[str, Any]) -> Layout:
-    """Read a layout back from JSON; it raises KeyError, TypeError or ValueError when it is none."""
-    return Layout(str(body["schema"]), tuple(str(name) for name in body["partition_by"]), dict(body["reading"]))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import sink_code
 from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
+from onceforall.sinks.files.data_files import slim
 from onceforall.sinks.files.driver.columns import check_columns, check_delimiter
 from onceforall.sinks.files.driver.committing import Folder, Prepared, read_prepared, with_shared_layouts
 from onceforall.sinks.files.driver.evolution import differences, kind_of_folder, newest_files, texts, with_folders
@@ -31,12 +32,12 @@ from onceforall.sinks.files.driver.identity import folder_id
 from onceforall.sinks.files.driver.spark_metadata import DEFAULT_INTERVAL, SparkMetadata
 from onceforall.sinks.files.driver.start_checks import check_folder, check_spark_metadata
 from onceforall.sinks.files.folders import asking_again
-from onceforall.sinks.files.manifests import layout_of
-from onceforall.sinks.files.paths import STAGING, local_folder, slim
+from onceforall.sinks.files.layout import layout_of
+from onceforall.sinks.files.paths import STAGING, local_folder
 from onceforall.sinks.files.task.formats import Format, file_format
-from onceforall.sinks.files.task.partitions import sample_folder
-from onceforall.sinks.files.task.partitions import time_bucket as parsed_bucket
 from onceforall.sinks.files.task.writer import FileTransaction, Plan
+from onceforall.sinks.files.time_buckets import sample_folder
+from onceforall.sinks.files.time_buckets import time_bucket as parsed_bucket
 
 if TYPE_CHECKING:
     import pyarrow as pa

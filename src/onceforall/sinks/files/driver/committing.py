@@ -44,10 +44,12 @@ from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName, parse_name
 from onceforall.sink import CommitReport, LostTransaction
+from onceforall.sinks.files.data_files import DataFile, from_slim
 from onceforall.sinks.files.driver.identity import folder_id
 from onceforall.sinks.files.folders import explained
-from onceforall.sinks.files.manifests import BatchFiles, Layout, Manifests, read_layout
-from onceforall.sinks.files.paths import MANIFESTS, SPARK_METADATA, STAGING, DataFile, from_slim
+from onceforall.sinks.files.layout import Layout, read_layout
+from onceforall.sinks.files.manifests import BatchFiles, Manifests
+from onceforall.sinks.files.paths import MANIFESTS, SPARK_METADATA, STAGING
 from onceforall.sinks.files.tree import Tree
 
 

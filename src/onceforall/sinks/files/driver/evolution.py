@@ -6,11 +6,14 @@ for some want to read only what is new; but nobody shall find it out when the fo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from onceforall.sinks.files.manifests import Layout, all_of
-from onceforall.sinks.files.paths import MANIFESTS, DataFile
+from onceforall.sinks.files.common_types import are_texts
+from onceforall.sinks.files.data_files import DataFile
+from onceforall.sinks.files.layout import Layout
+from onceforall.sinks.files.manifests import all_of
+from onceforall.sinks.files.paths import MANIFESTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,41 +42,6 @@ def kind_of_folder(folder: str) -> str:
     if not folder:
         return "no folders"
     return "/".join(f"{part.partition('=')[0]}=…" if "=" in part else "…" for part in folder.split("/"))
-
-
-_MOST_DIGITS = 6
-"""Behind the point: the text of a decimal with more may have an exponent, in one reader and not in another."""
-
-
-def are_texts(name: str, kinds: Sequence[pa.DataType]) -> bool:
-    """Tell whether a column that folders say is read as STRING, because the types that it has in different files have no common one.
-
-    Raises:
-        pyarrow.ArrowTypeError: they have none, and one of them has no text that all readers agree on.
-    """
-    import pyarrow as pa
-
-    try:
-        pa.unify_schemas([pa.schema([(name, kind)]) for kind in kinds], promote_options="permissive")
-    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
-        strange = [kind for kind in kinds if not _has_a_text(kind)]
-        if strange:
-            told = ", ".join(dict.fromkeys(map(str, kinds)))
-            raise pa.ArrowTypeError(
-                f"The column {name!r} has the types {told} in files that were written at different times, and {strange[0]} can't be read as the text that "
-                "a folder's name is. Read the files of before and of now apart (query_id=, sink=, from_batch=, to_batch=), and rename the column or the "
-                "field of time_bucket."
-            ) from error
-        return True
-    return False
-
-
-def _has_a_text(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_decimal(kind):
-        return 0 <= int(kind.scale) <= _MOST_DIGITS
-    return any(of(kind) for of in (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32))
 
 
 def with_folders(schema: StructType, said: Collection[str]) -> StructType:
@@ -163,4 +131,4 @@ _KINDS = (
     {"StringType", "VarcharType", "CharType"},
 )
 
-__all__ = ["are_texts", "differences", "kind_of_folder", "newest_files", "texts", "with_folders"]
+__all__ = ["differences", "kind_of_folder", "newest_files", "texts", "with_folders"]

@@ -23,7 +23,8 @@ from urllib.parse import quote
 
 from onceforall.errors import SinkCheckError
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.files.paths import SPARK_METADATA, DataFile
+from onceforall.sinks.files.data_files import DataFile
+from onceforall.sinks.files.paths import SPARK_METADATA
 from onceforall.sinks.files.tree import Tree
 
 DEFAULT_INTERVAL = 10

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from onceforall.common import arguments
 from onceforall.errors import ConfigurationError
 from onceforall.protocol.names import sink_code
-from onceforall.sinks.files.driver.evolution import are_texts
-from onceforall.sinks.files.manifests import BatchFiles, Layout, all_of
-from onceforall.sinks.files.paths import HOME, MANIFESTS, DataFile, local_folder, partition_of
-from onceforall.sinks.files.task.formats import CSV_NULL
+from onceforall.sinks.files.common_types import are_texts
+from onceforall.sinks.files.data_files import DataFile
+from onceforall.sinks.files.layout import CSV_NULL, Layout
+from onceforall.sinks.files.manifests import BatchFiles, all_of
+from onceforall.sinks.files.paths import HOME, MANIFESTS, local_folder, partition_of
 from onceforall.sinks.files.tree import Tree
 
 if TYPE_CHECKING:
@@ -294,7 +295,7 @@ class CommittedFiles:
     def _value(self, name: str, text: str | None) -> Any:
         import pyarrow as pa
 
-        from onceforall.sinks.files.task.json_lines import days_of
+        from onceforall.sinks.files.reading.json_lines import days_of
 
         kind = self.schema.field(name).type
         if text is not None and pa.types.is_date32(kind):
@@ -305,7 +306,7 @@ class CommittedFiles:
         import pyarrow as pa
         from pyarrow import csv
 
-        from onceforall.sinks.files.task.json_lines import decoded
+        from onceforall.sinks.files.reading.json_lines import decoded
 
         schema = _in_file(layout)
 

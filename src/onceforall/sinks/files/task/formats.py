@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from onceforall.common.arguments import mapping, shown
 from onceforall.errors import OptionError, RefusedRecordError
+from onceforall.sinks.files.layout import CSV_NULL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,8 +36,6 @@ COMPRESSIONS: Mapping[str, Mapping[str, str]] = {
 }
 """Per format, what it can be compressed with, the default first, and what stands for it in a file's name."""
 
-CSV_NULL = "\u0001 no value \u0001"
-"""Stands for a null for Spark's CSV reader, which takes what is not quoted and empty for it, and every text that is the same."""
 
 _PARQUET = {
     "compression_level": int,
