@@ -46,9 +46,10 @@ from onceforall.protocol.names import TransactionName, parse_name
 from onceforall.sink import CommitReport, LostTransaction
 from onceforall.sinks.files.data_files import DataFile, from_slim
 from onceforall.sinks.files.driver.identity import folder_id
+from onceforall.sinks.files.driver.manifest_writing import ManifestWriter
 from onceforall.sinks.files.folders import explained
 from onceforall.sinks.files.layout import Layout, read_layout
-from onceforall.sinks.files.manifests import BatchFiles, Manifests
+from onceforall.sinks.files.manifests.content import BatchFiles
 from onceforall.sinks.files.paths import MANIFESTS, SPARK_METADATA, STAGING
 from onceforall.sinks.files.tree import Tree
 
@@ -99,13 +100,13 @@ class Folder:
         self.root = root
         self.tree = Tree(root)
 
-    def manifests(self, name: TransactionName) -> Manifests:
+    def manifests(self, name: TransactionName) -> ManifestWriter:
         """Return the manifests of a transaction's query and sink."""
         return self.manifests_of(name.query_id, name.sink_code)
 
-    def manifests_of(self, query_id: str, code: str) -> Manifests:
+    def manifests_of(self, query_id: str, code: str) -> ManifestWriter:
         """Return the manifests of a query and one of its sinks, by the sink's code."""
-        return Manifests(self.root / MANIFESTS, query_id, code)
+        return ManifestWriter(self.root / MANIFESTS, query_id, code)
 
     def staging(self, attempt: str) -> Path:
         """Return the folder of an attempt's temp files."""

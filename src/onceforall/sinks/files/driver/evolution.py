@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from onceforall.sinks.files.common_types import are_texts
 from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.layout import Layout
-from onceforall.sinks.files.manifests import all_of
+from onceforall.sinks.files.manifests.chain import all_of
 from onceforall.sinks.files.paths import MANIFESTS
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from onceforall.errors import SinkCheckError
 from onceforall.sinks.files.driver.identity import NAME, make_folder_id
 from onceforall.sinks.files.driver.spark_metadata import SparkMetadata
 from onceforall.sinks.files.folders import explained, is_temporary, make_root, sync_folder
-from onceforall.sinks.files.manifests import has_our_name
+from onceforall.sinks.files.manifests.names import has_our_name
 from onceforall.sinks.files.paths import HOME, MANIFESTS, SPARK_METADATA, STAGING
 from onceforall.sinks.files.tree import Tree
 

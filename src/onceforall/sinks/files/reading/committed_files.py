@@ -16,7 +16,8 @@ from onceforall.protocol.names import sink_code
 from onceforall.sinks.files.common_types import are_texts
 from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.layout import CSV_NULL, Layout
-from onceforall.sinks.files.manifests import BatchFiles, all_of
+from onceforall.sinks.files.manifests.chain import all_of
+from onceforall.sinks.files.manifests.content import BatchFiles
 from onceforall.sinks.files.paths import HOME, MANIFESTS, local_folder, partition_of
 from onceforall.sinks.files.tree import Tree
 
