@@ -46,6 +46,16 @@ class Layout:
         except (binascii.Error, pa.ArrowException, OSError) as error:
             raise ValueError(f"the schema is damaged: {error}") from error
 
+    def schema_in_file(self) -> pa.Schema:
+        """Return the columns that stand in a file itself.
+
+        Raises:
+            ValueError: the schema is damaged.
+        """
+        import pyarrow as pa
+
+        return pa.schema([field for field in self.arrow_schema() if field.name not in self.partition_by])
+
 
 def layout_of(schema: pa.Schema, partition_by: Sequence[str], reading: Mapping[str, Any]) -> Layout:
     """Return the layout of files with these rows."""
