@@ -14,7 +14,7 @@ QUERY = (
     "onceforall.driver.doors",
     "onceforall.operate.detaching",
     "onceforall.sinks.files",
-    "onceforall.sinks.files.mending",
+    "onceforall.sinks.files.reading.mending",
     "onceforall.sinks.kafka",
     "onceforall.sinks.postgres",
     "onceforall.worker_daemon",

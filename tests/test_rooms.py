@@ -66,10 +66,22 @@ def test_every_arrow_leads_to_a_room_that_stands_above():
 LOADED_BY_A_WORKER = """
 import pickle, sys
 import onceforall.task.write_task
-pickle.loads(sys.stdin.buffer.read())
-of_the_driver = "onceforall.driver", "onceforall.operate", "onceforall.sinks.kafka.driver", "onceforall.sinks.postgres.driver", "kafka."
-print([name for name in sys.modules if name.startswith(of_the_driver)])
+sink = pickle.loads(sys.stdin.buffer.read())
+{work}
+print(*sys.modules)
 """
+OF_THE_DRIVER = re.compile(
+    r"(onceforall\.sinks\.\w+\.(driver|reading|manifests)|onceforall\.(driver|operate|commit_log)|kafka)(\..+)?"
+)
+
+
+def loaded_by_a_worker(sink, work=""):
+    """Return the modules that no worker needs, and that a fresh process has loaded when it got a sink, and worked with it."""
+    program = LOADED_BY_A_WORKER.format(work=work)
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=pickle.dumps(sink), capture_output=True, timeout=60, check=True
+    )
+    return [name for name in done.stdout.decode().split() if OF_THE_DRIVER.fullmatch(name)]
 
 
 @pytest.mark.parametrize(
@@ -80,17 +92,43 @@ print([name for name in sys.modules if name.startswith(of_the_driver)])
     ],
 )
 def test_a_worker_loads_nothing_of_the_driver_with_a_sink(sink):
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED_BY_A_WORKER], input=pickle.dumps(sink()), capture_output=True, timeout=60, check=True
-    )
-    assert done.stdout.decode().strip() == "[]"
+    assert loaded_by_a_worker(sink()) == []
 
 
-@pytest.mark.parametrize("sink", ["kafka", "postgres"])
-def test_the_tasks_side_of_a_sink_uses_nothing_of_the_drivers(sink):
-    modules = sorted((PACKAGE / "sinks" / sink / "task").glob("*.py"))
-    assert len(modules) > 5
-    assert [path.name for path in modules if f"{sink}.driver" in path.read_text(encoding="utf-8")] == []
+A_TASK = """
+import pyarrow as pa
+from onceforall.sink import TaskAttempt
+written = sink.begin_transaction(TaskAttempt("9f2b1c1e-1111-4222-8333-444455556666", "out", 0, 0, 0, 0, 0))
+sink.invoke(written, pa.RecordBatch.from_pydict({"n": [1]}))
+assert sink.pre_commit(written)["files"]
+"""
+
+
+@pytest.mark.parametrize("form", ["parquet", "json", "csv", "orc"])
+def test_a_worker_that_writes_files_loads_nothing_of_the_driver_and_nothing_that_reads(tmp_path, form):
+    sink = onceforall.FileSink(tmp_path, format=form)
+    assert loaded_by_a_worker(sink, A_TASK) == []
+
+
+def test_what_a_worker_loads_of_the_driver_is_seen(tmp_path):
+    sink = onceforall.FileSink(tmp_path)
+    assert "onceforall.sinks.files.driver.committing" in loaded_by_a_worker(sink, "sink._folder")
+
+
+@pytest.mark.parametrize(
+    ("sink", "side", "others"),
+    [
+        ("kafka", "task", "driver"),
+        ("postgres", "task", "driver"),
+        ("files", "task", "driver|reading|manifests"),
+        ("files", "driver", "task|reading"),
+        ("files", "reading", "task|driver"),
+    ],
+)
+def test_a_side_of_a_sink_uses_nothing_of_the_others(sink, side, others):
+    modules = sorted((PACKAGE / "sinks" / sink / side).glob("*.py"))
+    assert len(modules) > 3
+    assert [path.name for path in modules if re.search(rf"\b{sink}\.({others})\b", path.read_text(encoding="utf-8"))] == []
 
 
 def test_what_both_sides_of_the_postgres_sink_use_needs_neither_of_them():

@@ -8,7 +8,7 @@ from pyspark import daemon
 MODULES = ["pyarrow", "onceforall.task.write_task", "pyspark.worker", "pyspark.sql.pandas.serializers"]
 SINKS = {
     "kafka": ["onceforall.sinks.kafka.task.writer", "confluent_kafka"],
-    "files": ["onceforall.sinks.files.writer", "pyarrow.parquet"],
+    "files": ["onceforall.sinks.files.task.writer", "pyarrow.parquet"],
     "postgres": ["onceforall.sinks.postgres.task.staged", "onceforall.sinks.postgres.task.prepared"],
 }
 

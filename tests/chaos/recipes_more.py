@@ -12,7 +12,8 @@ from pathlib import Path
 
 from chaos.recipes import DECIDED, LIFE_S, UNDECIDED, Lost, Recipe, lose
 from chaos.workload import EMPTY_BATCHES
-from onceforall.sinks.files.manifests import Manifest, all_of, encode
+from onceforall.sinks.files.manifests.chain import all_of
+from onceforall.sinks.files.manifests.content import Manifest, encode
 from support.waiting import until
 
 TESTS = Path(__file__).parents[1]

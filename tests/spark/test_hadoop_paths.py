@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from onceforall.errors import OptionError, UnsupportedQueryError
-from onceforall.sinks.files.layout import local_folder
+from onceforall.sinks.files.paths import local_folder
 from onceforall.spark import hadoop_paths
 
 PIECES = [

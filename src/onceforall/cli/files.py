@@ -31,7 +31,7 @@ def add_commands(groups: Any) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from onceforall.sinks.files.mending import check_files
+    from onceforall.sinks.files.reading.mending import check_files
 
     found = check_files(arguments.folder)
     for finding in found:
@@ -42,7 +42,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _mend(arguments: argparse.Namespace) -> int:
-    from onceforall.sinks.files.mending import mend_files
+    from onceforall.sinks.files.reading.mending import mend_files
 
     found = mend_files(arguments.folder)
     for finding in found:

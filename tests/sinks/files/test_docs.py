@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onceforall.sinks.files import FileSink, read_files
-from onceforall.sinks.files.formats import _OPTIONS, COMPRESSIONS
+from onceforall.sinks.files.task.formats import _OPTIONS, COMPRESSIONS
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 TEXT = (DOCS / "files.md").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import onceforall as ofa
 from onceforall.errors import OptionError, RefusedRecordError
 from onceforall.sinks.files import FileSink
-from onceforall.sinks.files.formats import _OPTIONS
+from onceforall.sinks.files.task.formats import _OPTIONS
 from sinks.files.building import checked, commit, prepared
 from sinks.files.plain_values import array_of, plain
 from sinks.files.test_types import CELLS, WRITTEN, batch_of, extremes

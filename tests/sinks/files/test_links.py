@@ -9,8 +9,8 @@ import pytest
 from onceforall.errors import AttemptFailedError, OnceForAllError, SinkCheckError, SinkUnavailableError
 from onceforall.protocol.names import sink_code
 from onceforall.sink import Sweep
-from onceforall.sinks.files.mending import check_files, mend_files
-from onceforall.sinks.files.reading import read_files
+from onceforall.sinks.files.reading.committed_files import read_files
+from onceforall.sinks.files.reading.mending import check_files, mend_files
 from sinks.files.building import QUERY, attempt, checked, commit, numbers, permit, prepared
 
 

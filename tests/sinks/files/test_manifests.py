@@ -8,14 +8,14 @@ from onceforall import read_files
 from onceforall.errors import AttemptFailedError, CorruptEntryError, ForeignEntryError, NewerEntryError
 from onceforall.protocol.names import sink_code
 from onceforall.sink import StartInfo
-from onceforall.sinks.files import manifests
+from onceforall.sinks.files.driver import manifest_writing
 from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
 
 
 @pytest.fixture
 def merging(monkeypatch):
-    monkeypatch.setattr(manifests, "MERGE_AFTER", 3)
+    monkeypatch.setattr(manifest_writing, "MERGE_AFTER", 3)
 
 
 def folder_of(root):
@@ -55,7 +55,7 @@ def test_merging_goes_on_for_long_and_keeps_few_files(tmp_path, merging):
 
 def test_what_is_large_is_not_merged_again(tmp_path, merging, monkeypatch):
     """Else the cost of a merge would grow with the number of batches there ever were."""
-    monkeypatch.setattr(manifests, "MERGED_BYTES", 6000)
+    monkeypatch.setattr(manifest_writing, "MERGED_BYTES", 6000)
     write(tmp_path, range(60))
     merged = [path for path in folder_of(tmp_path).iterdir() if "-" in path.name]
     assert 3 <= len(merged) < 20

@@ -6,9 +6,10 @@ from onceforall import read_files
 from onceforall.cli import main
 from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError
 from onceforall.protocol.names import sink_code
-from onceforall.sinks.files import manifests
-from onceforall.sinks.files.manifests import Manifest, Manifests, encode
-from onceforall.sinks.files.mending import check_files, mend_files
+from onceforall.sinks.files.driver import manifest_writing
+from onceforall.sinks.files.manifests.chain import Manifests
+from onceforall.sinks.files.manifests.content import Manifest, encode
+from onceforall.sinks.files.reading.mending import check_files, mend_files
 from sinks.files.building import QUERY, checked, commit, numbers, permit
 from support.syncing import Recorder
 
@@ -91,7 +92,7 @@ def test_a_manifest_that_is_really_missing_is_told_and_nothing_is_made_up(tmp_pa
 
 
 def test_a_batch_that_a_merge_by_a_stale_listing_left_out_is_taken_up_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(manifests, "MERGE_AFTER", 3)
+    monkeypatch.setattr(manifest_writing, "MERGE_AFTER", 3)
     write(tmp_path, range(2))
     hidden = [folder_of(tmp_path) / name for name in ("1.json", ".newest.1")]
     for path in hidden:
@@ -107,7 +108,7 @@ def test_a_batch_that_a_merge_by_a_stale_listing_left_out_is_taken_up_again(tmp_
 
 
 def test_a_late_writers_manifest_of_a_merged_batch_is_no_finding(tmp_path, monkeypatch):
-    monkeypatch.setattr(manifests, "MERGE_AFTER", 3)
+    monkeypatch.setattr(manifest_writing, "MERGE_AFTER", 3)
     decided = write(tmp_path, range(8))
     assert checked(tmp_path).commit(permit(0), decided[0]).completed
     assert check_files(tmp_path) == []
@@ -134,7 +135,7 @@ def test_each_step_is_durable_before_the_next(skipping, monkeypatch):
 
 
 def test_a_chain_that_changes_while_it_is_mended_is_told(skipping, monkeypatch):
-    monkeypatch.setattr("onceforall.sinks.files.mending._replace", lambda *_: None)
+    monkeypatch.setattr("onceforall.sinks.files.reading.mending._replace", lambda *_: None)
     with pytest.raises(CommitLogError, match="Stop the query"):
         mend_files(skipping)
 
@@ -146,7 +147,7 @@ def test_a_folder_without_manifests_is_refused(tmp_path):
 
 def test_a_missing_merged_manifest_is_told_by_the_batch_that_it_ends_with(tmp_path, monkeypatch, capsys):
     """Its single manifests were deleted rightly; which of the two names was there last can't be known."""
-    monkeypatch.setattr(manifests, "MERGE_AFTER", 3)
+    monkeypatch.setattr(manifest_writing, "MERGE_AFTER", 3)
     write(tmp_path, range(9))
     (folder_of(tmp_path) / "-1-2.json").unlink()
     told = "2.json, or a merged manifest that ends with batch 2 too, is missing, and 2-5.json comes after it"
@@ -158,7 +159,7 @@ def test_a_missing_merged_manifest_is_told_by_the_batch_that_it_ends_with(tmp_pa
 
 
 def test_double_damage_is_told_by_check_and_mend(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(manifests, "MERGE_AFTER", 3)
+    monkeypatch.setattr(manifest_writing, "MERGE_AFTER", 3)
     write(tmp_path, range(9))
     for name in ("-1-2.json", "8.json"):
         (folder_of(tmp_path) / name).unlink()

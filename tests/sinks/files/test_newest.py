@@ -9,8 +9,9 @@ from onceforall import read_files
 from onceforall.cli import main
 from onceforall.errors import CorruptEntryError
 from onceforall.protocol.names import sink_code
-from onceforall.sinks.files import manifests
-from onceforall.sinks.files.manifests import Manifests, newest_name
+from onceforall.sinks.files.driver import manifest_writing
+from onceforall.sinks.files.driver.manifest_writing import ManifestWriter
+from onceforall.sinks.files.manifests.names import newest_name
 from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
 from support.power import cut_power, powered_disk
@@ -19,7 +20,7 @@ from support.syncing import Recorder
 
 @pytest.fixture
 def merging(monkeypatch):
-    monkeypatch.setattr(manifests, "MERGE_AFTER", 3)
+    monkeypatch.setattr(manifest_writing, "MERGE_AFTER", 3)
 
 
 def folder_of(root):
@@ -41,7 +42,7 @@ def second_names(root):
 
 def without_second_names(monkeypatch):
     """Let batches be committed as a release does that knows no second names."""
-    monkeypatch.setattr(Manifests, "_mark", lambda *_: None)
+    monkeypatch.setattr(ManifestWriter, "_mark", lambda *_: None)
 
 
 # --- what is noticed -------------------------------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ def test_a_late_writer_gives_no_second_name_and_one_of_an_earlier_batch_disturbs
     decided = write(tmp_path, range(8))
     before = second_names(tmp_path)
     assert checked(tmp_path).commit(permit(6), decided[6]).completed
-    Manifests(tmp_path / "_onceforall" / "manifests", QUERY, sink_code("out"))._mark(3)
+    ManifestWriter(tmp_path / "_onceforall" / "manifests", QUERY, sink_code("out"))._mark(3)
     assert second_names(tmp_path) == before
     os.link(folder_of(tmp_path) / "7.json", folder_of(tmp_path) / newest_name(0))
     assert batches(tmp_path) == list(range(8))

@@ -10,8 +10,8 @@ from pyspark.errors import StreamingQueryException
 
 import onceforall as ofa
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.files import sink as file_sink
-from onceforall.sinks.files.mending import check_files
+from onceforall.sinks.files.driver import staged_files
+from onceforall.sinks.files.reading.mending import check_files
 from sinks.files.building import checked, commit, left_in_staging, numbers, permit, prepared
 
 ROWS = 60
@@ -145,7 +145,7 @@ def as_before(committables):
 def test_what_an_earlier_release_told_of_no_file_that_stays_is_written_again(spark, tmp_path, monkeypatch):
     job = Job(spark, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(file_sink, "with_shared_layouts", as_before)
+        patch.setattr(staged_files, "with_shared_layouts", as_before)
         job.decide({"format": "csv"})
     assert ["layout" in each for each in job.decided()] == [True, False, False]
     job.lose(0)
@@ -161,7 +161,7 @@ def test_what_an_earlier_release_told_of_no_file_that_stays_is_written_again(spa
 def test_a_decision_of_an_earlier_release_is_committed(spark, tmp_path, monkeypatch):
     job = Job(spark, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(file_sink, "with_shared_layouts", as_before)
+        patch.setattr(staged_files, "with_shared_layouts", as_before)
         job.decide({"format": "csv"})
     job.lose(2)
     assert job.run({"format": "json", "partition_by": ["p"]}) is None

@@ -29,8 +29,8 @@ from onceforall.errors import (
 )
 from onceforall.sink import StartInfo, Sweep
 from onceforall.sinks.files import FileSink
-from onceforall.sinks.files.committing import read_prepared
-from onceforall.sinks.files.layout import attempt_of
+from onceforall.sinks.files.data_files import attempt_of
+from onceforall.sinks.files.driver.staged_files import read_staged
 from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, attempt, checked, commit, left_in_staging, numbers, permit, prepared
 from support.disks import small_disk
@@ -183,7 +183,7 @@ def test_a_late_task_whose_folder_was_swept_fails(tmp_path):
 
 
 def temporary(folder, committable, i=0):
-    return folder / "_onceforall" / "staging" / committable["name"] / read_prepared(committable).files[i].name
+    return folder / "_onceforall" / "staging" / committable["name"] / read_staged(committable).files[i].name
 
 
 def test_a_lost_file_is_reported_and_the_batch_is_completed_with_what_was_written_again(tmp_path):
@@ -242,7 +242,7 @@ def test_a_volume_that_is_gone_behind_the_decision_is_waited_for(tmp_path):
 def test_what_is_left_of_a_lost_transaction_never_becomes_visible(tmp_path):
     sink = checked(tmp_path, partition_by=["p"])
     (lost,) = sink.confirm([prepared(sink, numbers(2, p=["a", "b"]))])
-    first = read_prepared(lost).files[0].path
+    first = read_staged(lost).files[0].path
     (tmp_path / first).parent.mkdir()
     os.link(temporary(tmp_path, lost), tmp_path / first)  # as a driver leaves it that is killed after its first link
     temporary(tmp_path, lost, 1).unlink()
@@ -255,7 +255,7 @@ def test_what_is_left_of_a_lost_transaction_never_becomes_visible(tmp_path):
 def test_a_driver_that_wakes_while_a_lost_transaction_is_retired_leaves_nothing_in_the_open(tmp_path, monkeypatch):
     sink = checked(tmp_path, partition_by=["p"])
     (lost,) = sink.confirm([prepared(sink, numbers(2, p=["a", "b"]))])
-    first = tmp_path / read_prepared(lost).files[0].path
+    first = tmp_path / read_staged(lost).files[0].path
     first.parent.mkdir()
     temporary(tmp_path, lost, 1).unlink()
     assert len(sink.commit(permit(), [lost]).lost) == 1
@@ -294,17 +294,17 @@ def test_a_truncated_temp_file_is_lost_and_a_changed_target_is_in_doubt(tmp_path
     assert "has 5 bytes" in sink.commit(permit(), [short]).lost[0].reason
     (changed,) = sink.confirm([prepared(sink, numbers(1), 1)])
     temporary(tmp_path, changed).unlink()
-    (tmp_path / read_prepared(changed).files[0].path).write_text("other")
+    (tmp_path / read_staged(changed).files[0].path).write_text("other")
     report = sink.commit(permit(1), [changed])
     assert "has 5 bytes" in report.in_doubt[0].reason
     assert not report.lost
-    assert (tmp_path / read_prepared(changed).files[0].path).read_text() == "other"
+    assert (tmp_path / read_staged(changed).files[0].path).read_text() == "other"
 
 
 def test_a_foreign_file_under_a_targets_name_is_never_overwritten(tmp_path):
     sink = checked(tmp_path)
     committable = prepared(sink, numbers(1))
-    target = tmp_path / read_prepared(committable).files[0].path
+    target = tmp_path / read_staged(committable).files[0].path
     target.write_text("foreign")
     with pytest.raises(AttemptFailedError, match="Move it away"):
         sink.confirm([committable])
@@ -322,7 +322,7 @@ def test_what_is_not_in_doubt_of_a_batch_is_in_the_open_whatever_is_answered_to_
     """With onceforall.inDoubt=committed the batch is passed, and temp files are swept: none may be the only place of rows."""
     sink = checked(tmp_path)
     decided = sink.confirm([prepared(sink, numbers(1, i), partition=i) for i in range(3)])
-    targets = [tmp_path / read_prepared(each).files[0].path for each in decided]
+    targets = [tmp_path / read_staged(each).files[0].path for each in decided]
     targets[1].write_text("foreign")
     if not behind_the_look:
         temporary(tmp_path, decided[1]).unlink()

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from onceforall.sinks.files.start_checks import check_folder
+from onceforall.sinks.files.driver.start_checks import check_folder
 from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, checked, commit, numbers, permit, prepared
 from support.syncing import Recorder

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import onceforall as ofa
 from onceforall.errors import RefusedRecordError, SchemaError
 from onceforall.sinks.files import FileSink
-from onceforall.sinks.files.formats import COMPRESSIONS
+from onceforall.sinks.files.task.formats import COMPRESSIONS
 from sinks.files.building import attempt, checked, left_in_staging, permit
 from sinks.files.plain_values import array_of, plain
 from sinks.files.type_table import ARROW, CSV_NULL, DAY, FORMATS, ROWS, SPARK, SPARK_ALONE

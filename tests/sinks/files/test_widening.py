@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import onceforall as ofa
-from onceforall.sinks.files.evolution import differences
+from onceforall.sinks.files.driver.evolution import differences
 from sinks.files.building import checked, commit
 from sinks.files.plain_values import array_of, plain
 from sinks.files.test_types import CELLS, FEW, ON_DISK, VALUES, WRITTEN, around

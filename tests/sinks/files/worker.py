@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from onceforall.protocol.names import parse_name
 from onceforall.sink import StartInfo, Sweep
-from onceforall.sinks.files import FileSink, manifests
+from onceforall.sinks.files import FileSink
+from onceforall.sinks.files.driver import manifest_writing
 from sinks.files.building import QUERY, commit, numbers, permit, prepared
 
 
@@ -32,7 +33,7 @@ def main():
         sink.abort(json.loads(kept.read_text()))
         sink.recover(Sweep(QUERY, "out", 9))
     elif step == "batches":
-        manifests.MERGE_AFTER = 5
+        manifest_writing.MERGE_AFTER = 5
         for batch in range(10_000):
             commit(sink, batch, numbers(3, 6 * batch, p=["a", "b", "a"]), numbers(3, 6 * batch + 3, p=["a", "b", "a"]))
 

@@ -15,47 +15,35 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote
 
 from onceforall.common import arguments, logs
-from onceforall.errors import OnceForAllError, OptionError, SinkCheckError, UnsupportedQueryError, text_of
+from onceforall.errors import OnceForAllError, OptionError, SinkCheckError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import sink_code
 from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
-from onceforall.sinks.files.columns import check_columns, check_delimiter
-from onceforall.sinks.files.committing import Folder, Prepared, read_prepared, with_shared_layouts
-from onceforall.sinks.files.evolution import differences, kind_of_folder, newest_files, texts, with_folders
+from onceforall.sinks.files.data_files import slim
 from onceforall.sinks.files.folders import asking_again
-from onceforall.sinks.files.formats import Format, file_format
-from onceforall.sinks.files.identity import folder_id
-from onceforall.sinks.files.layout import STAGING, local_folder, slim
-from onceforall.sinks.files.manifests import layout_of
-from onceforall.sinks.files.partitions import sample_folder
-from onceforall.sinks.files.partitions import time_bucket as parsed_bucket
-from onceforall.sinks.files.spark_metadata import DEFAULT_INTERVAL, SparkMetadata
-from onceforall.sinks.files.start_checks import check_folder, check_spark_metadata
-from onceforall.sinks.files.writer import FileTransaction, Plan
+from onceforall.sinks.files.layout import layout_of
+from onceforall.sinks.files.paths import STAGING, local_folder
+from onceforall.sinks.files.task.formats import Format, file_format
+from onceforall.sinks.files.task.writer import FileTransaction, Plan
+from onceforall.sinks.files.time_buckets import time_bucket as parsed_bucket
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
+    from onceforall.sinks.files.data_files import DataFile
+    from onceforall.sinks.files.driver.committing import Folder
+    from onceforall.sinks.files.driver.new_partitions import NewPartition, NewPartitions
+    from onceforall.sinks.files.driver.spark_metadata import SparkMetadata
+    from onceforall.sinks.files.driver.staged_files import StagedFiles
+
 _log = logs.logger("onceforall.sinks.files")
-
-
-class NewPartition(NamedTuple):
-    """A folder of partition values, for ``on_new_partitions``.
-
-    Attributes:
-        path: the folder, absolute.
-        values: what its name says, by column, as texts; None is null.
-    """
-
-    path: str
-    values: Mapping[str, str | None]
 
 
 class FileSink(TwoPhaseCommitSink):
@@ -128,23 +116,22 @@ class FileSink(TwoPhaseCommitSink):
         form = file_format(format, compression, options)
         self._plan = Plan(str(self._root), form, tuple(columns), bucket, max_file_bytes, max_open_files)
         self._spark_metadata = spark_metadata
-        self._interval = DEFAULT_INTERVAL
+        self._interval: int | None = None
         self._on_new_partitions = on_new_partitions
         self._is_compared = False
         self._make_driver_side()
 
     def _make_driver_side(self) -> None:
-        self._folder = Folder(self._root)
         self._lock = threading.Lock()
-        self._announced: set[str] = set()
-        self._unannounced: dict[str, NewPartition] = {}
+        self._driver_folder: Folder | None = None
+        self._new_partitions: NewPartitions | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The callback is the driver's, and may hold what can't be pickled: a session, a connection.
         return {**self._copied(), "_on_new_partitions": None}
 
     def _copied(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in {"_folder", "_lock", "_announced", "_unannounced"}}
+        return {k: v for k, v in self.__dict__.items() if k not in {"_lock", "_driver_folder", "_new_partitions"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -174,54 +161,17 @@ class FileSink(TwoPhaseCommitSink):
         Raises:
             SchemaError: one can't be stored, or one that partition_by or time_bucket name is missing or of a wrong type.
         """
+        from onceforall.sinks.files.driver.columns import check_columns, check_delimiter
+        from onceforall.sinks.files.driver.evolution import warn_of_changes
+
         form = self._plan.form
         check_columns(schema, form.kind, self._plan.partition_by, self._plan.bucket)
         if form.kind == "csv":
             check_delimiter(schema, form.options.get("delimiter", ","), self._plan.partition_by)
         if not self._is_compared:
             self._is_compared = True
-            self._compare(schema)
+            warn_of_changes(self._root, schema, form.kind, self._plan.partition_by, self._plan.bucket)
         return super().columns(schema)
-
-    def _compare(self, schema: StructType) -> None:
-        from pyspark.sql.pandas.types import from_arrow_schema
-        from pyspark.sql.types import StructType
-
-        try:
-            files = newest_files(self._root)
-            mine = (*self._plan.partition_by, *(self._plan.bucket.hive_columns if self._plan.bucket else ()))
-            kinds = {repr((layout, *file.partition)): (layout, [*file.partition]) for file, layout in files}.values()
-            found: list[str] = []
-            strange: dict[str, str] = {}
-            for layout, theirs in kinds:
-                old = from_arrow_schema(layout.arrow_schema(), prefer_timestamp_ntz=True)
-                here = texts(with_folders(schema, mine), with_folders(old, theirs), {*mine, *theirs})
-                strange.update(here)
-                found += differences(
-                    StructType([each for each in schema.fields if each.name not in here]), old, self._plan.form.kind
-                )
-        except (OnceForAllError, OSError, ValueError) as error:
-            _log.warning("The columns of the files in %s can't be compared with those of the query: %s", self._root, error)
-            return
-        if found:
-            _log.warning(
-                "Readers can't take the files in %s together with those that this query writes: %s. Cast or rename, or write to another folder.",
-                self._root, "; ".join(dict.fromkeys(found)),
-            )  # fmt: skip
-        if strange:
-            _log.warning(
-                "A column that folders in %s say has another type in files of before: %s. Readers that know no manifest may fail on both. Give the column "
-                "its old type, or partition by another name.",
-                self._root, "; ".join(strange.values()),
-            )  # fmt: skip
-        new = sample_folder(self._plan.partition_by, self._plan.bucket)
-        others = {kind_of_folder(file.folder) for file, _ in files} - {kind_of_folder(new)}
-        if others:
-            _log.warning(
-                "The newest files in %s lie in folders of another kind (%s) than those that this query writes (%s). read_files takes all of them; "
-                "spark.read and others that derive columns from folders fail on that, or leave rows out. Write to another folder if you need these.",
-                self._root, ", ".join(sorted(others)), kind_of_folder(new),
-            )  # fmt: skip
 
     # --- in the tasks ------------------------------------------------------------------------------------------------------
 
@@ -269,6 +219,16 @@ class FileSink(TwoPhaseCommitSink):
         transaction.discard()
 
     # --- on the driver -----------------------------------------------------------------------------------------------------
+    # What it takes is imported there: a worker has no use for it.
+
+    @property
+    def _folder(self) -> Folder:
+        from onceforall.sinks.files.driver.committing import Folder
+
+        with self._lock:
+            if self._driver_folder is None:
+                self._driver_folder = Folder(self._root)
+            return self._driver_folder
 
     def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
         """Return the folder's id; None where there is no folder, or none of a FileSink: a mount point whose volume is not mounted, perhaps.
@@ -277,6 +237,8 @@ class FileSink(TwoPhaseCommitSink):
             SinkUnavailableError: the file system gives no answer.
             CommitLogError: the id is damaged.
         """
+        from onceforall.sinks.files.driver.identity import folder_id
+
         with asking_again("read the id of the folder", self._root):
             try:
                 return {"folder": folder_id(self._root)}
@@ -302,24 +264,16 @@ class FileSink(TwoPhaseCommitSink):
             CommitLogError: a file of ours is damaged, or something else stands in its place.
             UnsupportedQueryError: paths without a scheme are not local in this session.
         """
+        from onceforall.sinks.files.driver.start_checks import check_folder, check_session, check_spark_metadata
+
         if start.spark is not None:
-            self._check_session(start.spark)
+            self._interval = check_session(start.spark, self._location)
         check_folder(self._root)
         check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
 
-    def _check_session(self, spark: SparkSession) -> None:
-        from onceforall.spark.hadoop_paths import default_scheme
-
-        scheme = default_scheme(spark)
-        if scheme != "file" and not self._location.startswith("file:"):
-            raise UnsupportedQueryError(
-                f"The folder {self._location} has no scheme, and fs.defaultFS makes it one on {scheme}:. FileSink writes to local or locally "
-                "mounted file systems only; if this is one, say so with file:/."
-            )
-        interval = spark.conf.get("spark.sql.streaming.fileSink.log.compactInterval", str(DEFAULT_INTERVAL))
-        self._interval = int(interval or DEFAULT_INTERVAL)
-
     def _spark_log(self) -> SparkMetadata:
+        from onceforall.sinks.files.driver.spark_metadata import SparkMetadata
+
         return SparkMetadata(self._root, self._interval)
 
     @failpoints.around("file.confirm")
@@ -334,10 +288,15 @@ class FileSink(TwoPhaseCommitSink):
             SinkCheckError: Spark's log has appeared in the folder.
             SinkUnavailableError: the file system gives no answer.
         """
+        from onceforall.sinks.files.driver.confirming import confirm
+        from onceforall.sinks.files.driver.identity import folder_id
+        from onceforall.sinks.files.driver.staged_files import with_shared_layouts
+        from onceforall.sinks.files.driver.start_checks import check_spark_metadata
+
         if not committables:
             return committables
         with asking_again("look at the temp files", self._root):
-            self._folder.confirm([_read(c) for c in committables])
+            confirm(self._folder, [_read(c) for c in committables])
             check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
             folder = folder_id(self._root)
         failpoints.hit("file.confirm.after")
@@ -357,48 +316,34 @@ class FileSink(TwoPhaseCommitSink):
         with asking_again(f"commit batch {permit.batch}", self._root):
             report = self._folder.commit(permit.batch, committables)
             if not report.lost and not report.in_doubt:
-                prepared = [_read(c) for c in committables]
-                self._continue_spark_log(permit.batch, prepared)
-                self._merge(prepared[0])
-                self._announce(prepared)
+                staged = [_read(c) for c in committables]
+                self._continue_spark_log(permit.batch, staged)
+                self._merge(staged[0])
+                self._announce([file for each in staged for file in each.files])
         return report
 
-    def _continue_spark_log(self, batch: int, prepared: Sequence[Prepared]) -> None:
+    def _continue_spark_log(self, batch: int, staged: Sequence[StagedFiles]) -> None:
         log = self._spark_log()
         if self._spark_metadata == "continue" and log.exists():
-            recorded = self._folder.manifests(prepared[0].name).find(batch)
+            recorded = self._folder.manifests(staged[0].name).find(batch)
             assert recorded is not None
             log.add([file for file, _ in recorded.files])
 
-    def _merge(self, prepared: Prepared) -> None:
+    def _merge(self, staged: StagedFiles) -> None:
         try:
-            self._folder.manifests(prepared.name).merge()
+            self._folder.manifests(staged.name).merge()
         except (OnceForAllError, OSError) as error:
             _log.warning("Merging the manifests in %s did not succeed and is tried again later: %s", self._root, error)
 
-    def _announce(self, prepared: Sequence[Prepared]) -> None:
+    def _announce(self, files: Sequence[DataFile]) -> None:
         if self._on_new_partitions is None:
             return
+        from onceforall.sinks.files.driver.new_partitions import NewPartitions
+
         with self._lock:
-            for file in (file for transaction in prepared for file in transaction.files):
-                folder = _hive_part(file.folder)
-                if file.partition and folder not in self._announced:
-                    self._unannounced[folder] = NewPartition(str(self._root / folder), dict(file.partition))
-            todo = dict(self._unannounced)
-        if not todo:
-            return
-        try:
-            self._on_new_partitions(list(todo.values()))
-        except Exception as error:  # noqa: BLE001  a user's function can't undo a commit
-            _log.warning(
-                "on_new_partitions failed and is called again with the next batch, for %d partitions in %s: %s: %s",
-                len(todo), self._root, type(error).__name__, text_of(error),
-            )  # fmt: skip
-            return
-        with self._lock:
-            self._announced.update(todo)
-            for folder in todo:
-                self._unannounced.pop(folder, None)
+            if self._new_partitions is None:
+                self._new_partitions = NewPartitions(self._root, self._on_new_partitions)
+        self._new_partitions.announce(files)
 
     @failpoints.around("file.abort")
     def abort(self, committables: Sequence[Committable]) -> None:
@@ -444,19 +389,13 @@ class FileSink(TwoPhaseCommitSink):
         return count
 
 
-def _hive_part(folder: str) -> str:
-    """Return a folder without what follows its last ``name=value``: a catalogue knows no other folders."""
-    parts = folder.split("/")
-    while parts and "=" not in parts[-1]:
-        parts.pop()
-    return "/".join(parts)
+def _read(committable: Committable) -> StagedFiles:
+    from onceforall.sinks.files.driver.staged_files import read_staged
 
-
-def _read(committable: Committable) -> Prepared:
     try:
-        return read_prepared(committable)
+        return read_staged(committable)
     except ValueError as error:
         raise SinkCheckError(f"A committable of FileSink is damaged: {error}. Restore the commit log from a backup.") from error
 
 
-__all__ = ["FileSink", "NewPartition"]
+__all__ = ["FileSink"]

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from onceforall.errors import SinkUnavailableError
 from onceforall.protocol.names import sink_code
-from onceforall.sinks.files.layout import HOME, SPARK_METADATA, STAGING, local_folder
-from onceforall.sinks.files.reading import CommittedBatch, CommittedFiles, read_files
+from onceforall.sinks.files.paths import HOME, SPARK_METADATA, STAGING, local_folder
+from onceforall.sinks.files.reading.committed_files import CommittedBatch, CommittedFiles, read_files
 from onceforall.testing.checker import NO_ROWS, Rows
 from onceforall.testing.checker.rows import Array
 from onceforall.testing.observers.base import Ids, decoded, joined

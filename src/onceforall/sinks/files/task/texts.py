@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceforall.errors import RefusedRecordError
-from onceforall.sinks.files.nested import keys_within, within
+from onceforall.sinks.files.task.nested import keys_within, within
 
 if TYPE_CHECKING:
     import pyarrow as pa

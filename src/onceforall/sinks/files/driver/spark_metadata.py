@@ -23,7 +23,8 @@ from urllib.parse import quote
 
 from onceforall.errors import SinkCheckError
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.files.layout import SPARK_METADATA, DataFile
+from onceforall.sinks.files.data_files import DataFile
+from onceforall.sinks.files.paths import SPARK_METADATA
 from onceforall.sinks.files.tree import Tree
 
 DEFAULT_INTERVAL = 10
@@ -39,12 +40,12 @@ _TRIES = 1000
 class SparkMetadata:
     """The log in one folder."""
 
-    def __init__(self, root: Path, default_interval: int = DEFAULT_INTERVAL) -> None:
-        """Take the sink's folder, and the compact interval that holds where the log doesn't show another one."""
+    def __init__(self, root: Path, default_interval: int | None = None) -> None:
+        """Take the sink's folder, and the compact interval that holds where the log doesn't show another one; None: Spark's own."""
         self._root = root
         self._folder = root / SPARK_METADATA
         self._tree = Tree(root)
-        self._default_interval = default_interval
+        self._default_interval = DEFAULT_INTERVAL if default_interval is None else default_interval
 
     def exists(self) -> bool:
         """Tell whether Spark's readers trust a log in this folder."""

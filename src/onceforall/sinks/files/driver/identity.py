@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
 from onceforall.errors import ForeignEntryError
-from onceforall.sinks.files.layout import HOME
+from onceforall.sinks.files.paths import HOME
 from onceforall.sinks.files.tree import Tree
 
 NAME = "folder.json"

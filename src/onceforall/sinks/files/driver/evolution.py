@@ -9,14 +9,70 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from onceforall.sinks.files.layout import MANIFESTS, DataFile
-from onceforall.sinks.files.manifests import Layout, all_of
+from onceforall.common import logs
+from onceforall.errors import OnceForAllError
+from onceforall.sinks.files.common_types import are_texts
+from onceforall.sinks.files.data_files import DataFile
+from onceforall.sinks.files.layout import Layout
+from onceforall.sinks.files.manifests.chain import all_of
+from onceforall.sinks.files.paths import MANIFESTS
+from onceforall.sinks.files.time_buckets import TimeBucket, sample_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
+
+_log = logs.logger("onceforall.sinks.files")
+
+
+def warn_of_changes(root: Path, schema: StructType, form: str, partition_by: Sequence[str], bucket: TimeBucket | None) -> None:
+    """Tell in the log what readers can't take together of what lies in a folder and what will be written there.
+
+    Args:
+        root: the folder.
+        schema: the columns that will be written.
+        form: the format.
+        partition_by: the columns that go into folders' names.
+        bucket: the time bucket.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructType
+
+    try:
+        files = newest_files(root)
+        mine = (*partition_by, *(bucket.hive_columns if bucket else ()))
+        kinds = {repr((layout, *file.partition)): (layout, [*file.partition]) for file, layout in files}.values()
+        found: list[str] = []
+        strange: dict[str, str] = {}
+        for layout, theirs in kinds:
+            old = from_arrow_schema(layout.arrow_schema(), prefer_timestamp_ntz=True)
+            here = texts(with_folders(schema, mine), with_folders(old, theirs), {*mine, *theirs})
+            strange.update(here)
+            found += differences(StructType([each for each in schema.fields if each.name not in here]), old, form)
+    except (OnceForAllError, OSError, ValueError) as error:
+        _log.warning("The columns of the files in %s can't be compared with those of the query: %s", root, error)
+        return
+    if found:
+        _log.warning(
+            "Readers can't take the files in %s together with those that this query writes: %s. Cast or rename, or write to another folder.",
+            root, "; ".join(dict.fromkeys(found)),
+        )  # fmt: skip
+    if strange:
+        _log.warning(
+            "A column that folders in %s say has another type in files of before: %s. Readers that know no manifest may fail on both. Give the column "
+            "its old type, or partition by another name.",
+            root, "; ".join(strange.values()),
+        )  # fmt: skip
+    new = sample_folder(partition_by, bucket)
+    others = {kind_of_folder(file.folder) for file, _ in files} - {kind_of_folder(new)}
+    if others:
+        _log.warning(
+            "The newest files in %s lie in folders of another kind (%s) than those that this query writes (%s). read_files takes all of them; "
+            "spark.read and others that derive columns from folders fail on that, or leave rows out. Write to another folder if you need these.",
+            root, ", ".join(sorted(others)), kind_of_folder(new),
+        )  # fmt: skip
 
 
 def newest_files(root: Path) -> list[tuple[DataFile, Layout]]:
@@ -39,41 +95,6 @@ def kind_of_folder(folder: str) -> str:
     if not folder:
         return "no folders"
     return "/".join(f"{part.partition('=')[0]}=…" if "=" in part else "…" for part in folder.split("/"))
-
-
-_MOST_DIGITS = 6
-"""Behind the point: the text of a decimal with more may have an exponent, in one reader and not in another."""
-
-
-def are_texts(name: str, kinds: Sequence[pa.DataType]) -> bool:
-    """Tell whether a column that folders say is read as STRING, because the types that it has in different files have no common one.
-
-    Raises:
-        pyarrow.ArrowTypeError: they have none, and one of them has no text that all readers agree on.
-    """
-    import pyarrow as pa
-
-    try:
-        pa.unify_schemas([pa.schema([(name, kind)]) for kind in kinds], promote_options="permissive")
-    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
-        strange = [kind for kind in kinds if not _has_a_text(kind)]
-        if strange:
-            told = ", ".join(dict.fromkeys(map(str, kinds)))
-            raise pa.ArrowTypeError(
-                f"The column {name!r} has the types {told} in files that were written at different times, and {strange[0]} can't be read as the text that "
-                "a folder's name is. Read the files of before and of now apart (query_id=, sink=, from_batch=, to_batch=), and rename the column or the "
-                "field of time_bucket."
-            ) from error
-        return True
-    return False
-
-
-def _has_a_text(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_decimal(kind):
-        return 0 <= int(kind.scale) <= _MOST_DIGITS
-    return any(of(kind) for of in (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32))
 
 
 def with_folders(schema: StructType, said: Collection[str]) -> StructType:
@@ -163,4 +184,4 @@ _KINDS = (
     {"StringType", "VarcharType", "CharType"},
 )
 
-__all__ = ["are_texts", "differences", "kind_of_folder", "newest_files", "texts", "with_folders"]
+__all__ = ["differences", "warn_of_changes"]

@@ -26,17 +26,10 @@ from pathlib import Path
 from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError, NewerEntryError
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.folders import explained
-from onceforall.sinks.files.layout import HOME, MANIFESTS, local_folder
-from onceforall.sinks.files.manifests import (
-    BatchFiles,
-    Manifest,
-    Manifests,
-    encode,
-    newest_name,
-    queries_of,
-    sinks_of,
-    without_advice,
-)
+from onceforall.sinks.files.manifests.chain import Manifests, queries_of, sinks_of
+from onceforall.sinks.files.manifests.content import BatchFiles, Manifest, encode, without_advice
+from onceforall.sinks.files.manifests.names import newest_name
+from onceforall.sinks.files.paths import HOME, MANIFESTS, local_folder
 from onceforall.sinks.files.tree import Tree
 
 __all__ = ["Finding", "check_files", "mend_files"]

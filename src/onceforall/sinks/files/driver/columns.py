@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from onceforall.errors import SchemaError
-from onceforall.sinks.files.partitions import TimeBucket
+from onceforall.sinks.files.time_buckets import TimeBucket
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, MapType, StructType

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceforall.sinks.files.times import PER_SECOND, check_times, outside, refuse
+from onceforall.sinks.files.task.times import PER_SECOND, check_times, outside, refuse
 
 if TYPE_CHECKING:
     import pyarrow as pa

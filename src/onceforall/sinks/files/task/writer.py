@@ -18,10 +18,12 @@ from typing import IO, TYPE_CHECKING, Any
 from onceforall.errors import RefusedRecordError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import TaskAttempt
+from onceforall.sinks.files.data_files import DataFile, file_name
 from onceforall.sinks.files.folders import failing_the_attempt, sync_file
-from onceforall.sinks.files.formats import FileFormat, FormatWriter, in_utc
-from onceforall.sinks.files.layout import STAGING, DataFile, file_name
-from onceforall.sinks.files.partitions import Destination, Partitioner, TimeBucket
+from onceforall.sinks.files.paths import STAGING
+from onceforall.sinks.files.task.formats import FileFormat, FormatWriter, in_utc
+from onceforall.sinks.files.task.partitions import Destination, Partitioner
+from onceforall.sinks.files.time_buckets import TimeBucket
 from onceforall.sinks.files.tree import Tree
 
 if TYPE_CHECKING:

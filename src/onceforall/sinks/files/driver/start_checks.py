@@ -7,18 +7,40 @@ import os
 import secrets
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from onceforall.errors import SinkCheckError
+from onceforall.errors import SinkCheckError, UnsupportedQueryError
+from onceforall.sinks.files.driver.identity import NAME, make_folder_id
+from onceforall.sinks.files.driver.spark_metadata import DEFAULT_INTERVAL, SparkMetadata
 from onceforall.sinks.files.folders import explained, is_temporary, make_root, sync_folder
-from onceforall.sinks.files.identity import NAME, make_folder_id
-from onceforall.sinks.files.layout import HOME, MANIFESTS, SPARK_METADATA, STAGING
-from onceforall.sinks.files.manifests import has_our_name
-from onceforall.sinks.files.spark_metadata import SparkMetadata
+from onceforall.sinks.files.manifests.names import has_our_name
+from onceforall.sinks.files.paths import HOME, MANIFESTS, SPARK_METADATA, STAGING
 from onceforall.sinks.files.tree import Tree
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _PROBE = ".onceforall-probe-"
 _PROBE_LIFE_S = 3600.0
 """A younger probe may be another query's that starts at this moment; an older one is a killed process's."""
+
+
+def check_session(spark: SparkSession, location: str) -> int:
+    """Refuse a folder that this session would not take for a local one, and return its compact interval of Spark's log.
+
+    Raises:
+        UnsupportedQueryError: paths without a scheme are not local in this session.
+    """
+    from onceforall.spark.hadoop_paths import default_scheme
+
+    scheme = default_scheme(spark)
+    if scheme != "file" and not location.startswith("file:"):
+        raise UnsupportedQueryError(
+            f"The folder {location} has no scheme, and fs.defaultFS makes it one on {scheme}:. FileSink writes to local or locally "
+            "mounted file systems only; if this is one, say so with file:/."
+        )
+    interval = spark.conf.get("spark.sql.streaming.fileSink.log.compactInterval", str(DEFAULT_INTERVAL))
+    return int(interval or DEFAULT_INTERVAL)
 
 
 def check_folder(root: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onceforall.errors import RefusedRecordError
-from onceforall.sinks.files.nested import within
+from onceforall.sinks.files.task.nested import within
 
 if TYPE_CHECKING:
     import pyarrow as pa

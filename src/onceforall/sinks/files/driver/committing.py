@@ -19,74 +19,25 @@ The folder must be the one that the batch was decided for (module ``identity``);
 A file is *lost* when neither its temp file nor its target is there and the manifest doesn't have it, or when its temp file does not have the
 size that was decided: nothing of it is visible, and ``retire`` deletes the rest, so that it never will be. It is *in doubt* when its target
 has another size: somebody else changed it.
-
-How a file is to be read, its *layout* (schema, partition columns, format and its options), belongs to the committable that names it, and not to
-its write: when a batch is written again in part, by a run with another format, one write has files of both. The layout of a table of ten
-columns has a kilobyte, and a batch may have hundreds of tasks, so ``confirm`` leaves in each committable a hash of its layout, and the layouts
-themselves under the key ``shared`` of the first committable of each kind. When that one is lost, the library hands ``shared`` on
-(``onceforall.sink`` has the rule). Earlier releases left the layout itself on the first committable of a write and nothing on the others, and handed
-nothing on: what such a log doesn't tell any more, because the one that said it was lost, is reported as lost too, and never guessed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
-import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from onceforall.errors import AttemptFailedError, ForeignEntryError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
-from onceforall.protocol.names import TransactionName, parse_name
+from onceforall.protocol.names import TransactionName
 from onceforall.sink import CommitReport, LostTransaction
-from onceforall.sinks.files.folders import explained
-from onceforall.sinks.files.identity import folder_id
-from onceforall.sinks.files.layout import MANIFESTS, SPARK_METADATA, STAGING, DataFile, from_slim
-from onceforall.sinks.files.manifests import BatchFiles, Layout, Manifests, read_layout
+from onceforall.sinks.files.data_files import DataFile
+from onceforall.sinks.files.driver.identity import folder_id
+from onceforall.sinks.files.driver.manifest_writing import ManifestWriter
+from onceforall.sinks.files.driver.staged_files import StagedFiles, after_of, layouts_of, read_staged
+from onceforall.sinks.files.manifests.content import BatchFiles
+from onceforall.sinks.files.paths import MANIFESTS, SPARK_METADATA, STAGING
 from onceforall.sinks.files.tree import Tree
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A committable that was read back and checked."""
-
-    committable: Committable
-    name: TransactionName
-    files: tuple[DataFile, ...]
-    layout: Layout | str | None
-    """How to read the files: the layout, or a hash of it, or None where an earlier release left it on another committable of the write."""
-    shared: Mapping[str, Layout]
-    """Layouts by their hash."""
-
-    @property
-    def attempt(self) -> str:
-        """The attempt's name."""
-        return str(self.name)
-
-
-def read_prepared(committable: Committable) -> Prepared:
-    """Read a committable.
-
-    Raises:
-        ValueError: it is none of this sink's.
-    """
-    try:
-        attempt = str(committable["name"])
-        name = parse_name(attempt)
-        if name is None:
-            raise ValueError(f"{attempt!r} is not the name of a transaction")
-        files = tuple(from_slim(body, name, str(committable["extension"])) for body in committable["files"])
-        given = committable.get("layout")
-        layout = given if given is None or isinstance(given, str) else read_layout(given)
-        shared = {str(code): read_layout(body) for code, body in committable.get("shared", {}).items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it lacks what a committable of FileSink has ({type(error).__name__}: {error})") from error
-    return Prepared(committable, name, files, layout, shared)
 
 
 class Folder:
@@ -97,13 +48,13 @@ class Folder:
         self.root = root
         self.tree = Tree(root)
 
-    def manifests(self, name: TransactionName) -> Manifests:
+    def manifests(self, name: TransactionName) -> ManifestWriter:
         """Return the manifests of a transaction's query and sink."""
         return self.manifests_of(name.query_id, name.sink_code)
 
-    def manifests_of(self, query_id: str, code: str) -> Manifests:
+    def manifests_of(self, query_id: str, code: str) -> ManifestWriter:
         """Return the manifests of a query and one of its sinks, by the sink's code."""
-        return Manifests(self.root / MANIFESTS, query_id, code)
+        return ManifestWriter(self.root / MANIFESTS, query_id, code)
 
     def staging(self, attempt: str) -> Path:
         """Return the folder of an attempt's temp files."""
@@ -119,79 +70,6 @@ class Folder:
             with contextlib.suppress(NotADirectoryError):
                 self.tree.delete_temporary_files(folder)
 
-    def confirm(self, prepared: Sequence[Prepared]) -> None:
-        """See that nothing stands in the way of a commit; nothing is changed.
-
-        Raises:
-            AttemptFailedError: a temp file is missing or has another size, or a target or the manifest can't be made.
-            OSError: the file system gave no answer.
-            CommitLogError: the batch before can't be looked for, because its manifest is damaged.
-        """
-        try:
-            self._confirm(prepared)
-        except OSError as error:
-            if error.errno in {errno.ELOOP, errno.ENOTDIR}:
-                raise AttemptFailedError(f"Nothing of this batch is decided: {explained(error)}.") from error
-            raise
-
-    def _confirm(self, prepared: Sequence[Prepared]) -> None:
-        home = (self.root / STAGING).stat().st_dev
-        folders: set[str] = set()
-        for transaction in prepared:
-            with self.tree.held(self.staging(transaction.attempt)):
-                self._confirm_files(transaction)
-            folders.update(file.folder for file in transaction.files)
-        for folder in folders:
-            self._check_target(folder, home)
-        self._check_manifest(prepared[0].name)
-        self._check_predecessor(prepared)
-
-    def _confirm_files(self, transaction: Prepared) -> None:
-        for file in transaction.files:
-            temporary = self.staging(transaction.attempt) / file.name
-            size = self.tree.size(temporary)
-            if size != file.bytes:
-                found = "is missing" if size is None else f"has {size} bytes instead of {file.bytes}"
-                raise AttemptFailedError(
-                    f"The temp file {temporary} {found}. Nobody else may touch it, and driver and executors must see the same folder "
-                    f"under {self.root}."
-                )
-            _check_rights(temporary)
-            if os.path.lexists(self.root / file.path):
-                raise AttemptFailedError(f"{self.root / file.path} is there already, and it isn't ours. Move it away.")
-
-    def _check_manifest(self, name: TransactionName) -> None:
-        """Behind the decision, a pipe in the manifest's place could only be waited for."""
-        try:
-            self.manifests(name).check_place(name.batch)
-        except ForeignEntryError as error:
-            raise AttemptFailedError(f"Nothing of this batch is decided: {error}") from error
-
-    def _check_predecessor(self, prepared: Sequence[Prepared]) -> None:
-        after = after_of(prepared)
-        if after is not None and not self.manifests(prepared[0].name).has(after):
-            raise AttemptFailedError(
-                f"{self.root} doesn't have batch {after}, which the commit log knows to be complete there: another volume is mounted now, or the "
-                "folder was put back to an older state. Nothing of this batch is decided. Mount the right volume, or put the newer state back."
-            )
-
-    def _check_target(self, folder: str, home: int) -> None:
-        at = self.root
-        for part in [None, *folder.split("/")] if folder else [None]:
-            at = at if part is None else at / part
-            if at.is_symlink() and part is not None:
-                raise AttemptFailedError(f"{at} is a symbolic link, and FileSink writes through none. Replace it by a folder.")
-            if not os.path.lexists(at):
-                return
-            if not at.is_dir():
-                raise AttemptFailedError(f"{at} is no folder, but files must go below it. Move it away.")
-            if at.stat().st_dev != home:
-                raise AttemptFailedError(
-                    f"{at} is on another file system than {self.root / STAGING}, so files can't get there by a rename. Undo that mount."
-                )
-            if not os.access(at, os.W_OK | os.X_OK):
-                raise AttemptFailedError(f"The driver may not write in {at}. Grant its user write permission there.")
-
     def commit(self, batch: int, committables: Sequence[Committable]) -> CommitReport:
         """Do the steps of the module's docstring.
 
@@ -202,11 +80,11 @@ class Folder:
         strange = self._decided_for_another(committables)
         if strange is not None:
             return CommitReport(in_doubt=tuple(LostTransaction(c, strange) for c in committables))
-        prepared, in_doubt = _read_all(batch, committables)
+        staged, in_doubt = _read_all(batch, committables)
         lost: list[LostTransaction] = []
-        todo: list[Prepared] = []
-        done: list[Prepared] = []
-        for transaction in prepared:
+        todo: list[StagedFiles] = []
+        done: list[StagedFiles] = []
+        for transaction in staged:
             with self.tree.held(self.staging(transaction.attempt)):
                 missing = [
                     reason for file in transaction.files if (reason := self._missing(transaction.attempt, file)) is not None
@@ -224,7 +102,7 @@ class Folder:
             else:
                 todo.append(transaction)
         # Where a committable is damaged, the log is to be restored, and may then tell what is missing now.
-        (in_doubt or lost).extend(_unreadable(prepared, todo))
+        (in_doubt or lost).extend(_unreadable(staged, todo))
         if todo and not lost:
             in_doubt += self._complete(batch, todo, whole=not in_doubt)
         if done:
@@ -232,9 +110,9 @@ class Folder:
             self.manifests(done[0].name).make_durable(batch)
             failpoints.hit("file.commit.found_synced")
         if not lost and not in_doubt:
-            self._clear(prepared)
+            self._clear(staged)
         doubtful = {str(each.committable.get("name")) for each in in_doubt}
-        completed = tuple(t.committable for t in (*done, *prepared) if t.attempt not in doubtful)
+        completed = tuple(t.committable for t in (*done, *staged) if t.attempt not in doubtful)
         gone = {str(each.committable["name"]) for each in lost}
         unique = {str(c["name"]): c for c in completed if str(c["name"]) not in gone}
         return CommitReport(tuple(unique.values()), (), tuple(lost), tuple(in_doubt))
@@ -268,7 +146,7 @@ class Folder:
             return False, f"the temp file {temporary} has {size} bytes, and {file.bytes} were decided"
         return False, f"neither the temp file {temporary} nor {target} is there, and no manifest has it: somebody deleted it"
 
-    def _complete(self, batch: int, todo: Sequence[Prepared], *, whole: bool) -> list[LostTransaction]:
+    def _complete(self, batch: int, todo: Sequence[StagedFiles], *, whole: bool) -> list[LostTransaction]:
         """Take steps 2 to 4 for a batch; return what stands in the way.
 
         What is decided and not in doubt gets its names also where the batch isn't whole, and then has no manifest: whatever is answered to the
@@ -293,7 +171,7 @@ class Folder:
             if t.attempt not in added.attempts
         ]
 
-    def _place_all(self, transaction: Prepared, folders: set[str]) -> str | None:
+    def _place_all(self, transaction: StagedFiles, folders: set[str]) -> str | None:
         """Give a transaction's files their targets' names; return what stands in the way. ``folders``: those that are made already."""
         for file in transaction.files:
             if file.folder not in folders:
@@ -320,67 +198,52 @@ class Folder:
                 raise
         return None
 
-    def _clear(self, prepared: Iterable[Prepared]) -> None:
+    def _clear(self, staged: Iterable[StagedFiles]) -> None:
         """Delete the temp files of committed attempts; what fails, a sweep repeats."""
         failpoints.hit("file.commit.before_clearing")
-        for transaction in prepared:
+        for transaction in staged:
             with contextlib.suppress(OSError):
                 self.tree.delete_folder_of_files(self.staging(transaction.attempt))
         failpoints.hit("file.commit.cleared")
 
-    def retire(self, prepared: Prepared) -> None:
+    def retire(self, staged: StagedFiles) -> None:
         """Delete what is left of a lost transaction, so that it never becomes visible; a committed one keeps its files.
 
         Raises:
             OSError: the file system refused.
         """
-        recorded = self.manifests(prepared.name).find(prepared.name.batch)
-        is_committed = recorded is not None and prepared.attempt in recorded.attempts
+        recorded = self.manifests(staged.name).find(staged.name.batch)
+        is_committed = recorded is not None and staged.attempt in recorded.attempts
         if (
             not is_committed
-            and _LOST not in prepared.committable
-            and all(self._missing(prepared.attempt, file) is None for file in prepared.files)
+            and _LOST not in staged.committable
+            and all(self._missing(staged.attempt, file) is None for file in staged.files)
         ):
             return  # Neither lost nor committed: it waits for its commit.
         # The temp files go first, so that a driver that wakes now finds nothing to make a target of.
-        self.tree.delete_folder_of_files(self.staging(prepared.attempt))
+        self.tree.delete_folder_of_files(self.staging(staged.attempt))
         failpoints.hit("file.retire.temporary_deleted")
-        for file in () if is_committed else prepared.files:
+        for file in () if is_committed else staged.files:
             if self.tree.size(self.root / file.path) in {file.bytes, None}:
                 with contextlib.suppress(FileNotFoundError):
                     self.tree.unlink(self.root / file.path)
                     failpoints.hit("file.retire.deleted")
 
 
-def after_of(prepared: Iterable[Prepared]) -> int | None:
-    """Return the batch that comes before this one in the sink, by the commit log; None where that knows none."""
-    return max((int(t.committable["after"]) for t in prepared if t.committable.get("after") is not None), default=None)
-
-
-def _check_rights(temporary: Path) -> None:
-    """Refuse what the kernel would refuse later: a hard link to another user's file needs the right to read and write it."""
-    is_ours = temporary.stat().st_uid == os.geteuid()
-    if not (is_ours or os.access(temporary, os.R_OK | os.W_OK)) or not os.access(temporary.parent, os.W_OK | os.X_OK):
-        raise AttemptFailedError(
-            f"The temp file {temporary} belongs to another user than the driver's, and the driver may not move it. Run driver and executors as "
-            "one user, or give them a common group and a umask of 002."
-        )
-
-
-def _read_all(batch: int, committables: Sequence[Committable]) -> tuple[list[Prepared], list[LostTransaction]]:
-    prepared, in_doubt = [], []
+def _read_all(batch: int, committables: Sequence[Committable]) -> tuple[list[StagedFiles], list[LostTransaction]]:
+    staged, in_doubt = [], []
     for committable in committables:
         read = _read_of(batch, committable)
-        if isinstance(read, Prepared):
-            prepared.append(read)
+        if isinstance(read, StagedFiles):
+            staged.append(read)
         else:
             in_doubt.append(read)
-    return prepared, in_doubt
+    return staged, in_doubt
 
 
-def _read_of(batch: int, committable: Committable) -> Prepared | LostTransaction:
+def _read_of(batch: int, committable: Committable) -> StagedFiles | LostTransaction:
     try:
-        read = read_prepared(committable)
+        read = read_staged(committable)
     except ValueError as error:
         reason = str(error)
     else:
@@ -390,36 +253,19 @@ def _read_of(batch: int, committable: Committable) -> Prepared | LostTransaction
     return LostTransaction(committable, f"the committable is damaged: {reason}. Restore the commit log from a backup")
 
 
-def _batch_files(batch: int, prepared: Sequence[Prepared]) -> BatchFiles:
-    layouts = _layouts(prepared)
-    files = [(file, layouts[t.attempt]) for t in prepared for file in t.files]
-    return BatchFiles(batch, frozenset(t.attempt for t in prepared), tuple(sorted(files, key=lambda pair: pair[0].path)))
+def _batch_files(batch: int, staged: Sequence[StagedFiles]) -> BatchFiles:
+    layouts = layouts_of(staged)
+    files = [(file, layouts[t.attempt]) for t in staged for file in t.files]
+    return BatchFiles(batch, frozenset(t.attempt for t in staged), tuple(sorted(files, key=lambda pair: pair[0].path)))
 
 
 _LOST = "layout_lost"
 """A key of committables that are reported as lost because nobody knows their layout: their files are there, and ``retire`` must delete them."""
 
 
-def _layouts(prepared: Iterable[Prepared]) -> dict[str, Layout]:
-    """Return the layout of each attempt's files, as far as the batch's committables tell."""
-    prepared = list(prepared)
-    shared = {code: layout for t in prepared for code, layout in t.shared.items()}
-    # What earlier releases wrote: of one run and one write, the first says it for all. Another run may have had another format.
-    of_runs = {(t.name.generation, t.name.write): t.layout for t in prepared if isinstance(t.layout, Layout)}
-    found = {}
-    for t in prepared:
-        if isinstance(t.layout, Layout):
-            layout: Layout | None = t.layout
-        else:
-            layout = of_runs.get((t.name.generation, t.name.write)) if t.layout is None else shared.get(t.layout)
-        if layout is not None:
-            found[t.attempt] = layout
-    return found
-
-
-def _unreadable(prepared: Sequence[Prepared], todo: list[Prepared]) -> list[LostTransaction]:
+def _unreadable(staged: Sequence[StagedFiles], todo: list[StagedFiles]) -> list[LostTransaction]:
     """Take those whose layout nobody knows any more out of ``todo``, and return them."""
-    layouts = _layouts(prepared)
+    layouts = layouts_of(staged)
     unknown = [t for t in todo if t.attempt not in layouts]
     todo[:] = [t for t in todo if t.attempt in layouts]
     return [
@@ -432,19 +278,6 @@ def _unreadable(prepared: Sequence[Prepared], todo: list[Prepared]) -> list[Lost
     ]
 
 
-def with_shared_layouts(committables: Iterable[Committable]) -> list[Committable]:
-    """Return the committables of one batch, each with a hash of its layout, and the first of each hash with the layout itself too."""
-    seen: set[str] = set()
-    slim: list[Committable] = []
-    for committable in committables:
-        body = committable["layout"]
-        code = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-        shared = {} if code in seen else {"shared": {code: body}}
-        slim.append({**committable, "layout": code, **shared})
-        seen.add(code)
-    return slim
-
-
 def _with_parents(root: Path, folders: Iterable[str]) -> set[Path]:
     found: set[Path] = {root}
     for folder in folders:
@@ -455,4 +288,4 @@ def _with_parents(root: Path, folders: Iterable[str]) -> set[Path]:
     return found
 
 
-__all__ = ["Folder", "Prepared", "read_prepared", "with_shared_layouts"]
+__all__ = ["Folder"]

@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from onceforall.common.arguments import mapping, shown
 from onceforall.errors import OptionError, RefusedRecordError
+from onceforall.sinks.files.layout import CSV_NULL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,8 +36,6 @@ COMPRESSIONS: Mapping[str, Mapping[str, str]] = {
 }
 """Per format, what it can be compressed with, the default first, and what stands for it in a file's name."""
 
-CSV_NULL = "\u0001 no value \u0001"
-"""Stands for a null for Spark's CSV reader, which takes what is not quoted and empty for it, and every text that is the same."""
 
 _PARQUET = {
     "compression_level": int,
@@ -222,7 +221,7 @@ class _Orc:
         self._is_empty = True
 
     def write(self, rows: pa.Table) -> None:
-        from onceforall.sinks.files.orc_values import check_values
+        from onceforall.sinks.files.task.orc_values import check_values
 
         check_values(rows)
         self._is_empty = False
@@ -269,9 +268,9 @@ class _Json(_Text):
         self._ignore_null_fields = bool(form.options.get("ignore_null_fields", True))
 
     def write(self, rows: pa.Table) -> None:
-        from onceforall.sinks.files.json_lines import encoded
-        from onceforall.sinks.files.texts import check_lengths, check_texts
-        from onceforall.sinks.files.times import check_text, check_times
+        from onceforall.sinks.files.task.json_lines import encoded
+        from onceforall.sinks.files.task.texts import check_lengths, check_texts
+        from onceforall.sinks.files.task.times import check_text, check_times
 
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             check_times(name, column, check_text)
@@ -299,8 +298,8 @@ class _Csv(_Text):
     def write(self, rows: pa.Table) -> None:
         import pyarrow as pa
 
-        from onceforall.sinks.files.texts import check_texts
-        from onceforall.sinks.files.times import check_times
+        from onceforall.sinks.files.task.texts import check_texts
+        from onceforall.sinks.files.task.times import check_times
 
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             check_times(name, column, _check_years)
@@ -323,7 +322,7 @@ def _check_years(path: str, values: pa.Array) -> None:
     Raises:
         RefusedRecordError: naming the column and the value.
     """
-    from onceforall.sinks.files.times import outside, refuse
+    from onceforall.sinks.files.task.times import outside, refuse
 
     refuse(path, values, outside(values, _YEAR_0_DAYS, _YEAR_10000_DAYS), "CSV's readers take years of four digits only")
 
