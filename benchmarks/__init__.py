@@ -2,7 +2,7 @@
 
 ``python -m benchmarks`` (``make bench``) runs measurements in turn for a given time, keeps each result in ``build/bench/results.json``, goes
 on there the next time, and writes the page ``build/bench/performance.md``. Each measurement can be run alone: ``python -m
-benchmarks.throughput --help``.
+benchmarks.throughput.pipelines --help``.
 
 The rules that all of them keep:
 

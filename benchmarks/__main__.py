@@ -13,40 +13,33 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import (
-    ad_jobs,
-    charts,
-    commit_cost,
-    curves,
-    databases,
-    files,
-    latency,
-    python_tasks,
-    recovery,
-    rounds,
-    spark_settings,
-    three_sinks,
-    throughput,
-)
-from benchmarks.page import write_page
-from benchmarks.results import Results
+from benchmarks import rounds
+from benchmarks.ad_events import jobs
+from benchmarks.latency import commits, records
+from benchmarks.options import curves, spark_settings
+from benchmarks.recovery import restarts
+from benchmarks.report import charts
+from benchmarks.report.page import write_page
+from benchmarks.report.results import Results
 from benchmarks.settings import FOLDER
+from benchmarks.steps import python_tasks
+from benchmarks.throughput import files, pipelines, postgres, three_sinks
 
 MEASUREMENTS = {
     each.MEASUREMENT.name: each.MEASUREMENT
     # Latency at a share of the maximum needs the throughput.
     for each in (
-        throughput,
-        latency,
+        pipelines,
+        records,
         python_tasks,
-        recovery,
-        commit_cost,
-        databases,
+        restarts,
+        commits,
+        postgres,
         files,
         three_sinks,
         spark_settings,
         curves,
-        ad_jobs,
+        jobs,
     )
 }
 

@@ -3,8 +3,8 @@
 A measurement has *plans*: parameters, and the contenders that are compared under them. A *round* of a plan runs all its contenders, one after the other, and is kept
 as a whole. ``main`` is the command line of each measurement's module::
 
-    python -m benchmarks.throughput --contenders ours,spark --payload 100 --repeats 5
-    python -m benchmarks.latency --set rate=2000 --set seconds=30
+    python -m benchmarks.throughput.pipelines --contenders ours,spark --payload 100 --repeats 5
+    python -m benchmarks.latency.records --set rate=2000 --set seconds=30
 
 An option replaces the parameter of that name in every plan, so that plans which differ only in it become one.
 """
@@ -23,9 +23,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.processes import warm_memory
-from benchmarks.results import Results, Sample
+from benchmarks.report.results import Results, Sample
 from benchmarks.settings import FOLDER, Load
+from benchmarks.stands.processes import warm_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import missed, page, profile_path, targets
-from benchmarks.results import Results
+from benchmarks.report import missed, page, targets
+from benchmarks.report.results import Results
+from benchmarks.report.targets import TARGETS, Target
 from benchmarks.rounds import Plan
 from benchmarks.settings import Load
-from benchmarks.targets import TARGETS, Target
+from benchmarks.steps import profile_path
 
 THROUGHPUT = Target("ours / theirs", "throughput", "records_per_s", "ours", "spark", 1.0, where={"payload": 100})
 
