@@ -106,15 +106,19 @@ def main() -> int:
         "--quick", action="store_true", help="small and once, to see that everything works; the figures mean nothing"
     )
     parser.add_argument("--list", action="store_true", help="say which rounds are missing, and end")
-    parser.add_argument("--page", action="store_true", help="write the page of what there is, and end")
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help="write the page of what there is (where nothing was measured: of what is published), and end",
+    )
     parser.add_argument("--publish", action="store_true", help="write it into docs/, too")
     parser.add_argument("--folder", type=Path, help="where results are kept")
     arguments = parser.parse_args()
     folder = arguments.folder or (FOLDER / "quick" if arguments.quick else FOLDER)
-    results = Results(folder, only_read=arguments.page or arguments.list)
     if arguments.page:
-        print(write_page(results, publish=arguments.publish))
+        print(write_page(Results.to_show(folder), publish=arguments.publish))
         return 0
+    results = Results(folder, only_read=arguments.list)
     wanted = due(results, arguments.only or list(MEASUREMENTS), quick=arguments.quick, at_least=arguments.rounds)
     expected = sum(each.plan.minutes for each in wanted)
     rounds.say(f"{len(wanted)} rounds are missing, about {expected:.0f} minutes; {arguments.minutes:g} are given")

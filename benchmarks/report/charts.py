@@ -78,7 +78,7 @@ def _bars(axes: Any, spreads: Mapping[str, figures.Spread]) -> None:
 
 
 def _throughput(results: Results) -> Any:
-    plans = plans_of(results.shown("throughput"), ("payload", "compression", "tuned"))
+    plans = plans_of(results.units("throughput"), ("payload", "compression", "tuned"))
     if not plans:
         return None
     figure, axes = _subplots(len(plans))
@@ -94,7 +94,7 @@ def _throughput(results: Results) -> Any:
 
 
 def _latency(results: Results) -> Any:
-    plans = plans_of(results.shown("latency"), ("trigger_s",))
+    plans = plans_of(results.units("latency"), ("trigger_s",))
     if not plans:
         return None
     figure, axes = _subplots(2 * len(plans))
@@ -131,7 +131,7 @@ def _by_rate(units: Sequence[Unit], name: str, path: str) -> list[tuple[float, f
 
 
 def _commit_cost(results: Results) -> Any:
-    units = results.shown("commit_cost")
+    units = results.units("commit_cost")
     counts = [int(name.partition("-")[2]) for name in names_of(units) if name.startswith("kafka-") and "+" not in name]
     if not units:
         return None
@@ -163,7 +163,7 @@ _CURVES = (
 
 
 def _triggers(results: Results) -> Any:
-    units = matching(results.shown("curves"), {"curve": "trigger"})
+    units = matching(results.units("curves"), {"curve": "trigger"})
     if not units:
         return None
     figure, axes = _subplots(len(_CURVES), width=3.2)
@@ -183,7 +183,7 @@ def _triggers(results: Results) -> Any:
 
 
 def _stores(results: Results) -> Any:
-    units = matching(results.shown("curves"), {"curve": "state"})
+    units = matching(results.units("curves"), {"curve": "state"})
     if not units:
         return None
     figure, axes = _subplots(len(_CURVES), width=3.2, height=1.8)
@@ -194,7 +194,7 @@ def _stores(results: Results) -> Any:
 
 
 def _long_run(results: Results) -> Any:
-    units = [unit for unit in results.shown("long_run") if "points" in unit["samples"].get("ours", {})]
+    units = [unit for unit in results.units("long_run") if "points" in unit["samples"].get("ours", {})]
     if not units:
         return None
     sample = units[-1]["samples"]["ours"]

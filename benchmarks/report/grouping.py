@@ -36,23 +36,12 @@ def matching(units: Iterable[Unit], where: Mapping[str, Any]) -> list[Unit]:
     return [unit for unit in units if all(unit["parameters"].get(name) == value for name, value in where.items())]
 
 
-def is_earlier(units: Iterable[Unit]) -> bool:
-    """Tell whether any of them is of earlier code or another machine; see ``results``."""
-    return any("earlier" in unit for unit in units)
-
-
-def current(units: Iterable[Unit]) -> list[Unit]:
-    """Return the units of today's code if there are any, and the earlier ones otherwise: the two are never compared, nor counted together."""
-    given = list(units)
-    return [unit for unit in given if "earlier" not in unit] or given
-
-
 def plans_of(units: Iterable[Unit], by: Sequence[str]) -> dict[tuple[Any, ...], list[Unit]]:
     """Return units by some of their parameters, in the order in which they were taken."""
     found: dict[tuple[Any, ...], list[Unit]] = {}
     for unit in units:
         found.setdefault(tuple(unit["parameters"][name] for name in by), []).append(unit)
-    return {key: current(plan) for key, plan in found.items()}
+    return found
 
 
 def names_of(units: Iterable[Unit]) -> list[str]:

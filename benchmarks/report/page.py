@@ -16,15 +16,14 @@ from typing import Any
 from benchmarks.ad_events import jobs
 from benchmarks.contenders.pipes import DESCRIPTIONS
 from benchmarks.report import charts, figures, missed, profile_page, targets
-from benchmarks.report.grouping import Unit, by_round, current, is_earlier, matching, names_of, plans_of, spread_of
+from benchmarks.report.grouping import Unit, by_round, matching, names_of, plans_of, spread_of
 from benchmarks.report.markdown import middle, number, table
 from benchmarks.report.results import PUBLISHED, Results
 from benchmarks.settings import FOLDER, ROOT, Load
 
 TEMPLATE = Path(__file__).with_name("performance.template.md")
 _MARK = re.compile(r"\{\{([a-z-]+)(?: ([^}]*))?\}\}")
-_EARLIER = "earlier"
-_NOTHING = "*Not measured yet.*"
+_NOTHING = "*Not measured yet with the code named above.*"
 _MAY_BE_EMPTY = {"first-place"}
 """A remark on what is shown elsewhere."""
 
@@ -35,7 +34,7 @@ def write_page(results: Results, *, publish: bool = False) -> Path:
     Raises:
         ValueError: there are no results at all.
     """
-    if not results.shown():
+    if not results.units():
         raise ValueError(f"{results.file} holds no results. Run `make bench` first.")
     pictures = charts.draw_all(results, results.folder / "pictures")
     page = results.folder / "performance.md"
@@ -85,35 +84,10 @@ def _machine(results: Results) -> Iterator[str]:
     yield f"| software | Python {machine['python']}, {packages} |"
     yield f"| code | digest {results.data['source']}, commits {', '.join(commits)} (`+`: files were changed since) |"
     yield f"| time | {minutes:,.0f} minutes in {len(runs)} run{'s' * (len(runs) > 1)}, the last on {runs[-1]['at'] if runs else '-'} |"
-    yield from _earlier(results)
-
-
-def _earlier(results: Results) -> Iterator[str]:
-    """Say where what is marked is from."""
-    units = [unit for unit in results.shown() if "earlier" in unit]
-    origins = dict.fromkeys((unit["earlier"]["source"], unit["earlier"]["machine"]) for unit in units)
-    for source, machine in origins:
-        days = sorted(unit["at"][:10] for unit in units if unit["earlier"] == {"source": source, "machine": machine})
-        last = "" if days[0] == days[-1] else f" to {days[-1]}"
-        yield f"| {_EARLIER} | digest {source}, {machine}, {days[0]}{last}: shown until it is measured anew, and compared with nothing else |"
-
-
-def _note(units: Iterable[Unit]) -> str:
-    return f" ({_EARLIER})" if is_earlier(units) else ""
-
-
-def _beside_older(units: Sequence[Unit], by: Sequence[str]) -> dict[tuple[Any, ...], tuple[list[Unit], list[Unit]]]:
-    """Return what ``plans_of`` does, and beside it the earlier units whose contenders today's code has not measured there yet."""
-    found: dict[tuple[Any, ...], tuple[list[Unit], list[Unit]]] = {}
-    for key, chosen in plans_of(units, by).items():
-        measured = set(names_of(chosen))
-        given = matching(units, dict(zip(by, key, strict=True)))
-        found[key] = (chosen, [unit for unit in given if measured.isdisjoint(unit["order"])])
-    return found
 
 
 def _targets(results: Results) -> Iterator[str]:
-    everything = results.shown()
+    everything = results.units()
     rows: list[Sequence[object]] = []
     for each in targets.TARGETS:
         found = targets.outcome(each, everything)
@@ -122,7 +96,7 @@ def _targets(results: Results) -> Iterator[str]:
             rows.append((each.text, limit, "-", "-", "-", "not measured"))
             continue
         values = found.spread
-        word = ("met" if found.met else "**missed**") + (f" ({_EARLIER})" if found.is_earlier else "")
+        word = "met" if found.met else "**missed**"
         interval = f"{number(values.low)} to {number(values.high)}" if values.count > 1 else "-"
         rows.append((each.text, limit, f"**{number(values.median)}**", interval, values.count, word))
     yield from table(("figure", "target", "median", "95 % interval", "rounds", ""), rows)
@@ -130,14 +104,14 @@ def _targets(results: Results) -> Iterator[str]:
 
 def _throughput(results: Results) -> Iterator[str]:
     by = ("payload", "compression", "tuned")
-    for (payload, compression, tuned), (units, older) in _beside_older(results.shown("throughput"), by).items():
+    for (payload, compression, tuned), units in plans_of(results.units("throughput"), by).items():
         load = units[0]["parameters"]
-        yield f"**{payload} bytes, compression {compression}, consumers {'tuned' if tuned else 'with their defaults'}**{_note(units)} "
+        yield f"**{payload} bytes, compression {compression}, consumers {'tuned' if tuned else 'with their defaults'}** "
         yield f"({load['records']:,} records, {load['batch']:,} per Spark batch, {load['partitions']} partitions)"
         yield ""
         yield from table(
             ("", "records/s", "ours / this", "CPU s per million", "of it broker", "peak MB (job)", "rounds"),
-            [*_throughput_rows(units), *((f"{name}{_note(older)}", *rest) for name, *rest in _throughput_rows(older))],
+            _throughput_rows(units),
         )
         yield ""
 
@@ -169,7 +143,7 @@ def _throughput_rows(units: Sequence[Unit]) -> Iterator[Sequence[object]]:
 def _first_place(results: Results) -> Iterator[str]:
     """Say what it costs to begin a round, and who did so how often: with five rounds and four contenders one has done so twice."""
     slower, began = [], []
-    pipelines = [unit for unit in results.shown("throughput") if "ours" in unit["order"]]
+    pipelines = [unit for unit in results.units("throughput") if "ours" in unit["order"]]
     for (payload, compression, tuned), units in plans_of(pipelines, ("payload", "compression", "tuned")).items():
         firsts = {unit["round"]: unit["order"][unit["round"] % len(unit["order"])] for unit in units}
         lost = []
@@ -189,10 +163,10 @@ def _first_place(results: Results) -> Iterator[str]:
 
 
 def _latency(results: Results) -> Iterator[str]:
-    plans = _beside_older(results.shown("latency"), ("trigger_s", "share", "rate"))
+    plans = plans_of(results.units("latency"), ("trigger_s", "share", "rate"))
     rows = []
-    for (trigger_s, share, rate), both in sorted(plans.items()):
-        for units, name in [(each, name) for each in both for name in names_of(each)]:
+    for (trigger_s, share, rate), units in sorted(plans.items()):
+        for name in names_of(units):
             found = {path: spread_of(units, name, path) for path in ("p50_ms", "p99_ms", "max_ms", "rate")}
             load = f"{share:.0%} of its maximum" if share else f"{rate:,}/s"
             kept = [
@@ -207,7 +181,7 @@ def _latency(results: Results) -> Iterator[str]:
                     load,
                     number(found["rate"].median) if found["rate"] else "-",
                     *(middle(found[path]) for path in ("p50_ms", "p99_ms", "max_ms")),
-                    (("" if all(kept) and kept else "did not keep up") + _note(units)).strip(),
+                    "" if all(kept) and kept else "did not keep up",
                 )
             )
     yield from table(("", "trigger", "load", "records/s", "p50, ms", "p99, ms", "max, ms", ""), rows)
@@ -223,13 +197,12 @@ def _latency_parts(results: Results) -> Iterator[str]:
         "decide_and_commit": "of it decision and commit",
         "commits_log": "commit log",
     }
-    by = ("trigger_s", "share")
+    units = matching(results.units("latency"), {"trigger_s": 0.0, "share": 0})
     rows = []
-    for both in _beside_older(matching(results.shown("latency"), {"trigger_s": 0.0, "share": 0}), by).values():
-        for units, name in [(each, name) for each in both for name in names_of(each)]:
-            found = {part: spread_of(units, name, f"parts.{part}") for part in head}
-            if found["batch"] is not None:
-                rows.append((DESCRIPTIONS.get(name, name) + _note(units), *(middle(spread) for spread in found.values())))
+    for name in names_of(units):
+        found = {part: spread_of(units, name, f"parts.{part}") for part in head}
+        if found["batch"] is not None:
+            rows.append((DESCRIPTIONS.get(name, name), *(middle(spread) for spread in found.values())))
     yield from table(("at 2,000/s, default trigger, ms", *head.values()), rows)
 
 
@@ -237,7 +210,7 @@ def _plain(measurement: str, head: Mapping[str, str]) -> Callable[[Results], Ite
     """Return tables of a measurement, one for each plan: a row for each contender, a column for each figure."""
 
     def lines(results: Results) -> Iterator[str]:
-        found = results.shown(measurement)
+        found = results.units(measurement)
         names = sorted({name for unit in found for name in unit["parameters"]})
         for units in plans_of([{**unit, "parameters": _all(unit, names)} for unit in found], names).values():
             differing = [name for name in names if len({str(unit["parameters"].get(name)) for unit in found}) > 1]
@@ -249,7 +222,7 @@ def _plain(measurement: str, head: Mapping[str, str]) -> Callable[[Results], Ite
                 (DESCRIPTIONS.get(name, f"`{name}`"), *(middle(spread_of(units, name, path)) for path in head))
                 for name in names_of(units)
             ]
-            yield from table((_note(units).strip(" ()"), *head.values()), rows)
+            yield from table(("", *head.values()), rows)
             yield ""
 
     return lines
@@ -269,20 +242,20 @@ def _curve(curve: str) -> Callable[[Results], Iterator[str]]:
     }
 
     def lines(results: Results) -> Iterator[str]:
-        units = current(matching(results.shown("curves"), {"curve": curve}))
+        units = matching(results.units("curves"), {"curve": curve})
         rows = [(f"`{name}`", *(middle(spread_of(units, name, path)) for path in head)) for name in names_of(units)]
-        yield from table((_note(units).strip(" ()"), *head.values()), rows)
+        yield from table(("", *head.values()), rows)
 
     return lines
 
 
 def _long_run(results: Results) -> Iterator[str]:
-    units = [unit for unit in results.shown("long_run") if "verdicts" in unit["samples"].get("ours", {})]
+    units = [unit for unit in results.units("long_run") if "verdicts" in unit["samples"].get("ours", {})]
     if not units:
         return
     unit = units[-1]
     verdicts = unit["samples"]["ours"]["verdicts"]
-    yield f"{unit['parameters']['minutes']:g} minutes at {unit['parameters']['rate']:,.0f} records/s{_note([unit])}:"
+    yield f"{unit['parameters']['minutes']:g} minutes at {unit['parameters']['rate']:,.0f} records/s:"
     yield ""
     rows = [
         (
@@ -309,8 +282,8 @@ def _ad_jobs(results: Results) -> Iterator[str]:
         "latency.p99_ms": "p99, ms",
         "latency.max_ms": "max, ms",
     }
-    for (events, batch, rate), units in plans_of(results.shown("ad_jobs"), ("events", "batch", "rate")).items():
-        yield f"**{events:,} events, at most {batch:,} records in a batch; latency at {rate:,} records/s:**{_note(units)}"
+    for (events, batch, rate), units in plans_of(results.units("ad_jobs"), ("events", "batch", "rate")).items():
+        yield f"**{events:,} events, at most {batch:,} records in a batch; latency at {rate:,} records/s:**"
         yield ""
         rows = []
         for name in names_of(units):
@@ -330,7 +303,7 @@ def _settings(results: Results) -> Iterator[str]:
     given = ", ".join(f"`{name}={value}`" for name, value in plain.producer().items())
     consumer = ", ".join(f"`{name}={value}`" for name, value in plain.consumer().items())
     yield f"Producers: {given}; for latency `linger.ms={plain.for_latency().linger_ms}`. Consumers, tuned: {consumer}."
-    if not results.shown():
+    if not results.units():
         yield _NOTHING
 
 
@@ -339,7 +312,7 @@ _PARTS: Mapping[str, Callable[[Results], Iterable[str]]] = {
     "machine": _machine,
     "settings": _settings,
     "targets": _targets,
-    "missed": lambda results: missed.lines(results.shown()),
+    "missed": lambda results: missed.lines(results.units()),
     "throughput": _throughput,
     "first-place": _first_place,
     "profile": lambda results: profile_page.steps(_profiles(results)),

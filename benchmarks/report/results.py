@@ -1,15 +1,14 @@
-"""What was measured so far, in ``build/bench/results.json``: kept over runs, as long as the code that is measured and the harness are the same.
+"""What was measured, in ``build/bench/results.json``: kept over runs, as long as the code that is measured and the harness are the same.
 
 The file::
 
-    {"source": digest, "harness": digest, "machine": {…}, "runs": [{…}], "units": {id: unit}, "earlier": {id: unit}}
+    {"source": digest, "harness": digest, "machine": {…}, "runs": [{…}], "units": {id: unit}}
 
 A unit is one round of one measurement under one set of parameters: ``{"measurement", "parameters", "round", "at", "commit", "seconds", "order", "samples": {contender:
 {figure: value}}}``. It is added as a whole, so that what is compared was measured together. A contender that failed has
 ``{"error": text}``.
 
-``earlier`` has what was published of other code or another machine. It is shown, and marked, until its plan is measured anew; nothing is measured, or compared, with
-it. Such a unit says where it is from: ``"earlier": {"source": digest, "machine": text}``.
+The file never holds figures of two codes or of two machines: where either has changed, it begins anew.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ import os
 import platform
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
+from typing_extensions import Self
 
 from benchmarks.settings import FOLDER, ROOT
 from evidence.digests import digest_of, query_digest
@@ -34,18 +33,19 @@ from evidence.digests import digest_of, query_digest
 SOURCE = ROOT / "src" / "onceforall"
 HARNESS = ROOT / "benchmarks"
 _NO_JUDGES = {
-    "page.py",
-    "markdown.py",
-    "profile_page.py",
-    "charts.py",
     "__main__.py",
     "acceptance.py",
-    "profile_path.py",
-    "threads.py",
-    "missed.py",
-    "state_backends.py",
-    "partition_order.py",
+    "options/partition_order.py",
+    "options/state_backends.py",
+    "report/charts.py",
+    "report/markdown.py",
+    "report/missed.py",
+    "report/page.py",
+    "report/profile_page.py",
+    "steps/profile_path.py",
+    "steps/threads.py",
 }
+"""What shows results, or measures something that isn't among them."""
 _PACKAGES = ("pyspark", "confluent-kafka", "kafka-python", "pyarrow", "numpy", "psycopg")
 
 PUBLISHED = ROOT / "docs" / "performance.json"
@@ -56,7 +56,7 @@ Sample = dict[str, Any]
 
 def harness_digest() -> str:
     """Return a digest of what measures."""
-    return digest_of(file for file in sorted(HARNESS.rglob("*.py")) if file.name not in _NO_JUDGES)
+    return digest_of(file for file in sorted(HARNESS.rglob("*.py")) if file.relative_to(HARNESS).as_posix() not in _NO_JUDGES)
 
 
 def unit_id(measurement: str, parameters: Mapping[str, Any], turn: int) -> str:
@@ -113,14 +113,21 @@ class Results:
         self._harness = harness_digest()
         self._began_s = time.monotonic()
         self._published = PUBLISHED if published is None and folder == FOLDER else published
-        self.data = self._earlier(only_read=only_read) or {
+        self.data = self._kept(only_read=only_read) or {
             "source": self._source,
             "harness": self._harness,
             "machine": machine(),
             "runs": [],
             "units": {},
-            "earlier": self._published_earlier(),
         }
+
+    @classmethod
+    def to_show(cls, folder: Path = FOLDER, published: Path = PUBLISHED) -> Self:
+        """Return what a page is made of, whatever code it measured: what the folder holds, or what is published where nothing was measured there."""
+        results = cls(folder, only_read=True)
+        if not results.file.exists() and published.exists():
+            results.data = json.loads(published.read_text(encoding="utf-8"))
+        return results
 
     def begin_run(self, minutes: float) -> None:
         """Note that a run begins."""
@@ -155,19 +162,10 @@ class Results:
         }
         self.save()
 
-    def units(self, measurement: str) -> list[dict[str, Any]]:
-        """Return the units of a measurement, in the order in which they were taken."""
-        found = [unit for unit in self.data["units"].values() if unit["measurement"] == measurement]
+    def units(self, measurement: str | None = None) -> list[dict[str, Any]]:
+        """Return the units of a measurement (None: of all), in the order in which they were taken."""
+        found = [unit for unit in self.data["units"].values() if measurement in {None, unit["measurement"]}]
         return sorted(found, key=lambda unit: (unit["at"], unit["round"]))
-
-    def shown(self, measurement: str | None = None) -> list[dict[str, Any]]:
-        """Return what a page shows of a measurement (None: of all): its units, and those of earlier code for each plan that has none.
-
-        In the order in which they were taken.
-        """
-        found = _with_earlier(self.data["units"], self.data.get("earlier", {}))
-        chosen = [unit for unit in found.values() if measurement in {None, unit["measurement"]}]
-        return sorted(chosen, key=lambda unit: (unit["at"], unit["round"]))
 
     def save(self) -> None:
         """Write the file: whole, or not at all."""
@@ -177,7 +175,7 @@ class Results:
         new.write_text(json.dumps(self.data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         new.rename(self.file)
 
-    def _earlier(self, *, only_read: bool) -> dict[str, Any] | None:
+    def _kept(self, *, only_read: bool) -> dict[str, Any] | None:
         if not self.file.exists():
             return self._of_another_clone()
         data: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
@@ -187,39 +185,12 @@ class Results:
         self.file.rename(self.folder / aside)
         return None
 
-    def _published_earlier(self) -> dict[str, Any]:
-        if self._published is None or not self._published.exists():
-            return {}
-        data: dict[str, Any] = json.loads(self._published.read_text(encoding="utf-8"))
-        made = data["machine"]
-        origin = {"source": data["source"], "machine": f"{made['cores']} cores ({made['cpu'] or 'unknown model'})"}
-        units = {key: {**unit, "earlier": origin} for key, unit in data["units"].items()}
-        return _of_most_rounds(units, data.get("earlier", {}))
-
     def _of_another_clone(self) -> dict[str, Any] | None:
         if self._published is None or not self._published.exists():
             return None
         data: dict[str, Any] = json.loads(self._published.read_text(encoding="utf-8"))
         is_ours = (data["source"], data["harness"], data["machine"]) == (self._source, self._harness, machine())
         return data if is_ours else None
-
-
-def _with_earlier(units: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Return units, and of the earlier ones those of plans that have none."""
-    plans = {_plan(key) for key in units}
-    return {**{key: unit for key, unit in earlier.items() if _plan(key) not in plans}, **units}
-
-
-def _of_most_rounds(newer: Mapping[str, Any], older: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of each plan the newer units, or the older ones if they have more rounds: a single one says less than a spread."""
-    count_newer, count_older = (Counter(_plan(key) for key in units) for units in (newer, older))
-    chosen = {key: unit for key, unit in newer.items() if count_newer[_plan(key)] >= count_older[_plan(key)]}
-    return {**{key: unit for key, unit in older.items() if count_newer[_plan(key)] < count_older[_plan(key)]}, **chosen}
-
-
-def _plan(key: str) -> str:
-    """Return a unit's id without its round."""
-    return key.rpartition(" ")[0]
 
 
 def _version(package: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.report import figures
-from benchmarks.report.grouping import Unit, by_round, current, is_earlier, matching
+from benchmarks.report.grouping import Unit, by_round, matching
 
 
 @dataclass(frozen=True)
@@ -153,20 +153,16 @@ TARGETS: Sequence[Target] = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was measured for a target: the spread of its values over the rounds, and whether their median reaches the limit. Both None without samples.
-
-    ``is_earlier``: by earlier code.
-    """
+    """What was measured for a target: the spread of its values over the rounds, and whether their median reaches the limit. Both None without samples."""
 
     target: Target
     spread: figures.Spread | None
     met: bool | None
-    is_earlier: bool = False
 
 
 def outcome(target: Target, units: Iterable[Unit]) -> Outcome:
     """Compare what was measured with a target, given all units."""
-    chosen = current(matching([unit for unit in units if unit["measurement"] == target.measurement], target.where))
+    chosen = matching([unit for unit in units if unit["measurement"] == target.measurement], target.where)
     # Plans with different parameters may each have a round of the same number, and only one of them can be compared with itself.
     plans: dict[str, list[Unit]] = {}
     for unit in chosen:
@@ -176,7 +172,7 @@ def outcome(target: Target, units: Iterable[Unit]) -> Outcome:
         return Outcome(target, None, None)
     found = figures.spread(values)
     met = found.median <= target.limit if target.at_most else found.median >= target.limit
-    return Outcome(target, found, met, is_earlier(chosen))
+    return Outcome(target, found, met)
 
 
 def _values(target: Target, units: Sequence[Unit]) -> list[float]:
