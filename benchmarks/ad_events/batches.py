@@ -8,7 +8,6 @@ an offset, too.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,11 @@ import numpy.typing as npt
 from benchmarks.report.results import Sample
 from benchmarks.stands.children import MeasurementError
 from benchmarks.stands.traffic import latencies
+from onceforall.demo.ads.progress import ends_of
 from onceforall.spark import checkpoint as spark_checkpoint
 
 Partition = tuple[str, int]
 """Topic and number."""
-_NOTHING_YET = "-"
 _IN_TIME_NS = 10_000_000_000
 
 
@@ -63,17 +62,6 @@ class BatchLog:
             ends = ends_of(spark_checkpoint.offsets_of(self._checkpoint, number))
             self.batches.append(Batch(ends, planned.stat().st_mtime_ns, complete.stat().st_mtime_ns))
         return self.batches[-1].records if self.batches else 0
-
-
-def ends_of(lines: Sequence[str]) -> dict[Partition, int]:
-    """Return the end offsets of all sources, given Spark's line for each."""
-    sources = [json.loads(line) for line in lines if line != _NOTHING_YET]
-    return {
-        (topic, int(partition)): int(offset)
-        for source in sources
-        for topic, offsets in source.items()
-        for partition, offset in offsets.items()
-    }
 
 
 def while_all_last(batches: Sequence[Batch]) -> Sequence[Batch]:

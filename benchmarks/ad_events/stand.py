@@ -10,16 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-from psycopg import sql
 from typing_extensions import Self
 
 from benchmarks.stands.children import MeasurementError
+from onceforall.demo.ads.furnishing import furnish
 from onceforall.demo.ads.generator import PARTITIONS
-from onceforall.demo.ads.jobs import SPARK, TOPICS, Place
-from onceforall.demo.ads.plain import TABLE
-from onceforall.demo.ads.truth import campaigns
-from onceforall.demo.outputs import connected
+from onceforall.demo.ads.jobs import Place
 from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres, spark_kafka_jars
 from onceforall.embedded.jars import jar_set
 
@@ -71,11 +67,7 @@ class Scene:
         )
         for folder in (stand.folder, stand.logs):
             folder.mkdir(parents=True)
-        for topic, partitions in TOPICS.items():
-            broker.create_topic(stand.topic(topic), partitions=partitions)
-        with connected(self.postgres.conninfo) as server:
-            server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        _fill(stand)
+        furnish(stand, broker, self.postgres, name)
         return stand
 
 
@@ -85,28 +77,14 @@ def make_shared_topics(broker: EmbeddedKafka) -> None:
         broker.create_topic(topic, partitions=partitions)
 
 
-def _fill(stand: Stand) -> None:
-    with connected(stand.database) as database:
-        database.execute(
-            "CREATE TABLE campaigns (campaign_id text PRIMARY KEY, advertiser text NOT NULL, commission_ppm int NOT NULL)"
-        )
-        with database.cursor() as cursor, cursor.copy("COPY campaigns FROM STDIN") as copy:
-            for campaign in campaigns():
-                copy.write_row((campaign.campaign_id, campaign.advertiser, campaign.commission_ppm))
-        if stand.writer == SPARK:
-            database.execute(TABLE.encode())
-
-
 class Job:
     """One life of a job. As a context manager it is killed at the end, with everything below it."""
 
     def __init__(self, place: Place, job: str) -> None:
         """Start it."""
-        before = set(psutil.Process().children())
         self._name = job
         self._process = place.start(job)
-        (started,) = set(psutil.Process().children()) - before
-        self.pid = started.pid
+        self.pid = self._process.pid
 
     def __enter__(self) -> Self:
         return self

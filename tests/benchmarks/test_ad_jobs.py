@@ -17,7 +17,6 @@ from benchmarks.ad_events.batches import (
     by_partition,
     completions,
     counts_of,
-    ends_of,
     latency_of,
     while_all_last,
 )
@@ -30,6 +29,7 @@ from benchmarks.settings import Load
 from benchmarks.stands.children import MeasurementError
 from benchmarks.stands.processes import Meter
 from onceforall.demo.ads.jobs import JOBS, READS, TOPICS
+from onceforall.demo.ads.progress import ends_of
 
 S, MS = 10**9, 10**6
 CLICKS, ORDERS = ("clicks", 0), ("orders", 0)
