@@ -82,15 +82,7 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
 
         def measure(contender: str, work: Path) -> Sample:
             with Traffic(broker, turn.load.partitions, turn.load.payload, work) as traffic:
-                pipe = Pipe(
-                    contender,
-                    turn.load,
-                    broker.servers,
-                    traffic.source,
-                    traffic.target,
-                    trigger_s=turn["trigger_s"],
-                    limited=False,
-                )
+                pipe = Pipe.within(traffic, contender, turn.load, trigger_s=turn["trigger_s"])
                 with pipe.start(work / "job", work / "checkpoint") as job:
                     traffic.wait_for_first(job)
                     traffic.set_rate(turn["rate"])

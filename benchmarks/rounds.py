@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 import tempfile
 import time
 import traceback
@@ -149,8 +150,16 @@ def say(line: str) -> None:
     print(f"[{time.strftime('%H:%M:%S', time.gmtime())}] {line}", flush=True)
 
 
-def main(measurement: Measurement) -> None:
-    """Run a measurement alone, as the command line says."""
+def main(measurement: Measurement, child: Callable[[], None] | None = None) -> None:
+    """Run a measurement alone, as the command line says.
+
+    Args:
+        measurement: it.
+        child: what its module runs in a child process instead, where the command line is the path of a configuration (see `Child`).
+    """
+    if child is not None and len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
+        child()
+        return
     parser = argparse.ArgumentParser(description=f"The measurement {measurement.name!r} alone.")
     parser.add_argument("--contenders", help="some of them, with commas")
     parser.add_argument("--repeats", type=int, help="how many rounds")

@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.contenders import flink, producers
 from benchmarks.settings import SHORT_BATCHES, Load
 from benchmarks.stands.children import Child
+from benchmarks.stands.traffic import Traffic
 
 DESCRIPTIONS: Mapping[str, str] = {
     "ours": "onceforall, exactly-once",
@@ -63,6 +64,11 @@ class Pipe:
     limited: bool = True
     rows: str = "value"
     spark: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def within(cls, traffic: Traffic, contender: str, load: Load, **more: Any) -> Pipe:
+        """Return one through the topics of a traffic, which takes all that has come into a batch; ``more``: other attributes."""
+        return cls(contender, load, traffic.servers, traffic.source, traffic.target, limited=False, **more)
 
     def start(self, work: Path, checkpoint: Path) -> Child:
         """Start it in a process of its own; a checkpoint that is there is continued.

@@ -20,9 +20,9 @@ from benchmarks.report import figures
 from benchmarks.report.results import Sample
 from benchmarks.settings import Load
 from benchmarks.stands.children import Child, MeasurementError
+from benchmarks.stands.database import Database
 from benchmarks.stands.kafka import standing_broker
 from benchmarks.steps import step_times
-from benchmarks.throughput.postgres import Database
 
 _ROWS_PER_TASK = 200
 _DEADLINE_S = 300.0

@@ -75,7 +75,7 @@ def one(  # noqa: PLR0917
         MeasurementError: it failed.
     """
     with Traffic(broker, load.partitions, load.payload, work, few=rate <= FEW_PER_S) as traffic:
-        pipe = Pipe(contender, load, broker.servers, traffic.source, traffic.target, trigger_s=trigger_s, limited=False)
+        pipe = Pipe.within(traffic, contender, load, trigger_s=trigger_s)
         with pipe.start(work / "job", work / "checkpoint") as job:
             traffic.wait_for_first(job)
             sample = steady(job, traffic, rate, warm_up_s=warm_up_s, seconds=seconds)

@@ -74,25 +74,26 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
         return turn.each(measure)
 
 
-def _pipe(turn: rounds.Round, contender: str, **given: Any) -> Pipe:
+def _varied(turn: rounds.Round, contender: str) -> dict[str, Any]:
+    """Return what a contender's `Pipe` has of its own."""
     if turn["curve"] == "state":
-        return Pipe("ours", turn.load, rows="counts", spark=STORES[contender], **given)
+        return {"contender": "ours", "rows": "counts", "spark": STORES[contender]}
     writer, _, seconds = contender.partition("@")
-    return Pipe(writer, turn.load, trigger_s=float(seconds), **given)
+    return {"contender": writer, "trigger_s": float(seconds)}
 
 
 def _under_way(broker: Broker, turn: rounds.Round, contender: str, work: Path) -> Sample:
     """Measure latency, checkpoint time and recovery."""
     load = turn.load
     with Traffic(broker, load.partitions, load.payload, work) as traffic:
-        pipe = _pipe(turn, contender, servers=broker.servers, source=traffic.source, target=traffic.target, limited=False)
+        pipe = Pipe.within(traffic, load=load, **_varied(turn, contender))
         with pipe.start(work / "job", work / "checkpoint") as job:
             traffic.wait_for_first(job)
             sample = steady(job, traffic, turn["rate"], warm_up_s=turn["warm_up_s"], seconds=turn["seconds"])
             job.stop()
             checkpoint_ms = checkpoint_times_ms(job.lines("progress.jsonl"), job.lines("steps.jsonl"))
     with Traffic(broker, load.partitions, load.payload, work / "again") as traffic:
-        pipe = _pipe(turn, contender, servers=broker.servers, source=traffic.source, target=traffic.target, limited=False)
+        pipe = Pipe.within(traffic, load=load, **_varied(turn, contender))
         back = restarts.kills(pipe, traffic, work / "again", turn["rate"], turn["kills"], turn["warm_up_s"], seed=turn.turn)
     return {
         "p50_ms": sample["p50_ms"],
@@ -111,7 +112,7 @@ def _full(broker: Broker, turn: rounds.Round, contender: str, source: str, work:
     load = replace(turn.load, batch=min(batch, turn.load.records // 4))
     target = broker.make_topic(load.partitions)
     try:
-        pipe = replace(_pipe(turn, contender, servers=broker.servers, source=source, target=target), load=load)
+        pipe = Pipe(load=load, servers=broker.servers, source=source, target=target, **_varied(turn, contender))
         with pipe.start(work, work / "checkpoint") as job:
             wanted = min(turn["batches"], turn.load.records // load.batch - 1)
             return {"records_per_s": _rate(job, load.batch, wanted)}

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import rounds
 from benchmarks.contenders import spark_job
@@ -24,6 +23,9 @@ from benchmarks.report.results import Sample
 from benchmarks.settings import Load
 from benchmarks.stands.children import Child, MeasurementError
 from benchmarks.stands.kafka import standing_broker
+
+if TYPE_CHECKING:
+    from onceforall.driver.batch_writer import SparkBatchWriter
 
 _DEADLINE_S = 900.0
 CONTENDERS = ("same", "uuid")
@@ -98,29 +100,34 @@ def sample_of(progress: list[dict[str, Any]], skip: int) -> Sample:
     }
 
 
-def _alternate() -> None:
-    """Let every second batch be written as under ``replay``."""
-    from onceforall.driver import query_run as runs
+def alternating(written: type[SparkBatchWriter]) -> type[SparkBatchWriter]:
+    """Return a writer that writes every second batch as under ``replay``."""
 
-    original = runs.SparkBatchWriter
+    class Alternating(written):  # type: ignore[valid-type,misc]
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            function: Any = self.function  # type: ignore[has-type]
 
-    def writer(frame: Any, batch: int, function: Any, *more: Any) -> Any:
-        *others, keeper = more
+            def derived(rows: Any, batch_id: int, transaction: Any) -> None:
+                # As a transform does; otherwise there is nothing to look at.
+                function(rows.where("id >= 0"), batch_id, transaction)
 
-        def derived(rows: Any, batch_id: int, transaction: Any) -> None:
-            # As a transform does; otherwise there is nothing to look at.
-            function(rows.where("id >= 0"), batch_id, transaction)
+            self.function = derived
+            if self.batch % 2 == 0:
+                self.keeper = None
 
-        return original(frame, batch, derived, *others, keeper if batch % 2 else None)
+    return Alternating
 
-    runs.SparkBatchWriter = writer  # type: ignore[misc,assignment]
+
+def _run_query() -> None:
+    """Run the query, in a process of its own."""
+    from onceforall.driver import batch_writer, query_run
+
+    query_run.SparkBatchWriter = alternating(batch_writer.SparkBatchWriter)  # type: ignore[attr-defined]
+    spark_job.main()
 
 
 MEASUREMENT = rounds.Measurement("kept_rows", plans, run)
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        _alternate()
-        spark_job.main()
-    else:
-        rounds.main(MEASUREMENT)
+    rounds.main(MEASUREMENT, _run_query)

@@ -48,7 +48,7 @@ def send(broker: Broker, load: Load, batches: Any, *, by_sink: bool) -> float:
     sink.abort([committable])
     sink.close()
     broker.delete(topic)
-    return 1e6 * (sum(after[:2]) - sum(before[:2])) / sent
+    return float(1e6 * (sum(after[:2]) - sum(before[:2])) / sent)
 
 
 def made(load: Load, *, keyed: bool) -> Any:

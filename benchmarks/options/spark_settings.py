@@ -1,6 +1,6 @@
 """Which source options and Spark settings help our throughput, and by how much: one setting taken away at a time.
 
-A sample: as in ``throughput``.
+A sample: as in ``throughput.pipelines``.
 """
 
 from __future__ import annotations

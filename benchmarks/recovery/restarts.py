@@ -48,15 +48,7 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
 
         def measure(contender: str, work: Path) -> Sample:
             with Traffic(broker, turn.load.partitions, turn.load.payload, work) as traffic:
-                pipe = Pipe(
-                    contender,
-                    turn.load,
-                    broker.servers,
-                    traffic.source,
-                    traffic.target,
-                    trigger_s=turn["trigger_s"],
-                    limited=False,
-                )
+                pipe = Pipe.within(traffic, contender, turn.load, trigger_s=turn["trigger_s"])
                 return kills(pipe, traffic, work, turn["rate"], turn["kills"], turn["warm_up_s"], seed=turn.turn)
 
         return turn.each(measure)

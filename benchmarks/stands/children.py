@@ -17,6 +17,7 @@ from typing_extensions import Self
 
 from benchmarks.settings import ROOT
 from benchmarks.stands import processes
+from onceforall.demo.driver import is_java
 from onceforall.embedded.process import GuardedProcess
 
 _END_DEADLINE_S = 60.0
@@ -132,7 +133,7 @@ class Child:
     def kill(self) -> None:
         """SIGKILL it and everything below, the JVM first: its orderly end must not soften a crash. Returns when all of it is gone."""
         found = processes.tree(self.pid) if self._process.return_code is None else []
-        for process in sorted(found, key=lambda each: 0 if _is_java(each) else 1):
+        for process in sorted(found, key=lambda each: 0 if is_java(each) else 1):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait(_KILL_DEADLINE_S)
@@ -154,13 +155,6 @@ class Child:
             return []
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def _is_java(process: psutil.Process) -> bool:
-    try:
-        return Path(process.exe()).name.startswith("java")
-    except psutil.Error:
-        return False
 
 
 def configuration() -> dict[str, Any]:

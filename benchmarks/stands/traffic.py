@@ -35,6 +35,7 @@ class Traffic:
             few: whether no more than `FEW_PER_S` will be sent, so that all partitions are read.
         """
         self._broker = broker
+        self.servers = broker.servers
         self._payload = payload
         self._work = work
         self.source = broker.make_topic(partitions, "out-lat")

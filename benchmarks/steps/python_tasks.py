@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -149,7 +148,4 @@ def _run_jobs() -> None:
 MEASUREMENT = rounds.Measurement("python_tasks", plans, run)
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        _run_jobs()
-    else:
-        rounds.main(MEASUREMENT)
+    rounds.main(MEASUREMENT, _run_jobs)

@@ -3,7 +3,7 @@
 Both write the same rows from a source that costs next to nothing, with the same compression. Ours syncs every file and folder before a batch is decided; Spark's leaves
 that to the operating system, which is one of the things it doesn't promise.
 
-A sample: as in ``databases``.
+A sample: as in ``throughput.postgres``.
 """
 
 from __future__ import annotations

@@ -10,11 +10,9 @@ A sample: ``rows_per_s`` (from the median of the batches' times), ``batch_s``, `
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import statistics
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -23,7 +21,6 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from typing_extensions import Self
 
 from benchmarks import rounds
 from benchmarks.contenders.spark_writers import DATABASE_VARIABLE
@@ -31,22 +28,10 @@ from benchmarks.report import figures
 from benchmarks.report.results import Sample
 from benchmarks.settings import Load
 from benchmarks.stands.children import Child, MeasurementError, configuration, say
+from benchmarks.stands.database import Database
 from benchmarks.stands.processes import Meter
-from onceforall.embedded import EmbeddedPostgres
 
 CONTENDERS = ("ours-staged", "ours-prepared", "spark-jdbc", "copy-blocks", "copy-rows")
-_SETTINGS = {
-    "fsync": "on",
-    "synchronous_commit": "on",
-    "max_prepared_transactions": 60,
-    "shared_buffers": "256MB",
-    "max_wal_size": "4GB",
-    # It would run in some measurements and not in others.
-    "autovacuum": "off",
-}
-_COLUMNS = (
-    "id bigint, campaign_id integer, user_id text, amount double precision, at timestamptz, note text"  # as in spark_job.shaped
-)
 _DEADLINE_S = 600.0
 _FIRST_TIME_MS = 1_700_000_000_000
 _BLOCK_ROWS = 2_000
@@ -57,47 +42,6 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     if quick:
         return [rounds.Plan(CONTENDERS, Load(), {"rows": 5_000, "batches": 6, "skip": 2}, repeats=1)]
     return [rounds.Plan(CONTENDERS, Load(), {"rows": 300_000, "batches": 24, "skip": 12}, minutes=5)]
-
-
-class Database:
-    """A server with one database and tables as they are needed. A context manager."""
-
-    def __init__(self) -> None:
-        self._server = EmbeddedPostgres(settings=_SETTINGS)
-        self._numbers = itertools.count()
-
-    def __enter__(self) -> Self:
-        self._server.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.stop()
-
-    @property
-    def url(self) -> str:
-        """The database's URL, with the superuser's password."""
-        return self._server.conninfo
-
-    @property
-    def pid(self) -> int:
-        """The server's process."""
-        return self._server.pid
-
-    def make_table(self, *, with_value: bool = False) -> str:
-        """Create an empty table and return its name."""
-        name = f"events_{next(self._numbers)}"
-        self._run("CREATE TABLE {} (" + _COLUMNS + (", value bytea" if with_value else "") + ")", name)
-        return name
-
-    def drop_table(self, name: str) -> None:
-        """Drop a table, and write everything out, so that the next contender doesn't pay for it."""
-        self._run("DROP TABLE {}", name)
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute("CHECKPOINT")
-
-    def _run(self, statement: str, table: str) -> None:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(sql.SQL(statement).format(sql.Identifier(table)))
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
@@ -213,7 +157,4 @@ def _blocks(rows: list[tuple[Any, ...]]) -> list[bytes]:
 MEASUREMENT = rounds.Measurement("databases", plans, run)
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-        main()
-    else:
-        rounds.main(MEASUREMENT)
+    rounds.main(MEASUREMENT, main)

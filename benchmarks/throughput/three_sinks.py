@@ -3,7 +3,7 @@
 From a full Kafka topic. ``ours`` writes all three in one job with one decision; ``spark-three`` is a ``foreachBatch`` with three writes, each of which reads
 the source again; ``spark-cached`` persists the batch meanwhile, as careful users do.
 
-A sample: as in ``databases``.
+A sample: as in ``throughput.postgres``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from benchmarks.contenders.spark_writers import DATABASE_VARIABLE
 from benchmarks.report.results import Sample
 from benchmarks.settings import Load
 from benchmarks.stands.children import Child
+from benchmarks.stands.database import Database
 from benchmarks.stands.kafka import standing_broker
 from benchmarks.stands.processes import Meter
-from benchmarks.throughput.postgres import Database, sample_of
+from benchmarks.throughput.postgres import sample_of
 
 _DEADLINE_S = 900.0
 
