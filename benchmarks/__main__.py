@@ -13,40 +13,33 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import (
-    ad_jobs,
-    charts,
-    commit_cost,
-    curves,
-    databases,
-    files,
-    latency,
-    python_tasks,
-    recovery,
-    rounds,
-    spark_settings,
-    three_sinks,
-    throughput,
-)
-from benchmarks.page import write_page
-from benchmarks.results import Results
+from benchmarks import rounds
+from benchmarks.ad_events import jobs
+from benchmarks.latency import commits, records
+from benchmarks.options import curves, spark_settings
+from benchmarks.recovery import restarts
+from benchmarks.report import charts
+from benchmarks.report.page import write_page
+from benchmarks.report.results import Results
 from benchmarks.settings import FOLDER
+from benchmarks.steps import python_tasks
+from benchmarks.throughput import files, pipelines, postgres, three_sinks
 
 MEASUREMENTS = {
     each.MEASUREMENT.name: each.MEASUREMENT
     # Latency at a share of the maximum needs the throughput.
     for each in (
-        throughput,
-        latency,
+        pipelines,
+        records,
         python_tasks,
-        recovery,
-        commit_cost,
-        databases,
+        restarts,
+        commits,
+        postgres,
         files,
         three_sinks,
         spark_settings,
         curves,
-        ad_jobs,
+        jobs,
     )
 }
 
@@ -113,15 +106,19 @@ def main() -> int:
         "--quick", action="store_true", help="small and once, to see that everything works; the figures mean nothing"
     )
     parser.add_argument("--list", action="store_true", help="say which rounds are missing, and end")
-    parser.add_argument("--page", action="store_true", help="write the page of what there is, and end")
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help="write the page of what there is (where nothing was measured: of what is published), and end",
+    )
     parser.add_argument("--publish", action="store_true", help="write it into docs/, too")
     parser.add_argument("--folder", type=Path, help="where results are kept")
     arguments = parser.parse_args()
     folder = arguments.folder or (FOLDER / "quick" if arguments.quick else FOLDER)
-    results = Results(folder, only_read=arguments.page or arguments.list)
     if arguments.page:
-        print(write_page(results, publish=arguments.publish))
+        print(write_page(Results.to_show(folder), publish=arguments.publish))
         return 0
+    results = Results(folder, only_read=arguments.list)
     wanted = due(results, arguments.only or list(MEASUREMENTS), quick=arguments.quick, at_least=arguments.rounds)
     expected = sum(each.plan.minutes for each in wanted)
     rounds.say(f"{len(wanted)} rounds are missing, about {expected:.0f} minutes; {arguments.minutes:g} are given")

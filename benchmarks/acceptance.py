@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from onceforall.embedded import EmbeddedKafka
 
@@ -39,12 +40,12 @@ def job(work: Path, bootstrap: str, topic: str, rate: int, run: str) -> None:
     class TimedSink(ofa.KafkaSink):
         """Notes when each transaction was pre-committed, and for which partition, in its committable."""
 
-        def begin_transaction(self, attempt):  # noqa: ANN001, ANN202
-            transaction = super().begin_transaction(attempt)
+        def begin_transaction(self, attempt: Any) -> Any:
+            transaction: Any = super().begin_transaction(attempt)
             transaction.spark_partition = attempt.partition
             return transaction
 
-        def pre_commit(self, transaction):  # noqa: ANN001, ANN202
+        def pre_commit(self, transaction: Any) -> Any:
             committable = super().pre_commit(transaction)
             return committable and {**committable, "prepared_at": time.time(), "partition": transaction.spark_partition}
 
@@ -93,7 +94,7 @@ class Reader(threading.Thread):
         while not self.ended.is_set():
             for message in self._consumer.consume(1000, 0.02):
                 now = time.time()
-                batch, partition, _ = message.value().split(b":", 2)
+                batch, partition, _ = (message.value() or b"").split(b":", 2)
                 self.arrivals.append((int(batch), int(partition), now))
         self._consumer.close()
 

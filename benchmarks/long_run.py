@@ -20,14 +20,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from benchmarks import figures, rounds
-from benchmarks.children import Child, MeasurementError
-from benchmarks.contenders import Pipe
-from benchmarks.kafka import Broker
-from benchmarks.processes import tree
-from benchmarks.results import Sample
+from benchmarks import rounds
+from benchmarks.contenders.pipes import Pipe
+from benchmarks.report import figures
+from benchmarks.report.results import Sample
 from benchmarks.settings import FOLDER, Load
-from benchmarks.traffic import Traffic, latencies
+from benchmarks.stands.children import Child, MeasurementError
+from benchmarks.stands.kafka import Broker
+from benchmarks.stands.processes import tree
+from benchmarks.stands.traffic import Traffic, latencies
 
 EVERY_S = 10.0
 _MB = 1 << 20
@@ -81,15 +82,7 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
 
         def measure(contender: str, work: Path) -> Sample:
             with Traffic(broker, turn.load.partitions, turn.load.payload, work) as traffic:
-                pipe = Pipe(
-                    contender,
-                    turn.load,
-                    broker.servers,
-                    traffic.source,
-                    traffic.target,
-                    trigger_s=turn["trigger_s"],
-                    limited=False,
-                )
+                pipe = Pipe.within(traffic, contender, turn.load, trigger_s=turn["trigger_s"])
                 with pipe.start(work / "job", work / "checkpoint") as job:
                     traffic.wait_for_first(job)
                     traffic.set_rate(turn["rate"])
@@ -199,7 +192,7 @@ MEASUREMENT = rounds.Measurement("long_run", lambda quick: [plan(1.0 if quick el
 
 def main() -> int:
     """Run it as the command line says."""
-    from benchmarks.results import Results
+    from benchmarks.report.results import Results
 
     parser = argparse.ArgumentParser(description="A query at steady load for an hour: does anything grow?")
     parser.add_argument("--minutes", type=float, default=60.0)

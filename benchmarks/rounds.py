@@ -3,8 +3,8 @@
 A measurement has *plans*: parameters, and the contenders that are compared under them. A *round* of a plan runs all its contenders, one after the other, and is kept
 as a whole. ``main`` is the command line of each measurement's module::
 
-    python -m benchmarks.throughput --contenders ours,spark --payload 100 --repeats 5
-    python -m benchmarks.latency --set rate=2000 --set seconds=30
+    python -m benchmarks.throughput.pipelines --contenders ours,spark --payload 100 --repeats 5
+    python -m benchmarks.latency.records --set rate=2000 --set seconds=30
 
 An option replaces the parameter of that name in every plan, so that plans which differ only in it become one.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 import tempfile
 import time
 import traceback
@@ -23,9 +24,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.processes import warm_memory
-from benchmarks.results import Results, Sample
+from benchmarks.report.results import Results, Sample
 from benchmarks.settings import FOLDER, Load
+from benchmarks.stands.processes import warm_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,8 +150,16 @@ def say(line: str) -> None:
     print(f"[{time.strftime('%H:%M:%S', time.gmtime())}] {line}", flush=True)
 
 
-def main(measurement: Measurement) -> None:
-    """Run a measurement alone, as the command line says."""
+def main(measurement: Measurement, child: Callable[[], None] | None = None) -> None:
+    """Run a measurement alone, as the command line says.
+
+    Args:
+        measurement: it.
+        child: what its module runs in a child process instead, where the command line is the path of a configuration (see `Child`).
+    """
+    if child is not None and len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
+        child()
+        return
     parser = argparse.ArgumentParser(description=f"The measurement {measurement.name!r} alone.")
     parser.add_argument("--contenders", help="some of them, with commas")
     parser.add_argument("--repeats", type=int, help="how many rounds")

@@ -47,7 +47,7 @@ def harness_of_the_campaign() -> str:
 
 def harness_of_the_benchmarks() -> str:
     """Return the digest of what measures in the benchmarks."""
-    from benchmarks.results import harness_digest
+    from benchmarks.report.results import harness_digest
 
     return harness_digest()
 
@@ -88,7 +88,7 @@ RESULTS = (
         "where a record's time goes",
         r'"source": "(\w+)"',
         query_digest,
-        "python -m benchmarks.profile_path --publish",
+        "python -m benchmarks.steps.profile_path --publish",
     ),
 )
 

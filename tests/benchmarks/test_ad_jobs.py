@@ -9,26 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import ad_jobs, page
-from benchmarks.ad_batches import (
+from benchmarks.ad_events import jobs
+from benchmarks.ad_events.batches import (
     Batch,
     BatchLog,
     busy_share,
     by_partition,
     completions,
     counts_of,
-    ends_of,
     latency_of,
     while_all_last,
 )
-from benchmarks.ad_replay import later, turns
-from benchmarks.ad_stand import Stand
-from benchmarks.children import MeasurementError
-from benchmarks.processes import Meter
-from benchmarks.results import Results
+from benchmarks.ad_events.replay import later, turns
+from benchmarks.ad_events.stand import Stand
+from benchmarks.report import page
+from benchmarks.report.results import Results
 from benchmarks.rounds import Plan
 from benchmarks.settings import Load
+from benchmarks.stands.children import MeasurementError
+from benchmarks.stands.processes import Meter
 from onceforall.demo.ads.jobs import JOBS, READS, TOPICS
+from onceforall.demo.ads.progress import ends_of
 
 S, MS = 10**9, 10**6
 CLICKS, ORDERS = ("clicks", 0), ("orders", 0)
@@ -87,7 +88,7 @@ class TestCheckpoint:
         meter._cpu = {"job": [(0.0, 0.0), (1e6, 1e6)]}
         log = BatchLog(Path())
         log.batches = slow
-        sample = ad_jobs.throughput_of(log, 1000, meter)
+        sample = jobs.throughput_of(log, 1000, meter)
         assert (sample["records"], sample["records_per_s"], sample["batches"]) == (1000, 50, 7)
 
     def test_the_steady_state_ends_with_the_first_of_the_sources(self):
@@ -111,7 +112,7 @@ class TestCheckpoint:
         meter = Meter({})
         # Busy from 4 to 18 s, which is the window, and much more so around it.
         meter._cpu = {"job": [(0.0, 0.0), (4.0, 1000.0), (18.0, 1007.0), (20.0, 9000.0)]}
-        sample = ad_jobs.throughput_of(log, 1000, meter)
+        sample = jobs.throughput_of(log, 1000, meter)
         assert sample["seconds"] == 14.0
         assert sample["cpu_s_per_million"]["job"] == pytest.approx(7 / 700 * 1e6, rel=0.01)
 
@@ -175,29 +176,29 @@ class TestRecordsSentAgain:
 class TestContenders:
     def test_a_job_comes_after_those_whose_output_it_reads_whoever_begins(self):
         for turn in range(4):
-            order = ad_jobs.in_order(tuple(reversed(ad_jobs.CONTENDERS)), turn)
-            assert sorted(order) == sorted(ad_jobs.CONTENDERS)
-            assert [ad_jobs.split(name)[0] for name in order[::2]] == list(JOBS)
+            order = jobs.in_order(tuple(reversed(jobs.CONTENDERS)), turn)
+            assert sorted(order) == sorted(jobs.CONTENDERS)
+            assert [jobs.split(name)[0] for name in order[::2]] == list(JOBS)
             for name, job in itertools.product(READS, JOBS):
-                reads = {ad_jobs.WRITTEN_BY[topic] for topic in READS[job] if topic in ad_jobs.WRITTEN_BY}
+                reads = {jobs.WRITTEN_BY[topic] for topic in READS[job] if topic in jobs.WRITTEN_BY}
                 assert all(order.index(before) < order.index(job) for before in reads), (name, job)
 
     def test_the_writers_take_turns_in_being_first(self):
         pair = ("load", "load-spark")
-        assert [ad_jobs.in_order(pair, turn) for turn in (0, 1, 2)] == [pair, pair[::-1], pair]
+        assert [jobs.in_order(pair, turn) for turn in (0, 1, 2)] == [pair, pair[::-1], pair]
 
     def test_an_unknown_one_is_refused_by_name(self):
         with pytest.raises(SystemExit, match="lode"):
-            ad_jobs.in_order(("load", "lode"), 0)
+            jobs.in_order(("load", "lode"), 0)
 
     def test_everything_that_a_job_reads_is_the_generators_or_written_by_a_job_before_it(self):
         for job in JOBS[1:]:
-            assert all(JOBS.index(ad_jobs.WRITTEN_BY[name]) < JOBS.index(job) for name in READS[job])
-        assert set(ad_jobs.WRITTEN_BY) <= set(TOPICS)
+            assert all(JOBS.index(jobs.WRITTEN_BY[name]) < JOBS.index(job) for name in READS[job])
+        assert set(jobs.WRITTEN_BY) <= set(TOPICS)
 
     def test_each_job_has_a_text(self):
-        texts = [ad_jobs.text_of(name) for name in ad_jobs.CONTENDERS]
-        assert set(ad_jobs.DESCRIPTIONS) == set(JOBS)
+        texts = [jobs.text_of(name) for name in jobs.CONTENDERS]
+        assert set(jobs.DESCRIPTIONS) == set(JOBS)
         assert texts[0].startswith("cleanse")
         assert texts[1] == "the same with Spark's own writers"
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.ad_batches import by_partition
-from benchmarks.ad_replay import Reader, Record, Sender, later, send_days
-from benchmarks.children import Child, MeasurementError
+from benchmarks.ad_events.batches import by_partition
+from benchmarks.ad_events.replay import Reader, Record, Sender, later, send_days
+from benchmarks.stands.children import Child, MeasurementError
 from onceforall.demo.ads.progress import stable_ends
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
@@ -59,7 +59,7 @@ class TestInRealTime:
     def test_every_record_is_at_the_offset_for_which_its_time_was_noted(self, broker, topic, tmp_path):
         servers, old, new = broker.bootstrap_servers, topic(2), topic(2)
         there = [fill(servers, old, 0, 300), fill(servers, old, 1, 100)]
-        with Child("benchmarks.ad_replay", tmp_path / "replay", self.config(broker, old, new)) as replay:
+        with Child("benchmarks.ad_events.replay", tmp_path / "replay", self.config(broker, old, new)) as replay:
             replay.said("first.json")
             assert sum(stable_ends(servers, {new: 2}).values()) == 50
             before_ns = time.time_ns()
@@ -82,7 +82,7 @@ class TestInRealTime:
         fill(broker.bootstrap_servers, old, 0, 30)
         config = self.config(broker, old, new)
         with (
-            Child("benchmarks.ad_replay", tmp_path / "replay", config) as replay,
+            Child("benchmarks.ad_events.replay", tmp_path / "replay", config) as replay,
             pytest.raises(MeasurementError, match="250 records are to be sent"),
         ):
             replay.said("first.json")

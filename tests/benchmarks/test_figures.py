@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from benchmarks import figures
+from benchmarks.report import figures
 
 
 class TestSpread:

@@ -9,8 +9,8 @@ import sys
 import psutil
 import pytest
 
-from benchmarks import processes
-from benchmarks.children import Child, MeasurementError
+from benchmarks.stands import processes
+from benchmarks.stands.children import Child, MeasurementError
 from support.waiting import until
 
 BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"

@@ -8,9 +8,14 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks import commit_cost, curves, kafka, latency, long_run, profile_path, recovery, step_times, threads, traffic
-from benchmarks.children import MeasurementError
-from benchmarks.generator import Schedule
+from benchmarks import long_run
+from benchmarks.latency import commits, records
+from benchmarks.options import curves
+from benchmarks.recovery import restarts
+from benchmarks.stands import kafka, traffic
+from benchmarks.stands.children import MeasurementError
+from benchmarks.stands.generator import Schedule
+from benchmarks.steps import profile_path, step_times, threads
 
 S = 10**9
 MS = 10**6
@@ -36,7 +41,7 @@ class TestPartsOfABatch:
             {"durationMs": each} for each in (slow, slow, {**times, "commitOffsets": 17}, {**times, "commitOffsets": 18})
         ]
         steps = [line for start in range(4) for line in batch(start, write=0.9 if start < 2 else 0.05)]
-        assert latency.parts_of(progress, steps) == {
+        assert records.parts_of(progress, steps) == {
             "batch": 100,
             "plan": 8,
             "offsets_log": 15,
@@ -47,11 +52,11 @@ class TestPartsOfABatch:
         }
 
     def test_what_is_not_ours_has_none_of_our_steps(self):
-        found = latency.parts_of([{"durationMs": {"triggerExecution": 100, "addBatch": 60}}], [])
+        found = records.parts_of([{"durationMs": {"triggerExecution": 100, "addBatch": 60}}], [])
         assert set(found) == {"batch", "plan", "offsets_log", "commits_log", "write"}
 
     def test_without_batches_there_is_nothing_to_tell(self):
-        assert latency.parts_of([], []) == {}
+        assert records.parts_of([], []) == {}
 
 
 class TestSchedule:
@@ -71,17 +76,17 @@ class TestRecovery:
     def test_what_was_on_its_way_at_the_kill_does_not_count(self):
         intended = np.array([0, 1, 2, 13]) * S
         arrived = np.array([S, 10 * S + 100 * MS, 14 * S, 15 * S])
-        found = recovery.gaps(np.stack([intended, arrived]), [(10 * S, 10 * S + 50 * MS)])
+        found = restarts.gaps(np.stack([intended, arrived]), [(10 * S, 10 * S + 50 * MS)])
         assert found["seconds"] == 4.0
 
     def test_the_first_record_that_was_sent_after_the_kill_is_told_apart(self):
         arrivals = np.array([[9 * S, 11 * S], [14 * S, 16 * S]])
-        found = recovery.gaps(arrivals, [(10 * S, 10 * S)])
+        found = restarts.gaps(arrivals, [(10 * S, 10 * S)])
         assert (found["seconds"], found["seconds_to_new_input"]) == (4.0, 6.0)
 
     def test_a_query_that_does_not_come_back_is_no_figure(self):
         with pytest.raises(MeasurementError):
-            recovery.gaps(np.array([[0], [S]]), [(10 * S, 10 * S)])
+            restarts.gaps(np.array([[0], [S]]), [(10 * S, 10 * S)])
 
 
 def batch(start, *, write=0.1, confirm=0.01, decide=0.002, commit=0.004):
@@ -116,7 +121,7 @@ class TestCostOfCommit:
 
     def test_a_sample_of_no_batch_is_refused(self):
         with pytest.raises(MeasurementError):
-            commit_cost.sample_of(batch(0.0), [], skip=5)
+            commits.sample_of(batch(0.0), [], skip=5)
 
     def test_checkpoint_time_is_the_logs_the_state_and_the_commit(self):
         progress = [{"durationMs": {"walCommit": 30, "commitOffsets": 20}, "stateOperators": []}] * 10
@@ -224,7 +229,7 @@ class TestThreads:
 
 def test_measurements_are_listed_until_they_are_there(tmp_path):
     from benchmarks.__main__ import MEASUREMENTS, due
-    from benchmarks.results import Results
+    from benchmarks.report.results import Results
 
     results = Results(tmp_path, source="a")
     wanted = due(results, list(MEASUREMENTS), quick=False)
@@ -237,7 +242,7 @@ def test_measurements_are_listed_until_they_are_there(tmp_path):
 
 def test_more_rounds_may_be_wanted_of_what_a_target_needs(tmp_path):
     from benchmarks.__main__ import due
-    from benchmarks.results import Results
+    from benchmarks.report.results import Results
 
     results = Results(tmp_path, source="a")
     plain, more = (due(results, ["throughput"], quick=False, at_least=count) for count in (0, 8))

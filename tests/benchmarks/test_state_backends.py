@@ -1,6 +1,6 @@
 """The page of the state backends shows what was measured, and says what wasn't."""
 
-from benchmarks import state_backends
+from benchmarks.options import state_backends
 
 FIGURES = {"batches": 2, "batch_ms_median": 1200.0, "batch_ms_max": 3400.0, "commit_ms_median": 560.0, "commit_ms_max": 780.0}
 MEASURED = {

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import missed, page, profile_path, targets
-from benchmarks.results import Results
+from benchmarks.report import charts, missed, page, targets
+from benchmarks.report.results import Results
+from benchmarks.report.targets import TARGETS, Target
 from benchmarks.rounds import Plan
-from benchmarks.settings import Load
-from benchmarks.targets import TARGETS, Target
+from benchmarks.settings import ROOT, Load
+from benchmarks.steps import profile_path
 
 THROUGHPUT = Target("ours / theirs", "throughput", "records_per_s", "ours", "spark", 1.0, where={"payload": 100})
 
@@ -33,12 +34,6 @@ class TestOutcome:
 
     def test_a_target_is_met_by_its_median(self):
         assert targets.outcome(THROUGHPUT, [unit(0, 90, 100), unit(1, 101, 100), unit(2, 102, 100)]).met is True
-
-    def test_earlier_code_counts_only_where_there_is_nothing_else_and_is_named(self):
-        earlier = [{**unit(0, 50, 100), "earlier": {"source": "a"}}]
-        assert targets.outcome(THROUGHPUT, earlier).is_earlier
-        found = targets.outcome(THROUGHPUT, [*earlier, unit(1, 200, 100)])
-        assert (found.spread.count, found.spread.median, found.is_earlier) == (1, 2.0, False)
 
     def test_without_samples_nothing_is_said(self):
         assert targets.outcome(THROUGHPUT, [unit(0, 1, 1, payload=1000)]) == targets.Outcome(THROUGHPUT, None, None)
@@ -115,31 +110,19 @@ class TestResults:
         first.save()
         assert not Results(tmp_path / "fourth", source="a", published=first.file).has("throughput", {"payload": 1}, 0)
 
-    def test_what_is_published_of_earlier_code_is_shown_until_its_plan_is_measured_and_counts_for_nothing(self, tmp_path):
+    def test_nothing_that_is_published_of_other_code_is_among_what_is_measured(self, tmp_path):
         first = self.results(tmp_path / "first")
-        for payload, turn in ((1, 0), (1, 1), (2, 0)):
-            first.add("throughput", {"payload": payload}, turn, ["ours"], {"ours": {"records_per_s": turn}}, 1)
-        second = Results(tmp_path / "second", source="b", published=first.file)
-        assert second.units("throughput") == []
-        assert not second.has("throughput", {"payload": 1}, 0)
-        shown = sorted(
-            (unit["parameters"]["payload"], unit["round"], unit["earlier"]["source"]) for unit in second.shown("throughput")
-        )
-        assert shown == [(1, 0, "a"), (1, 1, "a"), (2, 0, "a")]
-        second.add("throughput", {"payload": 1}, 0, ["ours"], {"ours": {"records_per_s": 9}}, 1)
-        assert {(unit["parameters"]["payload"], "earlier" in unit) for unit in second.shown("throughput")} == {
-            (1, False),
-            (2, True),
-        }
-        # And over a third: of each plan those of most rounds, and of as many the newest.
-        third = Results(tmp_path / "third", source="c", published=second.file)
-        found = {(unit["parameters"]["payload"], unit["round"], unit["earlier"]["source"]) for unit in third.shown()}
-        assert found == {(1, 0, "a"), (1, 1, "a"), (2, 0, "a")}
-        second.add("throughput", {"payload": 1}, 1, ["ours"], {"ours": {"records_per_s": 9}}, 1)
-        third = Results(tmp_path / "another third", source="c", published=second.file)
-        found = {(unit["parameters"]["payload"], unit["round"], unit["earlier"]["source"]) for unit in third.shown()}
-        assert found == {(1, 0, "b"), (1, 1, "b"), (2, 0, "a")}
-        assert Results(tmp_path / "third", source="c").shown() == []
+        first.add("throughput", {"payload": 1}, 0, ["ours"], {"ours": {"records_per_s": 1}}, 1)
+        assert Results(tmp_path / "second", source="b", published=first.file).units() == []
+
+    def test_a_page_is_made_of_what_is_published_only_where_nothing_was_measured(self, tmp_path):
+        first = self.results(tmp_path / "first", source="of another code")
+        first.add("throughput", {"payload": 1}, 0, ["ours"], {"ours": {"records_per_s": 1}}, 1)
+        shown = Results.to_show(tmp_path / "second", published=first.file)
+        assert (shown.data, shown.file.exists()) == (first.data, False)
+        own = self.results(tmp_path / "second")
+        own.add("files", {}, 0, ["ours"], {"ours": {"rows_per_s": 1}}, 1)
+        assert Results.to_show(tmp_path / "second", published=first.file).data == own.data
 
     def test_a_round_with_a_failure_is_still_missing(self, tmp_path):
         results = self.results(tmp_path)
@@ -184,35 +167,24 @@ class TestPage:
         assert "| throughput, ours / Flink exactly-once, 100 B | ≥ 0.8 | - | - | - | not measured |" in text
         assert "{{" not in text
 
-    def test_what_is_of_earlier_code_is_marked(self, tmp_path):
-        parameters = Load(payload=100).parameters()
-        first = Results(tmp_path / "first", source="a")
-        first.add("throughput", parameters, 0, ["ours", "spark"], {n: {"records_per_s": 7} for n in ("ours", "spark")}, 60)
-        second = Results(tmp_path / "second", source="b", published=first.file)
-        text = page.text_of(second, {})
-        assert "consumers tuned** (earlier)" in text
-        assert re.search(r"ours / Spark's own sink, 100 B \| .* \| 1 \| met \(earlier\) \|", text)
-        assert re.search(r"\| earlier \| digest a, \d+ cores", text)
-        second.add("throughput", parameters, 0, ["ours", "spark"], {n: {"records_per_s": 7} for n in ("ours", "spark")}, 60)
-        assert "(earlier)" not in page.text_of(second, {})
+    def test_pipelines_and_producers_alone_stand_in_one_table_and_short_batches_beside_the_others(self, tmp_path):
+        results = Results(tmp_path, source="a")
 
-    def test_contenders_that_only_earlier_code_measured_stay_beside_those_of_today(self, tmp_path):
-        def add(results, measurement, contenders, parameters):
+        def add(measurement, contenders, parameters):
             samples = {n: {"records_per_s": 7, "p50_ms": 7, "parts": {"batch": 7}, "kept_up": True} for n in contenders}
             results.add(measurement, {**Load(payload=100).parameters(), **parameters}, 0, contenders, samples, 60)
 
         at_2000 = {"trigger_s": 0.0, "rate": 2000, "share": 0}
-        first = Results(tmp_path / "first", source="a")
-        add(first, "throughput", ["kafka-producer"], {"alone": True})
-        add(first, "latency", ["spark-short-batches"], {**at_2000, "short_batches": True})
-        second = Results(tmp_path / "second", source="b", published=first.file)
-        add(second, "throughput", ["ours", "spark"], {})
-        add(second, "latency", ["ours", "spark"], at_2000)
-        text = page.text_of(second, {})
-        assert re.search(r"\| (kafka-producer|Kafka's own producer benchmark) \(earlier\) \| 7\.00 \|  \|", text)
-        assert re.search(r"\| Spark's own Kafka sink, with the same \| default .*\(earlier\) \|", text)
-        assert "| Spark's own Kafka sink, with the same (earlier) | 7.00 |" in text
-        assert re.search(r"\| Spark's own Kafka sink, at-least-once \| 7\.00 \| 1\.00 ", text)
+        add("throughput", ["ours", "spark"], {})
+        add("throughput", ["java-producer"], {"alone": True})
+        add("latency", ["ours", "spark"], at_2000)
+        add("latency", ["ours-short-batches"], {**at_2000, "short_batches": True})
+        text = page.text_of(results, {})
+        assert text.count("**100 bytes, compression none, consumers tuned**") == 1
+        assert "| Spark's own Kafka sink, at-least-once | 7.00 | 1.00 " in text
+        assert "| Kafka's own producer benchmark | 7.00 |" in text
+        assert "| onceforall, exactly-once, with what makes short batches shorter | default | 2,000/s |" in text
+        assert "| onceforall, exactly-once, with what makes short batches shorter | 7.00 |" in text
 
     def test_what_it_costs_to_begin_a_round_is_said(self, tmp_path):
         results = Results(tmp_path, source="a")
@@ -228,6 +200,15 @@ class TestPage:
         results = Results(tmp_path, source="a")
         results.add("throughput", Load().parameters(), 0, ["ours"], {"ours": {"records_per_s": 1}}, 60)
         assert "each round begins with another one. \n" in page.text_of(results, {})
+
+    def test_the_published_page_is_what_the_code_makes_of_the_published_results(self, tmp_path):
+        results = Results.to_show(tmp_path)
+        assert set(results.data) == {"source", "harness", "machine", "runs", "units"}
+        images = ROOT / "docs" / "images" / "performance"
+        pictures = {file.stem: f"images/performance/{file.name}" for file in images.iterdir()}
+        assert page.text_of(results, pictures) == (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+        drawn = charts.draw_all(results, tmp_path / "pictures")
+        assert {name: file.name for name, file in drawn.items()} == {file.stem: file.name for file in images.iterdir()}
 
     def test_a_page_of_nothing_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match="no results"):

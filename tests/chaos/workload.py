@@ -8,16 +8,15 @@ Each key is written by one task in ascending order, so that order within a key c
 running count of each key.
 """
 
-import json
 import logging
 import os
-import sys
 import time
 from pathlib import Path
 
 import psutil
 
 from chaos.machine import end_what_was_left
+from support.driver_program import configured, jvm_of, leave
 from support.small_spark import small_spark
 
 EMPTY_BATCHES = 4
@@ -55,13 +54,11 @@ DEFAULTS = {
 
 
 def main():
-    config = {**DEFAULTS, **json.loads(Path(sys.argv[1]).read_text())}
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    config = configured(DEFAULTS)
     work = Path(config["work"])
     os.environ.update(config["environment"])
     spark = session(config)
-    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    jvm = jvm_of(spark)
     leave(work / "pids.json", {"python": os.getpid(), "jvm": None if is_on_a_machine() else jvm})
     errors = []
     finished = False
@@ -265,12 +262,6 @@ def sink(kind, config):
     # Every running count stays in the table: the key is all of it.
     key = {"key": ["value"]} if counts(config) and not config["complete"] else {}
     return ofa.PostgresSink(config["database"], table="out", **{**key, **config["postgres"]})
-
-
-def leave(path, value):
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(value))
-    new.rename(path)
 
 
 if __name__ == "__main__":

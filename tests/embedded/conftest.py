@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import time
 
 import pytest
 
 from onceforall.embedded.jars import jar_folder, jar_set
 
 SMALL_SET = "spark-4.0"
-
-
-def until(condition, deadline_s=15.0, what="the condition"):
-    """Poll until `condition()` is true, and fail after the deadline."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not come true in {deadline_s} s"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="session")

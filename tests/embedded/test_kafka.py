@@ -14,8 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from onceforall.embedded import EmbeddedKafka
 from onceforall.embedded.network import broker_answers, can_listen, free_port
 from onceforall.errors import EmbeddedServerError, OptionError
-
-from .conftest import until
+from support.waiting import until
 
 pytestmark = pytest.mark.kafka
 

@@ -16,7 +16,8 @@ import psutil
 from support.waiting import until
 
 FOLDER = Path(__file__).parents[2] / "build" / "tests"
-PIPELINE = Path(__file__).parent / "pipeline.py"
+TESTS = Path(__file__).parents[1]
+PIPELINE = TESTS / "support" / "pipeline.py"
 
 
 def java_options():
@@ -42,7 +43,8 @@ def make(folder):
             "java_options": f"-XX:ArchiveClassesAtExit={new} -Xlog:disable -Xlog:all=error:stderr",
         }
         (folder / "config.json").write_text(json.dumps(config))
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        tests = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": tests, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         with (folder / "log.txt").open("wb") as log:
             command = [sys.executable, str(PIPELINE), str(folder / "config.json")]
             subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, timeout=200)

@@ -5,13 +5,13 @@
 it: it waits in ``awaitTermination``, catches nothing, and leaves no status.
 """
 
-import json
-import logging
 import os
-import sys
 import threading
 import time
 from pathlib import Path
+
+from support.driver_program import configured, follow, jvm_of, leave
+from support.small_spark import small_spark
 
 DEFAULTS = {
     "bootstrap": "",
@@ -44,11 +44,8 @@ DEFAULTS = {
 
 
 def main():
-    config = {**DEFAULTS, **json.loads(Path(sys.argv[1]).read_text())}
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    config = configured(DEFAULTS)
     from pyspark.sql import functions as F
-    from small_spark import small_spark
 
     import onceforall as ofa
 
@@ -65,8 +62,7 @@ def main():
     settings = {"spark.default.parallelism": "2", "spark.sql.streaming.minBatchesToRetain": "100", **config["spark"]}
     spark = small_spark(config["master"], config["java_options"], settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
-    _write(work / "pids.json", {"python": os.getpid(), "jvm": jvm, "package": str(Path(ofa.__file__).parent)})
+    leave(work / "pids.json", {"python": os.getpid(), "jvm": jvm_of(spark), "package": str(Path(ofa.__file__).parent)})
 
     rows = (
         spark.readStream.format("rate-micro-batch")
@@ -101,7 +97,7 @@ def main():
             time.sleep(0.02)
         asked = time.monotonic()
         (query if config["stops"] == "query" else spark).stop()
-        _write(work / "stopped.json", {"seconds": time.monotonic() - asked})
+        leave(work / "stopped.json", {"seconds": time.monotonic() - asked})
 
     if config["stop_file"]:
         threading.Thread(target=stop_on_request, daemon=True).start()
@@ -110,22 +106,9 @@ def main():
         query.awaitTermination()
         return
 
-    status = {"error": None}
-    try:
-        while query.isActive:
-            progress = query.lastProgress
-            if progress is not None and progress["batchId"] >= config["until_batch"]:
-                query.stop()
-                break
-            time.sleep(0.02)
-        # A stop is known to be asked for before its error is known.
-        query.awaitTermination(60)
-        if query.exception() is not None:
-            status["error"] = str(query.exception())
-    except Exception as error:
-        status["error"] = f"{type(error).__name__}: {error}"
+    status = {"error": follow(query, config["until_batch"])}
     status["batches"] = (query.lastProgress or {}).get("batchId", -1)
-    _write(work / "status.json", status)
+    leave(work / "status.json", status)
     spark.stop()
 
 
@@ -138,12 +121,6 @@ def _sink(kind, config):
     if kind == "files":
         return ofa.FileSink(config["files"], format="json", partition_by=["key"])
     return ofa.PostgresSink(config["database"], table="out", **config["postgres"])
-
-
-def _write(path, value):
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(value))
-    new.rename(path)
 
 
 if __name__ == "__main__":

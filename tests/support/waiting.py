@@ -3,14 +3,14 @@
 import time
 
 
-def until(condition, deadline_s, what):
+def until(condition, deadline_s=20.0, what="the condition"):
     """Poll until the condition holds, and return what it gave."""
     end = time.monotonic() + deadline_s
     while True:
         result = condition()
         if result:
             return result
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}; the last answer was {result!r}"
         time.sleep(0.02)
 
 

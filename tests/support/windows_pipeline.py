@@ -3,12 +3,11 @@
 ``python windows_pipeline.py CONFIG.json``, with keys as in ``pipeline.py``. The rows are 0, 1, 2, …; ``event_of`` says what becomes of them.
 """
 
-import json
-import logging
 import os
-import sys
-import time
 from pathlib import Path
+
+from support.driver_program import configured, follow, jvm_of, leave
+from support.small_spark import small_spark
 
 START_MS = 1_700_000_000_000
 DELAY = "5 seconds"
@@ -22,11 +21,8 @@ def event_of(row, rows_per_batch):
 
 
 def main():
-    config = json.loads(Path(sys.argv[1]).read_text())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    config = configured()
     from pyspark.sql import functions as F
-    from small_spark import small_spark
 
     import onceforall as ofa
     from onceforall import operators as ops
@@ -39,8 +35,7 @@ def main():
     }
     spark = small_spark(java_options=config["java_options"], settings=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
-    _write(work / "pids.json", {"python": os.getpid(), "jvm": jvm})
+    leave(work / "pids.json", {"python": os.getpid(), "jvm": jvm_of(spark)})
 
     per_batch = config["rows_per_batch"]
     rows = (
@@ -78,20 +73,7 @@ def main():
         .trigger(processingTime="100 milliseconds")
         .start()
     )
-    status = {"error": None}
-    try:
-        while query.isActive:
-            progress = query.lastProgress
-            if progress is not None and progress["batchId"] >= config["until_batch"]:
-                query.stop()
-                break
-            time.sleep(0.02)
-        query.awaitTermination(60)
-        if query.exception() is not None:
-            status["error"] = str(query.exception())
-    except Exception as error:
-        status["error"] = f"{type(error).__name__}: {error}"
-    _write(work / "status.json", status)
+    leave(work / "status.json", {"error": follow(query, config["until_batch"])})
     spark.stop()
 
 
@@ -107,12 +89,6 @@ def _late(batch):
     from pyspark.sql import functions as F
 
     return batch.select(F.col("user").cast("string").alias("key"), F.col("value").cast("string").alias("value"))
-
-
-def _write(path, value):
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(value))
-    new.rename(path)
 
 
 if __name__ == "__main__":

@@ -23,37 +23,43 @@ _GONE_DEADLINE_S = 20.0
 _LOG_TAIL_LINES = 30
 
 
-class Driver:
-    """One life of the job. It does not outlive this process, however that ends (on Linux; elsewhere unless it is killed)."""
+class PythonProcess:
+    """One life of a Python program. It does not outlive this process, however that ends (on Linux; elsewhere unless it is killed)."""
 
     def __init__(
-        self, arguments: Sequence[str], *, work_dir: Path, log: Path, environment: Mapping[str, str] | None = None
+        self, arguments: Sequence[str], *, work_dir: Path, log: Path, environment: Mapping[str, str | None] | None = None
     ) -> None:
-        """Start ``python -m onceforall.demo.job``.
+        """Start Python.
 
         Args:
-            arguments: its own.
+            arguments: the program, or ``-m`` and its module, and its own arguments.
             work_dir: where it runs.
             log: the file to which its output is appended.
-            environment: what it has in its environment besides that of this process.
+            environment: what it has in its environment besides that of this process; None takes a name away.
         """
         self._log = log
         self._log_start = log.stat().st_size if log.exists() else 0
+        merged = {**os.environ, **(environment or {})}
         with log.open("ab") as output:
             self._process = GuardedProcess(
-                [sys.executable, "-W", "ignore", "-m", "onceforall.demo.job", *arguments],
+                [sys.executable, "-W", "ignore", *arguments],
                 directory=work_dir,
                 log=output,
-                environment={**os.environ, **(environment or {})},
+                environment={name: value for name, value in merged.items() if value is not None},
             )
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def return_code(self) -> int | None:
-        """None while the job runs, else its exit status."""
+        """None while the program runs, else its exit status."""
         return self._process.return_code
 
     def kill(self) -> bool:
-        """Send SIGKILL to the whole tree and return when all of it is gone; False when the job had ended by itself before.
+        """Send SIGKILL to the whole tree and return when all of it is gone; False when the program had ended by itself before.
 
         Raises:
             EmbeddedServerError: a process did not end.
@@ -77,11 +83,11 @@ class Driver:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the job to end by itself; False when `timeout_s` seconds pass first."""
+        """Wait for the program to end by itself; False when `timeout_s` seconds pass first."""
         return self._process.wait(timeout_s)
 
     def last_words(self) -> str:
-        """Return the end of what this life of the job wrote to its log."""
+        """Return the end of what this life of the program wrote to its log."""
         with self._log.open("rb") as file:
             file.seek(self._log_start)
             return "\n".join(file.read().decode(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
@@ -98,6 +104,17 @@ class Driver:
             return []
         # The JVM first: its orderly end, which begins when the Python process is gone, must not soften the crash.
         return sorted([root, *below], key=lambda process: 0 if is_java(process) else 1)
+
+
+class Driver(PythonProcess):
+    """One life of the demo's job."""
+
+    def __init__(
+        self, arguments: Sequence[str], *, work_dir: Path, log: Path, environment: Mapping[str, str | None] | None = None
+    ) -> None:
+        """Start ``python -m onceforall.demo.job``; see `PythonProcess`."""
+        program = ["-m", "onceforall.demo.job"]
+        super().__init__([*program, *arguments], work_dir=work_dir, log=log, environment=environment)
 
 
 def is_java(process: psutil.Process) -> bool:

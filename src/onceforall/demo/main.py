@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import random
@@ -10,25 +9,21 @@ import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onceforall.demo import report as reports
 from onceforall.demo.display import Display
 from onceforall.demo.flights import PARTITIONS, closing_event, event_of, load_flights
-from onceforall.demo.folders import prepare, work_folder
+from onceforall.demo.folders import prepare
 from onceforall.demo.job import QUERIES
 from onceforall.demo.outcome import Outcome
 from onceforall.demo.outputs import connected
 from onceforall.demo.page import render
 from onceforall.demo.run import Place, Plan, WriterRun
+from onceforall.demo.stage import Stage
 from onceforall.demo.truth import true_events, true_windows
 from onceforall.demo.writers import TABLES, WRITERS
-from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres, spark_kafka_jars
-from onceforall.embedded.jars import jar_set
 from onceforall.errors import MissingExtraError, OptionError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _EXTRA = {
     "confluent_kafka": "confluent-kafka",
@@ -83,7 +78,7 @@ def run_demo(options: Options) -> int:
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     plan = Plan([event_of(flight) for flight in flights], closing_event(flights[-1]), kill_delays(seed, options.kills))
     truths = {"events": true_events(flights), "windows": true_windows(flights)}
-    with _Stage(keep=options.keep) as stage:
+    with Stage("onceforall-demo-", keep=options.keep) as stage:
         setup_s = time.monotonic() - started
         with Display(len(flights), options.kills) as display:
             display.say(
@@ -106,29 +101,7 @@ def run_demo(options: Options) -> int:
     return 0 if report["passed"] else 1
 
 
-class _Stage:
-    """The servers and the folder of a run; all of it goes when it is left, unless it is to be kept."""
-
-    def __init__(self, *, keep: bool) -> None:
-        self._keep = keep
-        self._open = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as opened:
-            self.jars = [*spark_kafka_jars(), *jar_set("postgres-jdbc")]
-            self.work_dir = opened.enter_context(work_folder("onceforall-demo-", keep=self._keep))
-            self.broker = opened.enter_context(EmbeddedKafka(data_dir=self.work_dir / "kafka"))
-            self.postgres = opened.enter_context(
-                EmbeddedPostgres(data_dir=self.work_dir / "postgres", settings={"fsync": "on"})
-            )
-            self._open = opened.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-
-def _place(writer: str, stage: _Stage, out: Path) -> Place:
+def _place(writer: str, stage: Stage, out: Path) -> Place:
     """Make a writer's topics and database, and its tables where it doesn't make them itself."""
     place = Place(
         writer,

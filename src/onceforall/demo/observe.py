@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from onceforall.errors import CheckpointMismatchError, MissingExtraError, SinkUn
 from onceforall.spark import checkpoint as spark_checkpoint
 
 _READ_DEADLINE_S = 60.0
+_ENDS_DEADLINE_S = 10
 
 
 @dataclass(frozen=True)
@@ -119,18 +120,31 @@ def hidden_partitions(bootstrap_servers: str, topic: str, partitions: int) -> li
     Raises:
         MissingExtraError: confluent-kafka is not installed.
     """
+    wanted = {topic: partitions}
+    stable, written = (ends_of(bootstrap_servers, wanted, committed=committed) for committed in (True, False))
+    return [partition for partition in range(partitions) if stable[topic, partition] < written[topic, partition]]
+
+
+def ends_of(bootstrap_servers: str, topics: Mapping[str, int], *, committed: bool) -> dict[tuple[str, int], int]:
+    """Return how far a reader gets in each partition.
+
+    Args:
+        bootstrap_servers: the broker.
+        topics: numbers of partitions by topic.
+        committed: whether it reads at ``read_committed``.
+
+    Raises:
+        MissingExtraError: confluent-kafka is not installed.
+    """
     try:
         from confluent_kafka import IsolationLevel, TopicPartition, admin
     except ImportError as error:
         raise MissingExtraError("confluent-kafka", "demo") from error
     api: Any = admin
     client = api.AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
-    wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
-
-    def ends(level: Any) -> Sequence[int]:
-        answers = client.list_offsets({partition: api.OffsetSpec.latest() for partition in wanted}, isolation_level=level)
-        found = {partition.partition: future.result().offset for partition, future in answers.items()}
-        return [found[partition] for partition in range(partitions)]
-
-    stable, written = ends(IsolationLevel.READ_COMMITTED), ends(IsolationLevel.READ_UNCOMMITTED)
-    return [partition for partition in range(partitions) if stable[partition] < written[partition]]
+    wanted = {
+        TopicPartition(topic, number): api.OffsetSpec.latest() for topic, count in topics.items() for number in range(count)
+    }
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    answers = client.list_offsets(wanted, isolation_level=level, request_timeout=_ENDS_DEADLINE_S)
+    return {(partition.topic, partition.partition): future.result().offset for partition, future in answers.items()}

@@ -32,9 +32,10 @@ from onceforall.embedded.jars import KAFKA_VERSION, kafka_jars, kafka_version
 from onceforall.embedded.java import find_java
 from onceforall.embedded.metadata import ClusterState, PartitionState, cluster_state
 from onceforall.embedded.network import HOST, free_port
-from onceforall.embedded.process import GuardedProcess
+from onceforall.embedded.process import GuardedProcess, end_orderly
 from onceforall.embedded.storage import copy_formatted, format_folder
-from onceforall.errors import EmbeddedServerError, MissingExtraError, OptionError
+from onceforall.embedded.topics import create_topic
+from onceforall.errors import EmbeddedServerError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -364,13 +365,8 @@ class EmbeddedKafkaCluster:
     def _end(self, nodes: Iterable[int]) -> None:
         for node in nodes:
             process = self._processes.pop(node, None)
-            if process is None:
-                continue
-            process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGCONT)
-            if not process.wait(_STOP_DEADLINE_S):
-                process.send_signal(signal.SIGKILL)
-                process.wait()
+            if process is not None:
+                end_orderly(process, signal.SIGTERM, _STOP_DEADLINE_S)
 
     def create_topic(
         self, name: str, partitions: int = 1, *, replication: int | None = None, config: Mapping[str, str] | None = None
@@ -387,21 +383,8 @@ class EmbeddedKafkaCluster:
             MissingExtraError: confluent-kafka is not installed.
             EmbeddedServerError: the cluster refused (the topic exists, a setting is wrong) or did not answer within 60 s.
         """
-        try:
-            from confluent_kafka import KafkaException
-            from confluent_kafka.admin import AdminClient
-            from confluent_kafka.cimpl import NewTopic
-        except ImportError as error:
-            raise MissingExtraError("confluent-kafka", "kafka") from error
         replicas = min(3, len(self._numbers)) if replication is None else replication
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        wanted = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
-        try:
-            admin.create_topics([wanted], operation_timeout=_TOPIC_DEADLINE_S)[name].result(_TOPIC_DEADLINE_S)
-        except (KafkaException, TimeoutError) as error:
-            raise EmbeddedServerError(
-                f"Topic {name!r} could not be created: {error}. Choose another name or correct its settings."
-            ) from error
+        create_topic(self.bootstrap_servers, name, partitions, config, replication=replicas, deadline_s=_TOPIC_DEADLINE_S)
         deadline = time.monotonic() + _TOPIC_DEADLINE_S
         while not all(self._has_topic(node, name, partitions) for node in self._processes):
             if time.monotonic() > deadline:

@@ -17,18 +17,14 @@ Not for production: flushing is left to the operating system (``fsync=off``): wh
 
 from __future__ import annotations
 
-import atexit
-import os
-import shutil
 import signal
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from onceforall.common import arguments
-from onceforall.embedded.network import HOST, can_listen, free_port
+from onceforall.embedded.network import HOST
 from onceforall.embedded.postgres_binaries import (
     Binaries,
     find_binaries,
@@ -49,22 +45,17 @@ from onceforall.embedded.postgres_files import (
 )
 from onceforall.embedded.process import GuardedProcess, children_of, freeze_all, kill_all, signal_all
 from onceforall.embedded.security import make_certificates
-from onceforall.errors import EmbeddedServerError, OptionError
+from onceforall.embedded.server import EmbeddedServer
+from onceforall.errors import EmbeddedServerError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
-
-    from typing_extensions import Self
 
 _START_DEADLINE_S = 60.0
-_STOP_DEADLINE_S = 20.0
 _POLL_INTERVAL_S = 0.02
-_PORT_ATTEMPTS = 3
-_LOG_TAIL_LINES = 25
 
 
-class EmbeddedPostgres:
+class EmbeddedPostgres(EmbeddedServer):
     """A PostgreSQL server in a child process.
 
     It ends with this process: at `stop`, at an ordinary end of the interpreter, and on Linux also when this process is killed
@@ -75,6 +66,11 @@ class EmbeddedPostgres:
     """
 
     host = HOST
+    _noun = "server"
+    _folder_prefix = "onceforall-postgres-"
+    _log_name = "server.log"
+    # PostgreSQL's fast shutdown; at SIGTERM it would wait for its clients.
+    _stop_signal = signal.SIGINT
 
     def __init__(
         self,
@@ -101,44 +97,16 @@ class EmbeddedPostgres:
         Raises:
             OptionError: the port is impossible, or `settings` has one that this class needs for itself.
         """
-        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
-            raise OptionError(f"port={arguments.shown(port)} is no port. Use 0 (a free one is chosen) or a number up to 65535.")
+        super().__init__(data_dir, port)
         self._settings = check_settings(
             {} if settings is None else arguments.mapping("settings", settings, "a dictionary of the server's settings")
         )
-        self._given_data_dir = None if data_dir is None else Path(arguments.path("data_dir", data_dir)).absolute()
-        self._given_port = self._port = port
         self._users = {} if users is None else arguments.mapping("users", users, "a dictionary from name to password")
         self._tls = arguments.flag("tls", tls)
         self._bin_dir = None if bin_dir is None else Path(arguments.path("bin_dir", bin_dir)).absolute()
         self._binaries: Binaries | None = None
-        self._data_dir: Path | None = None
         self._password = ""
-        self._process: GuardedProcess | None = None
-        self._owner_pid = 0
         self._frozen: list[int] = []
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self.stop()
-
-    def __repr__(self) -> str:
-        state = f"running, pid {self.pid}" if self.is_running else "not running"
-        return f"<EmbeddedPostgres {HOST}:{self._port} {state}>"
-
-    @property
-    def port(self) -> int:
-        """The port on which clients connect; the same over `kill` and `restart`.
-
-        Raises:
-            EmbeddedServerError: it is not chosen before the first start.
-        """
-        if self._port == 0:
-            raise EmbeddedServerError("The server has no port before its first start(). Call start(), or give port=.")
-        return self._port
 
     @property
     def version(self) -> str:
@@ -183,113 +151,33 @@ class EmbeddedPostgres:
         """The superuser's password."""
         return self._password
 
-    @property
-    def tls_dir(self) -> Path:
-        """The folder with ``ca.pem``, ``client.pem`` and ``client.key``; with ``tls=True`` only.
-
-        Raises:
-            EmbeddedServerError: a temporary folder is not made before the first start.
-        """
-        return self.data_dir / "tls"
-
-    @property
-    def data_dir(self) -> Path:
-        """The folder of the server's data (``data``) and log (``server.log``).
-
-        Raises:
-            EmbeddedServerError: a temporary folder is not made before the first start.
-        """
-        if self._data_dir is None:
-            raise EmbeddedServerError(
-                "The server has no data folder before its first start(). Call start(), or give data_dir=."
-            )
-        return self._data_dir
-
-    @property
-    def pid(self) -> int:
-        """The process id of the running server (the postmaster).
-
-        Raises:
-            EmbeddedServerError: the server does not run.
-        """
-        return self._running_process().pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the server's process exists; a frozen one does."""
-        return self._process is not None and self._process.is_running
-
-    def start(self) -> None:
-        """Start the server and return when it answers; do nothing when it runs.
-
-        After `kill` it continues with the same data and port.
-
-        Raises:
-            EmbeddedServerError: no PostgreSQL, a taken port, a folder that the server's user can't enter, or a server that ended or did
-                not answer within 60 s; the message holds the end of its log. Nothing is left running.
-        """
-        if self.is_running:
-            return
-        try:
-            self._start_somewhere()
-        except BaseException:
-            self.stop()
-            raise
-
-    def _start_somewhere(self) -> None:
-        # A free port may be taken by somebody else before the server has it; only a port of our own choice may change.
-        may_choose = self._data_dir is None and self._given_port == 0
-        for attempt in range(_PORT_ATTEMPTS):
-            self._choose_port()
-            try:
-                self._launch()
-            except EmbeddedServerError as error:
-                if attempt + 1 == _PORT_ATTEMPTS or not may_choose or "Address already in use" not in str(error):
-                    raise
-                self._end_process()
-                self._port = 0
-            else:
-                return
-
-    def _choose_port(self) -> None:
-        if self._port == 0:
-            self._port = free_port()
-        # A port that was just freed by kill() takes a moment.
-        deadline = time.monotonic() + (5.0 if self._data_dir is not None else 0.0)
-        while not can_listen(self._port):
-            if time.monotonic() > deadline:
-                raise EmbeddedServerError(
-                    f"Port {self._port} of {HOST} is taken by another program. Stop that one, or choose another port "
-                    "(0 chooses a free one)."
-                )
-            time.sleep(_POLL_INTERVAL_S)
+    def _find_programs(self) -> None:
+        self._account = unprivileged_account()
+        self._binaries = self._binaries or find_binaries(self._bin_dir)
 
     def _make_data_dir(self) -> Path:
-        if self._data_dir is None:
-            given = self._given_data_dir
-            self._data_dir = given if given is not None else Path(tempfile.mkdtemp(prefix="onceforall-postgres-"))
+        folder = self._choose_data_dir()
         try:
-            self._data_dir.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             if self._account is not None:
-                self._data_dir.chmod(self._data_dir.stat().st_mode | 0o111)
+                folder.chmod(folder.stat().st_mode | 0o111)
             if self._tls:
-                make_certificates(self._data_dir / "tls")
+                make_certificates(folder / "tls")
         except OSError as error:
             raise EmbeddedServerError(
-                f"The data folder {self._data_dir} cannot be written: {error}. Make it writable, or choose another data_dir."
+                f"The data folder {folder} cannot be written: {error}. Make it writable, or choose another data_dir."
             ) from error
-        if self._account is not None and not is_reachable(self._data_dir / "data", self._account):
+        if self._account is not None and not is_reachable(folder / "data", self._account):
             raise EmbeddedServerError(
                 f"PostgreSQL does not run as root, and the user {self._account.name!r}, as whom it is started instead, can't enter all the folders "
-                f"above {self._data_dir}. Choose a data_dir below folders with the permission x for all (in /tmp, say)."
+                f"above {folder}. Choose a data_dir below folders with the permission x for all (in /tmp, say)."
             )
-        return self._data_dir
+        return folder
 
     def _launch(self) -> None:
-        self._account = unprivileged_account()
-        found = self._binaries or find_binaries(self._bin_dir)
+        assert self._binaries is not None
         folder = self._make_data_dir()
-        self._binaries = reachable_binaries(found, self._account, folder)
+        self._binaries = reachable_binaries(self._binaries, self._account, folder)
         data = folder / "data"
         self._password = kept_password(folder)
         if not (data / "PG_VERSION").exists():
@@ -297,7 +185,6 @@ class EmbeddedPostgres:
         write_settings(data, self._port, self._settings, folder / "tls" if self._tls else None, self._account)
         write_access(data, tls=self._tls, account=self._account)
         self._start_process(data)
-        atexit.register(self.stop)
         if self._users:
             make_users(self.conninfo, self._users)
 
@@ -307,14 +194,15 @@ class EmbeddedPostgres:
         while True:
             with (self.data_dir / "server.log").open("ab") as log:
                 log_start = log.tell()
-                self._process = GuardedProcess(
-                    [str(self._binaries.folder / "postgres"), "-D", str(data)],
-                    directory=data,
-                    log=log,
-                    user=None if self._account is None else self._account.ids,
-                    environment=server_environment(),
+                self._own(
+                    GuardedProcess(
+                        [str(self._binaries.folder / "postgres"), "-D", str(data)],
+                        directory=data,
+                        log=log,
+                        user=None if self._account is None else self._account.ids,
+                        environment=server_environment(),
+                    )
                 )
-            self._owner_pid = os.getpid()
             if self._answers(log_start, deadline):
                 return
 
@@ -333,11 +221,6 @@ class EmbeddedPostgres:
             time.sleep(_POLL_INTERVAL_S)
         return True
 
-    def _log_tail(self, log_start: int) -> str:
-        with (self.data_dir / "server.log").open("rb") as log:
-            log.seek(log_start)
-            return "\n".join(log.read().decode(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
-
     @staticmethod
     def _start_failure(what: str, tail: str) -> EmbeddedServerError:
         remedy = "Check the settings given, the free memory and disk, and the end of its log"
@@ -352,43 +235,21 @@ class EmbeddedPostgres:
 
         Do nothing when it does not run. A process that was forked from the one that started the server cannot stop it.
         """
-        if self._process is not None and self._owner_pid != os.getpid():
-            return
-        self._end_process()
-        atexit.unregister(self.stop)
-        if self._data_dir is not None and self._given_data_dir is None:
-            shutil.rmtree(self._data_dir, ignore_errors=True)
-        self._data_dir = None
-        self._binaries = None
-        self._port = self._given_port
+        super().stop()
+        if self._process is None:
+            # They may be a copy in the folder that is gone.
+            self._binaries = None
 
     def _end_process(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        self._thaw_all()
-        # SIGINT is PostgreSQL's fast shutdown; at SIGTERM it would wait for its clients.
-        process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGCONT)
-        if not process.wait(_STOP_DEADLINE_S):
-            kill_all(process)
+        if self._process is not None:
+            self._thaw_all()
+        super()._end_process()
 
     def kill(self) -> None:
         """End the server and all its processes with SIGKILL; data and port stay for `start` or `restart`."""
         process = self._running_process()
         self._frozen = []
         kill_all(process)
-
-    def restart(self) -> None:
-        """Start the server again on the same data and port, after an orderly stop when it still runs.
-
-        Raises:
-            EmbeddedServerError: it was never started, or does not start again.
-        """
-        if self._data_dir is None:
-            raise EmbeddedServerError("The server cannot restart: it was not started, or it was stopped. Call start().")
-        self._end_process()
-        self.start()
 
     def freeze(self) -> None:
         """Stop the server and the processes of its connections (SIGSTOP): they stay open, without answers, until `thaw`.
@@ -402,27 +263,9 @@ class EmbeddedPostgres:
 
     def thaw(self) -> None:
         """Let a frozen server go on (SIGCONT)."""
-        self._running_process().send_signal(signal.SIGCONT)
+        super().thaw()
         self._thaw_all()
 
     def _thaw_all(self) -> None:
         frozen, self._frozen = self._frozen, []
         signal_all(frozen, signal.SIGCONT)
-
-    def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait until the server's process ends by itself and return its exit status; None after `timeout_s` seconds."""
-        process = self._started_process()
-        return process.return_code if process.wait(timeout_s) else None
-
-    def _started_process(self) -> GuardedProcess:
-        if self._process is None:
-            raise EmbeddedServerError("The server was not started. Call start() first.")
-        return self._process
-
-    def _running_process(self) -> GuardedProcess:
-        process = self._started_process()
-        if not process.is_running:
-            raise EmbeddedServerError(
-                f"The server does not run, it ended with status {process.return_code}. Call restart() first."
-            )
-        return process

@@ -155,6 +155,14 @@ class GuardedProcess:
         return True
 
 
+def end_orderly(process: GuardedProcess, number: int, deadline_s: float) -> None:
+    """Ask a server to end by a signal, wake it in case it is frozen, and kill it with its child processes where it doesn't end in time."""
+    process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
+    if not process.wait(deadline_s):
+        kill_all(process)
+
+
 def kill_all(process: GuardedProcess) -> None:
     """Kill a server and its child processes: the server first, frozen, so that it starts no process meanwhile."""
     process.freeze()

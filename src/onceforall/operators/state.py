@@ -5,7 +5,7 @@
     builder = SparkSession.builder.config(map=rocksdb_state())          # or: for k, v in rocksdb_state().items(): spark.conf.set(k, v)
 
 Nothing in this library sets them behind your back. Spark notes the provider in the checkpoint at the first batch, and keeps to it: another one needs
-a new checkpoint. docs/operators.md says what to pick when; ``benchmarks/state_backends.py`` measures both.
+a new checkpoint. docs/operators.md says what to pick when; ``benchmarks/options/state_backends.py`` measures both.
 
 Names and meanings are Spark's own:
 https://spark.apache.org/docs/latest/streaming/apis-on-dataframes-and-datasets.html#state-store

@@ -13,16 +13,9 @@ from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TaskAttempt
 from onceforall.sinks.kafka import KafkaSink
+from support.waiting import until as wait_until
 
 PERMIT = CommitPermit(1, 1, 1)
-
-
-def wait_until(condition, deadline_s=20.0):
-    end = time.monotonic() + deadline_s
-    while not (last := condition()):
-        assert time.monotonic() < end, f"not so after {deadline_s} s; the last answer was {last!r}"
-        time.sleep(0.02)
-    return last
 
 
 @pytest.fixture

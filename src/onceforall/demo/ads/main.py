@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import secrets
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onceforall._version import __version__
 from onceforall.demo.ads import destinations, ledger
 from onceforall.demo.ads.faults import plan
 from onceforall.demo.ads.feed import Feed
+from onceforall.demo.ads.furnishing import furnish
 from onceforall.demo.ads.generator import PARTITIONS, Ground, make_ground
-from onceforall.demo.ads.jobs import SPARK, TOPICS, WRITERS, Place, examples_folder
-from onceforall.demo.ads.plain import TABLE
+from onceforall.demo.ads.jobs import WRITERS, Place, examples_folder
 from onceforall.demo.ads.run import PipelineRun, Servers, Story
 from onceforall.demo.ads.show import conclusion, show, show_ledger
-from onceforall.demo.ads.truth import Truth, campaigns, truth_of
+from onceforall.demo.ads.truth import Truth, truth_of
 from onceforall.demo.display import Display
-from onceforall.demo.folders import prepare, work_folder
+from onceforall.demo.folders import prepare
 from onceforall.demo.main import check_extra
-from onceforall.demo.outputs import connected
-from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres, spark_kafka_jars
-from onceforall.embedded.jars import jar_set
+from onceforall.demo.stage import Stage
 from onceforall.errors import MissingExtraError, OptionError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _BATCHES = 24
 """How many batches the events make: enough for many moments between them, and none that is longer than the jobs wait."""
@@ -86,12 +80,12 @@ def run_ads_demo(options: AdsOptions) -> int:
     truth = truth_of(ground)
     faults = plan(seed)
     results: dict[str, Any] = {}
-    with _Stage(keep=options.keep) as stage, Display(ground.records, len(faults)) as display:
+    with Stage("onceforall-ads-", keep=options.keep) as stage, Display(ground.records, len(faults)) as display:
         display.say(
             f"Kafka runs at {stage.broker.bootstrap_servers}, PostgreSQL {stage.postgres.version} at "
             f"{stage.postgres.host}:{stage.postgres.port}."
         )
-        stage.publish(ground, display)
+        _publish(stage, ground, display)
         writers = WRITERS if options.only is None else (options.only,)
         for writer in writers:
             place = _place(writer, stage, out, options.events)
@@ -138,44 +132,23 @@ def _check(options: AdsOptions) -> None:
         raise OptionError(f"--seed {options.seed} is negative. Give a whole number from 0 on.")
 
 
-class _Stage:
-    """The servers and the folder of a run; all of it goes when it is left, unless it is to be kept."""
+def _publish(stage: Stage, ground: Ground, display: Display) -> None:
+    """Make the topics of the input, and publish all records there; both pipelines read the same topics."""
+    for topic, partitions in PARTITIONS.items():
+        stage.broker.create_topic(topic, partitions=partitions)
+    began = time.monotonic()
+    said_at = [began]
 
-    def __init__(self, *, keep: bool) -> None:
-        self._keep = keep
-        self._open = contextlib.ExitStack()
+    def tell(published: int) -> None:
+        if time.monotonic() - said_at[0] > 5:
+            said_at[0] = time.monotonic()
+            display.say(f"{published:,} of {ground.records:,} records are published.")
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as opened:
-            self.jars = [*spark_kafka_jars(), *jar_set("postgres-jdbc")]
-            self.work_dir = opened.enter_context(work_folder("onceforall-ads-", keep=self._keep))
-            self.broker = opened.enter_context(EmbeddedKafka(data_dir=self.work_dir / "kafka"))
-            self.postgres = opened.enter_context(
-                EmbeddedPostgres(data_dir=self.work_dir / "postgres", settings={"fsync": "on"})
-            )
-            for topic, partitions in PARTITIONS.items():
-                self.broker.create_topic(topic, partitions=partitions)
-            self._open = opened.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    def publish(self, ground: Ground, display: Display) -> None:
-        """Publish all records; both pipelines read the same topics."""
-        began = time.monotonic()
-        said_at = [began]
-
-        def tell(published: int) -> None:
-            if time.monotonic() - said_at[0] > 5:
-                said_at[0] = time.monotonic()
-                display.say(f"{published:,} of {ground.records:,} records are published.")
-
-        Feed(self.broker.bootstrap_servers).publish(ground, tell)
-        display.say(f"{ground.records:,} records are published, in {time.monotonic() - began:.0f} s.")
+    Feed(stage.broker.bootstrap_servers).publish(ground, tell)
+    display.say(f"{ground.records:,} records are published, in {time.monotonic() - began:.0f} s.")
 
 
-def _place(writer: str, stage: _Stage, out: Path, events: int) -> Place:
+def _place(writer: str, stage: Stage, out: Path, events: int) -> Place:
     """Make a writer's topics and database, with the campaigns in it."""
     place = Place(
         writer,
@@ -186,19 +159,7 @@ def _place(writer: str, stage: _Stage, out: Path, events: int) -> Place:
         stage.jars,
         batch_size(events),
     )
-    for name, partitions in TOPICS.items():
-        stage.broker.create_topic(place.topic(name), partitions=partitions)
-    with connected(stage.postgres.conninfo) as server:
-        server.execute(f"CREATE DATABASE {writer}".encode())
-    with connected(place.database) as database:
-        database.execute(
-            b"CREATE TABLE campaigns (campaign_id text PRIMARY KEY, advertiser text NOT NULL, commission_ppm int NOT NULL)"
-        )
-        with database.cursor() as cursor, cursor.copy(b"COPY campaigns FROM STDIN") as copy:
-            for campaign in campaigns():
-                copy.write_row((campaign.campaign_id, campaign.advertiser, campaign.commission_ppm))
-        if writer == SPARK:
-            database.execute(TABLE.encode())
+    furnish(place, stage.broker, stage.postgres, writer)
     return place
 
 

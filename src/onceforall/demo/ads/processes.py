@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from onceforall.demo.driver import Driver, is_java
-from onceforall.embedded.process import GuardedProcess
+from onceforall.demo.driver import PythonProcess, is_java
 
 
-class ProgramProcess(Driver):
-    """One life of a program. It does not outlive this process (see `Driver`)."""
+class ProgramProcess(PythonProcess):
+    """One life of a program that is a file."""
 
-    def __init__(  # the base class starts the other demo's job
+    def __init__(
         self,
         program: Path,
         arguments: Sequence[str],
@@ -34,16 +31,7 @@ class ProgramProcess(Driver):
             log: the file to which its output is appended.
             environment: what it has in its environment besides that of this process; None takes a name away.
         """
-        self._log = log
-        self._log_start = log.stat().st_size if log.exists() else 0
-        merged = {**os.environ, **(environment or {})}
-        with log.open("ab") as output:
-            self._process = GuardedProcess(
-                [sys.executable, "-W", "ignore", str(program), *arguments],
-                directory=work_dir,
-                log=output,
-                environment={name: value for name, value in merged.items() if value is not None},
-            )
+        super().__init__([str(program), *arguments], work_dir=work_dir, log=log, environment=environment)
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the program itself, unless it has ended."""

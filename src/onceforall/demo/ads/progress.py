@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
+from onceforall.demo import observe
 from onceforall.errors import CheckpointMismatchError, MissingExtraError
 from onceforall.spark import checkpoint as spark_checkpoint
 
@@ -23,11 +23,15 @@ def taken(checkpoint: Path) -> Offsets:
     if batch < 0:
         return {}
     try:
-        lines = spark_checkpoint.offsets_of(checkpoint, batch)
-        sources: list[dict[str, dict[str, int]]] = [json.loads(line) for line in lines if line != _NO_OFFSET]
+        return ends_of(spark_checkpoint.offsets_of(checkpoint, batch))
     except (CheckpointMismatchError, ValueError):
         # It is being written, or cleaned away.
         return {}
+
+
+def ends_of(lines: Iterable[str]) -> Offsets:
+    """Return the end offsets of all sources, given Spark's line for each."""
+    sources: list[dict[str, dict[str, int]]] = [json.loads(line) for line in lines if line != _NO_OFFSET]
     return {
         (topic, int(partition)): int(offset)
         for source in sources
@@ -47,17 +51,11 @@ def stable_ends(servers: str, topics: Mapping[str, int]) -> Offsets | None:
         MissingExtraError: confluent-kafka is not installed.
     """
     try:
-        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition, admin
+        from confluent_kafka import KafkaException
     except ImportError as error:
         raise MissingExtraError("confluent-kafka", "demo") from error
-    api: Any = admin
-    client = api.AdminClient({"bootstrap.servers": servers, "log_level": 2})
-    wanted = {
-        TopicPartition(topic, number): api.OffsetSpec.latest() for topic, count in topics.items() for number in range(count)
-    }
     try:
-        answers = client.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=10)
-        return {(partition.topic, partition.partition): future.result().offset for partition, future in answers.items()}
+        return observe.ends_of(servers, topics, committed=True)
     except KafkaException:
         return None
 
@@ -65,7 +63,7 @@ def stable_ends(servers: str, topics: Mapping[str, int]) -> Offsets | None:
 def has_taken_all(checkpoint: Path, servers: str, topics: Mapping[str, int]) -> bool:
     """Tell whether a job has completed everything that is in its topics now."""
     ends = stable_ends(servers, topics)
-    if ends is None or spark_checkpoint.last_planned(checkpoint) > spark_checkpoint.last_committed(checkpoint):
+    if ends is None or observe.in_flight(checkpoint) is not None:
         return False
     completed = taken(checkpoint)
     return all(completed.get(partition, 0) >= end for partition, end in ends.items())

@@ -1,0 +1,1 @@
+"""How long it takes after ``kill -9`` until a reader is shown new records."""
