@@ -1,7 +1,9 @@
-"""``python -m benchmarks`` (``make bench``): all measurements in turn, as many rounds as the time allows; goes on where it ended.
+"""``python -m benchmarks`` (``make bench``): all measurements in turn, as many rounds as the time
+allows; goes on where it ended.
 
-The rounds that the targets need come first, each measurement's first one before anybody's second; then the rest. A round is begun only when it is likely to end in time, and is kept as a whole
-or not at all. Ends with 1 when a contender failed.
+The rounds that the targets need come first, each measurement's first one before anybody's second;
+then the rest. A round is begun only when it is likely to end in time, and is kept as a whole or not
+at all. Ends with 1 when a contender failed.
 """
 
 from __future__ import annotations
@@ -54,13 +56,12 @@ class Due:
 
 
 def due(results: Results, names: list[str], *, quick: bool, at_least: int = 0) -> list[Due]:
-    """Return the rounds that are missing, the lowest numbers first, and what the targets need before the rest.
+    """Return the rounds that are missing, the lowest numbers first, and what the targets need
+    before the rest.
 
-    Args:
-        results: what is there.
-        names: of the measurements.
-        quick: whether the plans are the small ones.
-        at_least: how many rounds the targets' plans have; more than their own number may be wanted, so that each contender begins as often as any other.
+    Args: results: what is there. names: of the measurements. quick: whether the plans are the small
+        ones. at_least: how many rounds the targets' plans have; more than their own number may be
+        wanted, so that each contender begins as often as any other.
     """
     found = [
         Due(MEASUREMENTS[name], plan, turn)
@@ -81,13 +82,18 @@ def run(results: Results, wanted: list[Due], minutes: float) -> bool:
         key = f"{each.measurement.name} {each.plan.parameters()}"
         expected_s = took.get(key, 60 * each.plan.minutes)
         if time.monotonic() + expected_s > until_s:
-            rounds.say(f"{each.measurement.name}, round {each.turn + 1}: left out, it takes {expected_s / 60:.0f} minutes")
+            rounds.say(
+                f"{each.measurement.name}, round {each.turn + 1}: left out, it takes "
+                f"{expected_s / 60:.0f} minutes"
+            )
             continue
         began_s = time.monotonic()
         try:
             samples = rounds.run_round(each.measurement, each.plan, each.turn, results)
         except Exception as error:  # noqa: BLE001  a server that doesn't start must not end the night's run
-            rounds.say(f"{each.measurement.name}, round {each.turn + 1}: {type(error).__name__}: {error}")
+            rounds.say(
+                f"{each.measurement.name}, round {each.turn + 1}: {type(error).__name__}: {error}"
+            )
             good = False
             continue
         took[key] = time.monotonic() - began_s
@@ -99,17 +105,30 @@ def main() -> int:
     """Run what the command line says."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     minutes = float(os.environ.get("BENCH_MINUTES", "240"))
-    parser.add_argument("--minutes", type=float, default=minutes, help=f"how long ({minutes:g}; BENCH_MINUTES)")
-    parser.add_argument("--rounds", type=int, default=0, help="at least so many of what a target needs (five)")
-    parser.add_argument("--only", nargs="+", choices=sorted(MEASUREMENTS), metavar="NAME", help=", ".join(MEASUREMENTS))
     parser.add_argument(
-        "--quick", action="store_true", help="small and once, to see that everything works; the figures mean nothing"
+        "--minutes", type=float, default=minutes, help=f"how long ({minutes:g}; BENCH_MINUTES)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=0, help="at least so many of what a target needs (five)"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=sorted(MEASUREMENTS),
+        metavar="NAME",
+        help=", ".join(MEASUREMENTS),
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="small and once, to see that everything works; the figures mean nothing",
     )
     parser.add_argument("--list", action="store_true", help="say which rounds are missing, and end")
     parser.add_argument(
         "--page",
         action="store_true",
-        help="write the page of what there is (where nothing was measured: of what is published), and end",
+        help="write the page of what there is (where nothing was measured: of what is published), "
+        "and end",
     )
     parser.add_argument("--publish", action="store_true", help="write it into docs/, too")
     parser.add_argument("--folder", type=Path, help="where results are kept")
@@ -119,13 +138,22 @@ def main() -> int:
         print(write_page(Results.to_show(folder), publish=arguments.publish))
         return 0
     results = Results(folder, only_read=arguments.list)
-    wanted = due(results, arguments.only or list(MEASUREMENTS), quick=arguments.quick, at_least=arguments.rounds)
+    wanted = due(
+        results,
+        arguments.only or list(MEASUREMENTS),
+        quick=arguments.quick,
+        at_least=arguments.rounds,
+    )
     expected = sum(each.plan.minutes for each in wanted)
-    rounds.say(f"{len(wanted)} rounds are missing, about {expected:.0f} minutes; {arguments.minutes:g} are given")
+    rounds.say(
+        f"{len(wanted)} rounds are missing, about {expected:.0f} minutes; {arguments.minutes:g} "
+        "are given"
+    )
     if arguments.list:
         for each in wanted:
             print(
-                f"{each.measurement.name}, round {each.turn + 1}, about {each.plan.minutes:g} minutes: {each.plan.parameters()}"
+                f"{each.measurement.name}, round {each.turn + 1}, about {each.plan.minutes:g} "
+                f"minutes: {each.plan.parameters()}"
             )
         return 0
     charts.check()

@@ -1,11 +1,12 @@
 """Two figures that a reader of the output feels; writes ``build/bench/acceptance.json``.
 
-1. From a task's pre-commit to the record's arrival at a read_committed reader, at a steady rate (p50, p99, max).
-2. After a kill between pre-commit and decision: from the restarted query's first call of ``foreachBatch`` until the reader, which the
-   open transactions hold back, moves again.
+1. From a task's pre-commit to the record's arrival at a read_committed reader, at a steady rate
+(p50, p99, max).
+2. After a kill between pre-commit and decision: from the restarted query's first call of
+   ``foreachBatch`` until the reader, which the open transactions hold back, moves again.
 
-``python benchmarks/acceptance.py [--rate 2000] [--seconds 60] [--restarts 5]``; everything runs on this machine, so compare only
-within one run.
+``python benchmarks/acceptance.py [--rate 2000] [--seconds 60] [--restarts 5]``; everything runs on
+this machine, so compare only within one run.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def job(work: Path, bootstrap: str, topic: str, rate: int, run: str) -> None:
     from onceforall.driver.query_run import ExactlyOnceFunction
 
     class TimedSink(ofa.KafkaSink):
-        """Notes when each transaction was pre-committed, and for which partition, in its committable."""
+        """Notes when each transaction was pre-committed, and for which partition, in its
+        committable.
+        """
 
         def begin_transaction(self, attempt: Any) -> Any:
             transaction: Any = super().begin_transaction(attempt)
@@ -47,7 +50,11 @@ def job(work: Path, bootstrap: str, topic: str, rate: int, run: str) -> None:
 
         def pre_commit(self, transaction: Any) -> Any:
             committable = super().pre_commit(transaction)
-            return committable and {**committable, "prepared_at": time.time(), "partition": transaction.spark_partition}
+            return committable and {
+                **committable,
+                "prepared_at": time.time(),
+                "partition": transaction.spark_partition,
+            }
 
     call = ExactlyOnceFunction.__call__
 
@@ -58,17 +65,33 @@ def job(work: Path, bootstrap: str, topic: str, rate: int, run: str) -> None:
         call(self, batch, batch_id)
 
     ExactlyOnceFunction.__call__ = timed_call  # type: ignore[method-assign]
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
     sink = TimedSink({"bootstrap.servers": bootstrap}, topic=topic)
 
     @ofa.exactly_once(work / "checkpoint", sinks={"out": sink})
     def process(batch: DataFrame, batch_id: int, transaction: ofa.BatchTransaction) -> None:
-        value = F.concat_ws(":", F.lit(batch_id), F.spark_partition_id(), F.rpad(F.col("value").cast("string"), 80, "x"))
+        value = F.concat_ws(
+            ":",
+            F.lit(batch_id),
+            F.spark_partition_id(),
+            F.rpad(F.col("value").cast("string"), 80, "x"),
+        )
         transaction.write("out", batch.select(value.alias("value")))
 
-    rows = spark.readStream.format("rate").option("rowsPerSecond", rate).option("numPartitions", 2).load()
-    query = rows.writeStream.foreachBatch(process).option("checkpointLocation", str(work / "checkpoint")).start()
+    rows = (
+        spark.readStream.format("rate")
+        .option("rowsPerSecond", rate)
+        .option("numPartitions", 2)
+        .load()
+    )
+    query = (
+        rows.writeStream.foreachBatch(process)
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .start()
+    )
     while query.isActive and not (work / "stop").exists():
         time.sleep(0.05)
     query.stop()
@@ -83,7 +106,12 @@ class Reader(threading.Thread):
         from confluent_kafka import Consumer, TopicPartition
 
         self._consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "r", "isolation.level": "read_committed", "fetch.wait.max.ms": 10}
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "r",
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 10,
+            }
         )
         self._consumer.assign([TopicPartition(topic, 0, 0)])
         self.arrivals: list[tuple[int, int, float]] = []
@@ -123,7 +151,11 @@ def latency(rate: int, seconds: int) -> dict[str, float]:
                 for c in entry["body"]["committables"].get("out", []):
                     prepared[entry["body"]["batch"], c["partition"]] = c["prepared_at"]
         first = min(batch for batch, _, _ in reader.arrivals) + 5  # the first batches compile code
-        waits = sorted(1000 * (at - prepared[b, p]) for b, p, at in reader.arrivals if b >= first and (b, p) in prepared)
+        waits = sorted(
+            1000 * (at - prepared[b, p])
+            for b, p, at in reader.arrivals
+            if b >= first and (b, p) in prepared
+        )
         if len(waits) < rate * seconds / 4:
             sys.exit(f"only {len(waits)} records were measured; raise --seconds")
         return {
@@ -145,22 +177,45 @@ def recovery(rate: int, restarts: int) -> dict[str, object]:
         broker.create_topic("out")
 
         def end(isolation: str) -> int:
-            consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "e", "isolation.level": isolation})
-            high: int = consumer.get_watermark_offsets(TopicPartition("out", 0), timeout=10, cached=False)[1]
+            consumer = Consumer(
+                {
+                    "bootstrap.servers": broker.bootstrap_servers,
+                    "group.id": "e",
+                    "isolation.level": isolation,
+                }
+            )
+            high: int = consumer.get_watermark_offsets(
+                TopicPartition("out", 0), timeout=10, cached=False
+            )[1]
             consumer.close()
             return high
 
         for n in range(restarts):
-            child = start(work, broker.bootstrap_servers, rate, f"{n}a", failpoint="append_commit.before=kill@5")
+            child = start(
+                work,
+                broker.bootstrap_servers,
+                rate,
+                f"{n}a",
+                failpoint="append_commit.before=kill@5",
+            )
             child.wait(120)
             held = end("read_uncommitted")
             if end("read_committed") >= held:
                 sys.exit("the killed batch was not prepared: nothing was measured")
             child = start(work, broker.bootstrap_servers, rate, f"{n}b")
             consumer = Consumer(
-                {"bootstrap.servers": broker.bootstrap_servers, "group.id": "p", "isolation.level": "read_committed"}
+                {
+                    "bootstrap.servers": broker.bootstrap_servers,
+                    "group.id": "p",
+                    "isolation.level": "read_committed",
+                }
             )
-            while consumer.get_watermark_offsets(TopicPartition("out", 0), timeout=10, cached=False)[1] < held:
+            while (
+                consumer.get_watermark_offsets(TopicPartition("out", 0), timeout=10, cached=False)[
+                    1
+                ]
+                < held
+            ):
                 if child.poll() is not None:
                     sys.exit(f"the restarted query ended:\n{(work / 'log.txt').read_text()}")
                 time.sleep(0.005)
@@ -170,15 +225,28 @@ def recovery(rate: int, restarts: int) -> dict[str, object]:
             (work / "stop").touch()
             child.wait(60)
             (work / "stop").unlink()
-    return {"restarts": restarts, "seconds": results, "median_s": statistics.median(results), "max_s": max(results)}
+    return {
+        "restarts": restarts,
+        "seconds": results,
+        "median_s": statistics.median(results),
+        "max_s": max(results),
+    }
 
 
-def start(work: Path, bootstrap: str, rate: int, run: str, failpoint: str = "") -> subprocess.Popen[bytes]:
+def start(
+    work: Path, bootstrap: str, rate: int, run: str, failpoint: str = ""
+) -> subprocess.Popen[bytes]:
     """Start the query in a child process."""
-    environment = {**os.environ, "ONCEFORALL_FAILPOINTS": failpoint, "PYSPARK_PYTHON": sys.executable}
+    environment = {
+        **os.environ,
+        "ONCEFORALL_FAILPOINTS": failpoint,
+        "PYSPARK_PYTHON": sys.executable,
+    }
     command = [sys.executable, __file__, "--job", str(work), bootstrap, str(rate), run]
     with (work / "log.txt").open("ab") as log:
-        return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
 
 
 def wait_until(condition: object, child: subprocess.Popen[bytes]) -> None:

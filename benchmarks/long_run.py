@@ -1,10 +1,13 @@
 """A query at steady load for an hour: does anything grow?
 
-``make bench-long`` (``python -m benchmarks.long_run --minutes 60``). Each ten seconds: latency of the last ten seconds at a reader at ``read_committed``; memory, threads and open files of
-driver, JVM, Python workers and broker; transactional ids that the broker knows; files and bytes of the commit log and of Spark's own checkpoint. The verdict of each
-quantity is that of `figures.drift`, with the tolerance that ``ALLOWED`` states, without the first fifth of the time.
+``make bench-long`` (``python -m benchmarks.long_run --minutes 60``). Each ten seconds: latency of
+the last ten seconds at a reader at ``read_committed``; memory, threads and open files of driver,
+JVM, Python workers and broker; transactional ids that the broker knows; files and bytes of the
+commit log and of Spark's own checkpoint. The verdict of each quantity is that of `figures.drift`,
+with the tolerance that ``ALLOWED`` states, without the first fifth of the time.
 
-The result is kept as a sample of the measurement ``long_run`` in ``results.json``, with all its points. Ends with 1 when something grew.
+The result is kept as a sample of the measurement ``long_run`` in ``results.json``, with all its
+points. Ends with 1 when something grew.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ _MB = 1 << 20
 
 
 class Tolerance(NamedTuple):
-    """How much a quantity may grow over the judged part of the run: the larger of a share of its median and a fixed amount."""
+    """How much a quantity may grow over the judged part of the run: the larger of a share of its
+    median and a fixed amount.
+    """
 
     relative: float
     absolute: float
@@ -56,18 +61,29 @@ ALLOWED: Mapping[str, Tolerance] = {
     "open_files": Tolerance(0.02, 5),
     "processes": Tolerance(0.0, 1),
     "transactional_ids": Tolerance(0.0, 2),
-    # Up to the entries that are kept, and then no further; a long run rolls into a new generation before that.
+    # Up to the entries that are kept, and then no further; a long run rolls into a new generation
+    # before that.
     "log_files": Tolerance(0.10, 20),
     "log_bytes": Tolerance(0.10, 100_000),
     "checkpoint_files": Tolerance(0.10, 20),
 }
-"""For what is judged, in the unit that its name ends with; over the judged part of the run, not per hour."""
+"""For what is judged, in the unit that its name ends with; over the judged part of the run, not
+per hour."""
 
 
-def plan(minutes: float, rate: float, trigger_s: float, *, partitions: int = 4, quick: bool = False) -> rounds.Plan:
+def plan(
+    minutes: float, rate: float, trigger_s: float, *, partitions: int = 4, quick: bool = False
+) -> rounds.Plan:
     """Return the plan."""
-    more = {"minutes": minutes, "rate": rate, "trigger_s": trigger_s, "every_s": 2.0 if quick else EVERY_S}
-    return rounds.Plan(("ours",), Load(partitions=partitions).for_latency(), more, repeats=1, minutes=minutes)
+    more = {
+        "minutes": minutes,
+        "rate": rate,
+        "trigger_s": trigger_s,
+        "every_s": 2.0 if quick else EVERY_S,
+    }
+    return rounds.Plan(
+        ("ours",), Load(partitions=partitions).for_latency(), more, repeats=1, minutes=minutes
+    )
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
@@ -93,7 +109,9 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
         return turn.each(measure)
 
 
-def _observe(turn: rounds.Round, broker: Broker, traffic: Traffic, job: Child, checkpoint: Path) -> list[dict[str, float]]:
+def _observe(
+    turn: rounds.Round, broker: Broker, traffic: Traffic, job: Child, checkpoint: Path
+) -> list[dict[str, float]]:
     points: list[dict[str, float]] = []
     began_s = time.monotonic()
     while (passed_s := time.monotonic() - began_s) < 60 * turn["minutes"]:
@@ -101,7 +119,14 @@ def _observe(turn: rounds.Round, broker: Broker, traffic: Traffic, job: Child, c
         job.check()
         traffic.check()
         now = {"s": round(time.monotonic() - began_s, 1), "at_ns": float(time.time_ns())}
-        points.append({**now, **_of_processes(job.pid, broker.pid), **_of_files(checkpoint), **_of_broker(broker.servers)})
+        points.append(
+            {
+                **now,
+                **_of_processes(job.pid, broker.pid),
+                **_of_files(checkpoint),
+                **_of_broker(broker.servers),
+            }
+        )
         if len(points) % 6 == 0:
             turn.say(f"  {json.dumps(points[-1])}")
     return points
@@ -109,7 +134,12 @@ def _observe(turn: rounds.Round, broker: Broker, traffic: Traffic, job: Child, c
 
 def _of_processes(job: int, broker: int) -> dict[str, float]:
     """Return memory by role, and threads, open files and processes of the job."""
-    groups: dict[str, list[psutil.Process]] = {"driver": [], "jvm": [], "workers": [], "broker": tree(broker)[:1]}
+    groups: dict[str, list[psutil.Process]] = {
+        "driver": [],
+        "jvm": [],
+        "workers": [],
+        "broker": tree(broker)[:1],
+    }
     everything = tree(job)
     for number, process in enumerate(everything):
         with contextlib.suppress(psutil.Error):
@@ -117,9 +147,13 @@ def _of_processes(job: int, broker: int) -> dict[str, float]:
             groups[role].append(process)
     found: dict[str, float] = {"processes": len(everything)}
     for role, processes in groups.items():
-        found[f"{role}_threads"] = sum(_number(each, lambda p: p.num_threads()) for each in processes)
+        found[f"{role}_threads"] = sum(
+            _number(each, lambda p: p.num_threads()) for each in processes
+        )
         found[f"{role}_files"] = sum(_number(each, lambda p: p.num_fds()) for each in processes)
-        found[f"{role}_mb"] = round(sum(_number(each, lambda p: p.memory_info().rss) for each in processes) / _MB, 1)
+        found[f"{role}_mb"] = round(
+            sum(_number(each, lambda p: p.memory_info().rss) for each in processes) / _MB, 1
+        )
     found["threads"] = sum(_number(each, lambda p: p.num_threads()) for each in everything)
     found["open_files"] = sum(_number(each, lambda p: p.num_fds()) for each in everything)
     return found
@@ -136,7 +170,11 @@ def _of_files(checkpoint: Path) -> dict[str, float]:
     """Return files and bytes of our log, and the files of Spark's own checkpoint."""
     log = checkpoint / "onceforall"
     ours = [size for file in log.rglob("*") if (size := _size(file)) is not None]
-    sparks = [size for file in checkpoint.rglob("*") if log not in file.parents and (size := _size(file)) is not None]
+    sparks = [
+        size
+        for file in checkpoint.rglob("*")
+        if log not in file.parents and (size := _size(file)) is not None
+    ]
     return {"log_files": len(ours), "log_bytes": sum(ours), "checkpoint_files": len(sparks)}
 
 
@@ -158,15 +196,23 @@ def _of_broker(servers: str) -> dict[str, float]:
         admin.close()
 
 
-def with_latencies(points: list[dict[str, float]], arrivals: np.ndarray[Any, Any], every_s: float) -> list[dict[str, float]]:
+def with_latencies(
+    points: list[dict[str, float]], arrivals: np.ndarray[Any, Any], every_s: float
+) -> list[dict[str, float]]:
     """Add to each point the latency of what was meant to be sent in the time before it."""
     found = []
     for point in points:
         at_ns = int(point["at_ns"])
-        # What was sent at the end of the time is still on its way; it is counted all the same, since the reader went on.
+        # What was sent at the end of the time is still on its way; it is counted all the same,
+        # since the reader went on.
         with contextlib.suppress(MeasurementError):
             waits = latencies(arrivals, at_ns - int(every_s * 1e9), at_ns)
-            point = {**point, "p50_ms": waits["p50_ms"], "p99_ms": waits["p99_ms"], "max_ms": waits["max_ms"]}  # noqa: PLW2901
+            point = {  # noqa: PLW2901
+                **point,
+                "p50_ms": waits["p50_ms"],
+                "p99_ms": waits["p99_ms"],
+                "max_ms": waits["max_ms"],
+            }
         found.append(point)
     return found
 
@@ -184,34 +230,53 @@ def sample_of(points: list[dict[str, float]]) -> Sample:
             "allowed": round(judged.allowed, 3),
             "flat": judged.is_flat,
         }
-    return {"flat": all(verdict["flat"] for verdict in verdicts.values()), "verdicts": verdicts, "points": points}
+    return {
+        "flat": all(verdict["flat"] for verdict in verdicts.values()),
+        "verdicts": verdicts,
+        "points": points,
+    }
 
 
-MEASUREMENT = rounds.Measurement("long_run", lambda quick: [plan(1.0 if quick else 60.0, 500.0 if quick else 2000.0, 0.0)], run)
+MEASUREMENT = rounds.Measurement(
+    "long_run", lambda quick: [plan(1.0 if quick else 60.0, 500.0 if quick else 2000.0, 0.0)], run
+)
 
 
 def main() -> int:
     """Run it as the command line says."""
     from benchmarks.report.results import Results
 
-    parser = argparse.ArgumentParser(description="A query at steady load for an hour: does anything grow?")
+    parser = argparse.ArgumentParser(
+        description="A query at steady load for an hour: does anything grow?"
+    )
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=2000.0, help="records per second")
-    parser.add_argument("--trigger", type=float, default=0.0, help="seconds between batches; 0: one after the other")
+    parser.add_argument(
+        "--trigger", type=float, default=0.0, help="seconds between batches; 0: one after the other"
+    )
     parser.add_argument("--partitions", type=int, default=4, help="of both topics")
-    parser.add_argument("--quick", action="store_true", help="a look each 2 s, to see that it works in a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="a look each 2 s, to see that it works in a minute"
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER)
     arguments = parser.parse_args()
     results = Results(arguments.folder)
     results.begin_run(arguments.minutes)
-    wanted = plan(arguments.minutes, arguments.rate, arguments.trigger, partitions=arguments.partitions, quick=arguments.quick)
+    wanted = plan(
+        arguments.minutes,
+        arguments.rate,
+        arguments.trigger,
+        partitions=arguments.partitions,
+        quick=arguments.quick,
+    )
     sample = rounds.run_round(MEASUREMENT, wanted, 0, results)["ours"]
     if "error" in sample:
         return 1
     for name, verdict in sample["verdicts"].items():
         word = "flat" if verdict["flat"] else "GROWS"
         rounds.say(
-            f"{name}: {verdict['first']:g} to {verdict['last']:g}, {verdict['growth']:+g} of {verdict['allowed']:g}: {word}"
+            f"{name}: {verdict['first']:g} to {verdict['last']:g}, {verdict['growth']:+g} of "
+            f"{verdict['allowed']:g}: {word}"
         )
     return 0 if sample["flat"] else 1
 

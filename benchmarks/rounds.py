@@ -1,12 +1,14 @@
 """How measurements are put together, and run one by one from the command line.
 
-A measurement has *plans*: parameters, and the contenders that are compared under them. A *round* of a plan runs all its contenders, one after the other, and is kept
+A measurement has *plans*: parameters, and the contenders that are compared under them. A *round* of
+a plan runs all its contenders, one after the other, and is kept
 as a whole. ``main`` is the command line of each measurement's module::
 
     python -m benchmarks.throughput.pipelines --contenders ours,spark --payload 100 --repeats 5
     python -m benchmarks.latency.records --set rate=2000 --set seconds=30
 
-An option replaces the parameter of that name in every plan, so that plans which differ only in it become one.
+An option replaces the parameter of that name in every plan, so that plans which differ only in it
+become one.
 """
 
 from __future__ import annotations
@@ -42,13 +44,10 @@ _MANY = 1_000_000
 class Plan:
     """What is compared with what, and how.
 
-    Attributes:
-        contenders: their names, in the order of the first round.
-        load: the settings that contenders share.
-        more: the measurement's own parameters.
-        repeats: how many rounds.
-        minutes: about how long a round takes.
-        lag: how many rounds of other plans come before the first one of this: what no target needs can wait.
+    Attributes: contenders: their names, in the order of the first round. load: the settings that
+        contenders share. more: the measurement's own parameters. repeats: how many rounds. minutes:
+        about how long a round takes. lag: how many rounds of other plans come before the first one
+        of this: what no target needs can wait.
     """
 
     contenders: tuple[str, ...]
@@ -96,7 +95,9 @@ class Round:
         return self.plan.more[name]
 
     def each(self, measure: Callable[[str, Path], Sample]) -> dict[str, Sample]:
-        """Measure each contender in this round's order; one that fails has its error for a sample, and the others go on."""
+        """Measure each contender in this round's order; one that fails has its error for a
+        sample, and the others go on.
+        """
         samples: dict[str, Sample] = {}
         for contender in self.plan.order(self.turn):
             began_s = time.monotonic()
@@ -107,7 +108,9 @@ class Round:
             except Exception as error:  # noqa: BLE001  whatever it is, it is this contender's result
                 sample = {"error": f"{type(error).__name__}: {error}"[:_ERROR_LENGTH]}
                 (self.work / contender).mkdir(parents=True, exist_ok=True)
-                (self.work / contender / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+                (self.work / contender / "error.txt").write_text(
+                    traceback.format_exc(), encoding="utf-8"
+                )
             samples[contender] = sample
             self.say(f"  {contender}: {json.dumps(sample)} ({time.monotonic() - began_s:.0f} s)")
         return samples
@@ -117,10 +120,9 @@ class Round:
 class Measurement:
     """One measurement.
 
-    Attributes:
-        name: under which its results are kept.
-        plans: gives its plans; the argument asks for small ones that only show that everything works.
-        run: runs a round and returns a sample for each contender.
+    Attributes: name: under which its results are kept. plans: gives its plans; the argument asks
+        for small ones that only show that everything works. run: runs a round and returns a sample
+        for each contender.
     """
 
     name: str
@@ -128,7 +130,9 @@ class Measurement:
     run: Callable[[Round], dict[str, Sample]]
 
 
-def run_round(measurement: Measurement, plan: Plan, turn: int, results: Results) -> dict[str, Sample]:
+def run_round(
+    measurement: Measurement, plan: Plan, turn: int, results: Results
+) -> dict[str, Sample]:
     """Run one round and keep its samples."""
     parameters = plan.parameters()
     say(f"{measurement.name}, round {turn + 1} of {plan.repeats}: {_short(parameters)}")
@@ -138,10 +142,15 @@ def run_round(measurement: Measurement, plan: Plan, turn: int, results: Results)
         if any("error" in sample for sample in samples.values()):
             kept = FOLDER / "failed" / f"{measurement.name}-{int(time.time())}"
             shutil.copytree(
-                work, kept, ignore=shutil.ignore_patterns("checkpoint*", "files*", "kafka", "*.npy"), dirs_exist_ok=True
+                work,
+                kept,
+                ignore=shutil.ignore_patterns("checkpoint*", "files*", "kafka", "*.npy"),
+                dirs_exist_ok=True,
             )
             say(f"  something failed; see {kept.relative_to(FOLDER.parents[1])}")
-    results.add(measurement.name, parameters, turn, plan.contenders, samples, time.monotonic() - began_s)
+    results.add(
+        measurement.name, parameters, turn, plan.contenders, samples, time.monotonic() - began_s
+    )
     return samples
 
 
@@ -153,9 +162,8 @@ def say(line: str) -> None:
 def main(measurement: Measurement, child: Callable[[], None] | None = None) -> None:
     """Run a measurement alone, as the command line says.
 
-    Args:
-        measurement: it.
-        child: what its module runs in a child process instead, where the command line is the path of a configuration (see `Child`).
+    Args: measurement: it. child: what its module runs in a child process instead, where the command
+        line is the path of a configuration (see `Child`).
     """
     if child is not None and len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
         child()
@@ -165,22 +173,34 @@ def main(measurement: Measurement, child: Callable[[], None] | None = None) -> N
     parser.add_argument("--repeats", type=int, help="how many rounds")
     parser.add_argument("--quick", action="store_true", help="small, to see that it works")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="one of the measurement's own parameters"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one of the measurement's own parameters",
     )
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where results.json is")
     parser.add_argument("--again", action="store_true", help="also rounds that are there already")
     for field in fields(Load):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=json.loads if field.name != "compression" else str)
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=json.loads if field.name != "compression" else str,
+        )
     arguments = parser.parse_args()
     results = Results(arguments.folder)
     results.begin_run(0)
     wanted = None if arguments.contenders is None else arguments.contenders.split(",")
-    plans = [_replaced(plan, arguments) for plan in with_contenders(measurement.plans(arguments.quick), wanted)]
+    plans = [
+        _replaced(plan, arguments)
+        for plan in with_contenders(measurement.plans(arguments.quick), wanted)
+    ]
     unique = {json.dumps(plan.parameters(), sort_keys=True): plan for plan in plans}
     failed = False
     for turn in range(max(plan.repeats for plan in unique.values())):
         for plan in unique.values():
-            if turn >= plan.repeats or (results.has(measurement.name, plan.parameters(), turn) and not arguments.again):
+            if turn >= plan.repeats or (
+                results.has(measurement.name, plan.parameters(), turn) and not arguments.again
+            ):
                 continue
             samples = run_round(measurement, plan, turn, results)
             failed = failed or any("error" in sample for sample in samples.values())
@@ -190,12 +210,18 @@ def main(measurement: Measurement, child: Callable[[], None] | None = None) -> N
 
 
 def _replaced(plan: Plan, arguments: argparse.Namespace) -> Plan:
-    given = {name: value for field in fields(Load) if (value := getattr(arguments, name := field.name)) is not None}
+    given = {
+        name: value
+        for field in fields(Load)
+        if (value := getattr(arguments, name := field.name)) is not None
+    }
     more = dict(plan.more)
     for entry in arguments.set:
         name, _, text = entry.partition("=")
         if name not in more:
-            raise SystemExit(f"There is no parameter {name!r}; there are {', '.join(sorted(more))}.")
+            raise SystemExit(
+                f"There is no parameter {name!r}; there are {', '.join(sorted(more))}."
+            )
         value = json.loads(text)
         more[name] = float(value) if isinstance(more[name], float) else value
     repeats = plan.repeats if arguments.repeats is None else arguments.repeats
@@ -203,14 +229,19 @@ def _replaced(plan: Plan, arguments: argparse.Namespace) -> Plan:
 
 
 def with_contenders(plans: Sequence[Plan], wanted: Sequence[str] | None) -> list[Plan]:
-    """Return the plans that have all these contenders, with these alone; what the others are set to would not suit them.
+    """Return the plans that have all these contenders, with these alone; what the others are set to
+    would not suit them.
 
     Raises:
         SystemExit: there is no such plan.
     """
     if wanted is None:
         return list(plans)
-    found = [replace(plan, contenders=tuple(wanted)) for plan in plans if set(wanted) <= set(plan.contenders)]
+    found = [
+        replace(plan, contenders=tuple(wanted))
+        for plan in plans
+        if set(wanted) <= set(plan.contenders)
+    ]
     if not found:
         together = "; ".join(", ".join(plan.contenders) for plan in plans)
         raise SystemExit(f"No plan has {', '.join(wanted)} together; there are: {together}.")

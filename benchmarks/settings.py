@@ -14,17 +14,20 @@ TRANSACTION_TIMEOUT_MS = 600_000
 """Below the broker's limit of 15 minutes; Flink's own default is above it."""
 
 ARROW_BYTES = 2_000_000
-"""About what an Arrow batch should hold: fewer rows cost more per row, and more bytes don't stay in a core's cache from Spark to librdkafka."""
+"""About what an Arrow batch should hold: fewer rows cost more per row, and more bytes don't stay
+in a core's cache from Spark to librdkafka."""
 
 TUNED_CONSUMER = {
     "max.poll.records": "10000",
     "max.partition.fetch.bytes": "8388608",
     "fetch.max.bytes": "67108864",
 }
-"""What a consumer needs so that it isn't what is measured: the defaults of Spark's Kafka source cost half of its speed."""
+"""What a consumer needs so that it isn't what is measured: the defaults of Spark's Kafka source
+cost half of its speed."""
 
 GC = "-XX:G1HeapRegionSize=32m"
-"""For Spark's JVM and Flink's: with the regions of 1 MB that a heap of 2 GB gets, each fetch of 8 MB is a humongous object, and in some runs, whoever wrote, G1 marked all the time."""
+"""For Spark's JVM and Flink's: with the regions of 1 MB that a heap of 2 GB gets, each fetch of
+8 MB is a humongous object, and in some runs, whoever wrote, G1 marked all the time."""
 
 SPARK = {
     "spark.ui.enabled": "false",
@@ -41,14 +44,16 @@ SPARK = {
     "spark.sql.streaming.numRecentProgressUpdates": "100",
     "spark.sql.streaming.minBatchesToRetain": "100",
 }
-"""For every Spark job, ours and theirs; ``spark.python.unix.domain.socket.enabled`` exists since 4.1."""
+"""For every Spark job, ours and theirs; ``spark.python.unix.domain.socket.enabled`` exists since
+4.1."""
 
 SHORT_BATCHES = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     )
 }
-"""What else makes short batches shorter, with a checkpoint on a local disk; Spark's default way starts processes."""
+"""What else makes short batches shorter, with a checkpoint on a local disk; Spark's default way
+starts processes."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,9 @@ class Load:
     cores: int = os.cpu_count() or 2
 
     def producer(self) -> dict[str, str]:
-        """Return the producer's settings; librdkafka and the Java client know them by the same names."""
+        """Return the producer's settings; librdkafka and the Java client know them by the same
+        names.
+        """
         return {
             "acks": "all",
             "linger.ms": str(self.linger_ms),
@@ -99,7 +106,9 @@ class Load:
         return f"in-{self.payload}-{self.partitions}-{self.records}"
 
     def for_latency(self) -> Load:
-        """Return the same with a short wait for more records: at a low rate a long one would be most of what is measured."""
+        """Return the same with a short wait for more records: at a low rate a long one would be
+        most of what is measured.
+        """
         return replace(self, linger_ms=5)
 
     def parameters(self) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Draw the table of types by format and reader into ``files.md`` beside this file, from the data that the property test asserts.
+"""Draw the table of types by format and reader into ``files.md`` beside this file, from the data
+that the property test asserts.
 
-The data is ``tests/sinks/files/type_table.py``. The same data always gives the same text; a test compares the two.
+The data is ``tests/sinks/files/type_table.py``. The same data always gives the same text; a test
+compares the two.
 """
 
 from __future__ import annotations

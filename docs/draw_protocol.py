@@ -1,4 +1,5 @@
-"""Draw the protocol's phases from its transition table, as Mermaid, into ``protocol-states.md`` beside this file.
+"""Draw the protocol's phases from its transition table, as Mermaid, into ``protocol-states.md``
+beside this file.
 
 The same table always gives the same text; a test compares the two.
 """
@@ -17,7 +18,7 @@ INTRODUCTION = """\
 
 Drawn from `TRANSITIONS` in [machine.py](../src/onceforall/protocol/machine.py) by `make docs`; do not edit. An arrow is an event (module `events`); one that
 leads to several states is decided by what it says. Any other event in a state raises a `ProtocolViolationError` and changes nothing.
-"""
+"""  # noqa: E501
 
 
 def drawing() -> str:
@@ -30,7 +31,10 @@ def drawing() -> str:
         for event, transition in row.items():
             for to in transition.to:
                 events.setdefault(to, []).append(event.__name__)
-        lines += [f"    {phase.__name__} --> {to.__name__}: {', '.join(names)}" for to, names in events.items()]
+        lines += [
+            f"    {phase.__name__} --> {to.__name__}: {', '.join(names)}"
+            for to, names in events.items()
+        ]
     diagram = "\n".join(lines)
     return f"{INTRODUCTION}\n```mermaid\n{diagram}\n```\n"
 

@@ -1,1 +1,3 @@
-"""Which published results are of the code that is checked out, and what would have to be measured again: ``make evidence``."""
+"""Which published results are of the code that is checked out, and what would have to be
+measured again: ``make evidence``.
+"""

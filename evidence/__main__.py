@@ -1,4 +1,6 @@
-"""``make evidence``: for each published result, whether it is of the code that is checked out. Ends with 1 when one isn't."""
+"""``make evidence``: for each published result, whether it is of the code that is checked out.
+Ends with 1 when one isn't.
+"""
 
 # ruff: noqa: T201  a command prints
 
@@ -74,8 +76,20 @@ RESULTS = (
         protocol_digest,
         "make simulator, an hour and a half",
     ),
-    Result("docs/mutants-results.md", "the planted bugs", r"digest (\w+)", package_digest, "make mutants, three hours"),
-    Result("docs/performance.md", "speed", r"\| code \| digest (\w+)", query_digest, "make bench, four hours"),
+    Result(
+        "docs/mutants-results.md",
+        "the planted bugs",
+        r"digest (\w+)",
+        package_digest,
+        "make mutants, three hours",
+    ),
+    Result(
+        "docs/performance.md",
+        "speed",
+        r"\| code \| digest (\w+)",
+        query_digest,
+        "make bench, four hours",
+    ),
     Result(
         "docs/performance.json",
         "what measures speed",
@@ -103,7 +117,9 @@ def lines(results: Iterable[Result]) -> tuple[list[str], bool]:
             continue
         all_current = False
         why = "bears no digest" if there is None else f"is of {there}, today's code is {today}"
-        found.append(f"OF EARLIER CODE    {result.page}: {result.what} {why}. Again: {result.again}")
+        found.append(
+            f"OF EARLIER CODE    {result.page}: {result.what} {why}. Again: {result.again}"
+        )
     return found, all_current
 
 

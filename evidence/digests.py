@@ -1,4 +1,6 @@
-"""A digest of what a result measures: the modules that run in it, found by their imports, and its own harness. A change elsewhere voids nothing."""
+"""A digest of what a result measures: the modules that run in it, found by their imports, and
+its own harness. A change elsewhere voids nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ PROTOCOL = ("onceforall.driver.coordinator", "onceforall.commit_log", "onceforal
 
 
 def modules_of(roots: Iterable[str], package: Path = PACKAGE) -> list[Path]:
-    """Return the files of a package that these modules import, and what those import, wherever the statement stands; sorted.
+    """Return the files of a package that these modules import, and what those import, wherever the
+    statement stands; sorted.
 
     Args:
         roots: names of modules or packages; a package without more is its ``__init__``.
@@ -47,7 +50,9 @@ def modules_of(roots: Iterable[str], package: Path = PACKAGE) -> list[Path]:
         if path in found:
             continue
         found[path] = None
-        waiting += [file for name in _imported(path) if (file := _file_of(name, package)) is not None]
+        waiting += [
+            file for name in _imported(path) if (file := _file_of(name, package)) is not None
+        ]
     return sorted(found)
 
 
@@ -65,14 +70,22 @@ def query_digest() -> str:
 
 
 def protocol_digest() -> str:
-    """Return the digest of what a simulated schedule runs, with the simulator itself but for its other explorer."""
-    simulator = [file for file in sorted((ROOT / "simulator").glob("*.py")) if not file.name.startswith("exhaustive")]
+    """Return the digest of what a simulated schedule runs, with the simulator itself but for its
+    other explorer.
+    """
+    simulator = [
+        file
+        for file in sorted((ROOT / "simulator").glob("*.py"))
+        if not file.name.startswith("exhaustive")
+    ]
     return digest_of([*modules_of(PROTOCOL), *simulator])
 
 
 def package_digest() -> str:
     """Return the digest of the whole package, and of the bugs that are planted in it."""
-    return digest_of([*sorted(PACKAGE.rglob("*.py")), *sorted((ROOT / "tests" / "mutants").glob("*.toml"))])
+    return digest_of(
+        [*sorted(PACKAGE.rglob("*.py")), *sorted((ROOT / "tests" / "mutants").glob("*.toml"))]
+    )
 
 
 def _file_of(name: str, package: Path) -> Path | None:
@@ -91,7 +104,9 @@ def _file_of(name: str, package: Path) -> Path | None:
 
 
 def _imported(path: Path) -> Iterator[str]:
-    """The names that a file imports; of ``from a import b`` both a and a.b, for b may be a module."""
+    """The names that a file imports; of ``from a import b`` both a and a.b, for b may be a
+    module.
+    """
     for node in _statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -102,7 +117,11 @@ def _imported(path: Path) -> Iterator[str]:
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
     """Everything but what only a type checker reads."""
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+    if (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    ):
         return
     yield node
     for child in ast.iter_child_nodes(node):

@@ -1,10 +1,14 @@
-"""Very many schedules, in several processes, with progress, and resumable: what ``python -m simulator`` runs.
+"""Very many schedules, in several processes, with progress, and resumable: what ``python -m
+simulator`` runs.
 
-Seeds are played in chunks. After each chunk a state file says which chunks are done and what they came to, and ``results.json`` says it for people; so a
-campaign that is interrupted goes on where it stopped. Both belong to one *version*: a checksum of the sources that were run. Where that
+Seeds are played in chunks. After each chunk a state file says which chunks are done and what they
+came to, and ``results.json`` says it for people; so a
+campaign that is interrupted goes on where it stopped. Both belong to one *version*: a checksum of
+the sources that were run. Where that
 has changed, the campaign begins anew, for nothing is proved of code that was not run.
 
-Only schedules with enough faults count. A part of the seeds gives fewer; they are played, counted apart, and others take their place.
+Only schedules with enough faults count. A part of the seeds gives fewer; they are played, counted
+apart, and others take their place.
 """
 
 from __future__ import annotations
@@ -79,7 +83,9 @@ class Tally:
     @classmethod
     def read(cls, body: dict[str, Any]) -> Tally:
         """Read back what ``vars`` gave, and JSON kept."""
-        return cls(**{**body, "faults": Counter(body["faults"]), "endings": Counter(body["endings"])})
+        return cls(
+            **{**body, "faults": Counter(body["faults"]), "endings": Counter(body["endings"])}
+        )
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.schedules < 1 or self.workers < 1 or self.moves < 1:
             raise OptionError(
-                "A campaign needs at least one schedule, one worker and one move; an empty one would prove nothing."
+                "A campaign needs at least one schedule, one worker and one move; an empty one "
+                "would prove nothing."
             )
 
 
@@ -152,7 +159,12 @@ class Campaign:
         self._done: set[int] = set()
         self._seconds_before = 0.0
         self._started = time.monotonic()
-        self._key = {"version": protocol_digest(), "first_seed": plan.first_seed, "moves": plan.moves, "chunk": CHUNK}
+        self._key = {
+            "version": protocol_digest(),
+            "first_seed": plan.first_seed,
+            "moves": plan.moves,
+            "chunk": CHUNK,
+        }
         self._load()
 
     @property
@@ -166,7 +178,9 @@ class Campaign:
         return self.tally.schedules >= self.plan.schedules
 
     def run(self) -> dict[str, Any]:
-        """Play until all is played, or the time is over; return the results, which also are in ``results.json``."""
+        """Play until all is played, or the time is over; return the results, which also are in
+        ``results.json``.
+        """
         deadline = None if self.plan.minutes is None else self._started + 60 * self.plan.minutes
         chunks = self._chunks()
         # Not forked: the parent may have threads.
@@ -177,7 +191,11 @@ class Campaign:
             while not self.is_complete and (deadline is None or time.monotonic() < deadline):
                 while len(running) < self.plan.workers + 1:
                     chunk = next(chunks)
-                    running[pool.submit(play, self.plan.first_seed + chunk * CHUNK, CHUNK, self.plan.moves)] = chunk
+                    running[
+                        pool.submit(
+                            play, self.plan.first_seed + chunk * CHUNK, CHUNK, self.plan.moves
+                        )
+                    ] = chunk
                 ended, _ = wait(running, timeout=1, return_when=FIRST_COMPLETED)
                 for future in ended:
                     self._take(running.pop(future), future.result())
@@ -233,14 +251,22 @@ class Campaign:
             return
         state = json.loads(self._state_file.read_text(encoding="utf-8"))
         if state["key"] != self._key:
-            self._show("The sources or the seeds have changed since the last campaign: this one begins anew.")
+            self._show(
+                "The sources or the seeds have changed since the last campaign: this one begins "
+                "anew."
+            )
             return
         self._done, self._seconds_before = set(state["done"]), state["seconds"]
         self.tally = Tally.read(state["tally"])
         self._show(f"Going on behind {len(self._done)} chunks: {self._progress()}")
 
     def _save(self) -> None:
-        state = {"key": self._key, "done": sorted(self._done), "seconds": self.seconds, "tally": vars(self.tally)}
+        state = {
+            "key": self._key,
+            "done": sorted(self._done),
+            "seconds": self.seconds,
+            "tally": vars(self.tally),
+        }
         self.plan.folder.mkdir(parents=True, exist_ok=True)
         _replace(self._state_file, state)
         _replace(self.plan.folder / "results.json", self.results())
@@ -249,8 +275,10 @@ class Campaign:
         tally, seconds = self.tally, self.seconds
         each_ms = 1000 * tally.cpu_seconds / max(1, tally.schedules + tally.below)
         return (
-            f"{tally.schedules:,} of {self.plan.schedules:,} schedules with {FAULTS} faults or more, {tally.faults.total():,} faults, "
-            f"{tally.operations:,} operations, {len(tally.violations)} violations, {seconds:,.0f} s, {each_ms:.1f} ms each"
+            f"{tally.schedules:,} of {self.plan.schedules:,} schedules with {FAULTS} faults or "
+            f"more, {tally.faults.total():,} faults, "
+            f"{tally.operations:,} operations, {len(tally.violations)} violations, {seconds:,.0f} "
+            f"s, {each_ms:.1f} ms each"
         )
 
 

@@ -1,4 +1,6 @@
-"""One start of the query: Spark's loop around a real coordinator, with a simulation of the jobs of a batch."""
+"""One start of the query: Spark's loop around a real coordinator, with a simulation of the jobs
+of a batch.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,16 @@ class Writer:
     def write(self, decision: do.RunWrites) -> Prepared:
         """Run the tasks, all of them or those of a redo."""
         divided = self._divided()
-        places = {(write, at): rows for write, tasks in enumerate(divided) for at, rows in enumerate(tasks)}
-        wanted = places if decision.redo is None else {place: places.get(place, 0) for place in sorted(decision.redo)}
+        places = {
+            (write, at): rows
+            for write, tasks in enumerate(divided)
+            for at, rows in enumerate(tasks)
+        }
+        wanted = (
+            places
+            if decision.redo is None
+            else {place: places.get(place, 0) for place in sorted(decision.redo)}
+        )
         return self._write(decision, wanted, decision.reusable, self._digests(divided))
 
     def write_kept(self, decision: do.WriteKept) -> Prepared:
@@ -107,9 +117,13 @@ class Writer:
         if self.world.whims("user error"):
             raise UserError("the function of the batch raised")
         prepared = self.prepared_so_far()
-        confirmed = {sink: tuple(self.driver.sinks[sink].confirm(cs)) for sink, cs in prepared.items()}
+        confirmed = {
+            sink: tuple(self.driver.sinks[sink].confirm(cs)) for sink, cs in prepared.items()
+        }
         elapsed_ms = self.world.now_ms - started_ms
-        return Prepared(confirmed, digests, elapsed_ms, attempts_lost=self._losers > 0, began_ms=started_ms)
+        return Prepared(
+            confirmed, digests, elapsed_ms, attempts_lost=self._losers > 0, began_ms=started_ms
+        )
 
     def _start(
         self,
@@ -125,7 +139,10 @@ class Writer:
         worker = 1 if self.world.whims("other worker") else 0
         avoided = frozenset(self.driver.sinks[sink].burnt)
         incarnation = 0 if self.world.options.slots_restart else decision.incarnation
-        task = Task(self.world.systems[sink], Assignment(owner, place, incarnation, worker, reusable.get(sink, ()), avoided))
+        task = Task(
+            self.world.systems[sink],
+            Assignment(owner, place, incarnation, worker, reusable.get(sink, ()), avoided),
+        )
         self.world.tasks.append(task)
         if counts:
             self._tasks.append(task)
@@ -133,12 +150,21 @@ class Writer:
             self._losers += 1
         return task
 
-    def _run_all(self, decision: do.RunWrites | do.WriteKept, reusable: Mapping[str, tuple[Committable, ...]]) -> None:
+    def _run_all(
+        self, decision: do.RunWrites | do.WriteKept, reusable: Mapping[str, tuple[Committable, ...]]
+    ) -> None:
         for index, task in enumerate(self._tasks):
             self._run(task)
             if task.failed and self.world.whims("task is repeated"):
                 self._losers += 1
-                again = self._start(decision, task.sink, task.assignment.place, task.owner.rows, reusable, counts=True)
+                again = self._start(
+                    decision,
+                    task.sink,
+                    task.assignment.place,
+                    task.owner.rows,
+                    reusable,
+                    counts=True,
+                )
                 self._tasks.remove(again)
                 self._tasks[index] = again
                 self._run(again)
@@ -206,7 +232,9 @@ class Driver:
         return any(strand.running for strand in self.crew.strands)
 
     def step(self, operations: int) -> None:
-        """Perform so many operations of its process: Spark's loop, the coordinator's threads, and its housekeeping."""
+        """Perform so many operations of its process: Spark's loop, the coordinator's threads,
+        and its housekeeping.
+        """
         self.crew.step(operations)
 
     def house_keep(self) -> None:
@@ -220,7 +248,9 @@ class Driver:
             except Exception:  # noqa: BLE001  as the housekeeping of a run, which tries again later
                 point()
 
-        self.crew.spawn(f"cleaner{self.number}", lambda: attempt(lambda: self.log.clean(generation)))
+        self.crew.spawn(
+            f"cleaner{self.number}", lambda: attempt(lambda: self.log.clean(generation))
+        )
         for name, sweep in sweeps.items():
             self.crew.spawn(
                 f"sweeper{self.number}",
@@ -270,7 +300,9 @@ class Driver:
         batch = self.world.spark + 1
         while batch < self.world.batches:
             offsets = (f'{{"t":{batch}}}',)
-            self.coordinator.run_batch(batch, offsets, self.world.options.stateful, Writer(self, batch))
+            self.coordinator.run_batch(
+                batch, offsets, self.world.options.stateful, Writer(self, batch)
+            )
             self.world.commit_spark(batch)
             batch += 1
         self.coordinator.finish_background()

@@ -1,4 +1,6 @@
-"""The half of a sink that a driver calls, without the half that tasks call: simulated tasks write to their systems themselves."""
+"""The half of a sink that a driver calls, without the half that tasks call: simulated tasks
+write to their systems themselves.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ __all__ = ["DriversHalf"]
 
 
 class DriversHalf(TwoPhaseCommitSink):
-    """What simulated sinks share: a call of a task's operation is a violation, for no simulated driver may make one."""
+    """What simulated sinks share: a call of a task's operation is a violation, for no simulated
+    driver may make one.
+    """
 
     kind = "simulated"
 
@@ -34,4 +38,6 @@ class DriversHalf(TwoPhaseCommitSink):
 
 
 def _never(operation: str, *arguments: object) -> ProtocolViolationError:
-    return ProtocolViolationError(f"A driver called {operation}{arguments}, which is a task's operation.")
+    return ProtocolViolationError(
+        f"A driver called {operation}{arguments}, which is a task's operation."
+    )

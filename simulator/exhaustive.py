@@ -1,30 +1,41 @@
-"""Exhaustive search of small worlds, over the real protocol, the real coordinator and the real commit log.
+"""Exhaustive search of small worlds, over the real protocol, the real coordinator and the real
+commit log.
 
-    python -m simulator.exhaustive --generations 3 --batches 2 --participants 2 --timeouts 2 [--fine] [--minutes M]
-    python -m simulator.exhaustive --standard
+    python -m simulator.exhaustive --generations 3 --batches 2 --participants 2 --timeouts 2
+    [--fine] [--minutes M] python -m simulator.exhaustive --standard
 
-Every interleaving of live drivers is explored, every crash, drivers that freeze and wake at any time, and so many time-outs of the
-systems, forgotten ids, failed task attempts and lost answers as are asked for. ``exhaustive_driver`` says how the production code becomes an automaton,
-``exhaustive_world`` which promises are checked at each operation, and ``exhaustive_world.Options`` what a step is.
+Every interleaving of live drivers is explored, every crash, drivers that freeze and wake at any
+time, and so many time-outs of the systems, forgotten ids, failed task attempts and lost answers as
+are asked for. ``exhaustive_driver`` says how the production code becomes an automaton,
+``exhaustive_world`` which promises are checked at each operation, and ``exhaustive_world.Options``
+what a step is.
 
-**Crashes** need no moves of their own: a crashed driver is one that never moves again, and nobody can tell it from a frozen one.
-All states are checked, so also those behind which some drivers never move. (``--crashes`` makes them moves; a test shows that
-the same worlds are met.)
+**Crashes** need no moves of their own: a crashed driver is one that never moves again, and nobody
+can tell it from a frozen one.
+All states are checked, so also those behind which some drivers never move. (``--crashes`` makes
+them moves; a test shows that the same worlds are met.)
 
-**Liveness** is checked in every state: with all drivers dead, a fresh one without faults must bring the query to its end, with every
-batch visible once in each participant. That depends on the world alone, so it is done once for each.
+**Liveness** is checked in every state: with all drivers dead, a fresh one without faults must bring
+the query to its end, with every
+batch visible once in each participant. That depends on the world alone, so it is done once for
+each.
 
-**What is one step.** Each operation of a driver that changes something, or reads Spark's number or the fate of a transaction. Reads of the log
-and listings of transactions are fused with the operation that follows, unless ``--fine``: then each is a step, and so is each half of a task.
+**What is one step.** Each operation of a driver that changes something, or reads Spark's number or
+the fate of a transaction. Reads of the log and listings of transactions are fused with the
+operation that follows, unless ``--fine``: then each is a step, and so is each half of a task.
 
-**What is not explored twice.** A step that changes nothing and whose answer can never change (an entry that is there, anything of a sealed
-chain, an epoch that was passed: nothing is deleted here, and epochs only go up) commutes with every other step, so a driver takes it
-at once. A start that read Spark's number and claims later is a start with that older number that claims at once. Tests show that
-the same worlds are met without this.
+**What is not explored twice.** A step that changes nothing and whose answer can never change (an
+entry that is there, anything of a sealed
+chain, an epoch that was passed: nothing is deleted here, and epochs only go up) commutes with every
+other step, so a driver takes it
+at once. A start that read Spark's number and claims later is a start with that older number that
+claims at once. Tests show that the same worlds are met without this.
 
-A state is remembered as a digest of 16 bytes. The search is breadth-first, so the trace of a violation is a shortest one.
+A state is remembered as a digest of 16 bytes. The search is breadth-first, so the trace of a
+violation is a shortest one.
 
-Not covered: cleaning of the log, rolling into a new generation, several tasks per participant, speculative attempts. These are the random
+Not covered: cleaning of the log, rolling into a new generation, several tasks per participant,
+speculative attempts. These are the random
 simulator's.
 """
 
@@ -62,12 +73,15 @@ STANDARD = (
     Options(generations=2, participants=1, timeouts=1, fine=True),
     Options(generations=2, participants=2, timeouts=1, fine=True),
     Options(generations=2, participants=1, timeouts=2, lost_answers=1, fine=True),
-    Options(generations=2, batches=1, participants=1, timeouts=1, expiries=1, failures=1, lost_answers=1),
+    Options(
+        generations=2, batches=1, participants=1, timeouts=1, expiries=1, failures=1, lost_answers=1
+    ),
     Options(generations=2, participants=2, timeouts=1, failures=1),
     Options(generations=3, participants=1, timeouts=2),
     Options(generations=3, participants=2, timeouts=2),
 )
-"""The worlds that are worth a search, the last one being that of the model with which the protocol was designed."""
+"""The worlds that are worth a search, the last one being that of the model with which the
+protocol was designed."""
 
 _LONGEST_HEALING = 1000
 _ASK_CLOCK_EVERY = 2048
@@ -77,20 +91,13 @@ _ASK_CLOCK_EVERY = 2048
 class Result:
     """What a search came to.
 
-    Attributes:
-        options: the world.
-        states: distinct states met.
-        transitions: moves performed.
-        complete: states in which Spark's commit log has every batch.
-        worlds: states that differ in more than what drivers remember; liveness was checked in each.
-        local_states: of drivers.
-        depth: moves of the longest shortest way to a state.
-        seconds: how long it took.
-        exhausted: there is no state that was not met; false when the time was over or a violation ended the search.
-        violation: the first one, or empty.
-        trace: the moves to it, for ``replay``.
-        story: the same for people.
-        outcomes: how drivers ended, by number of moves that ended one.
+    Attributes: options: the world. states: distinct states met. transitions: moves performed.
+        complete: states in which Spark's commit log has every batch. worlds: states that differ in
+        more than what drivers remember; liveness was checked in each. local_states: of drivers.
+        depth: moves of the longest shortest way to a state. seconds: how long it took. exhausted:
+        there is no state that was not met; false when the time was over or a violation ended the
+        search. violation: the first one, or empty. trace: the moves to it, for ``replay``. story:
+        the same for people. outcomes: how drivers ended, by number of moves that ended one.
     """
 
     options: Options
@@ -111,18 +118,24 @@ class Result:
         """Return it as a JSON object."""
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         world = dataclasses.asdict(self.options)
-        return {**fields, "options": world, "violations": int(bool(self.violation)), "seconds": round(self.seconds, 1)}
+        return {
+            **fields,
+            "options": world,
+            "violations": int(bool(self.violation)),
+            "seconds": round(self.seconds, 1),
+        }
 
 
 def explore(
-    options: Options, *, minutes: float | None = None, progress: Callable[[Result, int], None] = lambda *_: None
+    options: Options,
+    *,
+    minutes: float | None = None,
+    progress: Callable[[Result, int], None] = lambda *_: None,
 ) -> Result:
     """Search a world to its end, to a first violation, or until the time is over.
 
-    Args:
-        options: the world.
-        minutes: how long at the most; None: to the end.
-        progress: called now and then with what is known and the number of states that wait to be expanded.
+    Args: options: the world. minutes: how long at the most; None: to the end. progress: called now
+        and then with what is known and the number of states that wait to be expanded.
     """
     with _quiet():
         return _Search(options).run(minutes, progress)
@@ -197,8 +210,15 @@ class _Search:
 
     def _count(self, began: float) -> None:
         result = self._result
-        result.states, result.worlds, result.seconds = len(self._seen), len(self._healed), time.monotonic() - began
-        result.local_states, result.outcomes = len(self._moves.automaton.locals), dict(sorted(self._moves.outcomes.items()))
+        result.states, result.worlds, result.seconds = (
+            len(self._seen),
+            len(self._healed),
+            time.monotonic() - began,
+        )
+        result.local_states, result.outcomes = (
+            len(self._moves.automaton.locals),
+            dict(sorted(self._moves.outcomes.items())),
+        )
         result.depth = len(self._trace(len(self._parents) - 1))
 
     def _expand(self, content: bytes, ordinal: int) -> None:
@@ -242,7 +262,9 @@ def _heal(moves: Moves, world: World) -> None:
     try:
         _bring_to_an_end(moves, world)
     except Violation as violation:
-        raise Violation(f"all drivers die there and a fresh one starts; then: {violation}") from None
+        raise Violation(
+            f"all drivers die there and a fresh one starts; then: {violation}"
+        ) from None
 
 
 def _bring_to_an_end(moves: Moves, world: World) -> None:
@@ -287,8 +309,10 @@ def _show(result: Result, waiting: int) -> None:
     rate = result.states / max(result.seconds, 0.001)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     sys.stdout.write(
-        f"{result.seconds:7.0f} s  {result.states:>11,} states  {result.transitions:>12,} transitions  {waiting:>10,} waiting  "
-        f"depth {result.depth:>3}  {result.local_states:>7,} local  {result.worlds:>9,} worlds  {rate:>8,.0f}/s  {memory:.1f} GB\n"
+        f"{result.seconds:7.0f} s  {result.states:>11,} states  {result.transitions:>12,} "
+        f"transitions  {waiting:>10,} waiting  "
+        f"depth {result.depth:>3}  {result.local_states:>7,} local  {result.worlds:>9,} worlds  "
+        f"{rate:>8,.0f}/s  {memory:.1f} GB\n"
     )
     sys.stdout.flush()
 
@@ -310,7 +334,10 @@ def _save(path: Path, result: Result) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(path.read_text()) if path.exists() else []
     new = result.as_json()
-    path.write_text(json.dumps([*(each for each in known if each["options"] != new["options"]), new], indent=1) + "\n")
+    path.write_text(
+        json.dumps([*(each for each in known if each["options"] != new["options"]), new], indent=1)
+        + "\n"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -323,8 +350,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.add_argument(flag, action="store_true")
         else:
             parser.add_argument(flag, type=int, default=option.default)
-    parser.add_argument("--standard", action="store_true", help="all worlds of STANDARD, whatever else is given")
-    parser.add_argument("--minutes", type=float, help="how long at the most for each world; by default to the end")
+    parser.add_argument(
+        "--standard", action="store_true", help="all worlds of STANDARD, whatever else is given"
+    )
+    parser.add_argument(
+        "--minutes", type=float, help="how long at the most for each world; by default to the end"
+    )
     parser.add_argument("--output", type=Path, default=Path("build/simulator/exhaustive.json"))
     chosen = vars(parser.parse_args(arguments))
     minutes, output = chosen.pop("minutes"), chosen.pop("output")
@@ -338,10 +369,15 @@ def _search_one(options: Options, minutes: float | None, output: Path) -> int:
     _show(result, 0)
     _save(output, result)
     if result.violation:
-        sys.stdout.write(f"VIOLATION: {result.violation}\n  {' '.join(result.story)}\n  trace: {result.trace}\n")
+        sys.stdout.write(
+            f"VIOLATION: {result.violation}\n  {' '.join(result.story)}\n  trace: {result.trace}\n"
+        )
         return 1
     word = "exhausted" if result.exhausted else "time is over"
-    sys.stdout.write(f"{word}: {result.complete:,} states with all batches committed; drivers ended {result.outcomes}\n")
+    sys.stdout.write(
+        f"{word}: {result.complete:,} states with all batches committed; drivers ended "
+        f"{result.outcomes}\n"
+    )
     return 0
 
 

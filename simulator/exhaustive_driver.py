@@ -1,13 +1,17 @@
-"""Drivers as automata: the real coordinator and the real commit log, run up to their next operation and written down.
+"""Drivers as automata: the real coordinator and the real commit log, run up to their next operation
+and written down.
 
-A driver is a function of the answers that it has got. So its local state is a *boundary* (what the coordinator, the log and the sinks
-remember between two steps of the coordinator) with the requests made since and their answers. To learn what a driver does next,
-the production code is run from the boundary: it gets the recorded answers, and is stopped in front of the first request that has
-none, by an exception that no ``except Exception`` catches. This is done once per local state and answer; after that the driver is a
-table look-up, which is what makes millions of states affordable.
+A driver is a function of the answers that it has got. So its local state is a *boundary* (what the
+coordinator, the log and the sinks remember between two steps of the coordinator) with the requests
+made since and their answers. To learn what a driver does next,
+the production code is run from the boundary: it gets the recorded answers, and is stopped in front
+of the first request that has
+none, by an exception that no ``except Exception`` catches. This is done once per local state and
+answer; after that the driver is a table look-up, which is what makes millions of states affordable.
 
-Requests are tuples whose first field is a word; ``exhaustive_moves`` performs them. ``("choose", n)`` asks for any of n ways to go on, and
-``("tasks", items)`` is answered for any one of the items, as tasks of a job run in any order.
+Requests are tuples whose first field is a word; ``exhaustive_moves`` performs them. ``("choose",
+n)`` asks for any of n ways to go on, and ``("tasks", items)`` is answered for any one of the items,
+as tasks of a job run in any order.
 """
 
 from __future__ import annotations
@@ -27,8 +31,27 @@ from onceforall.errors import AttemptFailedError, OnceForAllError
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.state import RunConfig
-from simulator.exhaustive_outside import QUERY, Answer, Inline, Pending, Replay, ReplayedSink, ReplayedStore, Request
-from simulator.exhaustive_world import MINE, NOON, Entries, Options, TaskItem, Violation, key_from_name, key_of, name_of
+from simulator.exhaustive_outside import (
+    QUERY,
+    Answer,
+    Inline,
+    Pending,
+    Replay,
+    ReplayedSink,
+    ReplayedStore,
+    Request,
+)
+from simulator.exhaustive_world import (
+    MINE,
+    NOON,
+    Entries,
+    Options,
+    TaskItem,
+    Violation,
+    key_from_name,
+    key_of,
+    name_of,
+)
 
 GONE = 0
 """The local state of a driver that does nothing any more."""
@@ -37,7 +60,9 @@ ASKING, WORKING, RETURNED = "asking", "working", "returned"
 
 
 class Writer:
-    """The jobs of one batch: a task for each participant, in any order. When one fails, the others are still to come."""
+    """The jobs of one batch: a task for each participant, in any order. When one fails, the
+    others are still to come.
+    """
 
     def __init__(self, driver: Driver, batch: int) -> None:
         self._driver, self._batch = driver, batch
@@ -54,9 +79,17 @@ class Writer:
         chosen = sorted(int(c["task"][0]) for cs in decision.lost.values() for c in cs)
         return self._write(decision.generation, chosen, {})
 
-    def _write(self, generation: int, chosen: Sequence[int], reusable: Mapping[str, tuple[Committable, ...]]) -> Prepared:
+    def _write(
+        self,
+        generation: int,
+        chosen: Sequence[int],
+        reusable: Mapping[str, tuple[Committable, ...]],
+    ) -> Prepared:
         driver = self._driver
-        todo = tuple(self._item(generation, participant, reusable.get(f"s{participant}", ())) for participant in chosen)
+        todo = tuple(
+            self._item(generation, participant, reusable.get(f"s{participant}", ()))
+            for participant in chosen
+        )
         while todo:
             chosen_one, epoch = driver.replay.ask("tasks", todo)
             participant, key, _, batch, is_open = todo[chosen_one]
@@ -68,12 +101,23 @@ class Writer:
                 todo = tuple(sorted((*todo, (participant, key, epoch, batch, True))))
                 continue
             driver.producers[participant] = (key, epoch, batch)
-            committable = {"name": name_of(key), "epoch": epoch, "of": batch, "task": [participant, 0]}
-            self._prepared[f"s{participant}"] = ({**committable, "rows": {}} if driver.options.durable else committable,)
+            committable = {
+                "name": name_of(key),
+                "epoch": epoch,
+                "of": batch,
+                "task": [participant, 0],
+            }
+            self._prepared[f"s{participant}"] = (
+                {**committable, "rows": {}} if driver.options.durable else committable,
+            )
         return Prepared(self.prepared_so_far(), self._digests(), 0, attempts_lost=False)
 
-    def _item(self, generation: int, participant: int, reusable: tuple[Committable, ...]) -> TaskItem:
-        """Return a task with the live producer, where the run says that it may go on, or with a fresh one."""
+    def _item(
+        self, generation: int, participant: int, reusable: tuple[Committable, ...]
+    ) -> TaskItem:
+        """Return a task with the live producer, where the run says that it may go on, or with a
+        fresh one.
+        """
         driver = self._driver
         producer = driver.producers.get(participant)
         known = {key_from_name(c["name"]): (c["epoch"], c["batch"]) for c in reusable}
@@ -172,16 +216,25 @@ class Driver:
         vars(self.coordinator).update(_cause=boundary.cause, _writer=Writer(self, boundary.batch))
         vars(self.log).update({name: value.copy() for name, value in boundary.log.items()})
         self.producers = dict(boundary.producers)
-        for sink, doubtful, burnt in zip(self.sinks.values(), boundary.doubtful, boundary.burnt, strict=True):
+        for sink, doubtful, burnt in zip(
+            self.sinks.values(), boundary.doubtful, boundary.burnt, strict=True
+        ):
             sink.doubtful, sink.burnt = set(doubtful), set(burnt)
         self.batch, self.stage, self.spark = boundary.batch, boundary.stage, boundary.spark
 
     def turn(self) -> str:
-        """Go on by one step of the coordinator, or of Spark; returns how the driver ended, or nothing."""
+        """Go on by one step of the coordinator, or of Spark; returns how the driver ended, or
+        nothing.
+        """
         if self.stage == ASKING:
             if self.batch == self.options.batches:
                 return "finished"
-            self.coordinator.request(self.batch, (f'{{"t":{self.batch}}}',), self.options.stateful, Writer(self, self.batch))
+            self.coordinator.request(
+                self.batch,
+                (f'{{"t":{self.batch}}}',),
+                self.options.stateful,
+                Writer(self, self.batch),
+            )
             self.stage = WORKING
         elif self.stage == WORKING:
             returned = isinstance(self.coordinator.pending[0], do.ReturnBatch)
@@ -199,7 +252,9 @@ class Driver:
         return ""
 
     def _trail(self) -> None:
-        """Execute what follows ReturnBatch, as the coordinator's background thread does while Spark writes its own log."""
+        """Execute what follows ReturnBatch, as the coordinator's background thread does while
+        Spark writes its own log.
+        """
         with suppress(OnceForAllError):
             self.coordinator.step()
 
@@ -257,7 +312,9 @@ class Automaton:
             except Exception as error:  # noqa: BLE001  how a driver may end is judged by the search
                 # By what a caller may know: an error of one module alone is its nearest public one.
                 public = next(
-                    each.__name__ for each in type(error).__mro__ if hasattr(errors, each.__name__) or not _is_ours(each)
+                    each.__name__
+                    for each in type(error).__mro__
+                    if hasattr(errors, each.__name__) or not _is_ours(each)
                 )
                 ended = f"{public}: {error}"
             if ended:
@@ -283,7 +340,9 @@ class Automaton:
 
 
 def canonical(value: Any) -> Any:
-    """Return a hashable value that is equal for equal protocol values, whatever the order of their mappings."""
+    """Return a hashable value that is equal for equal protocol values, whatever the order of
+    their mappings.
+    """
     if isinstance(value, (str, int, type(None), type)):
         return value
     if isinstance(value, Mapping):
@@ -293,7 +352,10 @@ def canonical(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(canonical(v) for v in value)
     if is_dataclass(value):
-        return (type(value).__name__, *(canonical(getattr(value, field.name)) for field in fields(value)))
+        return (
+            type(value).__name__,
+            *(canonical(getattr(value, field.name)) for field in fields(value)),
+        )
     assert isinstance(value, (Enum, BaseException)), value
     return (type(value).__name__, str(value))
 

@@ -1,6 +1,7 @@
 """The moves of the exhaustive search: what may happen next in a state, and what comes of it.
 
-A move is a small number: its kind, whose it is, which of several alternatives, and what befalls it. So a trace is a list of numbers,
+A move is a small number: its kind, whose it is, which of several alternatives, and what befalls it.
+So a trace is a list of numbers,
 and replays.
 """
 
@@ -11,7 +12,15 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from simulator.exhaustive_driver import GONE, Automaton
-from simulator.exhaustive_world import LOSSES, NO_ANSWER, Entries, Options, Violation, World, name_of
+from simulator.exhaustive_world import (
+    LOSSES,
+    NO_ANSWER,
+    Entries,
+    Options,
+    Violation,
+    World,
+    name_of,
+)
 
 FAILS = 1
 """The variant of a task that opens its transaction and then fails."""
@@ -33,7 +42,9 @@ class Kind(IntEnum):
 
 
 class Move(NamedTuple):
-    """One move; ``who`` is a place in the state's tuple of drivers, transactions, late tasks or late requests."""
+    """One move; ``who`` is a place in the state's tuple of drivers, transactions, late tasks or
+    late requests.
+    """
 
     kind: Kind
     who: int = 0
@@ -59,8 +70,8 @@ class Moves:
         self.entries = Entries()
         self.automaton = Automaton(options, self.entries)
         self.outcomes: dict[str, int] = {}
-        # One that claims now and read Spark's number before is one that starts now with that number: no state needs to hold
-        # drivers that have claimed nothing yet.
+        # One that claims now and read Spark's number before is one that starts now with that
+        # number: no state needs to hold drivers that have claimed nothing yet.
         self._claims_at_once = not options.fine and not options.lost_answers
 
     def first(self) -> World:
@@ -113,19 +124,27 @@ class Moves:
                         yield Move(Kind.DRIVER, position, alternative, variant)
 
     def _ways(self, world: World, local: int) -> list[tuple[int, int]]:
-        """Return the requests that a driver may make now: (local state in front of it, which of several tasks)."""
+        """Return the requests that a driver may make now: (local state in front of it, which of
+        several tasks).
+        """
         local = self._read_on(world, local)
         if self.automaton.locals[local].outcome:
             return [(local, 0)]
         request = self.automaton.locals[local].request
         if request[0] == "choose":
-            return [way for choice in range(request[1]) for way in self._ways(world, self.automaton.after(local, choice))]
+            return [
+                way
+                for choice in range(request[1])
+                for way in self._ways(world, self.automaton.after(local, choice))
+            ]
         if request[0] == "tasks":
             return [(local, index) for index in range(len(request[1]))]
         return [(local, 0)]
 
     def _settle(self, world: World, position: int, local: int) -> None:
-        """Let a driver do what changes nothing and has an answer that can never change, so that it commutes with all other steps."""
+        """Let a driver do what changes nothing and has an answer that can never change, so that
+        it commutes with all other steps.
+        """
         now = local
         while request := self.automaton.locals[now].request:
             answer = self._unchanging(world, position, request)
@@ -136,10 +155,14 @@ class Moves:
             self._put(world, position, now)
 
     def _unchanging(self, world: World, position: int, request: tuple[Any, ...]) -> Any:  # noqa: PLR0911  one return per request
-        """Return the only answer that a request can ever get, or None when it may still change or the request changes something."""
+        """Return the only answer that a request can ever get, or None when it may still change
+        or the request changes something.
+        """
         word = request[0]
         if word == "read":
-            return world.read(request[1], request[2]) or (0 if world.is_sealed(request[1]) else None)
+            return world.read(request[1], request[2]) or (
+                0 if world.is_sealed(request[1]) else None
+            )
         if word == "list":
             return self._length(world, request[1]) if world.is_sealed(request[1]) else None
         if word == "create":
@@ -159,7 +182,9 @@ class Moves:
         return None
 
     def _read_on(self, world: World, local: int) -> int:
-        """Perform the reads that are no steps of their own, outside fine worlds: those of the log, and listings of transactions."""
+        """Perform the reads that are no steps of their own, outside fine worlds: those of the
+        log, and listings of transactions.
+        """
         locals_ = self.automaton.locals
         while not self.options.fine:
             request = locals_[local].request
@@ -223,7 +248,9 @@ class Moves:
             local, position = self._request(world, position, local, (index, move.variant))
         self._put(world, position, local)
 
-    def _request(self, world: World, position: int, local: int, how: tuple[int, int]) -> tuple[int, int]:
+    def _request(
+        self, world: World, position: int, local: int, how: tuple[int, int]
+    ) -> tuple[int, int]:
         request, (index, variant) = self.automaton.locals[local].request, how
         word = request[0]
         answer: Any
@@ -356,7 +383,9 @@ class Moves:
         if word == "tasks":
             item = request[1][index]
             return f"{'prepare' if item[4] else 'task'}{item[3]}({name_of(item[1])})"
-        return word + (f"({','.join(str(part) for part in request[1:])})" if len(request) > 1 else "")
+        return word + (
+            f"({','.join(str(part) for part in request[1:])})" if len(request) > 1 else ""
+        )
 
 
 def _as_numbers(request: tuple[Any, ...]) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
-"""What one driver of the exhaustive search sees of the world: a store and sinks that answer from a record, or stop it.
+"""What one driver of the exhaustive search sees of the world: a store and sinks that answer from a
+record, or stop it.
 
 Every call becomes a request; see ``exhaustive_driver`` for what is done with them.
 """
@@ -53,7 +54,9 @@ class Replay:
             raise Pending(request)
         asked, answer = self.record[self._next]
         if asked != request:
-            raise Violation(f"the code under test is not deterministic: it asked {asked}, and now {request}")
+            raise Violation(
+                f"the code under test is not deterministic: it asked {asked}, and now {request}"
+            )
         self._next += 1
         return answer
 
@@ -65,7 +68,9 @@ class ReplayedStore(Store):
         self._replay, self._entries = replay, entries
 
     def read(self, key: str) -> bytes | None:
-        """A read; nobody cleans in these worlds, so neither a cleaner's mark nor a floor is ever there."""
+        """A read; nobody cleans in these worlds, so neither a cleaner's mark nor a floor is ever
+        there.
+        """
         if key.endswith("/sealed.json") or key.startswith("floors/"):
             return None
         number = self._replay.ask("read", *_place(key))
@@ -83,7 +88,9 @@ class ReplayedStore(Store):
             raise LostAnswerError(key)
         if answer == -1:
             return Created()
-        return AlreadyExists((self._entries.mine if answer % 2 else self._entries.anothers)[answer // 2])
+        return AlreadyExists(
+            (self._entries.mine if answer % 2 else self._entries.anothers)[answer // 2]
+        )
 
     def delete(self, key: str) -> None:
         """Nothing is deleted: nobody cleans."""
@@ -107,7 +114,9 @@ class ReplayedSink(DriversHalf):
         self.burnt: set[int] = set()
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
-        """EndTxn for each; where that is refused, the system's records tell what became of the transaction."""
+        """EndTxn for each; where that is refused, the system's records tell what became of the
+        transaction.
+        """
         found: dict[str, list[Any]] = {"completed": [], "retired": [], "lost": [], "in_doubt": []}
         for committable in committables:
             key, epoch = key_from_name(committable["name"]), int(committable["epoch"])
@@ -116,7 +125,9 @@ class ReplayedSink(DriversHalf):
                 outcome = self._replay.ask("outcome", key, epoch, int(committable["of"]))
                 reason = ("", "PRODUCER_FENCED", "INVALID_TXN_STATE")[refused]
                 where = ("retired", "lost", "in_doubt")[outcome]
-                found[where].append(LostTransaction(committable, reason) if outcome else committable)
+                found[where].append(
+                    LostTransaction(committable, reason) if outcome else committable
+                )
             else:
                 found["retired" if key in self.doubtful else "completed"].append(committable)
         return CommitReport(**{where: tuple(each) for where, each in found.items()})
@@ -134,9 +145,15 @@ class ReplayedSink(DriversHalf):
             self.doubtful.discard(key)
 
     def recover(self, sweep: Sweep) -> int:
-        """Fence what the sweep covers of all that is open in the one system behind all participants."""
+        """Fence what the sweep covers of all that is open in the one system behind all
+        participants.
+        """
         opened = self._replay.ask("opened")
-        covered = [key for key in opened if sweep.covers(QUERY, f"s{key // 8 % 8}", key // 64, name_of(key))]
+        covered = [
+            key
+            for key in opened
+            if sweep.covers(QUERY, f"s{key // 8 % 8}", key // 64, name_of(key))
+        ]
         for key in covered:
             self._request("fence", key, "a sweep")
         return len(covered)
@@ -144,7 +161,8 @@ class ReplayedSink(DriversHalf):
     def _request(self, kind: str, key: int, *more: Any) -> int:
         answer = self._replay.ask(kind, key, *more)
         if answer == NO_ANSWER:
-            # A request without an answer may come twice, or later: the id's epoch is not shared with a next transaction.
+            # A request without an answer may come twice, or later: the id's epoch is not shared
+            # with a next transaction.
             (self.doubtful if kind == "end" else self.burnt).add(key)
             raise SinkUnavailableError(f"{name_of(key)}: no answer to {kind}")
         return int(answer)

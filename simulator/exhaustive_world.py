@@ -1,17 +1,23 @@
-"""The shared world of the exhaustive search: a value that is copied cheaply, with the promises checked at each operation.
+"""The shared world of the exhaustive search: a value that is copied cheaply, with the promises
+checked at each operation.
 
-It holds what outlives a driver: the commit log, the transactions of the sinks, what readers see, and the last batch in Spark's own
-commit log. All of it is tuples of whole numbers, so that a state is packed in a few hundred bytes and two states are compared by
-their bytes. Contents of log entries are numbered once, in ``Entries``.
+It holds what outlives a driver: the commit log, the transactions of the sinks, what readers see,
+and the last batch in Spark's own
+commit log. All of it is tuples of whole numbers, so that a state is packed in a few hundred bytes
+and two states are compared by their bytes. Contents of log entries are numbered once, in
+``Entries``.
 
-Modelled of a transactional system are Kafka's rules, as in the random simulator: ids with an epoch; EndTxn by anybody who knows (id,
-epoch), idempotent after a commit of the same epoch; a live producer that opens the next transaction under the same epoch;
-fencing, which raises the epoch and aborts; time-outs; requests whose answer is lost, and that happen never, at once or later.
+Modelled of a transactional system are Kafka's rules, as in the random simulator: ids with an epoch;
+EndTxn by anybody who knows (id, epoch), idempotent after a commit of the same epoch; a live
+producer that opens the next transaction under the same epoch; fencing, which raises the epoch and
+aborts; time-outs; requests whose answer is lost, and that happen never, at once or later.
 
-Checked: nothing that nobody decided becomes visible; no batch becomes visible twice in a participant; nothing that is decided is aborted
-but by the system's own time-out; nothing follows a SEAL, and entries have no gaps; a batch is written only behind the DONE of the one
-before, which is visible everywhere; DONE and Spark's commit log get a batch only when it is visible everywhere; a COMMIT names only
-transactions that are prepared, visible, or were timed out.
+Checked: nothing that nobody decided becomes visible; no batch becomes visible twice in a
+participant; nothing that is decided is aborted
+but by the system's own time-out; nothing follows a SEAL, and entries have no gaps; a batch is
+written only behind the DONE of the one before, which is visible everywhere; DONE and Spark's commit
+log get a batch only when it is visible everywhere; a COMMIT names only transactions that are
+prepared, visible, or were timed out.
 """
 
 from __future__ import annotations
@@ -27,7 +33,8 @@ from onceforall.protocol.entries import Commit, Done, Entry, Seal
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=timezone.utc)
 MINE, ANOTHERS = "mine", "another's"
-"""The nonces: only a driver's own claim may look like its own, and a state must not tell which driver is which."""
+"""The nonces: only a driver's own claim may look like its own, and a state must not tell which
+driver is which."""
 
 EMPTY, OPEN, COMMITTED, ABORTED = range(4)
 """The states of a transactional id."""
@@ -43,7 +50,8 @@ Txn = tuple[int, int, int, int]
 """(key, state, epoch, batch)"""
 
 TaskItem = tuple[int, int, int, int, bool]
-"""(participant, key, epoch or -1 for a fresh producer, batch, whether its transaction is open already)"""
+"""(participant, key, epoch or -1 for a fresh producer, batch, whether its transaction is open
+already)"""
 
 
 class Violation(BaseException):
@@ -54,18 +62,17 @@ class Violation(BaseException):
 class Options:
     """The size of a world, and what may happen in it.
 
-    Attributes:
-        generations: so many starts of the query.
-        batches: of the query.
-        participants: sinks, with one task each.
-        timeouts: so many open transactions are aborted by their system.
-        expiries: so many idle ids are forgotten by their system; whoever asks for one later meets another epoch.
-        failures: so many task attempts fail after having opened their transaction.
-        lost_answers: so many requests that change something get no answer.
-        fine: every call of the store and both halves of a task are steps of their own; otherwise reads of the log are fused with
+    Attributes: generations: so many starts of the query. batches: of the query. participants:
+        sinks, with one task each. timeouts: so many open transactions are aborted by their system.
+        expiries: so many idle ids are forgotten by their system; whoever asks for one later meets
+        another epoch. failures: so many task attempts fail after having opened their transaction.
+        lost_answers: so many requests that change something get no answer. fine: every call of the
+        store and both halves of a task are steps of their own; otherwise reads of the log are fused
+        with
             the operation that follows, and a task opens and prepares its transaction in one step.
-        crashes: crashes are moves of their own. Without, a crashed driver is one that never moves again, which is the same to all
-            others: every state is checked, also those behind which some drivers never move.
+        crashes: crashes are moves of their own. Without, a crashed driver is one that never moves
+            again, which is the same to all others: every state is checked, also those behind which
+            some drivers never move.
         stateful: a decided batch runs again, to rebuild its state.
         durable: lost rows are written again from where they were kept, and not by the replay.
     """
@@ -115,14 +122,18 @@ class Entries:
         self._numbers: dict[bytes, int] = {}
 
     def number(self, content: bytes, generation: int, index: int) -> int:
-        """Return the number of a content that a driver writes: with its nonce ``MINE``, or as it has read it."""
+        """Return the number of a content that a driver writes: with its nonce ``MINE``, or as it
+        has read it.
+        """
         number = self._numbers.get(content)
         if number is None:
             entry = decode(content, where="entry", generation=generation, index=index).entry
             number = self._numbers[content] = len(self.entries)
             self.entries.append(entry)
             self.mine.append(content)
-            anothers = encode(entry, nonce=ANOTHERS, generation=generation, index=index, written_at=NOON)
+            anothers = encode(
+                entry, nonce=ANOTHERS, generation=generation, index=index, written_at=NOON
+            )
             # Whoever seals creates what it read once more, byte for byte.
             self._numbers[anothers] = number
             self.anothers.append(anothers)
@@ -138,13 +149,15 @@ def _owners(entry: Entry) -> frozenset[tuple[int, int, int]]:
 
 
 class World:
-    """A state; its fields are immutable values, so that a copy is one of references. Operations replace them, or raise ``Violation``.
+    """A state; its fields are immutable values, so that a copy is one of references. Operations
+    replace them, or raise ``Violation``.
 
-    ``drivers`` are numbers of ``exhaustive_driver.Automaton``; the first of them own the chains 0, 1, …, and the rest, which have
+    ``drivers`` are numbers of ``exhaustive_driver.Automaton``; the first of them own the chains 0,
+    1, …, and the rest, which have
     claimed nothing yet, are sorted: which of them is which means nothing.
     """
 
-    __slots__ = ("chains", "drivers", "entries", "expiries", "failures", "late", "late_tasks", "losses", "participants", "spark", "started", "timeouts", "txns", "visible")  # fmt: skip
+    __slots__ = ("chains", "drivers", "entries", "expiries", "failures", "late", "late_tasks", "losses", "participants", "spark", "started", "timeouts", "txns", "visible")  # fmt: skip  # noqa: E501
 
     def __init__(self, entries: Entries, participants: int, packed: tuple[Any, ...]) -> None:
         self.entries = entries
@@ -180,22 +193,34 @@ class World:
 
     def packed(self) -> tuple[Any, ...]:
         """Return all of the state, as whole numbers in tuples."""
-        return (*self.shared(), self.drivers, self.started, self.timeouts, self.failures, self.losses, self.expiries)
+        return (
+            *self.shared(),
+            self.drivers,
+            self.started,
+            self.timeouts,
+            self.failures,
+            self.losses,
+            self.expiries,
+        )
 
     def shared(self) -> tuple[Any, ...]:
         """Return what outlives the drivers."""
         return (self.spark, self.chains, self.txns, self.visible, self.late_tasks, self.late)
 
     def bytes(self) -> bytes:
-        """Return the state as bytes: equal for equal states, since version 2 of the format has no references."""
+        """Return the state as bytes: equal for equal states, since version 2 of the format has
+        no references.
+        """
         return marshal.dumps(self.packed(), 2)
 
-    # --- the commit log --------------------------------------------------------------------------------------------------------
+    # --- the commit log ---------------------------------------------------------------------------
 
     def is_sealed(self, generation: int) -> bool:
         """Tell whether a chain ends with its SEAL."""
         chains = self.chains
-        return generation < len(chains) and isinstance(self.entries.entries[chains[generation][-1]], Seal)
+        return generation < len(chains) and isinstance(
+            self.entries.entries[chains[generation][-1]], Seal
+        )
 
     def read(self, generation: int, index: int) -> int:
         """Return one more than the number of an entry, or 0."""
@@ -207,8 +232,8 @@ class World:
     def create(self, position: int, generation: int, index: int, entry: int) -> tuple[int, int]:
         """Create an entry.
 
-        Returns:
-            -1, or twice the number of what stands there, and 1 more if the driver itself put it there; and the driver's position now.
+        Returns: -1, or twice the number of what stands there, and 1 more if the driver itself put
+            it there; and the driver's position now.
         """
         chains = self.chains
         there = self.read(generation, index) - 1
@@ -219,7 +244,12 @@ class World:
             if generation != len(chains):
                 raise Violation(f"generation {generation} is claimed, and there are {len(chains)}")
             drivers = self.drivers
-            self.drivers = (*drivers[:generation], drivers[position], *drivers[generation:position], *drivers[position + 1 :])
+            self.drivers = (
+                *drivers[:generation],
+                drivers[position],
+                *drivers[generation:position],
+                *drivers[position + 1 :],
+            )
             self.chains = (*chains, (entry,))
             return -1, generation
         self._append(generation, index, entry)
@@ -232,7 +262,11 @@ class World:
             raise Violation(f"{entry.kind} {index} of generation {generation} follows its SEAL")
         if index != len(chains[generation]):
             raise Violation(f"{entry.kind} {index} of generation {generation} leaves a gap")
-        self.chains = (*chains[:generation], (*chains[generation], number), *chains[generation + 1 :])
+        self.chains = (
+            *chains[:generation],
+            (*chains[generation], number),
+            *chains[generation + 1 :],
+        )
         if isinstance(entry, Done):
             self.check_complete(entry.batch, f"DONE({entry.batch}) in generation {generation}")
         if isinstance(entry, Commit):
@@ -243,16 +277,24 @@ class World:
             raise Violation(f"COMMIT({batch}) names {sorted(owners)}")
         for key, epoch, of in owners:
             _, state, now, holds = self._txn(key)
-            prepared = (state, now, holds) == (OPEN, epoch, of) or (state, now, holds) == (ABORTED, epoch + 1, of)
+            prepared = (state, now, holds) == (OPEN, epoch, of) or (state, now, holds) == (
+                ABORTED,
+                epoch + 1,
+                of,
+            )
             # Of a forgotten id nobody can tell any more who aborted it.
             if not prepared and key + 1 not in self.visible and now < _FORGOTTEN:
-                raise Violation(f"COMMIT({batch}) names {name_of(key)}, epoch {epoch}, which was aborted")
+                raise Violation(
+                    f"COMMIT({batch}) names {name_of(key)}, epoch {epoch}, which was aborted"
+                )
 
     def _is_decided(self, key: int, epoch: int, batch: int) -> bool:
         owners = self.entries.owners
-        return any((key, epoch, batch) in owners[number] for chain in self.chains for number in chain)
+        return any(
+            (key, epoch, batch) in owners[number] for chain in self.chains for number in chain
+        )
 
-    # --- transactions ----------------------------------------------------------------------------------------------------------
+    # --- transactions -----------------------------------------------------------------------------
 
     def _txn(self, key: int) -> Txn:
         for txn in self.txns:
@@ -297,7 +339,10 @@ class World:
         if now != epoch:
             return -1
         if state == OPEN:
-            raise Violation(f"batch {batch} is written into the open transaction of batch {holds} on {name_of(key)}")
+            raise Violation(
+                f"batch {batch} is written into the open transaction of batch {holds} on "
+                f"{name_of(key)}"
+            )
         for before in range(batch):
             self.check_complete(before, f"batch {batch} is written in participant {participant}")
             if not self._is_done(before):
@@ -311,12 +356,19 @@ class World:
         return epoch if self._txn(key)[1:] == (OPEN, epoch, batch) else -1
 
     def end(self, key: int, epoch: int, permit: tuple[int, int]) -> int:
-        """EndTxn(commit); returns 0 for success, 1 for another epoch, 2 for a transaction in no state to be committed."""
+        """EndTxn(commit); returns 0 for success, 1 for another epoch, 2 for a transaction in no
+        state to be committed.
+        """
         generation, index = permit
         if not isinstance(
-            self.entries.entries[self.read(generation, index) - 1] if self.read(generation, index) else None, Commit
+            self.entries.entries[self.read(generation, index) - 1]
+            if self.read(generation, index)
+            else None,
+            Commit,
         ):
-            raise Violation(f"a permit for entry {index} of generation {generation}, which is no COMMIT")
+            raise Violation(
+                f"a permit for entry {index} of generation {generation}, which is no COMMIT"
+            )
         return self.end_now(key, epoch)
 
     def end_now(self, key: int, epoch: int) -> int:
@@ -329,7 +381,9 @@ class World:
         if state != OPEN:
             return 2
         if not self._is_decided(key, epoch, batch):
-            raise Violation(f"batch {batch} of {name_of(key)}, which nobody decided, becomes visible")
+            raise Violation(
+                f"batch {batch} of {name_of(key)}, which nobody decided, becomes visible"
+            )
         place = batch * self.participants + key // 8 % 8
         if self.visible[place]:
             raise Violation(f"batch {batch} becomes visible twice in participant {key // 8 % 8}")
@@ -349,7 +403,7 @@ class World:
         self.timeouts -= 1
         self._put((key, ABORTED, epoch + 1, batch))
 
-    # --- Spark -----------------------------------------------------------------------------------------------------------------
+    # --- Spark ------------------------------------------------------------------------------------
 
     def commit_spark(self, batch: int) -> int:
         """Spark's own commit log; returns 0 when another run has written this entry."""
@@ -363,10 +417,16 @@ class World:
 
     def _is_done(self, batch: int) -> bool:
         entries = self.entries.entries
-        return any(isinstance(entries[n], Done) and entries[n].batch == batch for chain in self.chains for n in chain)  # type: ignore[union-attr]
+        return any(
+            isinstance(entries[n], Done) and entries[n].batch == batch  # type: ignore[union-attr]
+            for chain in self.chains
+            for n in chain
+        )
 
     def check_complete(self, batch: int, what: str) -> None:
         """Raise unless a batch is visible in every participant."""
         for participant in range(self.participants):
             if not self.visible[batch * self.participants + participant]:
-                raise Violation(f"{what}, but batch {batch} is not visible in participant {participant}")
+                raise Violation(
+                    f"{what}, but batch {batch} is not visible in participant {participant}"
+                )

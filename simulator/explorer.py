@@ -1,4 +1,6 @@
-"""Seeded random schedules: a seed gives the options, the faults and every move, and so replays exactly."""
+"""Seeded random schedules: a seed gives the options, the faults and every move, and so replays
+exactly.
+"""
 
 from __future__ import annotations
 
@@ -143,10 +145,9 @@ def random_options(rng: random.Random, **fixed: Any) -> Options:
 def explore(seed: int, moves: int = MOVES, at_least_faults: int = 5, **fixed: Any) -> Outcome:
     """Play one schedule, then heal.
 
-    Args:
-        seed: gives everything.
-        moves: how many before healing.
-        at_least_faults: a schedule with fewer goes on for some more moves, as long as a driver or another start is left. It may still end
+    Args: seed: gives everything. moves: how many before healing. at_least_faults: a schedule with
+        fewer goes on for some more moves, as long as a driver or another start is left. It may
+        still end
             with fewer: ``Outcome.fault_count`` tells.
         fixed: fields of ``Options`` that don't come from the seed.
 
@@ -157,11 +158,16 @@ def explore(seed: int, moves: int = MOVES, at_least_faults: int = 5, **fixed: An
 
 
 def replay(seed: int, moves: int = MOVES, at_least_faults: int = 5, **fixed: Any) -> Outcome:
-    """Play one schedule and print its options, its moves, and what it came to; arguments as those of ``explore``."""
+    """Play one schedule and print its options, its moves, and what it came to; arguments as
+    those of ``explore``.
+    """
     schedule = _Schedule(seed, fixed, on_move=lambda move: print("  ", *move))  # noqa: T201  this is what it is for
     print(f"seed {seed}: {schedule.options}")  # noqa: T201
     outcome = schedule.play(moves, at_least_faults)
-    print(f"faults {dict(outcome.faults)}\nendings {dict(outcome.endings)}, {outcome.operations} operations")  # noqa: T201
+    print(  # noqa: T201
+        f"faults {dict(outcome.faults)}\nendings {dict(outcome.endings)}, {outcome.operations} "
+        "operations"
+    )
     return outcome
 
 
@@ -198,7 +204,12 @@ def endings_of(seeds: Iterable[int], **options: Any) -> Counter[str]:
 class _Schedule:
     """One schedule: the simulation, its random numbers, and the moves so far."""
 
-    def __init__(self, seed: int, fixed: dict[str, Any], on_move: Callable[[tuple[object, ...]], None] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        fixed: dict[str, Any],
+        on_move: Callable[[tuple[object, ...]], None] | None = None,
+    ) -> None:
         self.seed, self.fixed = seed, fixed
         self.rng = random.Random(seed)  # noqa: S311  not for secrets
         self.options = random_options(self.rng, **fixed)
@@ -207,7 +218,12 @@ class _Schedule:
         draw = self.rng.random
         rates = {whim: self.rng.choice(rates) for whim, rates in _WHIMS.items()}
         faults = RandomFaults(self.rng)
-        self.simulation = Simulation(self.options, faults, lambda whim: draw() < rates[whim], lambda count: int(draw() * count))
+        self.simulation = Simulation(
+            self.options,
+            faults,
+            lambda whim: draw() < rates[whim],
+            lambda count: int(draw() * count),
+        )
 
     def play(self, moves: int, at_least_faults: int) -> Outcome:
         """Play it; see ``explore``."""
@@ -226,7 +242,9 @@ class _Schedule:
             except Violation as violation:
                 said = " ".join(_shown(move) for move in self.trace)
                 arguments = f"{self.seed!r}, {moves}, {at_least_faults}, **{self.fixed!r}"
-                raise Violation(f"{violation}\n  replay: explore({arguments})\n  {self.options}\n  {said}") from violation
+                raise Violation(
+                    f"{violation}\n  replay: explore({arguments})\n  {self.options}\n  {said}"
+                ) from violation
             finally:
                 simulation.close()
         endings["healed"] = 1
@@ -234,7 +252,9 @@ class _Schedule:
         return Outcome(self.seed, faults, endings, len(self.trace), operations, tuple(self.trace))
 
     def _until_faults(self, wanted: int) -> None:
-        """Go on until there were so many faults, while there is something that they can happen to."""
+        """Go on until there were so many faults, while there is something that they can happen
+        to.
+        """
         counts = self.simulation.world.fault_counts
         for _ in range(MORE_MOVES):
             if counts.total() >= wanted:
@@ -254,13 +274,15 @@ class _Schedule:
         return among[int(self.rng.random() * len(among))]
 
     def _move(self) -> bool:
-        """Make a move; one that is not possible now becomes a step, or a start; False when these aren't possible either."""
+        """Make a move; one that is not possible now becomes a step, or a start; False when these
+        aren't possible either.
+        """
         name = _NAMES[bisect(_CUMULATED, self.rng.random() * _TOTAL)]
         moved = bool(getattr(self, name)()) or self._step() or self._start_if_any()
         self.simulation.read()
         return moved
 
-    # --- the moves: each tells whether it was possible -----------------------------------------------------------------------
+    # --- the moves: each tells whether it was possible --------------------------------------------
 
     def _step(self) -> bool:
         live = self.simulation.live
@@ -341,7 +363,9 @@ class _Schedule:
 
     def _power(self) -> bool:
         # Where something could get lost it is worth most.
-        if not self.simulation.live or not (self.simulation.world.store.unsynced or self.rng.random() < 0.1):
+        if not self.simulation.live or not (
+            self.simulation.world.store.unsynced or self.rng.random() < 0.1
+        ):
             return False
         self._record("power")
         self.simulation.lose_power()

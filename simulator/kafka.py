@@ -1,8 +1,10 @@
 """A simulated transactional system with Kafka's rules, and the two-phase sink in front of it.
 
-What is modelled: transactional ids with an epoch; EndTxn by anybody who knows (id, epoch), idempotent after a commit of the same
-epoch; a live producer that opens the next transaction on the same id and epoch; fencing (InitProducerId), which bumps the epoch and
-aborts; time-outs; ids that the broker forgets; requests without an answer, which happen never, at once or some day.
+What is modelled: transactional ids with an epoch; EndTxn by anybody who knows (id, epoch),
+idempotent after a commit of the same
+epoch; a live producer that opens the next transaction on the same id and epoch; fencing
+(InitProducerId), which bumps the epoch and aborts; time-outs; ids that the broker forgets; requests
+without an answer, which happen never, at once or some day.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.names import TransactionName
 from onceforall.sink import CommitReport
 from simulator.strands import point
-from simulator.systems import BY_THE_CLOCK, QUERY, Assignment, FencedAttemptError, Owner, SimulatedSink, System, report
+from simulator.systems import (
+    BY_THE_CLOCK,
+    QUERY,
+    Assignment,
+    FencedAttemptError,
+    Owner,
+    SimulatedSink,
+    System,
+    report,
+)
 from simulator.violation import Violation
 
 if TYPE_CHECKING:
@@ -53,7 +64,7 @@ class Cluster(System):
         self.txns: dict[str, Txn] = {}
         self.pools: dict[tuple[int, int], list[Producer]] = {}
 
-    # --- the requests of producers and drivers ---------------------------------------------------------------------------------
+    # --- the requests of producers and drivers ----------------------------------------------------
 
     def initialise(self, name: str, why: str) -> int:
         """InitProducerId: abort what is open, and return a new epoch."""
@@ -85,7 +96,9 @@ class Cluster(System):
         txn.epoch, txn.state = txn.epoch + 1, "A"
 
     def expire(self, name: str) -> None:
-        """Forget an idle id, as brokers do after days; whoever asks for it is told that nobody knows it."""
+        """Forget an idle id, as brokers do after days; whoever asks for it is told that nobody
+        knows it.
+        """
         assert self.txns[name].state in {"C", "A"}
         self.txns[name] = Txn(self.txns[name].epoch + 1000)
 
@@ -110,7 +123,7 @@ class Cluster(System):
         assert txn.owner is not None
         self.world.aborted(self.sink, txn.owner, name, why)
 
-    # --- tasks -----------------------------------------------------------------------------------------------------------------
+    # --- tasks ------------------------------------------------------------------------------------
 
     def begin(self, assignment: Assignment) -> Producer:
         """Take a live producer that may go on, or make one."""
@@ -120,12 +133,17 @@ class Cluster(System):
             if producer.in_use:
                 continue
             entry = reusable.get(producer.name)
-            if entry is not None and (entry["epoch"], entry["batch"]) == (producer.epoch, producer.last_batch):
+            if entry is not None and (entry["epoch"], entry["batch"]) == (
+                producer.epoch,
+                producer.last_batch,
+            ):
                 producer.in_use, producer.assignment = True, assignment
                 return producer
             if producer.last_batch != assignment.owner.batch:
                 pool.remove(producer)
-        producer = self._fresh(assignment, {*reusable, *assignment.avoided, *(p.name for p in pool)})
+        producer = self._fresh(
+            assignment, {*reusable, *assignment.avoided, *(p.name for p in pool)}
+        )
         pool.append(producer)
         return producer
 
@@ -134,7 +152,11 @@ class Cluster(System):
         code, turn = self.code, 0
         while True:
             # Batch and task are no part of it: an id is used by one batch after the other.
-            name = str(TransactionName(QUERY, code, *parts, turn, assignment.incarnation, assignment.owner.slot))
+            name = str(
+                TransactionName(
+                    QUERY, code, *parts, turn, assignment.incarnation, assignment.owner.slot
+                )
+            )
             if name not in taken:
                 return Producer(name, self.initialise(name, "a fresh producer"), assignment)
             turn += 1
@@ -180,12 +202,23 @@ class SimulatedKafkaSink(SimulatedSink):
 
     def commit_all(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:  # noqa: ARG002
         """EndTxn for each."""
-        outcomes: dict[str, list[Committable]] = {"completed": [], "retired": [], "lost": [], "in_doubt": []}
+        outcomes: dict[str, list[Committable]] = {
+            "completed": [],
+            "retired": [],
+            "lost": [],
+            "in_doubt": [],
+        }
         for committable in committables:
             name, epoch = committable["name"], committable["epoch"]
-            reason = self.ask("end", name, lambda name=name, epoch=epoch: self.system.end(name, epoch))  # type: ignore[misc]
+            reason = self.ask(
+                "end",
+                name,
+                lambda name=name, epoch=epoch: self.system.end(name, epoch),  # type: ignore[misc]
+            )
             if reason is not None:
-                kind = {"visible": "retired", "aborted": "lost", "unknown": "in_doubt"}[self._outcome(committable)]
+                kind = {"visible": "retired", "aborted": "lost", "unknown": "in_doubt"}[
+                    self._outcome(committable)
+                ]
             else:
                 kind = "retired" if name in self.doubtful else "completed"
             outcomes[kind].append(committable)
@@ -217,5 +250,7 @@ class SimulatedKafkaSink(SimulatedSink):
         self.ask("fence", name, lambda: system.initialise(name, why))
 
     def doubt(self, kind: str, name: str) -> None:
-        """A request without an answer may come twice, or later: the id's epoch is not shared with a next transaction."""
+        """A request without an answer may come twice, or later: the id's epoch is not shared
+        with a next transaction.
+        """
         (self.doubtful if kind == "end" else self.burnt).add(name)

@@ -1,4 +1,6 @@
-"""A world, its drivers, and the moves of a schedule; and healing, after which everything must be in order."""
+"""A world, its drivers, and the moves of a schedule; and healing, after which everything must be
+in order.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,31 @@ from simulator.kafka import Cluster
 from simulator.store import LostAnswerError, SimulatedStore
 from simulator.systems import Owner, System, Task
 from simulator.violation import Violation
-from simulator.world import Faults, NoFaults, Options, SimulatedWorld, SparkConflictError, first, no_whims
+from simulator.world import (
+    Faults,
+    NoFaults,
+    Options,
+    SimulatedWorld,
+    SparkConflictError,
+    first,
+    no_whims,
+)
 
-EXPECTED = (str, FencedError, OutcomeUnknownError, AttemptFailedError, CommitLogError, LostAnswerError, SparkConflictError)
+EXPECTED = (
+    str,
+    FencedError,
+    OutcomeUnknownError,
+    AttemptFailedError,
+    CommitLogError,
+    LostAnswerError,
+    SparkConflictError,
+)
 """How a driver may end at any time."""
 
 
 class Simulation:
-    """A world, its drivers, and the moves of a schedule; each move checks what the moved one came to.
+    """A world, its drivers, and the moves of a schedule; each move checks what the moved one came
+    to.
 
     Args:
         options: the size of the world.
@@ -99,7 +118,10 @@ class Simulation:
 
     def step(self, driver: Driver, operations: int) -> None:
         """Let a driver's process perform so many operations."""
-        if driver.woken_past < len(self.drivers) - 1 and self.drivers[-1].coordinator.run.generation >= 0:
+        if (
+            driver.woken_past < len(self.drivers) - 1
+            and self.drivers[-1].coordinator.run.generation >= 0
+        ):
             driver.woken_past = len(self.drivers) - 1
             self.world.count("zombie wakes")
         was_live = driver.main.running
@@ -159,12 +181,15 @@ class Simulation:
                 self._seen[sink] = dict(system.visible)
 
     def heal(self) -> None:
-        """End all faults and all drivers; a fresh driver must then bring the query to its end, and leave nothing behind."""
+        """End all faults and all drivers; a fresh driver must then bring the query to its end,
+        and leave nothing behind.
+        """
         for driver in self.drivers:
             driver.kill()
         self.world.faults, self.world.whims, self.world.choose = NoFaults(), no_whims, first
         self._finish(self.start())
-        # One more batch, so that there is a start which recovers, also where the query had come to its end before.
+        # One more batch, so that there is a start which recovers, also where the query had come to
+        # its end before.
         self.world.batches += 1
         last = self.start()
         self._finish(last)
@@ -190,14 +215,17 @@ class Simulation:
         if driver.main.running:
             raise Violation("a fresh driver without faults does not come to an end")
         if driver.main.outcome != "finished":
-            raise Violation(f"a fresh driver without faults came to {driver.main.outcome!r}") from driver.main.outcome
+            raise Violation(
+                f"a fresh driver without faults came to {driver.main.outcome!r}"
+            ) from driver.main.outcome
 
     def _check_whose(self) -> None:
         for sink, system in self.world.systems.items():
             for owner in system.visible.values():
                 if (sink, owner) not in self.world.standing[owner.batch]:
                     raise Violation(
-                        f"after healing, {owner} is visible on {sink}, and its batch's newest decision names another"
+                        f"after healing, {owner} is visible on {sink}, and its batch's newest "
+                        "decision names another"
                     )
 
     def _check_leftovers(self, last: Driver) -> None:
@@ -216,7 +244,10 @@ class Simulation:
         self.outcomes[outcome if isinstance(outcome, str) else type(outcome).__name__] += 1
         if isinstance(outcome, EXPECTED):
             return
-        if isinstance(outcome, TransactionLostError | NondeterministicReplayError) and self.world.lost:
+        if (
+            isinstance(outcome, TransactionLostError | NondeterministicReplayError)
+            and self.world.lost
+        ):
             return
         if type(outcome) is InDoubtError and driver.stop:
             return

@@ -1,11 +1,14 @@
-"""Two simulated systems in which an attempt's rows lie aside until they are committed: a database with markers, and a folder of files.
+"""Two simulated systems in which an attempt's rows lie aside until they are committed: a database
+with markers, and a folder of files.
 
-Both forget nothing by themselves: what is decided can always be completed, and so a loss here is a violation.
+Both forget nothing by themselves: what is decided can always be completed, and so a loss here is a
+violation.
 
-- ``Database``: a table per attempt. A commit merges all of a batch in one transaction of the server that first moves the sink's marker from
-  an earlier batch to this one; a batch at or below the marker is complete. Then the tables are dropped.
-- ``Files``: a temporary file per attempt. A commit links each to the place that its name gives, which may be repeated, and then removes
-  the temporary name.
+- ``Database``: a table per attempt. A commit merges all of a batch in one transaction of the server
+  that first moves the sink's marker from an earlier batch to this one; a batch at or below the
+  marker is complete. Then the tables are dropped.
+- ``Files``: a temporary file per attempt. A commit links each to the place that its name gives,
+  which may be repeated, and then removes the temporary name.
 """
 
 from __future__ import annotations
@@ -21,7 +24,15 @@ from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.names import TransactionName
 from onceforall.sink import CommitReport
 from simulator.strands import point
-from simulator.systems import QUERY, Assignment, FencedAttemptError, Owner, SimulatedSink, System, report
+from simulator.systems import (
+    QUERY,
+    Assignment,
+    FencedAttemptError,
+    Owner,
+    SimulatedSink,
+    System,
+    report,
+)
 from simulator.violation import Violation
 
 if TYPE_CHECKING:
@@ -46,7 +57,14 @@ class StagedSystem(System):
     def begin(self, assignment: Assignment) -> Staging:
         """Make an empty place for the attempt, under a name that nobody ever had."""
         owner = assignment.owner
-        parts = owner.generation, owner.batch, assignment.place[0], assignment.place[1], assignment.incarnation, owner.slot
+        parts = (
+            owner.generation,
+            owner.batch,
+            assignment.place[0],
+            assignment.place[1],
+            assignment.incarnation,
+            owner.slot,
+        )
         name = str(TransactionName(QUERY, self.code, *parts))
         if name in self._ever:
             raise Violation(f"two attempts share the place {name}")
@@ -150,10 +168,21 @@ class StagedSink(SimulatedSink):
 
     def commit_all(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
         """Complete, then clear up."""
-        outcomes: dict[str, list[Committable]] = {"completed": [], "retired": [], "lost": [], "in_doubt": []}
-        groups = [tuple(committables)] if self.system.completes_at_once else [(c,) for c in committables]
+        outcomes: dict[str, list[Committable]] = {
+            "completed": [],
+            "retired": [],
+            "lost": [],
+            "in_doubt": [],
+        }
+        groups = (
+            [tuple(committables)] if self.system.completes_at_once else [(c,) for c in committables]
+        )
         for group in groups:
-            lost = self.ask("end", str(group[0]["name"]), lambda group=group: self.system.complete(permit.batch, group))  # type: ignore[misc]
+            lost = self.ask(
+                "end",
+                str(group[0]["name"]),
+                lambda group=group: self.system.complete(permit.batch, group),  # type: ignore[misc]
+            )
             outcomes["lost"] += lost
             outcomes["completed"] += [c for c in group if c not in lost]
         for committable in outcomes["completed"]:

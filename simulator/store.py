@@ -1,7 +1,9 @@
-"""A store with the guarantees of ``commit_log.store.Store`` and no others; its every call is an operation of the schedule.
+"""A store with the guarantees of ``commit_log.store.Store`` and no others; its every call is an
+operation of the schedule.
 
-A call may raise with or without having happened, a create may happen long after it raised, a short write may leave a temporary file behind, a
-listing may lag, and until a create returns, its entry is there for readers and yet lost when the power fails.
+A call may raise with or without having happened, a create may happen long after it raised, a short
+write may leave a temporary file behind, a listing may lag, and until a create returns, its entry is
+there for readers and yet lost when the power fails.
 """
 
 from __future__ import annotations
@@ -57,11 +59,17 @@ class SimulatedStore:
         if fault == "before":
             raise LostAnswerError(f"list {folder}")
         prefix = folder + "/"
-        names = [k[len(prefix) :] for k in self.contents if k.startswith(prefix) and "/" not in k[len(prefix) :]]
+        names = [
+            k[len(prefix) :]
+            for k in self.contents
+            if k.startswith(prefix) and "/" not in k[len(prefix) :]
+        ]
         # In the order of their creation here: a lagging listing lacks the newest.
         return sorted(names[: len(names) // 2] if fault == "lag" else names)
 
-    def create(self, key: str, content: bytes, in_time: Callable[[], bool] | None = None) -> Created | AlreadyExists | TooLate:
+    def create(
+        self, key: str, content: bytes, in_time: Callable[[], bool] | None = None
+    ) -> Created | AlreadyExists | TooLate:
         """Create the key if it is absent: two operations, the second of which makes it durable."""
         point()
         if in_time is not None and key not in self.contents and not in_time():
@@ -123,7 +131,12 @@ class SimulatedStore:
         if key in self.contents:
             standing = self._creators.get(key)
             caller = running()
-            if standing is not None and standing.running and caller is not None and standing.owner is not caller.owner:
+            if (
+                standing is not None
+                and standing.running
+                and caller is not None
+                and standing.owner is not caller.owner
+            ):
                 self.world.count("conflicting create")
             return AlreadyExists(self.contents[key])
         self.contents[key] = content
@@ -144,7 +157,9 @@ class SimulatedStore:
 
 
 class RememberingChains(Chains):
-    """Chains that remember what the bytes of an entry mean: reading them anew each time is most of what a schedule would cost."""
+    """Chains that remember what the bytes of an entry mean: reading them anew each time is most
+    of what a schedule would cost.
+    """
 
     def __init__(self, store: SimulatedStore, known: dict[bytes, Envelope]) -> None:
         super().__init__(store)
@@ -152,7 +167,11 @@ class RememberingChains(Chains):
 
     def _envelope(self, content: bytes, where: str, generation: int, index: int | None) -> Envelope:
         envelope = self._known.get(content)
-        if envelope is None or envelope.generation != generation or index not in {None, envelope.index}:
+        if (
+            envelope is None
+            or envelope.generation != generation
+            or index not in {None, envelope.index}
+        ):
             envelope = self._known[content] = super()._envelope(content, where, generation, index)
         return envelope
 
@@ -160,8 +179,8 @@ class RememberingChains(Chains):
 class SimulatedLog(CommitLog):
     """The commit log over a simulated store.
 
-    Where ``Options.real_bytes`` is off, an entry's content is only a name for it: JSON and checksums would take a third of a schedule's time,
-    and they are tested by themselves.
+    Where ``Options.real_bytes`` is off, an entry's content is only a name for it: JSON and
+    checksums would take a third of a schedule's time, and they are tested by themselves.
     """
 
     def __init__(self, world: SimulatedWorld, sleep: Callable[[float], None]) -> None:
@@ -185,5 +204,7 @@ class SimulatedLog(CommitLog):
         nonce = self._new_nonce()
         content = f"{generation}/{index} {nonce}".encode()
         # As it would be read back.
-        self._world.envelopes[content] = Envelope(entry_from_body(entry.kind, entry.body()), nonce, generation, index, "")
+        self._world.envelopes[content] = Envelope(
+            entry_from_body(entry.kind, entry.body()), nonce, generation, index, ""
+        )
         return nonce, content

@@ -1,9 +1,13 @@
-"""Strands of execution of which only one runs at a time, one operation at a time, as the schedule says: a schedule can be replayed.
+"""Strands of execution of which only one runs at a time, one operation at a time, as the schedule
+says: a schedule can be replayed.
 
-Theory of operation. Whatever a process does that others can see is an *operation*, and stands behind a call of ``point``. A strand runs from one
-``point`` to the next and then gives control back to whoever resumed it; so everything between two operations is one step, and a strand that
-is not resumed any more is a process that was killed, or frozen, in front of its next operation. The strands of a ``Crew`` are the threads of
-one process. Strands are greenlets: changing from one to another costs less than a microsecond, and needs neither locks nor the operating system.
+Theory of operation. Whatever a process does that others can see is an *operation*, and stands
+behind a call of ``point``. A strand runs from one ``point`` to the next and then gives control back
+to whoever resumed it; so everything between two operations is one step, and a strand that is not
+resumed any more is a process that was killed, or frozen, in front of its next operation. The
+strands of a ``Crew`` are the threads of
+one process. Strands are greenlets: changing from one to another costs less than a microsecond, and
+needs neither locks nor the operating system.
 """
 
 from __future__ import annotations
@@ -24,7 +28,10 @@ _running: Strand | None = None
 
 
 def point() -> None:
-    """Stand in front of an operation until the schedule lets it happen. Outside a strand it happens at once."""
+    """Stand in front of an operation until the schedule lets it happen.
+
+    Outside a strand it happens at once.
+    """
     strand = _running
     if strand is None:
         return
@@ -43,16 +50,12 @@ def running() -> Strand | None:
 class Strand:
     """Runs a function in a greenlet; between steps it stands in front of its next operation.
 
-    Attributes:
-        name: for people.
-        owner: whose it is: a driver.
-        outcome: what the function returned or raised, ``"killed"`` after a kill.
-        failed: whether it raised.
-        running: whether it has an operation in front of it.
-        wakes_at: it sleeps until the clock says so, in ms; None: it doesn't sleep.
-        joins: the strand whose end it waits for.
-        credit: so many operations it performs without giving control back, where nobody else could have it.
-        used: so many of them it has performed.
+    Attributes: name: for people. owner: whose it is: a driver. outcome: what the function returned
+        or raised, ``"killed"`` after a kill. failed: whether it raised. running: whether it has an
+        operation in front of it. wakes_at: it sleeps until the clock says so, in ms; None: it
+        doesn't sleep. joins: the strand whose end it waits for. credit: so many operations it
+        performs without giving control back, where nobody else could have it. used: so many of them
+        it has performed.
     """
 
     def __init__(self, name: str, owner: object, function: Callable[[], object]) -> None:
@@ -77,7 +80,8 @@ class Strand:
         return self.wakes_at is None or self.wakes_at <= now_ms
 
     def resume(self) -> None:
-        """Let it perform the operation that it stands in front of, and come to the next one, or to its end.
+        """Let it perform the operation that it stands in front of, and come to the next one, or to
+        its end.
 
         Raises:
             Violation: it found one.
@@ -145,7 +149,11 @@ class Crew:
     """
 
     def __init__(
-        self, owner: object, choose: Callable[[int], int], now_ms: Callable[[], int], pass_time: Callable[[int], None]
+        self,
+        owner: object,
+        choose: Callable[[int], int],
+        now_ms: Callable[[], int],
+        pass_time: Callable[[int], None],
     ) -> None:
         self.strands: list[Strand] = []
         self.operations = 0
@@ -170,7 +178,10 @@ class Crew:
         strand.wakes_at = None
 
     def step(self, operations: int) -> None:
-        """Perform so many operations, or fewer when nothing is left to do. Where all sleep, time passes."""
+        """Perform so many operations, or fewer when nothing is left to do.
+
+        Where all sleep, time passes.
+        """
         left = operations
         while left > 0:
             strand = self._next()

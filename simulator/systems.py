@@ -1,4 +1,5 @@
-"""What all simulated systems behind sinks have in common, the driver's side of a sink, and the attempt of a task.
+"""What all simulated systems behind sinks have in common, the driver's side of a sink, and the
+attempt of a task.
 
 Names are ``TransactionName``'s, as in production, so that the real rule of sweeps reads them.
 """
@@ -95,7 +96,9 @@ class System(ABC):
 
     @abstractmethod
     def pre_commit(self, transaction: Any) -> dict[str, Any]:
-        """Make it ready to be committed: its third one. Returns the fields of the committable that are the system's own."""
+        """Make it ready to be committed: its third one. Returns the fields of the committable
+        that are the system's own.
+        """
 
     def failed(self, transaction: Any) -> None:
         """Hear that the task has failed."""
@@ -116,7 +119,9 @@ class System(ABC):
         self.world.check_may_be_seen(self.sink, owner)
         for row in owner.each_row:
             if (owner.batch, row) in self.visible:
-                raise Violation(f"batch {owner.batch}, row {row} becomes visible twice on {self.sink}")
+                raise Violation(
+                    f"batch {owner.batch}, row {row} becomes visible twice on {self.sink}"
+                )
             self.visible[owner.batch, row] = owner
 
     def deliver_late(self, index: int) -> None:
@@ -125,7 +130,9 @@ class System(ABC):
 
 
 class Task:
-    """One attempt of one task: three operations, then a committable or an error. It belongs to the world, and outlives its driver."""
+    """One attempt of one task: three operations, then a committable or an error. It belongs to
+    the world, and outlives its driver.
+    """
 
     def __init__(self, system: System, assignment: Assignment) -> None:
         self.system, self.assignment, self.owner = system, assignment, assignment.owner
@@ -151,7 +158,12 @@ class Task:
                 self._written = True
             else:
                 own = self.system.pre_commit(self._transaction)
-                self.committable = {**own, "owner": list(self.owner), "task": list(self.assignment.place), "rows": {}}
+                self.committable = {
+                    **own,
+                    "owner": list(self.owner),
+                    "task": list(self.assignment.place),
+                    "rows": {},
+                }
         except AttemptFailedError:
             self.fail()
             raise
@@ -163,7 +175,9 @@ class Task:
 
 
 class SimulatedSink(DriversHalf):
-    """The driver's side of a sink, of one driver: what all kinds share. Tasks are simulated by ``Task`` instead."""
+    """The driver's side of a sink, of one driver: what all kinds share. Tasks are simulated by
+    ``Task`` instead.
+    """
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -196,7 +210,9 @@ class SimulatedSink(DriversHalf):
         """Abort, fence or drop one thing by its name."""
 
     def ask(self, kind: str, name: str, perform: Callable[[], T]) -> T:
-        """Send a request: an operation, whose answer may get lost, and which may happen never, at once or some day."""
+        """Send a request: an operation, whose answer may get lost, and which may happen never,
+        at once or some day.
+        """
         point()
         fault = self.system.world.take(kind)
         if fault is None:
@@ -213,7 +229,9 @@ class SimulatedSink(DriversHalf):
 
 
 def report(outcomes: Mapping[str, list[Any]]) -> CommitReport:
-    """Make a report of lists by the names of its fields; for a loss and a doubt, of committables."""
+    """Make a report of lists by the names of its fields; for a loss and a doubt, of
+    committables.
+    """
     lost = tuple(LostTransaction(c, "aborted") for c in outcomes["lost"])
     in_doubt = tuple(LostTransaction(c, "nobody knows it") for c in outcomes["in_doubt"])
     return CommitReport(tuple(outcomes["completed"]), tuple(outcomes["retired"]), lost, in_doubt)

@@ -4,4 +4,8 @@ from __future__ import annotations
 
 
 class Violation(BaseException):
-    """The promise is broken. A ``BaseException``, so that it passes through every ``except Exception`` of the code under test."""
+    """The promise is broken.
+
+    A ``BaseException``, so that it passes through every ``except Exception`` of the code under
+    test.
+    """

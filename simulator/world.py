@@ -1,23 +1,31 @@
-"""Real coordinators over real commit logs, in a world whose every operation is a step of a schedule.
+"""Real coordinators over real commit logs, in a world whose every operation is a step of a
+schedule.
 
-Drivers run the production code: ``Coordinator``, the transition table, ``CommitLog``. Simulated are the store, the systems behind the sinks
-(``kafka``, ``staged``), Spark (its commit log is a number), the tasks, and the clock. A driver can be crashed or left standing in front of any
-operation, be it a read of the log or one EndTxn of many, and its tasks go on without it.
+Drivers run the production code: ``Coordinator``, the transition table, ``CommitLog``. Simulated are
+the store, the systems behind the sinks
+(``kafka``, ``staged``), Spark (its commit log is a number), the tasks, and the clock. A driver can
+be crashed or left standing in front of any operation, be it a read of the log or one EndTxn of
+many, and its tasks go on without it.
 
 **Checked at every operation**
 
-- What becomes visible is in the newest decision of its batch, and every earlier batch is complete on every sink: so nothing undecided or aborted
-  is ever seen, and the sinks are apart by one decided batch at the most.
+- What becomes visible is in the newest decision of its batch, and every earlier batch is complete
+  on every sink: so nothing undecided or aborted is ever seen, and the sinks are apart by one
+  decided batch at the most.
 - No row of a batch becomes visible twice, and what a reader has seen between two moves stays.
-- Nothing decided is aborted, but by the system's own time-out; and nothing is decided that had timed out by the clock when its COMMIT was created.
-- Nothing follows a SEAL, no generation is claimed above a gap, an entry is durable once: a create without an answer has one outcome.
+- Nothing decided is aborted, but by the system's own time-out; and nothing is decided that had
+  timed out by the clock when its COMMIT was created.
+- Nothing follows a SEAL, no generation is claimed above a gap, an entry is durable once: a create
+  without an answer has one outcome.
 - A permit names a COMMIT that is durable.
-- A batch is neither written nor passed over before the one before it is complete and has its DONE; Spark's own log never jumps.
+- A batch is neither written nor passed over before the one before it is complete and has its DONE;
+  Spark's own log never jumps.
 - Two transactions never share a place or an open id.
 - A driver ends only in a way that its errors' docstrings allow.
 
-**Checked after healing** (``simulation.Simulation.heal``): a fresh driver without faults comes to its end; every batch is visible once in every sink, from the very
-attempts that its newest decision names, whatever was lost on the way; nothing of ours is left over.
+**Checked after healing** (``simulation.Simulation.heal``): a fresh driver without faults comes to
+its end; every batch is visible once in every sink, from the very attempts that its newest decision
+names, whatever was lost on the way; nothing of ours is left over.
 """
 
 from __future__ import annotations
@@ -63,19 +71,17 @@ KINDS: dict[str, type[System]] = {"kafka": Cluster, "database": Database, "files
 class Options:
     """The size of a world, and what may happen in it.
 
-    Attributes:
-        batches: how many Spark has.
-        partitions: tasks per sink and batch, at its first run; each has two rows. A replay may put them in another order, split or merge them.
-        kinds: the kind of each sink, out of ``KINDS``.
-        generations: how many drivers a schedule starts before healing.
-        timeouts: so many transactions of Kafka's kind are aborted by their system, at any time.
-        timeout_ms: the transaction timeout of Kafka's kind by the world's clock; None: never.
-        expiries: so many idle ids are forgotten by their system.
-        stateful: the query replays a decided batch.
-        roll_after_entries: a run goes on in a new generation when its chain is that long.
-        slots_restart: transactional ids count the tasks of each batch from the start, also after a batch that lost a task attempt (a bug).
-        durable: rows are kept until their batch is complete.
-        real_bytes: the log's entries are written as in production, JSON with a checksum; else under a short name.
+    Attributes: batches: how many Spark has. partitions: tasks per sink and batch, at its first run;
+        each has two rows. A replay may put them in another order, split or merge them. kinds: the
+        kind of each sink, out of ``KINDS``. generations: how many drivers a schedule starts before
+        healing. timeouts: so many transactions of Kafka's kind are aborted by their system, at any
+        time. timeout_ms: the transaction timeout of Kafka's kind by the world's clock; None: never.
+        expiries: so many idle ids are forgotten by their system. stateful: the query replays a
+        decided batch. roll_after_entries: a run goes on in a new generation when its chain is that
+        long. slots_restart: transactional ids count the tasks of each batch from the start, also
+        after a batch that lost a task attempt (a bug). durable: rows are kept until their batch is
+        complete. real_bytes: the log's entries are written as in production, JSON with a checksum;
+        else under a short name.
     """
 
     batches: int = 3
@@ -96,7 +102,9 @@ class Faults(Protocol):
     """Says what happens to requests."""
 
     def take(self, kind: str) -> str | None:
-        """Return what happens to the next request of this kind: None, or ``before``, ``after``, ``late`` and the like."""
+        """Return what happens to the next request of this kind: None, or ``before``, ``after``,
+        ``late`` and the like.
+        """
 
 
 class NoFaults:
@@ -144,7 +152,9 @@ class SimulatedWorld:
         self.whims = whims
         self.choose = choose
         self.store = SimulatedStore(self)
-        self.systems: dict[str, System] = {f"s{i}": KINDS[kind](f"s{i}", self) for i, kind in enumerate(options.kinds)}
+        self.systems: dict[str, System] = {
+            f"s{i}": KINDS[kind](f"s{i}", self) for i, kind in enumerate(options.kinds)
+        }
         self.batches = options.batches
         self.spark = -1
         self.now_ms = 0
@@ -206,7 +216,10 @@ class SimulatedWorld:
         for name in self.systems:
             rows = sorted(row for sink, owner in owners if sink == name for row in owner.each_row)
             if rows != list(range(self.rows)):
-                raise Violation(f"COMMIT({entry.batch}) names the rows {rows} of {name}, and not each of {self.rows} once")
+                raise Violation(
+                    f"COMMIT({entry.batch}) names the rows {rows} of {name}, and not each of "
+                    f"{self.rows} once"
+                )
         self.standing[entry.batch] = owners
         self.decided |= owners
         for owner in sorted(owners):
@@ -214,10 +227,14 @@ class SimulatedWorld:
                 self._decided_is_aborted(owner, self.aborts[owner])
 
     def check_in_time(self, generation: int, index: int, content: bytes) -> None:
-        """See a decision be created, by whom asks in time: no transaction of it may have timed out."""
+        """See a decision be created, by whom asks in time: no transaction of it may have timed
+        out.
+        """
         entry = self.entries.decode(generation, index, content).entry
         if isinstance(entry, Commit):
-            for owner in sorted((sink, Owner(*c["owner"])) for sink, cs in entry.committables.items() for c in cs):
+            for owner in sorted(
+                (sink, Owner(*c["owner"])) for sink, cs in entry.committables.items() for c in cs
+            ):
                 if self.aborts.get(owner, "").startswith(BY_THE_CLOCK):
                     raise Violation(f"COMMIT({entry.batch}) names {owner}, which has timed out")
 
@@ -227,9 +244,13 @@ class SimulatedWorld:
         return 2 * self.options.partitions
 
     def division(self, batch: int, sink: str) -> list[int]:
-        """Return which rows each task has that the newest decision of a batch knows; of an undecided one two each."""
+        """Return which rows each task has that the newest decision of a batch knows; of an
+        undecided one two each.
+        """
         standing = [owner.rows for name, owner in self.standing.get(batch, ()) if name == sink]
-        return sorted(standing) or [0b11 << 2 * partition for partition in range(self.options.partitions)]
+        return sorted(standing) or [
+            0b11 << 2 * partition for partition in range(self.options.partitions)
+        ]
 
     def aborted(self, sink: str, owner: Owner, name: str, why: str) -> None:
         """See something be aborted."""
@@ -254,7 +275,9 @@ class SimulatedWorld:
         if (sink, owner) not in self.decided:
             raise Violation(f"{owner}, which nobody decided, becomes visible on {sink}")
         if (sink, owner) not in self.standing[owner.batch]:
-            raise Violation(f"{owner}, which a later decision has replaced, becomes visible on {sink}")
+            raise Violation(
+                f"{owner}, which a later decision has replaced, becomes visible on {sink}"
+            )
         if owner.batch:
             self.check_complete(owner.batch - 1, f"{owner} becomes visible on {sink}")
 
@@ -263,7 +286,9 @@ class SimulatedWorld:
         for name, system in self.systems.items():
             for row in range(self.rows):
                 if (batch, row) not in system.visible:
-                    raise Violation(f"{what}, but batch {batch}, row {row} is not visible on {name}")
+                    raise Violation(
+                        f"{what}, but batch {batch}, row {row} is not visible on {name}"
+                    )
 
     def commit_spark(self, batch: int) -> None:
         """Create the batch's entry in Spark's own commit log: an operation."""

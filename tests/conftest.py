@@ -1,4 +1,5 @@
-"""Fixtures that more than one folder of tests uses, one of each per session: Spark, a real broker with topics, a PostgreSQL with databases."""
+"""Fixtures that more than one folder of tests uses, one of each per session: Spark, a real
+broker with topics, a PostgreSQL with databases."""
 
 from __future__ import annotations
 
@@ -16,22 +17,29 @@ from support.small_spark import small_spark
 
 
 def pytest_collection_modifyitems(items):
-    """A name with an address in it is another in every process: the processes of `make test` would then not agree on what to run."""
+    """A name with an address in it is another in every process: the processes of `make test`
+    would then not agree on what to run."""
     unsteady = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if unsteady:
-        raise pytest.UsageError(f"give these tests names (ids=) that are the same in every process: {unsteady}")
+        raise pytest.UsageError(
+            f"give these tests names (ids=) that are the same in every process: {unsteady}"
+        )
 
 
 @pytest.fixture(scope="session")
 def broker():
-    """A running broker for the whole session. A test that kills or freezes a broker starts its own."""
+    """A running broker for the whole session.
+
+    A test that kills or freezes a broker starts its own.
+    """
     with EmbeddedKafka() as running:
         yield running
 
 
 @pytest.fixture
 def topic(broker):
-    """Make topics with unique names: ``topic(partitions=1, config=None, prefix="t")`` returns the name."""
+    """Make topics with unique names: ``topic(partitions=1, config=None, prefix="t")`` returns
+    the name."""
 
     def make(partitions=1, config=None, prefix="t"):
         name = f"{prefix}-{uuid.uuid4().hex[:12]}"
@@ -43,14 +51,18 @@ def topic(broker):
 
 @pytest.fixture(scope="session")
 def postgres():
-    """A running PostgreSQL for the whole session. A test that kills or freezes a server starts its own."""
+    """A running PostgreSQL for the whole session.
+
+    A test that kills or freezes a server starts its own.
+    """
     with EmbeddedPostgres(settings={"max_prepared_transactions": 40}) as running:
         yield running
 
 
 @pytest.fixture
 def database(postgres):
-    """The URL of an empty database on it, as superuser; the test fails when the library leaves something behind there."""
+    """The URL of an empty database on it, as superuser; the test fails when the library leaves
+    something behind there."""
     name = make_database(postgres)
     try:
         yield postgres.url(name)
@@ -75,7 +87,8 @@ def armed(monkeypatch):
 
 @pytest.fixture(scope="session")
 def spark():
-    """A session for all tests of this process: a second one would be the same, and its end the end of both."""
+    """A session for all tests of this process: a second one would be the same, and its end the
+    end of both."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     jars = ",".join(str(jar) for jar in spark_kafka_jars())
     session = small_spark(settings={"spark.jars": jars}).appName("onceforall-tests").getOrCreate()

@@ -1,4 +1,5 @@
-"""Every public function says of a wrong value which argument it is and what is expected, in an error of ours, and shows no secret."""
+"""Every public function says of a wrong value which argument it is and what is expected, in an
+error of ours, and shows no secret."""
 
 from __future__ import annotations
 
@@ -50,7 +51,10 @@ class Frames:
     """A streaming frame and a batch, of a session with the RocksDB state store."""
 
     def __init__(self, spark, folder):
-        schema = "id BIGINT, word STRING, at TIMESTAMP, deduplication STRING, attribution STRING, click STRING, kind STRING, late STRUCT<id BIGINT>"
+        schema = (
+            "id BIGINT, word STRING, at TIMESTAMP, deduplication STRING, attribution STRING, "
+            "click STRING, kind STRING, late STRUCT<id BIGINT>"
+        )
         (folder / "input").mkdir()
         self.plain = spark.readStream.schema(schema).json(str(folder / "input"))
         self.bare = self.plain.select("id", "word", "at")
@@ -195,12 +199,18 @@ def outcome(function, given):
 
 
 def test_every_public_callable_is_in_the_table():
-    public = {name for name in ofa.__all__ if callable(getattr(ofa, name)) and not name.endswith("Error")} - {
+    public = {
+        name for name in ofa.__all__ if callable(getattr(ofa, name)) and not name.endswith("Error")
+    } - {
         "BatchProgress",
         "BatchTransaction",
     }
     public |= {f"operators.{name}" for name in operators.__all__}
-    public |= {f"StreamWriter.{name}" for name, _ in inspect.getmembers(StreamWriter, callable) if not name.startswith("_")}
+    public |= {
+        f"StreamWriter.{name}"
+        for name, _ in inspect.getmembers(StreamWriter, callable)
+        if not name.startswith("_")
+    }
     left_out = {
         *ABSTRACT,
         *(f"operators.{name}" for name in {*ABSTRACT, *NO_ARGUMENTS}),
@@ -213,7 +223,12 @@ def test_every_public_callable_is_in_the_table():
 
 @pytest.mark.parametrize("name", CALLABLES)
 def test_the_table_has_every_argument_of_a_callable(name):
-    if name.startswith("StreamWriter") or name in {"exactly_once(…)", "to_spark", "BatchTransaction.write", "operators.Rows"}:
+    if name.startswith("StreamWriter") or name in {
+        "exactly_once(…)",
+        "to_spark",
+        "BatchTransaction.write",
+        "operators.Rows",
+    }:
         return
     function = CALLABLES[name][0](SimpleNamespace())
     if function.__name__ != "<lambda>":
@@ -236,7 +251,9 @@ def test_a_wrong_value_is_an_error_of_ours_that_names_its_argument(name, frames)
             if error is not None and not isinstance(error, ofa.OnceForAllError):
                 bad.append(f"{argument}={value!r}: {type(error).__name__}: {str(error)[:200]}")
             if type(value) is object and (
-                error is None or (argument not in str(error) and argument != "value") or " object at 0x" in str(error)
+                error is None
+                or (argument not in str(error) and argument != "value")
+                or " object at 0x" in str(error)
             ):
                 bad.append(f"{argument} is not named: {error!r:.300}")
     assert not bad, "\n".join(bad)
@@ -245,14 +262,25 @@ def test_a_wrong_value_is_an_error_of_ours_that_names_its_argument(name, frames)
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: ofa.KafkaSink("host:9092"), r"^options is 'host:9092'. Give a dictionary of librdkafka's options, such as"),
+        (lambda: ofa.KafkaSink("host:9092"), (r"^options is 'host:9092'. Give a dictionary of "
+                                             r"librdkafka's options, such as")),
         (lambda: ofa.KafkaSink({7: 7}), r"^options has the key 7, which is no text"),
-        (lambda: ofa.FileSink("/a", format=["json"]), r"^format=a value of the type list is unknown. FileSink writes parquet"),
+        (lambda: ofa.FileSink("/a", format=["json"]), (r"^format=a value of the type list is "
+                                                      r"unknown. FileSink writes parquet")),
         (lambda: ofa.PostgresSink(DATABASE, "t", mode=7), r"^mode=7 is none of 'staged'"),
-        (lambda: ofa.exactly_once("/a", sinks=[sink()]), r"^sinks is a value of the type list. Give a dictionary"),
-        (lambda: ofa.exactly_once("/a", sinks={"a": ofa.FileSink}), r"^sinks\['a'\] is the class FileSink. Give a sink, made by calling it"),
-        (lambda: ofa.exactly_once("/a", sinks={"a": sink()}, redo="later"), r"^redo is 'later'. Give 'auto', 'replay' or 'durable'\.$"),
-        (lambda: ofa.exactly_once("/a", sinks={"a": sink()}, in_doubt=1), r"^in_doubt is 1. Give 'committed' or 'aborted' or leave it out\.$"),
+        (lambda: ofa.exactly_once("/a", sinks=[sink()]), (r"^sinks is a value of the type list. "
+                                                         r"Give a dictionary")),
+        (lambda: ofa.exactly_once("/a", sinks={"a": ofa.FileSink}), (r"^sinks\['a'\] is the class "
+                                                                    r"FileSink. Give a sink, made "
+                                                                    r"by calling it")),
+        (lambda: ofa.exactly_once("/a", sinks={"a": sink()}, redo="later"), (r"^redo is 'later'. "
+                                                                            r"Give 'auto', "
+                                                                            r"'replay' or "
+                                                                            r"'durable'\.$")),
+        (lambda: ofa.exactly_once("/a", sinks={"a": sink()}, in_doubt=1), (r"^in_doubt is 1. Give "
+                                                                          r"'committed' or "
+                                                                          r"'aborted' or leave it "
+                                                                          r"out\.$")),
         (lambda: ofa.exactly_once("/a", sinks={"a": sink()}, min_batches_to_retain=True), r"^min_batches_to_retain is True. Give a whole number of at least 1"),
     ],
     ids=range(9),
@@ -264,9 +292,15 @@ def test_the_message_has_what_was_given_and_what_is_expected(made, words):
 
 @pytest.mark.spark
 def test_an_option_that_is_no_number_names_itself_and_says_what_it_must_be(frames):
-    with pytest.raises(ofa.OptionError, match=r"^onceforall.minBatchesToRetain='many' can't be read. Give a whole number"):
+    with pytest.raises(
+        ofa.OptionError,
+        match=r"^onceforall.minBatchesToRetain='many' can't be read. Give a whole number",
+    ):
         ofa.write_stream(frames.bare).option("onceforall.minBatchesToRetain", "many")
-    with pytest.raises(ofa.OptionError, match=r"^onceforall.adoptCheckpoint='yes' can't be read. Give true or false"):
+    with pytest.raises(
+        ofa.OptionError,
+        match=r"^onceforall.adoptCheckpoint='yes' can't be read. Give true or false",
+    ):
         ofa.write_stream(frames.bare).option("onceforall.adoptCheckpoint", "yes")
     with pytest.raises(ofa.OptionError, match=r"^Spark refuses trigger\(processingTime=''\)"):
         ofa.write_stream(frames.bare).trigger(processingTime="")
@@ -284,9 +318,13 @@ SECRET = "hunter2"
         lambda: ofa.PostgresSink(DATABASE, "spend", password={"value": SECRET}),
         lambda: ofa.KafkaSink(f"sasl.password={SECRET}"),
         lambda: ofa.KafkaSink([SERVERS, SECRET]),
-        lambda: ofa.KafkaSink({**SERVERS, "security.protocol": "SASL_SSL", "sasl.password": SECRET.encode()}),
+        lambda: ofa.KafkaSink(
+            {**SERVERS, "security.protocol": "SASL_SSL", "sasl.password": SECRET.encode()}
+        ),
         lambda: ofa.KafkaSink(SERVERS, topic={"password": SECRET}),
-        lambda: operators.PostgresLookup(DATABASE, f"postgresql://ads:{SECRET}@db/ads", key="a", columns="b"),
+        lambda: operators.PostgresLookup(
+            DATABASE, f"postgresql://ads:{SECRET}@db/ads", key="a", columns="b"
+        ),
         lambda: ofa.exactly_once("/a", sinks={f"postgresql://ads:{SECRET}@db/ads": 7}),
         lambda: ofa.PostgresSink(DATABASE, "t", mode=f"postgresql://ads:a/{SECRET}@db/ads"),
         lambda: ofa.FileSink("/a", format=f"https://h/?api_key={SECRET}"),
@@ -299,7 +337,9 @@ def test_no_message_shows_what_may_be_a_secret(made):
     assert SECRET not in str(raised.value)
 
 
-@pytest.mark.parametrize("location", ["s3a://KEY:{}@bucket/cp", "s3a://KEY:a/{}@bucket/cp", "file://u:{}@host/cp"])
+@pytest.mark.parametrize(
+    "location", ["s3a://KEY:{}@bucket/cp", "s3a://KEY:a/{}@bucket/cp", "file://u:{}@host/cp"]
+)
 @pytest.mark.parametrize(
     "used",
     [
@@ -324,7 +364,7 @@ def test_what_is_shown_of_a_value_is_short_and_the_same_in_every_process():
     assert not re.search("0x", arguments.shown(lambda: 7))
 
 
-# --- Spark Connect ----------------------------------------------------------------------------------------------------------------
+# --- Spark Connect --------------------------------------------------------------------------------
 # A real server was asked once by hand: these stand-ins have of its classes what is looked at, the modules' names. pyspark.sql.connect needs grpc.
 
 
@@ -345,13 +385,21 @@ MyFrame = type("MyFrame", (RemoteFrame,), {"__module__": "mine"})
 DOORS = {
     "write_stream": lambda frame: ofa.write_stream(frame),
     "read_files": lambda _: CommittedFiles(Path("/nowhere"), ()).to_spark(RemoteSession()),
-    "exactly_once": lambda frame: ofa.exactly_once("/nowhere", sinks={"files": sink()})(print)(frame, 0),
+    "exactly_once": lambda frame: ofa.exactly_once("/nowhere", sinks={"files": sink()})(print)(
+        frame, 0
+    ),
     "transaction.write": lambda frame: batch_transaction(None)("files", frame),
     "count_window": lambda frame: operators.count_window(frame, key="id", size=2, aggregates={}),
-    "tumbling_window": lambda frame: operators.tumbling_window(frame, key="id", size="1 hour", aggregates={}),
-    "session_window": lambda frame: operators.session_window(frame, key="id", gap="1 hour", aggregates={}),
+    "tumbling_window": lambda frame: operators.tumbling_window(
+        frame, key="id", size="1 hour", aggregates={}
+    ),
+    "session_window": lambda frame: operators.session_window(
+        frame, key="id", gap="1 hour", aggregates={}
+    ),
     "deduplicate": lambda frame: operators.deduplicate(frame, "id", "at", "1 hour", late="keep"),
-    "attribute": lambda frame: operators.attribute(frame, frame, user="id", order_time="at", click_time="at", window="1 hour"),
+    "attribute": lambda frame: operators.attribute(
+        frame, frame, user="id", order_time="at", click_time="at", window="1 hour"
+    ),
     "enrich": lambda frame: operators.enrich(frame, lookup(), "id"),
 }
 
@@ -363,7 +411,8 @@ def test_each_door_refuses_spark_connect_at_once_in_one_sentence(door, frame, mo
     monkeypatch.setattr(stream, "put_back", lambda *_: None)
     monkeypatch.setattr(stream, "bind_log", lambda *_: None)
     with pytest.raises(
-        ofa.UnsupportedQueryError, match=r"^\S+ does not work with Spark Connect, [^.]*: give it a classic session"
+        ofa.UnsupportedQueryError,
+        match=r"^\S+ does not work with Spark Connect, [^.]*: give it a classic session",
     ) as raised:
         DOORS[door](frame)
     assert door in str(raised.value)

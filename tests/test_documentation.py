@@ -1,4 +1,5 @@
-"""The documentation says what the code does: examples compile, names exist, everything is described, links lead somewhere."""
+"""The documentation says what the code does: examples compile, names exist, everything is
+described, links lead somewhere."""
 
 import doctest
 import importlib.util
@@ -18,11 +19,22 @@ from onceforall.sinks.kafka import KafkaSink, options
 from onceforall.sinks.kafka.access.security import AccessError
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
+        *(ROOT / "docs").glob("*.md"),
+    ]
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-ERRORS = sorted(name for name, value in vars(errors).items() if inspect.isclass(value) and value.__module__ == errors.__name__)
+ERRORS = sorted(
+    name
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and value.__module__ == errors.__name__
+)
 
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 
@@ -99,12 +111,18 @@ def test_every_option_in_a_page_exists():
 def test_every_option_is_documented_with_its_argument():
     text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     for option, (argument, _) in stream._OPTIONS.items():
-        assert re.search(rf"^\| `{re.escape(option)}` \| `{argument}=` \|", text, re.MULTILINE), f"{option} has no row"
+        assert re.search(rf"^\| `{re.escape(option)}` \| `{argument}=` \|", text, re.MULTILINE), (
+            f"{option} has no row"
+        )
 
 
 def test_every_option_that_a_message_of_the_code_names_exists():
     for path in sorted((ROOT / "src").rglob("*.py")):
-        named = {name for name in options_named(path.read_text(encoding="utf-8")) if re.search(r"\.[a-z]+[A-Z]", name)}
+        named = {
+            name
+            for name in options_named(path.read_text(encoding="utf-8"))
+            if re.search(r"\.[a-z]+[A-Z]", name)
+        }
         assert named <= set(stream._OPTIONS), f"{path.name} names {named - set(stream._OPTIONS)}"
 
 
@@ -123,14 +141,24 @@ def test_the_defaults_in_the_table_of_options_are_those_of_the_code():
     }.items():
         assert re.search(rf"`{argument}=` \| {re.escape(words)}", text), argument
         default = parameters[argument].default
-        assert words in {"none", "a third"} if default is None else words == f"`{str(default).lower()}`"
+        assert (
+            words in {"none", "a third"}
+            if default is None
+            else words == f"`{str(default).lower()}`"
+        )
 
 
 def test_every_argument_of_the_kafka_sink_is_documented_with_its_default():
     text = (ROOT / "docs" / "kafka.md").read_text(encoding="utf-8")
     for name, parameter in inspect.signature(KafkaSink).parameters.items():
         required = parameter.default is inspect.Parameter.empty
-        default = "required" if required else "none" if parameter.default is None else f'`"{parameter.default}"`'
+        default = (
+            "required"
+            if required
+            else "none"
+            if parameter.default is None
+            else f'`"{parameter.default}"`'
+        )
         assert f"| `{name}` | {default} |" in text, name
 
 
@@ -168,9 +196,18 @@ def test_what_the_documentation_says_is_refused_is_refused(name, value, delivery
 
 def test_the_defaults_of_the_kafka_sink_in_the_table_are_those_of_the_code():
     text = (ROOT / "docs" / "kafka.md").read_text(encoding="utf-8")
-    configuration = options.producer_configuration({"bootstrap.servers": "broker:9092"}, "exactly_once", "id")
-    for name in ("partitioner", "queue.buffering.max.messages", "transaction.timeout.ms", "message.timeout.ms"):
-        assert re.search(rf"\| `{re.escape(name)}` \| `?{configuration[name]}\b", text), f"{name} is {configuration[name]}"
+    configuration = options.producer_configuration(
+        {"bootstrap.servers": "broker:9092"}, "exactly_once", "id"
+    )
+    for name in (
+        "partitioner",
+        "queue.buffering.max.messages",
+        "transaction.timeout.ms",
+        "message.timeout.ms",
+    ):
+        assert re.search(rf"\| `{re.escape(name)}` \| `?{configuration[name]}\b", text), (
+            f"{name} is {configuration[name]}"
+        )
     assert configuration["acks"] == "all"
     assert configuration["enable.idempotence"] is True
 
@@ -187,7 +224,9 @@ def test_every_error_says_in_the_documentation_what_to_do(name):
 def test_the_address_that_an_error_gives_is_a_heading_of_that_page(name):
     kinds = {**vars(errors), "AccessError": AccessError, "ValueError": ValueError}
     path, _, anchor = errors.documentation_of(kinds[name].__new__(kinds[name])).partition("#")
-    expected = {"AccessError": "attemptfailederror", "ValueError": "errors-of-others"}.get(name, name.lower())
+    expected = {"AccessError": "attemptfailederror", "ValueError": "errors-of-others"}.get(
+        name, name.lower()
+    )
     assert anchor == expected
     assert anchor in anchors(ROOT / path)
 
@@ -213,7 +252,9 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page):
         assert linked.exists(), f"{page.name} links to {target}"
         assert ROOT in linked.parents
         if anchor:
-            assert anchor in anchors(linked), f"{page.name} links to {target}, and its headings are {sorted(anchors(linked))}"
+            assert anchor in anchors(linked), (
+                f"{page.name} links to {target}, and its headings are {sorted(anchors(linked))}"
+            )
 
 
 def test_every_page_can_be_reached_from_the_readme():
@@ -226,8 +267,17 @@ def test_the_picture_of_the_protocol_is_whole_and_needs_nothing_from_elsewhere()
     picture = ROOT / "docs" / "images" / "protocol.svg"
     text = picture.read_text(encoding="utf-8")
     root = ET.fromstring(text)
-    said = " ".join("".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text"))
-    for word in ("pre-commit", "COMMIT", "EndTxn", "DONE", "Crash before the decision", "Crash after the decision"):
+    said = " ".join(
+        "".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")
+    )
+    for word in (
+        "pre-commit",
+        "COMMIT",
+        "EndTxn",
+        "DONE",
+        "Crash before the decision",
+        "Crash after the decision",
+    ):
         assert word in said
     assert not re.search(r"href|url\((?!#)|<script|<image|<foreignObject", text)
 
@@ -235,17 +285,28 @@ def test_the_picture_of_the_protocol_is_whole_and_needs_nothing_from_elsewhere()
 def tracked_texts():
     """Markdown, pictures and configuration that are tracked, or will be."""
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if listed.returncode != 0:
         return [*PAGES, *(ROOT / "docs").rglob("*.svg")]
     suffixes = {".md", ".svg", ".toml", ".mmd", ".dot", ".txt", ".html"}
-    return [path for name in listed.stdout.splitlines() if (path := ROOT / name).suffix in suffixes and path.is_file()]
+    return [
+        path
+        for name in listed.stdout.splitlines()
+        if (path := ROOT / name).suffix in suffixes and path.is_file()
+    ]
 
 
 def test_no_path_of_a_machine_and_no_registry_is_named():
     machine = re.compile(r"(?<![\w.])/(?:root|home|Users|work|tmp|private|mnt)/")
-    registry = re.compile(r"pypi\.org|pythonhosted\.org|maven\.org|repo1\.|repo\.maven|artifactory|nexus", re.IGNORECASE)
+    registry = re.compile(
+        r"pypi\.org|pythonhosted\.org|maven\.org|repo1\.|repo\.maven|artifactory|nexus",
+        re.IGNORECASE,
+    )
     texts = tracked_texts()
     assert len(texts) >= len(PAGES)
     for path in texts:
@@ -261,7 +322,12 @@ def test_the_examples_in_the_docstring_of_the_package_run():
 
 
 def test_every_page_is_on_the_site():
-    """``make docs`` fails on a link or an anchor that leads nowhere; a page that nobody listed it would only mention."""
-    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    """``make docs`` fails on a link or an anchor that leads nowhere; a page that nobody listed
+    it would only mention."""
+    listed = set(
+        re.findall(
+            r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
     assert {page.name for page in (ROOT / "docs").glob("*.md")} <= listed
     assert len(listed) > 40

@@ -1,4 +1,5 @@
-"""What a published result depends on: the modules that run in it, and nothing else; and that the command names what is old."""
+"""What a published result depends on: the modules that run in it, and nothing else; and that the
+command names what is old."""
 
 from __future__ import annotations
 
@@ -53,7 +54,11 @@ def test_a_query_runs_what_it_is_known_to_run():
         "driver/coordinator.py", "driver/batch_writer.py", "driver/transaction.py", "protocol/machine.py", "task/write_task.py", "spark/commits.py", "commit_log/local.py",
         "sinks/kafka/driver/wire.py", "sinks/files/tree.py", "sinks/postgres/merging.py",
     }  # fmt: skip
-    assert not {name for name in query if name.startswith(("testing/", "demo/", "embedded/", "cli/", "operators/"))}
+    assert not {
+        name
+        for name in query
+        if name.startswith(("testing/", "demo/", "embedded/", "cli/", "operators/"))
+    }
     protocol = {file.relative_to(PACKAGE).as_posix() for file in modules_of(PROTOCOL)}
     assert protocol < query
     assert not {name for name in protocol if name.startswith(("sinks/", "spark/", "task/"))}
@@ -61,14 +66,21 @@ def test_a_query_runs_what_it_is_known_to_run():
 
 def test_a_page_of_earlier_code_is_named_with_what_would_have_to_run(tmp_path):
     def result(today):
-        return Result("docs/performance.md", "speed", r"\| code \| digest (\w+)", lambda: today, "make bench")
+        return Result(
+            "docs/performance.md", "speed", r"\| code \| digest (\w+)", lambda: today, "make bench"
+        )
 
     there = result("").of_the_page()
     assert there
     assert lines([result(there)]) == (["of today's code    docs/performance.md: speed"], True)
     told, current = lines([result("f00d")])
     assert (told, current) == (
-        [f"OF EARLIER CODE    docs/performance.md: speed is of {there}, today's code is f00d. Again: make bench"],
+        [
+            (
+                f"OF EARLIER CODE    docs/performance.md: speed is of {there}, today's code is f00d. "
+                "Again: make bench"
+            )
+        ],
         False,
     )
 

@@ -23,7 +23,19 @@ ALLOWED = {
     "typing",
     "onceforall.errors",
 }
-FORBIDDEN_CALLS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint", "globals", "vars", "id", "hash"}
+FORBIDDEN_CALLS = {
+    "open",
+    "print",
+    "input",
+    "exec",
+    "eval",
+    "__import__",
+    "breakpoint",
+    "globals",
+    "vars",
+    "id",
+    "hash",
+}
 
 SOURCE = Path(find_spec("onceforall").origin).parent
 MODULES = sorted((SOURCE / "protocol").glob("**/*.py"))
@@ -31,7 +43,8 @@ PURE = [*MODULES, SOURCE / "errors.py"]
 
 
 def imported(source):
-    """The modules that a source imports, wherever the statement stands; a relative import is its own kind."""
+    """The modules that a source imports, wherever the statement stands; a relative import is its
+    own kind."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -44,10 +57,16 @@ def impurities(source):
     found = [
         m
         for m in imported(source)
-        if m not in ALLOWED and m != "onceforall.protocol" and not m.startswith("onceforall.protocol.")
+        if m not in ALLOWED
+        and m != "onceforall.protocol"
+        and not m.startswith("onceforall.protocol.")
     ]
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FORBIDDEN_CALLS:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in FORBIDDEN_CALLS
+        ):
             found.append(f"{node.func.id}()")
         if isinstance(node, (ast.Global, ast.Nonlocal, ast.AsyncFunctionDef, ast.Await)):
             found.append(type(node).__name__)
@@ -56,7 +75,16 @@ def impurities(source):
 
 def test_there_are_modules_to_look_at():
     names = {path.stem for path in MODULES}
-    assert names >= {"decisions", "entries", "events", "history", "judgement", "machine", "state", "sweeping"}
+    assert names >= {
+        "decisions",
+        "entries",
+        "events",
+        "history",
+        "judgement",
+        "machine",
+        "state",
+        "sweeping",
+    }
 
 
 @pytest.mark.parametrize("path", PURE, ids=lambda path: path.stem)
@@ -91,7 +119,8 @@ def test_all_values_of_the_protocol_are_frozen():
                 continue
             (decorator,) = node.decorator_list
             frozen = isinstance(decorator, ast.Call) and any(
-                k.arg == "frozen" and isinstance(k.value, ast.Constant) and k.value.value is True for k in decorator.keywords
+                k.arg == "frozen" and isinstance(k.value, ast.Constant) and k.value.value is True
+                for k in decorator.keywords
             )
             assert frozen, f"{path.name}: {node.name}"
 
@@ -119,6 +148,14 @@ print(sorted(unwanted | strangers))
 
 def test_a_fresh_interpreter_loads_nothing_else_with_the_protocol():
     # -S: what site-packages load at start (.pth files) is not the protocol's doing.
-    command = [sys.executable, "-I", "-S", "-c", LOADS_NOTHING, str(SOURCE), *(path.stem for path in MODULES)]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        LOADS_NOTHING,
+        str(SOURCE),
+        *(path.stem for path in MODULES),
+    ]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (answer.stdout.strip(), answer.stderr, answer.returncode) == ("[]", "", 0)

@@ -1,4 +1,5 @@
-"""Which room of the package may import which: the table on the page of the architecture, compared with every import that there is."""
+"""Which room of the package may import which: the table on the page of the architecture,
+compared with every import that there is."""
 
 from __future__ import annotations
 
@@ -35,8 +36,14 @@ def used_by(source):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "an import without the package's name is in no table"
-            names = [node.module] if node.module != "onceforall" else [f"onceforall.{alias.name}" for alias in node.names]
-        yield from (room_of(name.split(".")[1:]) for name in names if name.startswith("onceforall."))
+            names = (
+                [node.module]
+                if node.module != "onceforall"
+                else [f"onceforall.{alias.name}" for alias in node.names]
+            )
+        yield from (
+            room_of(name.split(".")[1:]) for name in names if name.startswith("onceforall.")
+        )
 
 
 def all_uses():
@@ -44,8 +51,11 @@ def all_uses():
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         room = room_of(tuple(part for part in parts if part != "__init__") or ("__init__",))
-        found.setdefault(room, set()).update(used for used in used_by(path.read_text(encoding="utf-8")) if used != room)
-    # It names the public ones, from wherever they come; the folder of the sinks itself holds nothing.
+        found.setdefault(room, set()).update(
+            used for used in used_by(path.read_text(encoding="utf-8")) if used != room
+        )
+    # It names the public ones, from wherever they come; the folder of the sinks itself holds
+    # nothing.
     return {room: uses for room, uses in found.items() if room not in {"__init__", "sinks"}}
 
 
@@ -76,10 +86,15 @@ OF_THE_DRIVER = re.compile(
 
 
 def loaded_by_a_worker(sink, work=""):
-    """Return the modules that no worker needs, and that a fresh process has loaded when it got a sink, and worked with it."""
+    """Return the modules that no worker needs, and that a fresh process has loaded when it got a
+    sink, and worked with it."""
     program = LOADED_BY_A_WORKER.format(work=work)
     done = subprocess.run(
-        [sys.executable, "-c", program], input=pickle.dumps(sink), capture_output=True, timeout=60, check=True
+        [sys.executable, "-c", program],
+        input=pickle.dumps(sink),
+        capture_output=True,
+        timeout=60,
+        check=True,
     )
     return [name for name in done.stdout.decode().split() if OF_THE_DRIVER.fullmatch(name)]
 
@@ -87,7 +102,9 @@ def loaded_by_a_worker(sink, work=""):
 @pytest.mark.parametrize(
     "sink",
     [
-        pytest.param(lambda: onceforall.KafkaSink({"bootstrap.servers": "broker:9092"}), id="kafka"),
+        pytest.param(
+            lambda: onceforall.KafkaSink({"bootstrap.servers": "broker:9092"}), id="kafka"
+        ),
         pytest.param(lambda: onceforall.PostgresSink("postgresql://server/db", "t"), id="postgres"),
     ],
 )
@@ -105,7 +122,9 @@ assert sink.pre_commit(written)["files"]
 
 
 @pytest.mark.parametrize("form", ["parquet", "json", "csv", "orc"])
-def test_a_worker_that_writes_files_loads_nothing_of_the_driver_and_nothing_that_reads(tmp_path, form):
+def test_a_worker_that_writes_files_loads_nothing_of_the_driver_and_nothing_that_reads(
+    tmp_path, form
+):
     sink = onceforall.FileSink(tmp_path, format=form)
     assert loaded_by_a_worker(sink, A_TASK) == []
 
@@ -128,13 +147,23 @@ def test_what_a_worker_loads_of_the_driver_is_seen(tmp_path):
 def test_a_side_of_a_sink_uses_nothing_of_the_others(sink, side, others):
     modules = sorted((PACKAGE / "sinks" / sink / side).glob("*.py"))
     assert len(modules) > 3
-    assert [path.name for path in modules if re.search(rf"\b{sink}\.({others})\b", path.read_text(encoding="utf-8"))] == []
+    assert [
+        path.name
+        for path in modules
+        if re.search(rf"\b{sink}\.({others})\b", path.read_text(encoding="utf-8"))
+    ] == []
 
 
 def test_what_both_sides_of_the_postgres_sink_use_needs_neither_of_them():
-    shared = [path for path in (PACKAGE / "sinks" / "postgres").glob("*.py") if path.name != "sink.py"]
+    shared = [
+        path for path in (PACKAGE / "sinks" / "postgres").glob("*.py") if path.name != "sink.py"
+    ]
     assert len(shared) > 10
-    assert [path.name for path in shared if re.search(r"postgres\.(driver|task)\b", path.read_text(encoding="utf-8"))] == []
+    assert [
+        path.name
+        for path in shared
+        if re.search(r"postgres\.(driver|task)\b", path.read_text(encoding="utf-8"))
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -144,7 +173,10 @@ def test_what_both_sides_of_the_postgres_sink_use_needs_neither_of_them():
         ("def f():\n    from onceforall.driver.doors import exactly_once", ["driver"]),
         ("from onceforall import sink, errors", ["sink", "errors"]),
         ("from onceforall.sinks.kafka import names", ["sinks/kafka"]),
-        ("if TYPE_CHECKING:\n    from onceforall.sinks.files.sink import FileSink", ["sinks/files"]),
+        (
+            "if TYPE_CHECKING:\n    from onceforall.sinks.files.sink import FileSink",
+            ["sinks/files"],
+        ),
         ("import json", []),
     ],
 )

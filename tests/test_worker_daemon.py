@@ -16,7 +16,13 @@ from onceforall.worker_daemon import installed_first
 
 
 def run(*arguments):
-    done = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -59,13 +65,16 @@ def test_a_sum_of_hashes_is_that_of_the_slice_alone():
 def test_the_package_imports_nothing_of_the_driver_before_it_is_asked_for():
     found = run(
         "-c",
-        "import json, sys, onceforall; print(json.dumps([name for name in sys.modules if name.startswith('onceforall.')]))",
+        "import json, sys, onceforall; print(json.dumps([name for name in sys.modules if "
+        "name.startswith('onceforall.')]))",
     )
     assert sorted(found) == ["onceforall._version", "onceforall.errors"]
 
 
 def test_every_public_name_is_there_and_listed():
-    assert {name: hasattr(onceforall, name) for name in onceforall.__all__} == dict.fromkeys(onceforall.__all__, True)
+    assert {name: hasattr(onceforall, name) for name in onceforall.__all__} == dict.fromkeys(
+        onceforall.__all__, True
+    )
     assert set(onceforall.__all__) <= set(dir(onceforall))
     with pytest.raises(AttributeError, match="no attribute 'KafkaSync'"):
         _ = onceforall.KafkaSync
@@ -84,7 +93,13 @@ def spark_home(tmp_path):
 
 
 def path_of(archives, installed):
-    return ["/home", f"{archives}/pyspark.zip", f"{archives}/py4j-0.10.9.9-src.zip", "/other.zip", f"{installed}"]
+    return [
+        "/home",
+        f"{archives}/pyspark.zip",
+        f"{archives}/py4j-0.10.9.9-src.zip",
+        "/other.zip",
+        f"{installed}",
+    ]
 
 
 def test_an_installed_pyspark_of_the_same_version_comes_before_the_archives(spark_home):
@@ -99,7 +114,14 @@ def test_an_installed_pyspark_of_the_same_version_comes_before_the_archives(spar
 
 
 @pytest.mark.parametrize(
-    "how", ["another version", "not installed", "no archive", "a broken archive", "an archive of something else"]
+    "how",
+    [
+        "another version",
+        "not installed",
+        "no archive",
+        "a broken archive",
+        "an archive of something else",
+    ],
 )
 def test_the_path_stays_as_it_is_where_nothing_is_known_to_be_the_same(spark_home, how):
     archives, installed = spark_home
@@ -124,12 +146,18 @@ def test_what_is_not_there_is_left_to_the_workers(monkeypatch):
     worker_daemon.load()
 
 
-def test_a_query_runs_on_workers_that_were_forked_with_everything_loaded_and_without_threads(tmp_path):
+def test_a_query_runs_on_workers_that_were_forked_with_everything_loaded_and_without_threads(
+    tmp_path,
+):
     found = run(Path(__file__).parent / "support" / "worker_daemon_job.py", tmp_path)
     assert found["rows"] == 1000
     for worker in found["workers"]:
         assert "pyspark.zip" not in worker["pyspark"]
-        assert worker["loaded"] == {"onceforall.task.write_task": True, "onceforall.sinks.kafka": True, "confluent_kafka": True}
+        assert worker["loaded"] == {
+            "onceforall.task.write_task": True,
+            "onceforall.sinks.kafka": True,
+            "confluent_kafka": True,
+        }
         assert worker["threads of the daemon"] == 1
         assert "onceforall.worker_daemon" in worker["daemon"]
     assert found["workers"]

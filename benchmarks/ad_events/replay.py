@@ -1,11 +1,16 @@
-"""Sends the records of a job's input topics again: all of them at once, for several days, or in real time.
+"""Sends the records of a job's input topics again: all of them at once, for several days, or in
+real time.
 
-``python -m benchmarks.ad_events.replay config.json`` is the latter, an open-loop generator like ``generator``, with ``servers`` (``from`` and ``to``), ``topics`` (the new
-name of each), ``partitions`` (of each), ``rate`` (records/s), ``first`` and ``records``. It sends the first records at once and says so (``first.json``), so that a job has
-something to begin with; the others from the moment on at which a file ``go`` appears in its folder (``began.json``). At the end it leaves ``sent.json``: by topic and
-partition the time in ns at which each record was meant to be sent, in the order of the offsets, and by how many milliseconds it was late itself at most.
+``python -m benchmarks.ad_events.replay config.json`` is the latter, an open-loop generator like
+``generator``, with ``servers`` (``from`` and ``to``), ``topics`` (the new name of each),
+``partitions`` (of each), ``rate`` (records/s), ``first`` and ``records``. It sends the first
+records at once and says so (``first.json``), so that a job has something to begin with; the others
+from the moment on at which a file ``go`` appears in its folder (``began.json``). At the end it
+leaves ``sent.json``: by topic and partition the time in ns at which each record was meant to be
+sent, in the order of the offsets, and by how many milliseconds it was late itself at most.
 
-Keys, partitions and timestamps of records stay as they were: `cleanse` judges by the timestamps what is late.
+Keys, partitions and timestamps of records stay as they were: `cleanse` judges by the timestamps
+what is late.
 """
 
 from __future__ import annotations
@@ -41,8 +46,11 @@ class Record(NamedTuple):
     timestamp_ms: int
 
 
-def send_days(servers: str, topics: Mapping[str, str], partitions: Mapping[str, int], days: int) -> int:
-    """Send all that is in some topics again, to others, as so many days with the same traffic; return how many records that are.
+def send_days(
+    servers: str, topics: Mapping[str, str], partitions: Mapping[str, int], days: int
+) -> int:
+    """Send all that is in some topics again, to others, as so many days with the same traffic;
+    return how many records that are.
 
     Args:
         servers: the broker.
@@ -59,7 +67,11 @@ def send_days(servers: str, topics: Mapping[str, str], partitions: Mapping[str, 
         for number in range(partitions[topic]):
             for day in range(days):
                 for record in reader.records(topic, number):
-                    sender.send(new_name, number, record if not day else record._replace(value=later(record.value, day)))
+                    sender.send(
+                        new_name,
+                        number,
+                        record if not day else record._replace(value=later(record.value, day)),
+                    )
                     count += 1
     reader.close()
     sender.flush()
@@ -67,7 +79,8 @@ def send_days(servers: str, topics: Mapping[str, str], partitions: Mapping[str, 
 
 
 def later(value: bytes, days: int) -> bytes:
-    """Return an event of `cleanse`, or a row of `aggregate` or `attribute`, that happened so many days later.
+    """Return an event of `cleanse`, or a row of `aggregate` or `attribute`, that happened so many
+    days later.
 
     Raises:
         MeasurementError: it doesn't say when it happened.
@@ -80,7 +93,9 @@ def later(value: bytes, days: int) -> bytes:
 
 
 def turns(counts: Mapping[Partition, int]) -> Iterator[Partition]:
-    """Yield the partition from which each record is taken, so that all of them come to their ends together, as they would have in real time."""
+    """Yield the partition from which each record is taken, so that all of them come to their
+    ends together, as they would have in real time.
+    """
 
     def places(partition: Partition, count: int) -> Iterator[tuple[float, Partition]]:
         return (((number + 0.5) / count, partition) for number in range(count))
@@ -89,14 +104,23 @@ def turns(counts: Mapping[Partition, int]) -> Iterator[Partition]:
 
 
 class Reader:
-    """Reads partitions from their beginning to their end at ``read_committed``, one after the other."""
+    """Reads partitions from their beginning to their end at ``read_committed``, one after the
+    other.
+    """
 
     def __init__(self, servers: str) -> None:
         """Nothing is read yet."""
         from confluent_kafka import Consumer
 
-        settings = {"bootstrap.servers": servers, "group.id": "replay", "isolation.level": "read_committed", "log_level": 2}
-        self._consumer: Any = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
+        settings = {
+            "bootstrap.servers": servers,
+            "group.id": "replay",
+            "isolation.level": "read_committed",
+            "log_level": 2,
+        }
+        self._consumer: Any = Consumer(
+            {**settings, "enable.auto.commit": False, "enable.partition.eof": True}
+        )
 
     def records(self, topic: str, number: int) -> Iterator[Record]:
         """Yield the records of a partition.
@@ -119,7 +143,10 @@ class Reader:
                 elif error.fatal():
                     raise MeasurementError(f"{topic}[{number}] can't be read: {error}")
             if time.monotonic() > heard_s + _SILENCE_S:
-                raise MeasurementError(f"{topic}[{number}] was not read to its end: nothing came for {_SILENCE_S:.0f} s.")
+                raise MeasurementError(
+                    f"{topic}[{number}] was not read to its end: nothing came for "
+                    f"{_SILENCE_S:.0f} s."
+                )
 
     def close(self) -> None:
         """Close the connections."""
@@ -133,9 +160,19 @@ class Sender:
         """Nothing is sent yet."""
         from confluent_kafka import Producer
 
-        settings = {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": linger_ms, "log_level": 2}
+        settings = {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "linger.ms": linger_ms,
+            "log_level": 2,
+        }
         self._producer: Any = Producer(
-            {**settings, "compression.type": "lz4", "delivery.report.only.error": True, "on_delivery": self._failed}
+            {
+                **settings,
+                "compression.type": "lz4",
+                "delivery.report.only.error": True,
+                "on_delivery": self._failed,
+            }
         )
         self._failure: Any = None
 
@@ -143,7 +180,9 @@ class Sender:
         """Send one; it waits when the queue is full."""
         while True:
             try:
-                self._producer.produce(topic, record.value, record.key, partition=number, timestamp=record.timestamp_ms)
+                self._producer.produce(
+                    topic, record.value, record.key, partition=number, timestamp=record.timestamp_ms
+                )
                 break
             except BufferError:
                 self._producer.poll(0.05)
@@ -159,7 +198,9 @@ class Sender:
             MeasurementError: it does not.
         """
         if self._producer.flush(_FLUSH_S) or self._failure is not None:
-            raise MeasurementError(f"The broker did not take all records: {self._failure or 'no answer'}")
+            raise MeasurementError(
+                f"The broker did not take all records: {self._failure or 'no answer'}"
+            )
 
     def _failed(self, error: Any, _message: Any) -> None:
         self._failure = self._failure or error
@@ -176,7 +217,8 @@ def main() -> None:
     def send(at_ns: int) -> None:
         (topic, number), record = next(queue)
         sender.send(topic, number, record)
-        # Nobody else writes there, and there are no transactions: the place in the list is the offset.
+        # Nobody else writes there, and there are no transactions: the place in the list is the
+        # offset.
         sent[topic][number].append(at_ns)
 
     for _ in range(config["first"]):
@@ -201,22 +243,30 @@ def main() -> None:
 
 
 def _loaded(config: Mapping[str, Any]) -> Iterator[tuple[Partition, Record]]:
-    """Read what is to be sent, so that nothing has to be read any more when it is time; return it in order, under the new topics' names."""
+    """Read what is to be sent, so that nothing has to be read any more when it is time; return
+    it in order, under the new topics' names.
+    """
     servers, topics, wanted = config["servers"]["from"], config["topics"], config["records"]
     counts = stable_ends(servers, config["partitions"]) or {}
     total = sum(counts.values())
     if total < wanted:
         raise MeasurementError(
-            f"{wanted:,} records are to be sent, and {', '.join(topics)} have {total:,}. Use more events, or a lower rate."
+            f"{wanted:,} records are to be sent, and {', '.join(topics)} have {total:,}. Use more "
+            "events, or a lower rate."
         )
     reader = Reader(servers)
     found = {
-        partition: iter(list(islice(reader.records(*partition), math.ceil(wanted * count / total) + 1)))
+        partition: iter(
+            list(islice(reader.records(*partition), math.ceil(wanted * count / total) + 1))
+        )
         for partition, count in counts.items()
         if count
     }
     reader.close()
-    return (((topics[topic], number), next(found[topic, number])) for topic, number in islice(turns(counts), wanted))
+    return (
+        ((topics[topic], number), next(found[topic, number]))
+        for topic, number in islice(turns(counts), wanted)
+    )
 
 
 if __name__ == "__main__":

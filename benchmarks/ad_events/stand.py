@@ -1,4 +1,6 @@
-"""Where one job of the ad-events pipeline runs alone: its topics, its database, its checkpoint, and its process."""
+"""Where one job of the ad-events pipeline runs alone: its topics, its database, its checkpoint,
+and its process.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Stand(Place):
-    """A place whose topics have a name of their own in front, for several of them have the same writer.
+    """A place whose topics have a name of their own in front, for several of them have the same
+    writer.
 
     Attributes:
         prefix: that name.
@@ -49,10 +52,14 @@ class Scene:
 
     postgres: EmbeddedPostgres
     folder: Path
-    _jars: Sequence[Path] = field(default_factory=lambda: [*spark_kafka_jars(), *jar_set("postgres-jdbc")])
+    _jars: Sequence[Path] = field(
+        default_factory=lambda: [*spark_kafka_jars(), *jar_set("postgres-jdbc")]
+    )
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
-    def stand(self, writer: str, prefix: str, broker: EmbeddedKafka, logs: Path, max_offsets: int) -> Stand:
+    def stand(
+        self, writer: str, prefix: str, broker: EmbeddedKafka, logs: Path, max_offsets: int
+    ) -> Stand:
         """Make a stand's folders, topics and database, with the campaigns in it."""
         name = f"stand_{next(self._numbers)}"
         stand = Stand(

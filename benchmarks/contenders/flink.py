@@ -1,8 +1,10 @@
-"""Flink, from the package ``apache-flink``, in an environment of its own below ``build/bench/flink``, installed at its first use.
+"""Flink, from the package ``apache-flink``, in an environment of its own below
+``build/bench/flink``, installed at its first use.
 
-Its dependencies (an older pyarrow, pandas and protobuf) are not those of this project, which is why it has an environment of its own. The job is
-``flink_job.py``, run by that environment's Python: Flink SQL from a topic to a topic, in one process with its JVM (Flink's local mode), with as
-many slots as there are cores.
+Its dependencies (an older pyarrow, pandas and protobuf) are not those of this project, which is why
+it has an environment of its own. The job is ``flink_job.py``, run by that environment's Python:
+Flink SQL from a topic to a topic, in one process with its JVM (Flink's local mode), with as many
+slots as there are cores.
 """
 
 from __future__ import annotations
@@ -41,10 +43,13 @@ def python() -> Path:
         [str(found), "-m", "pip", "install", "--quiet", f"apache-flink=={VERSION}"],
     ]
     for command in commands:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_DEADLINE_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_INSTALL_DEADLINE_S, check=False
+        )
         if done.returncode:
             raise MeasurementError(
-                f"apache-flink {VERSION} can't be installed (it needs Python 3.9 to 3.12): {(done.stdout + done.stderr)[-1500:]}"
+                f"apache-flink {VERSION} can't be installed (it needs Python 3.9 to 3.12): "
+                f"{(done.stdout + done.stderr)[-1500:]}"
             )
     ready.touch()
     return found
@@ -61,7 +66,11 @@ def start(work: Path, checkpoint: Path, config: Mapping[str, Any]) -> Child:
     Raises:
         MeasurementError: Flink can't be installed.
     """
-    command = [str(python()), str(ROOT / "benchmarks" / "contenders" / "flink_job.py"), "config.json"]
+    command = [
+        str(python()),
+        str(ROOT / "benchmarks" / "contenders" / "flink_job.py"),
+        "config.json",
+    ]
     java_home = str(find_java().resolve().parents[1])
     settings = {**config, "checkpoints": str(checkpoint), "jar": flink_connector().as_uri()}
     environment = {

@@ -1,7 +1,9 @@
-"""The Flink job: one topic to another, raw values, exactly-once. Run by the Python of Flink's own environment; see ``flink``.
+"""The Flink job: one topic to another, raw values, exactly-once. Run by the Python of Flink's own
+environment; see ``flink``.
 
-``python flink_job.py config.json`` with ``bootstrap``, ``source``, ``target``, ``starting``, ``interval_ms`` (of checkpoints), ``guarantee``, ``consumer`` and ``producer`` (the Java
-clients' settings), ``cores``, ``checkpoints`` (a folder) and ``jar``. It runs until it is killed.
+``python flink_job.py config.json`` with ``bootstrap``, ``source``, ``target``, ``starting``,
+``interval_ms`` (of checkpoints), ``guarantee``, ``consumer`` and ``producer`` (the Java clients'
+settings), ``cores``, ``checkpoints`` (a folder) and ``jar``. It runs until it is killed.
 """
 
 from __future__ import annotations
@@ -24,8 +26,12 @@ def main() -> None:
     tables = TableEnvironment.create(
         EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(settings).build()
     )
-    tables.execute_sql(table("source", config["source"], config, "consumer", source_options(config)))
-    tables.execute_sql(table("target", config["target"], config, "producer", target_options(config)))
+    tables.execute_sql(
+        table("source", config["source"], config, "consumer", source_options(config))
+    )
+    tables.execute_sql(
+        table("target", config["target"], config, "producer", target_options(config))
+    )
     result = tables.execute_sql("INSERT INTO target SELECT `value` FROM source")
     pathlib.Path("ready.json").write_text("{}", encoding="utf-8")
     result.wait()
@@ -63,14 +69,22 @@ def source_options(config: dict[str, Any]) -> dict[str, str]:
     """Return what only the source has."""
     return {
         "properties.group.id": "bench",
-        "scan.startup.mode": {"earliest": "earliest-offset", "latest": "latest-offset"}[config["starting"]],
+        "scan.startup.mode": {"earliest": "earliest-offset", "latest": "latest-offset"}[
+            config["starting"]
+        ],
     }
 
 
 def target_options(config: dict[str, Any]) -> dict[str, str]:
     """Return what only the sink has."""
-    exact = {"sink.transactional-id-prefix": f"bench-{config['target']}", "properties.transaction.timeout.ms": "600000"}
-    return {"sink.delivery-guarantee": config["guarantee"], **(exact if config["guarantee"] == "exactly-once" else {})}
+    exact = {
+        "sink.transactional-id-prefix": f"bench-{config['target']}",
+        "properties.transaction.timeout.ms": "600000",
+    }
+    return {
+        "sink.delivery-guarantee": config["guarantee"],
+        **(exact if config["guarantee"] == "exactly-once" else {}),
+    }
 
 
 def table(name: str, topic: str, config: dict[str, Any], client: str, more: dict[str, str]) -> str:

@@ -15,7 +15,8 @@ _TOOLS = PinnedJar(
     698668,
     "62f3c5dd7aa3442d4c5bc6a95f86e2502178ea09de8e27f74d9563bf955e253c",
 )
-# The newest there is: made for Flink 2.2, and Flink keeps its public interfaces over minor releases.
+# The newest there is: made for Flink 2.2, and Flink keeps its public interfaces over minor
+# releases.
 _FLINK_KAFKA = PinnedJar(
     "org.apache.flink",
     "flink-sql-connector-kafka",

@@ -1,4 +1,6 @@
-"""Who runs from Kafka to Kafka, and how each is started: Spark jobs, Flink jobs, and producers alone, which are the ceilings."""
+"""Who runs from Kafka to Kafka, and how each is started: Spark jobs, Flink jobs, and producers
+alone, which are the ceilings.
+"""
 
 from __future__ import annotations
 
@@ -34,24 +36,24 @@ PIPELINES = ("ours", "ours-at-least-once", "spark", "flink", "flink-at-least-onc
 SHORT = "-short-batches"
 """How the names end of those that write each batch in one task, with `SHORT_BATCHES`."""
 SOURCES = ("noop", "arrow", "null")
-CEILINGS = ("java-producer", "java-producer-transactional", "librdkafka", "librdkafka-transactional")
+CEILINGS = (
+    "java-producer",
+    "java-producer-transactional",
+    "librdkafka",
+    "librdkafka-transactional",
+)
 
 
 @dataclass(frozen=True)
 class Pipe:
     """One run of a pipeline from a topic to a topic.
 
-    Attributes:
-        contender: one of `PIPELINES` or `SOURCES`.
-        load: the settings.
-        servers: the broker.
-        source: the input topic.
-        target: the output topic.
-        starting: ``earliest`` or ``latest``.
-        trigger_s: Spark's trigger interval and Flink's checkpoint interval, in seconds; 0 is Spark's default, and 1 s for Flink.
-        limited: whether Spark's batches are limited to ``load.batch`` records.
-        rows: what is written; see ``spark_job.shaped``.
-        spark: more settings of Spark.
+    Attributes: contender: one of `PIPELINES` or `SOURCES`. load: the settings. servers: the broker.
+        source: the input topic. target: the output topic. starting: ``earliest`` or ``latest``.
+        trigger_s: Spark's trigger interval and Flink's checkpoint interval, in seconds; 0 is
+        Spark's default, and 1 s for Flink. limited: whether Spark's batches are limited to
+        ``load.batch`` records. rows: what is written; see ``spark_job.shaped``. spark: more
+        settings of Spark.
     """
 
     contender: str
@@ -67,8 +69,12 @@ class Pipe:
 
     @classmethod
     def within(cls, traffic: Traffic, contender: str, load: Load, **more: Any) -> Pipe:
-        """Return one through the topics of a traffic, which takes all that has come into a batch; ``more``: other attributes."""
-        return cls(contender, load, traffic.servers, traffic.source, traffic.target, limited=False, **more)
+        """Return one through the topics of a traffic, which takes all that has come into a
+        batch; ``more``: other attributes.
+        """
+        return cls(
+            contender, load, traffic.servers, traffic.source, traffic.target, limited=False, **more
+        )
 
     def start(self, work: Path, checkpoint: Path) -> Child:
         """Start it in a process of its own; a checkpoint that is there is continued.
@@ -90,7 +96,9 @@ class Pipe:
             "source": source,
             "rows": self.rows,
             "tasks": 1 if is_short else 0,
-            "contender": {"ours-at-least-once": "ours", "null": "ours", "spark": "spark-kafka"}.get(contender, contender),
+            "contender": {"ours-at-least-once": "ours", "null": "ours", "spark": "spark-kafka"}.get(
+                contender, contender
+            ),
             "sinks": self._sinks(),
             "trigger": self.trigger_s,
             "cores": self.load.cores,
@@ -102,7 +110,14 @@ class Pipe:
         if self.contender == "null":
             return [{"kind": "null"}]
         delivery = "at_least_once" if self.contender == "ours-at-least-once" else "exactly_once"
-        return [{"kind": "kafka", "topic": self.target, "delivery": delivery, "options": self.load.producer()}]
+        return [
+            {
+                "kind": "kafka",
+                "topic": self.target,
+                "delivery": delivery,
+                "options": self.load.producer(),
+            }
+        ]
 
     def _flink(self) -> dict[str, Any]:
         return {
@@ -111,7 +126,9 @@ class Pipe:
             "target": self.target,
             "starting": self.starting,
             "interval_ms": round(1000 * (self.trigger_s or 1.0)),
-            "guarantee": "at-least-once" if self.contender == "flink-at-least-once" else "exactly-once",
+            "guarantee": "at-least-once"
+            if self.contender == "flink-at-least-once"
+            else "exactly-once",
             "consumer": self.load.consumer(),
             "producer": self.load.producer(),
             "cores": self.load.cores,
@@ -123,7 +140,14 @@ def start_ceiling(contender: str, load: Load, servers: str, target: str, work: P
     transactional = contender.endswith("-transactional")
     if contender.startswith("java"):
         return producers.start_java(work, load, servers, target, transactional=transactional)
-    config = {"bootstrap": servers, "topic": target, "records": load.records, "payload": load.payload}
+    config = {
+        "bootstrap": servers,
+        "topic": target,
+        "records": load.records,
+        "payload": load.payload,
+    }
     return Child(
-        "benchmarks.contenders.producers", work, {**config, "options": load.producer(), "transactional": transactional}
+        "benchmarks.contenders.producers",
+        work,
+        {**config, "options": load.producer(), "transactional": transactional},
     )

@@ -1,8 +1,10 @@
 """Producers alone: what the broker and the two clients can do when nothing else is to be done.
 
-- Kafka's own benchmark (``org.apache.kafka.tools.ProducerPerformance``), plain or with transactions.
-- librdkafka through confluent-kafka: ``python -m benchmarks.contenders.producers config.json`` with ``bootstrap``, ``topic``, ``records``, ``payload``, ``options`` and
-  ``transactional``; one ``produce`` per record from a list that is there already.
+- Kafka's own benchmark (``org.apache.kafka.tools.ProducerPerformance``), plain or with
+  transactions.
+- librdkafka through confluent-kafka: ``python -m benchmarks.contenders.producers config.json`` with
+  ``bootstrap``, ``topic``, ``records``, ``payload``, ``options`` and ``transactional``; one
+  ``produce`` per record from a list that is there already.
 """
 
 from __future__ import annotations
@@ -29,11 +31,22 @@ def start_java(work: Path, load: Load, servers: str, topic: str, *, transactiona
     if transactional:
         settings["transaction.timeout.ms"] = str(TRANSACTION_TIMEOUT_MS)
     command = [str(find_java()), "-Xmx1g", "-cp", os.pathsep.join(map(str, producer_benchmark()))]
-    command += ["org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(load.records)]
+    command += [
+        "org.apache.kafka.tools.ProducerPerformance",
+        "--topic",
+        topic,
+        "--num-records",
+        str(load.records),
+    ]
     command += ["--record-size", str(load.payload), "--throughput", "-1"]
     command += ["--command-property", *(f"{name}={value}" for name, value in settings.items())]
     if transactional:
-        command += ["--transactional-id", f"bench-{topic}", "--transaction-duration-ms", str(round(1000 * _TRANSACTION_S))]
+        command += [
+            "--transactional-id",
+            f"bench-{topic}",
+            "--transaction-duration-ms",
+            str(round(1000 * _TRANSACTION_S)),
+        ]
     return Child(command, work)
 
 
@@ -52,7 +65,10 @@ def main() -> None:
         **config["options"],
     }
     if transactional:
-        options |= {"transactional.id": f"bench-{config['topic']}", "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
+        options |= {
+            "transactional.id": f"bench-{config['topic']}",
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        }
     producer = Producer(options)
     if transactional:
         producer.init_transactions(60)

@@ -2,20 +2,22 @@
 
 ``contender`` of the job's configuration:
 
-================  ==========================================================================================================================
+================
+==========================================================================================================================
 ``ours``          ``onceforall.write_stream`` to the sinks of ``sinks``, one decision for all
-``spark-kafka``   Spark's own Kafka sink, at-least-once
-``spark-files``   Spark's own file sink (Parquet)
-``spark-jdbc``    ``foreachBatch`` with an append through JDBC, which is what users do
+``spark-kafka``   Spark's own Kafka sink, at-least-once ``spark-files``   Spark's own file sink
+(Parquet) ``spark-jdbc``    ``foreachBatch`` with an append through JDBC, which is what users do
 ``spark-three``   ``foreachBatch`` with three writes one after the other: Kafka, Parquet, JDBC
-``spark-cached``  the same with the batch persisted meanwhile
-``noop``          Spark's ``noop`` sink: the source alone
+``spark-cached``  the same with the batch persisted meanwhile ``noop``          Spark's ``noop``
+sink: the source alone
 ``arrow``         an empty ``mapInArrow`` function in ``foreachBatch``: the way to the Python worker
-================  ==========================================================================================================================
+================
+==========================================================================================================================
 
 ``options``: more options of ``ours``.
 
-``sinks``: a list of ``{"kind": "kafka", "topic", "delivery", "options"}``, ``{"kind": "file", "path"}``, ``{"kind": "postgres", "table", "mode"}`` and
+``sinks``: a list of ``{"kind": "kafka", "topic", "delivery", "options"}``, ``{"kind": "file",
+"path"}``, ``{"kind": "postgres", "table", "mode"}`` and
 ``{"kind": "null"}``, which takes what the Kafka sink takes and drops it.
 """
 
@@ -45,7 +47,9 @@ DATABASE_VARIABLE = "BENCH_DATABASE"
 
 
 class NullSink(ofa.TwoPhaseCommitSink):
-    """Takes the columns of the Kafka sink and drops them: what remains is the library's own way through Spark."""
+    """Takes the columns of the Kafka sink and drops them: what remains is the library's own way
+    through Spark.
+    """
 
     kind = "null"
 
@@ -83,13 +87,22 @@ def start(rows: DataFrame, config: Mapping[str, Any]) -> StreamingQuery:
     seconds = float(config.get("trigger", 0))
     trigger = {"processingTime": f"{round(1000 * seconds)} milliseconds"}
     if name == "ours":
-        ours = ofa.write_stream(rows).outputMode(mode).option("checkpointLocation", config["checkpoint"]).trigger(**trigger)
+        ours = (
+            ofa.write_stream(rows)
+            .outputMode(mode)
+            .option("checkpointLocation", config["checkpoint"])
+            .trigger(**trigger)
+        )
         for option, value in config.get("options", {}).items():
             ours.option(option, value)
         for sink in config["sinks"]:
             ours.to(_our_sink(sink, config))
         return ours.start()
-    writer = rows.writeStream.outputMode(mode).option("checkpointLocation", config["checkpoint"]).trigger(**trigger)
+    writer = (
+        rows.writeStream.outputMode(mode)
+        .option("checkpointLocation", config["checkpoint"])
+        .trigger(**trigger)
+    )
     if name == "spark-kafka":
         return _kafka(writer, config).start()
     if name == "spark-files":
@@ -106,7 +119,9 @@ def _our_sink(sink: Mapping[str, Any], config: Mapping[str, Any]) -> ofa.TwoPhas
     if sink["kind"] == "file":
         return ofa.FileSink(sink["path"], format="parquet")
     if sink["kind"] == "postgres":
-        return ofa.PostgresSink(os.environ[DATABASE_VARIABLE], table=sink["table"], mode=sink.get("mode", "staged"))
+        return ofa.PostgresSink(
+            os.environ[DATABASE_VARIABLE], table=sink["table"], mode=sink.get("mode", "staged")
+        )
     delivery = sink.get("delivery", "exactly_once")
     options = {"bootstrap.servers": config["bootstrap"], **sink["options"]}
     if delivery == "exactly_once":
@@ -122,7 +137,9 @@ def _sink(config: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def _kafka(writer: _Writer, config: Mapping[str, Any]) -> _Writer:
     """Set Spark's own Kafka sink up, for a stream or a batch."""
     sink = _sink(config, "kafka")
-    writer.format("kafka").option("kafka.bootstrap.servers", config["bootstrap"]).option("topic", sink["topic"])
+    writer.format("kafka").option("kafka.bootstrap.servers", config["bootstrap"]).option(
+        "topic", sink["topic"]
+    )
     for name, value in sink["options"].items():
         writer.option(f"kafka.{name}", value)
     return writer
@@ -131,9 +148,14 @@ def _kafka(writer: _Writer, config: Mapping[str, Any]) -> _Writer:
 def _jdbc(rows: DataFrame, sink: Mapping[str, Any]) -> None:
     where = urlsplit(os.environ[DATABASE_VARIABLE])
     assert not parse_qs(where.query)
-    # By default the JDBC driver sends each row as a statement of its own, even in a batch; users who care set this.
+    # By default the JDBC driver sends each row as a statement of its own, even in a batch; users
+    # who care set this.
     url = f"jdbc:postgresql://{where.hostname}:{where.port}{where.path}?reWriteBatchedInserts=true"
-    options = {"user": unquote(where.username or ""), "password": unquote(where.password or ""), "batchsize": "10000"}
+    options = {
+        "user": unquote(where.username or ""),
+        "password": unquote(where.password or ""),
+        "batchsize": "10000",
+    }
     options |= {"driver": "org.postgresql.Driver", "dbtable": sink["table"], "url": url}
     rows.write.format("jdbc").options(**options).mode("append").save()
 

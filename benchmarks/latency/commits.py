@@ -1,10 +1,14 @@
 """What decision and commit cost, by the number of Kafka transactions and of sinks.
 
-Each contender is a query of ours with so many tasks, each of which writes in a transaction of its own to every sink: ``kafka-8`` has eight Kafka transactions
-per batch, ``kafka-8+file+postgres`` eight of each kind. Batches are small and follow one another; their source costs next to nothing.
+Each contender is a query of ours with so many tasks, each of which writes in a transaction of its
+own to every sink: ``kafka-8`` has eight Kafka transactions
+per batch, ``kafka-8+file+postgres`` eight of each kind. Batches are small and follow one another;
+their source costs next to nothing.
 
-A sample: ``p50_ms``, ``p99_ms`` and ``max_ms`` of the time from the last task's pre-commit to the last sink's commit (see ``step_times``), the ``parts`` it is made of
-(medians, ms; ``confirm:`` comes before it, as a part of the job), ``batch_ms`` (a whole batch, by Spark's own report) and ``batches``.
+A sample: ``p50_ms``, ``p99_ms`` and ``max_ms`` of the time from the last task's pre-commit to the
+last sink's commit (see ``step_times``), the ``parts`` it is made of
+(medians, ms; ``confirm:`` comes before it, as a part of the job), ``batch_ms`` (a whole batch, by
+Spark's own report) and ``batches``.
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ BY_TRANSACTIONS = ("kafka-1", "kafka-2", "kafka-4", "kafka-16", "file-8", "postg
 
 
 def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
-    """Return the plans: eight transactions of one, two and three sinks; and other numbers of transactions, and the other sinks alone."""
+    """Return the plans: eight transactions of one, two and three sinks; and other numbers of
+    transactions, and the other sinks alone.
+    """
     load = Load().for_latency()
     if quick:
         chosen = ("kafka-2", "kafka-8+file+postgres")
@@ -52,7 +58,9 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
             tasks = int(kinds[0].partition("-")[2])
             target = broker.make_topic(turn.load.partitions)
             table = database.make_table(with_value=True)
-            sinks = [_sink(kind.partition("-")[0], target, table, work, turn.load) for kind in kinds]
+            sinks = [
+                _sink(kind.partition("-")[0], target, table, work, turn.load) for kind in kinds
+            ]
             config = {
                 "bootstrap": broker.servers,
                 "source": {"kind": "rate", "rows": tasks * _ROWS_PER_TASK, "partitions": tasks},
@@ -64,9 +72,16 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
                 "checkpoint": str(work / "checkpoint"),
             }
             try:
-                with Child("benchmarks.contenders.spark_job", work, config, {DATABASE_VARIABLE: database.url}) as job:
+                with Child(
+                    "benchmarks.contenders.spark_job",
+                    work,
+                    config,
+                    {DATABASE_VARIABLE: database.url},
+                ) as job:
                     job.wait(_DEADLINE_S)
-                    return sample_of(job.lines("steps.jsonl"), job.lines("progress.jsonl"), turn["skip"])
+                    return sample_of(
+                        job.lines("steps.jsonl"), job.lines("progress.jsonl"), turn["skip"]
+                    )
             finally:
                 broker.delete(target)
                 database.drop_table(table)
@@ -79,7 +94,11 @@ def _sink(kind: str, topic: str, table: str, work: Path, load: Load) -> dict[str
         return {"kind": "kafka", "topic": topic, "options": load.producer()}
     if kind == "file":
         return {"kind": "file", "path": os.fspath(work / "files")}
-    return {"kind": "postgres", "table": table, "mode": "prepared" if kind == "prepared" else "staged"}
+    return {
+        "kind": "postgres",
+        "table": table,
+        "mode": "prepared" if kind == "prepared" else "staged",
+    }
 
 
 def sample_of(steps: list[dict[str, Any]], progress: list[dict[str, Any]], skip: int) -> Sample:
@@ -97,7 +116,11 @@ def sample_of(steps: list[dict[str, Any]], progress: list[dict[str, Any]], skip:
         "p50_ms": round(figures.percentile(ordered, 0.5), 2),
         "p99_ms": round(figures.percentile(ordered, 0.99), 2),
         "max_ms": round(ordered[-1], 2),
-        "parts": {name: round(statistics.median(values), 2) for name, values in sorted(costs.items()) if values},
+        "parts": {
+            name: round(statistics.median(values), 2)
+            for name, values in sorted(costs.items())
+            if values
+        },
         "batch_ms": round(statistics.median(whole), 1) if whole else None,
         "batches": len(ordered),
     }

@@ -1,10 +1,13 @@
-"""Latency from the time at which a record was meant to be sent to its arrival at a reader at ``read_committed``.
+"""Latency from the time at which a record was meant to be sent to its arrival at a reader at
+``read_committed``.
 
-An open-loop generator (it sends when it is time, whether the pipeline keeps up or not) at 2,000 records/s, and at 25, 50 and 75 % of each contender's own maximum,
-which is the median of its measured throughputs with the same payload. ``trigger_s`` is Spark's trigger interval and Flink's checkpoint interval; 0 is
-Spark's default trigger, one batch after the other.
+An open-loop generator (it sends when it is time, whether the pipeline keeps up or not) at 2,000
+records/s, and at 25, 50 and 75 % of each contender's own maximum, which is the median of its
+measured throughputs with the same payload. ``trigger_s`` is Spark's trigger interval and Flink's
+checkpoint interval; 0 is Spark's default trigger, one batch after the other.
 
-A sample: ``p50_ms``, ``p99_ms``, ``max_ms``, ``rate``, and what shows whether they mean anything: see `traffic.steady`; of a Spark job also ``parts``, where the time of a batch
+A sample: ``p50_ms``, ``p99_ms``, ``max_ms``, ``rate``, and what shows whether they mean anything:
+see `traffic.steady`; of a Spark job also ``parts``, where the time of a batch
 goes: see `parts_of`.
 """
 
@@ -34,17 +37,35 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     if quick:
         more: dict[str, Any] = {"rate": 500, "share": 0, "seconds": 5, "warm_up_s": 3}
         contenders = _BY_TRIGGER.items()
-        return [rounds.Plan(names, load, {**more, "trigger_s": trigger_s}, repeats=1) for trigger_s, names in contenders]
+        return [
+            rounds.Plan(names, load, {**more, "trigger_s": trigger_s}, repeats=1)
+            for trigger_s, names in contenders
+        ]
     found = []
     for trigger_s, names in _BY_TRIGGER.items():
         more = {"seconds": 40, "warm_up_s": 30, "trigger_s": trigger_s}
         found.append(rounds.Plan(names, load, {**more, "rate": 2000, "share": 0}, minutes=4))
         found += [
-            rounds.Plan(names, load, {**more, "rate": 0, "share": share}, repeats=2, minutes=4, lag=rounds.LATER)
+            rounds.Plan(
+                names,
+                load,
+                {**more, "rate": 0, "share": share},
+                repeats=2,
+                minutes=4,
+                lag=rounds.LATER,
+            )
             for share in (0.25, 0.5, 0.75)
         ]
-    # A plan of its own, for no target needs it; its rows stand beside those of the same rate and trigger.
-    more = {"seconds": 40, "warm_up_s": 30, "trigger_s": 0.0, "rate": 2000, "share": 0, "short_batches": True}
+    # A plan of its own, for no target needs it; its rows stand beside those of the same rate and
+    # trigger.
+    more = {
+        "seconds": 40,
+        "warm_up_s": 30,
+        "trigger_s": 0.0,
+        "rate": 2000,
+        "share": 0,
+        "short_batches": True,
+    }
     return [*found, rounds.Plan(_SHORT, load, more, minutes=2.5, lag=rounds.LATER)]
 
 
@@ -53,8 +74,19 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
     with standing_broker() as broker:
 
         def measure(contender: str, work: Path) -> Sample:
-            rate = turn["rate"] or turn["share"] * maximum(turn.results, contender, turn.load.payload)
-            return one(broker, turn.load, contender, work, rate, turn["trigger_s"], turn["warm_up_s"], turn["seconds"])
+            rate = turn["rate"] or turn["share"] * maximum(
+                turn.results, contender, turn.load.payload
+            )
+            return one(
+                broker,
+                turn.load,
+                contender,
+                work,
+                rate,
+                turn["trigger_s"],
+                turn["warm_up_s"],
+                turn["seconds"],
+            )
 
         return turn.each(measure)
 
@@ -83,12 +115,15 @@ def one(  # noqa: PLR0917
             return {**sample, "parts": parts} if parts else sample
 
 
-def parts_of(progress: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return what the later half of a Spark job's batches spent, in milliseconds, each the median over batches; nothing without batches.
+def parts_of(
+    progress: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Return what the later half of a Spark job's batches spent, in milliseconds, each the median
+    over batches; nothing without batches.
 
-    Returns:
-        ``batch`` (all of it); of Spark's own ``plan``, ``offsets_log`` and ``commits_log``; ``write`` (between these: the call of the sink); and of ours, within
-        that, ``job`` (the function and the tasks, up to the last pre-commit) and ``decide_and_commit``.
+    Returns: ``batch`` (all of it); of Spark's own ``plan``, ``offsets_log`` and ``commits_log``;
+        ``write`` (between these: the call of the sink); and of ours, within that, ``job`` (the
+        function and the tasks, up to the last pre-commit) and ``decide_and_commit``.
     """
     late = [report["durationMs"] for report in progress[len(progress) // 2 :]]
     if not late:
@@ -104,7 +139,9 @@ def parts_of(progress: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str,
         "commits_log": middle("commitOffsets"),
         "write": middle("addBatch"),
     }
-    jobs = [1000 * (line["end_s"] - line["start_s"]) for line in steps if line["step"] == "RunWrites"]
+    jobs = [
+        1000 * (line["end_s"] - line["start_s"]) for line in steps if line["step"] == "RunWrites"
+    ]
     commits = step_times.costs_ms(steps, skip=len(jobs) // 2)["commit"]
     if commits:
         found["job"] = statistics.median(jobs[len(jobs) // 2 :])
@@ -121,13 +158,19 @@ def maximum(results: Results, contender: str, payload: int) -> float:
     found = [
         sample["records_per_s"]
         for unit in results.units("throughput")
-        if (unit["parameters"]["payload"], unit["parameters"]["compression"], unit["parameters"]["tuned"])
+        if (
+            unit["parameters"]["payload"],
+            unit["parameters"]["compression"],
+            unit["parameters"]["tuned"],
+        )
         == (payload, "none", True)
         for name, sample in unit["samples"].items()
         if name == contender and "error" not in sample
     ]
     if not found:
-        raise MeasurementError(f"There is no throughput of {contender!r} with {payload} bytes yet. Measure that first.")
+        raise MeasurementError(
+            f"There is no throughput of {contender!r} with {payload} bytes yet. Measure that first."
+        )
     return float(statistics.median(found))
 
 

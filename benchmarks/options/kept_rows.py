@@ -1,12 +1,15 @@
 """What ``onceforall.redo=auto`` costs beside ``replay``, batch by batch in one and the same query.
 
-``python -m benchmarks.options.kept_rows``. Every second batch of a run is written as under ``replay``, and the others as under ``auto``: what else goes on on the machine meets both.
-The contenders are queries with the same rows to Kafka and to files:
+``python -m benchmarks.options.kept_rows``. Every second batch of a run is written as under
+``replay``, and the others as under ``auto``: what else goes on on the machine meets both. The
+contenders are queries with the same rows to Kafka and to files:
 
-- ``same``: one whose replays are the same; a transform has ``auto`` look at a plan in each batch, and nothing is kept;
+- ``same``: one whose replays are the same; a transform has ``auto`` look at a plan in each batch,
+  and nothing is kept;
 - ``uuid``: one with ``uuid()``; ``auto`` keeps each batch's rows until it is complete.
 
-A sample: ``replay_ms`` and ``auto_ms``, medians of whole batches by Spark's own report; ``ratio``, the median of the ratios of neighbours; ``batches``, how many of each. A contender that keeps rows
+A sample: ``replay_ms`` and ``auto_ms``, medians of whole batches by Spark's own report; ``ratio``,
+the median of the ratios of neighbours; ``batches``, how many of each. A contender that keeps rows
 where it should not, or none where it should, has failed.
 """
 
@@ -32,13 +35,19 @@ CONTENDERS = ("same", "uuid")
 
 
 def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
-    """Return the plans: short batches, in which a decision is most of the time, and long ones, in which rows are."""
+    """Return the plans: short batches, in which a decision is most of the time, and long ones,
+    in which rows are.
+    """
     load = Load(records=0, payload=100, partitions=2, batch=0)
     if quick:
         return [rounds.Plan(CONTENDERS, load, {"rows": 2000, "batches": 12, "skip": 4}, repeats=1)]
     return [
-        rounds.Plan(CONTENDERS, load, {"rows": 2000, "batches": 100, "skip": 20}, repeats=3, minutes=2),
-        rounds.Plan(CONTENDERS, load, {"rows": 200_000, "batches": 60, "skip": 10}, repeats=3, minutes=3),
+        rounds.Plan(
+            CONTENDERS, load, {"rows": 2000, "batches": 100, "skip": 20}, repeats=3, minutes=2
+        ),
+        rounds.Plan(
+            CONTENDERS, load, {"rows": 200_000, "batches": 60, "skip": 10}, repeats=3, minutes=3
+        ),
     ]
 
 
@@ -51,7 +60,11 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
             kafka = {"kind": "kafka", "topic": target, "options": turn.load.producer()}
             config = {
                 "bootstrap": broker.servers,
-                "source": {"kind": "rate", "rows": turn["rows"], "partitions": turn.load.partitions},
+                "source": {
+                    "kind": "rate",
+                    "rows": turn["rows"],
+                    "partitions": turn.load.partitions,
+                },
                 "rows": "wide-value-uuid" if contender == "uuid" else "wide-value",
                 "contender": "ours",
                 "sinks": [{"kind": "file", "path": str(work / "files")}, kafka],
@@ -75,7 +88,8 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
 def _kept_rows(checkpoint: Path) -> int:
     """Return how many rows the retained decisions say to have kept."""
     entries = [
-        json.loads(file.read_text(encoding="utf-8")) for file in (checkpoint / "onceforall" / "chains").glob("*/0*.json")
+        json.loads(file.read_text(encoding="utf-8"))
+        for file in (checkpoint / "onceforall" / "chains").glob("*/0*.json")
     ]
     decided = [entry["body"]["committables"] for entry in entries if entry["kind"] == "COMMIT"]
     named = [one for sinks in decided for of_sink in sinks.values() for one in of_sink]
@@ -83,13 +97,20 @@ def _kept_rows(checkpoint: Path) -> int:
 
 
 def sample_of(progress: list[dict[str, Any]], skip: int) -> Sample:
-    """Return the sample of a job's progress reports: even batches are ``replay``'s, odd ones ``auto``'s.
+    """Return the sample of a job's progress reports: even batches are ``replay``'s, odd ones
+    ``auto``'s.
 
     Raises:
         MeasurementError: no pair of batches is left.
     """
-    took_ms = {report["batchId"]: report["durationMs"]["triggerExecution"] for report in progress[skip:]}
-    pairs = [(took_ms[batch], took_ms[batch + 1]) for batch in took_ms if batch % 2 == 0 and batch + 1 in took_ms]
+    took_ms = {
+        report["batchId"]: report["durationMs"]["triggerExecution"] for report in progress[skip:]
+    }
+    pairs = [
+        (took_ms[batch], took_ms[batch + 1])
+        for batch in took_ms
+        if batch % 2 == 0 and batch + 1 in took_ms
+    ]
     if not pairs:
         raise MeasurementError(f"No two batches were committed after the first {skip}.")
     return {

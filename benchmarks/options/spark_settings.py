@@ -1,4 +1,5 @@
-"""Which source options and Spark settings help our throughput, and by how much: one setting taken away at a time.
+"""Which source options and Spark settings help our throughput, and by how much: one setting taken
+away at a time.
 
 A sample: as in ``throughput.pipelines``.
 """
@@ -35,8 +36,21 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
 def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     """Return the plan."""
     if quick:
-        return [rounds.Plan(("tuned", "defaults"), Load(records=100_000, batch=10_000), {}, repeats=1, minutes=2)]
-    return [rounds.Plan(tuple(VARIANTS), Load(records=20_000_000, batch=1_000_000), {}, repeats=3, minutes=6, lag=rounds.LATER)]
+        return [
+            rounds.Plan(
+                ("tuned", "defaults"), Load(records=100_000, batch=10_000), {}, repeats=1, minutes=2
+            )
+        ]
+    return [
+        rounds.Plan(
+            tuple(VARIANTS),
+            Load(records=20_000_000, batch=1_000_000),
+            {},
+            repeats=3,
+            minutes=6,
+            lag=rounds.LATER,
+        )
+    ]
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:

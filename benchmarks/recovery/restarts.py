@@ -1,8 +1,11 @@
 """Seconds from kill -9 to the first new committed record.
 
-Records come at a steady rate the whole time. The driver's Python process, its JVM and all workers get SIGKILL at a random moment, and the same query
-is started again at once. A sample has the seconds from the kill until a reader at ``read_committed`` is handed the first record that the dead query cannot have
-committed: it arrives 300 ms or more after the last process is gone; and the seconds until it is handed the first one that was sent after the kill.
+Records come at a steady rate the whole time. The driver's Python process, its JVM and all workers
+get SIGKILL at a random moment, and the same query is started again at once. A sample has the
+seconds from the kill until a reader at ``read_committed`` is handed the first record that the dead
+query cannot have
+committed: it arrives 300 ms or more after the last process is gone; and the seconds until it is
+handed the first one that was sent after the kill.
 
 A sample: ``seconds`` and ``seconds_to_new_input`` (medians), ``each_s``, ``kills``.
 """
@@ -34,10 +37,20 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     more = {"rate": 2000, "kills": 3, "warm_up_s": 8, "trigger_s": 0.0}
     if quick:
         return [
-            rounds.Plan(("ours", "spark"), Load().for_latency(), {**more, "kills": 1, "rate": 500, "warm_up_s": 2}, repeats=1)
+            rounds.Plan(
+                ("ours", "spark"),
+                Load().for_latency(),
+                {**more, "kills": 1, "rate": 500, "warm_up_s": 2},
+                repeats=1,
+            )
         ]
     flink = rounds.Plan(
-        ("ours", "flink"), Load().for_latency(), {**more, "trigger_s": 1.0}, repeats=2, minutes=4, lag=rounds.LATER
+        ("ours", "flink"),
+        Load().for_latency(),
+        {**more, "trigger_s": 1.0},
+        repeats=2,
+        minutes=4,
+        lag=rounds.LATER,
     )
     return [rounds.Plan(("ours", "spark"), Load().for_latency(), more, minutes=4), flink]
 
@@ -49,13 +62,28 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
         def measure(contender: str, work: Path) -> Sample:
             with Traffic(broker, turn.load.partitions, turn.load.payload, work) as traffic:
                 pipe = Pipe.within(traffic, contender, turn.load, trigger_s=turn["trigger_s"])
-                return kills(pipe, traffic, work, turn["rate"], turn["kills"], turn["warm_up_s"], seed=turn.turn)
+                return kills(
+                    pipe,
+                    traffic,
+                    work,
+                    turn["rate"],
+                    turn["kills"],
+                    turn["warm_up_s"],
+                    seed=turn.turn,
+                )
 
         return turn.each(measure)
 
 
 def kills(  # noqa: PLR0917
-    pipe: Pipe, traffic: Traffic, work: Path, rate: float, count: int, warm_up_s: float, *, seed: int
+    pipe: Pipe,
+    traffic: Traffic,
+    work: Path,
+    rate: float,
+    count: int,
+    warm_up_s: float,
+    *,
+    seed: int,
 ) -> Sample:
     """Kill and restart a pipeline so many times, and return the sample. Ends the traffic.
 
@@ -88,7 +116,8 @@ def kills(  # noqa: PLR0917
 
 
 def gaps(arrivals: np.ndarray, moments: list[tuple[int, int]]) -> Sample:
-    """Return the sample, given (intended, arrived) of all records, and when each kill was sent and had its effect, in ns.
+    """Return the sample, given (intended, arrived) of all records, and when each kill was sent and
+    had its effect, in ns.
 
     Raises:
         MeasurementError: nothing arrived after a kill.

@@ -1,4 +1,6 @@
-"""The pictures of the page, drawn by matplotlib from ``results.json`` alone, as SVG without dates, so that the same results give the same files."""
+"""The pictures of the page, drawn by matplotlib from ``results.json`` alone, as SVG without
+dates, so that the same results give the same files.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def check() -> None:
         SystemExit: matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise SystemExit("matplotlib is not installed, and draws the pictures of the page. pip install matplotlib")
+        raise SystemExit(
+            "matplotlib is not installed, and draws the pictures of the page. pip install "
+            "matplotlib"
+        )
 
 
 def draw_all(results: Results, folder: Path) -> dict[str, Path]:
@@ -43,8 +48,17 @@ def draw_all(results: Results, folder: Path) -> dict[str, Path]:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "onceforall", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False})
-    mpl.rcParams.update({"axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "axes.axisbelow": True})
+    mpl.rcParams.update(
+        {
+            "svg.hashsalt": "onceforall",
+            "svg.fonttype": "none",
+            "font.size": 9,
+            "axes.spines.top": False,
+        }
+    )
+    mpl.rcParams.update(
+        {"axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "axes.axisbelow": True}
+    )
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {}
     for name, draw in _PICTURES.items():
@@ -57,10 +71,14 @@ def draw_all(results: Results, folder: Path) -> dict[str, Path]:
     return drawn
 
 
-def _subplots(columns: int, *, rows: int = 1, width: float = 4.2, height: float = 3.0) -> tuple[Any, list[Any]]:
+def _subplots(
+    columns: int, *, rows: int = 1, width: float = 4.2, height: float = 3.0
+) -> tuple[Any, list[Any]]:
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained"
+    )
     plt.close(figure)
     return figure, list(axes.flat)
 
@@ -70,9 +88,16 @@ def _bars(axes: Any, spreads: Mapping[str, figures.Spread]) -> None:
     names = list(spreads)[::-1]
     found = [spreads[name] for name in names]
     middle = [each.median for each in found]
-    errors = [[each.median - each.least for each in found], [each.most - each.median for each in found]]
+    errors = [
+        [each.median - each.least for each in found],
+        [each.most - each.median for each in found],
+    ]
     axes.barh(
-        names, middle, xerr=errors, color=[COLOURS.get(name, "#1b6ca8") for name in names], error_kw={"lw": 1, "alpha": 0.7}
+        names,
+        middle,
+        xerr=errors,
+        color=[COLOURS.get(name, "#1b6ca8") for name in names],
+        error_kw={"lw": 1, "alpha": 0.7},
     )
     axes.grid(axis="y", visible=False)
 
@@ -84,7 +109,9 @@ def _throughput(results: Results) -> Any:
     figure, axes = _subplots(len(plans))
     for where, (key, units) in zip(axes, plans.items(), strict=True):
         names = names_of(units)
-        spreads = {name: each for name in names if (each := spread_of(units, name, "records_per_s"))}
+        spreads = {
+            name: each for name in names if (each := spread_of(units, name, "records_per_s"))
+        }
         _bars(where, spreads)
         payload, compression, tuned = key
         where.set_title(f"{payload} B, {compression}{'' if tuned else ', consumers by default'}")
@@ -98,7 +125,9 @@ def _latency(results: Results) -> Any:
     if not plans:
         return None
     figure, axes = _subplots(2 * len(plans))
-    places = [(key, units, percentile) for key, units in plans.items() for percentile in ("p50", "p99")]
+    places = [
+        (key, units, percentile) for key, units in plans.items() for percentile in ("p50", "p99")
+    ]
     for where, ((trigger_s,), units, percentile) in zip(axes, places, strict=True):
         for name in names_of(units):
             points = _by_rate(units, name, f"{percentile}_ms")
@@ -109,9 +138,19 @@ def _latency(results: Results) -> Any:
                     [b - m for m, b in zip(middle, most, strict=True)],
                 ]
                 where.errorbar(
-                    rates, middle, yerr=errors, label=name, color=COLOURS.get(name), marker="o", ms=3, lw=1.2, capsize=2
+                    rates,
+                    middle,
+                    yerr=errors,
+                    label=name,
+                    color=COLOURS.get(name),
+                    marker="o",
+                    ms=3,
+                    lw=1.2,
+                    capsize=2,
                 )
-        where.set_title(f"{percentile}, {f'{trigger_s:g} s trigger' if trigger_s else 'default trigger'}")
+        where.set_title(
+            f"{percentile}, {f'{trigger_s:g} s trigger' if trigger_s else 'default trigger'}"
+        )
         where.set_xlabel("records per second")
         where.set_ylabel("ms")
         where.set_ylim(bottom=0)
@@ -120,7 +159,9 @@ def _latency(results: Results) -> Any:
     return figure
 
 
-def _by_rate(units: Sequence[Unit], name: str, path: str) -> list[tuple[float, float, float, float]]:
+def _by_rate(
+    units: Sequence[Unit], name: str, path: str
+) -> list[tuple[float, float, float, float]]:
     """Return (rate, median, least, most) for each plan, in the order of rates."""
     points = []
     for plan in plans_of(units, ("rate", "share")).values():
@@ -132,24 +173,49 @@ def _by_rate(units: Sequence[Unit], name: str, path: str) -> list[tuple[float, f
 
 def _commit_cost(results: Results) -> Any:
     units = results.units("commit_cost")
-    counts = [int(name.partition("-")[2]) for name in names_of(units) if name.startswith("kafka-") and "+" not in name]
+    counts = [
+        int(name.partition("-")[2])
+        for name in names_of(units)
+        if name.startswith("kafka-") and "+" not in name
+    ]
     if not units:
         return None
     figure, axes = _subplots(2)
     for percentile, style in (("p50_ms", "-"), ("p99_ms", "--")):
-        found = [(count, each) for count in sorted(counts) if (each := spread_of(units, f"kafka-{count}", percentile))]
+        found = [
+            (count, each)
+            for count in sorted(counts)
+            if (each := spread_of(units, f"kafka-{count}", percentile))
+        ]
         if found:
-            errors = [[each.median - each.least for _, each in found], [each.most - each.median for _, each in found]]
+            errors = [
+                [each.median - each.least for _, each in found],
+                [each.most - each.median for _, each in found],
+            ]
             middle = [each.median for _, each in found]
             axes[0].errorbar(
-                [count for count, _ in found], middle, yerr=errors, ls=style, marker="o", ms=3, label=percentile[:3], capsize=2
+                [count for count, _ in found],
+                middle,
+                yerr=errors,
+                ls=style,
+                marker="o",
+                ms=3,
+                label=percentile[:3],
+                capsize=2,
             )
     axes[0].set_xlabel("Kafka transactions per batch")
     axes[0].set_ylabel("decision and commit, ms")
     axes[0].set_ylim(bottom=0)
     axes[0].legend(frameon=False)
     several = [name for name in names_of(units) if "+" in name or not name.startswith("kafka-")]
-    _bars(axes[1], {name: each for name in ["kafka-8", *several] if (each := spread_of(units, name, "p50_ms"))})
+    _bars(
+        axes[1],
+        {
+            name: each
+            for name in ["kafka-8", *several]
+            if (each := spread_of(units, name, "p50_ms"))
+        },
+    )
     axes[1].set_xlabel("decision and commit, p50, ms")
     return figure
 
@@ -169,12 +235,28 @@ def _triggers(results: Results) -> Any:
     figure, axes = _subplots(len(_CURVES), width=3.2)
     for where, (path, title) in zip(axes, _CURVES, strict=True):
         for writer in ("ours", "spark"):
-            found = [(each, value) for each in INTERVALS_S if (value := spread_of(units, f"{writer}@{each:g}", path))]
+            found = [
+                (each, value)
+                for each in INTERVALS_S
+                if (value := spread_of(units, f"{writer}@{each:g}", path))
+            ]
             if found:
                 middle = [value.median for _, value in found]
-                errors = [[value.median - value.least for _, value in found], [value.most - value.median for _, value in found]]
+                errors = [
+                    [value.median - value.least for _, value in found],
+                    [value.most - value.median for _, value in found],
+                ]
                 seconds = [each for each, _ in found]
-                where.errorbar(seconds, middle, yerr=errors, label=writer, color=COLOURS[writer], marker="o", ms=3, capsize=2)
+                where.errorbar(
+                    seconds,
+                    middle,
+                    yerr=errors,
+                    label=writer,
+                    color=COLOURS[writer],
+                    marker="o",
+                    ms=3,
+                    capsize=2,
+                )
         where.set_title(title)
         where.set_xlabel("trigger interval, s")
         where.set_ylim(bottom=0)
@@ -194,7 +276,9 @@ def _stores(results: Results) -> Any:
 
 
 def _long_run(results: Results) -> Any:
-    units = [unit for unit in results.units("long_run") if "points" in unit["samples"].get("ours", {})]
+    units = [
+        unit for unit in results.units("long_run") if "points" in unit["samples"].get("ours", {})
+    ]
     if not units:
         return None
     sample = units[-1]["samples"]["ours"]
@@ -202,7 +286,9 @@ def _long_run(results: Results) -> Any:
     figure, axes = _subplots(5, rows=-(-len(names) // 5), width=2.6, height=1.8)
     for where, name in zip(axes, names, strict=False):
         series = [(point["s"] / 60, point[name]) for point in sample["points"] if name in point]
-        where.plot([at for at, _ in series], [value for _, value in series], lw=0.8, color=COLOURS["ours"])
+        where.plot(
+            [at for at, _ in series], [value for _, value in series], lw=0.8, color=COLOURS["ours"]
+        )
         where.set_title(name + ("" if sample["verdicts"][name]["flat"] else ": grows"), fontsize=8)
         where.set_ylim(bottom=0)
         where.tick_params(labelsize=7)

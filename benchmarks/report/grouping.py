@@ -12,7 +12,9 @@ Unit = Mapping[str, Any]
 
 
 def value_of(sample: Mapping[str, Any], path: str) -> float | None:
-    """Return a figure of a sample by its dotted path; None when it isn't there, or the contender failed."""
+    """Return a figure of a sample by its dotted path; None when it isn't there, or the contender
+    failed.
+    """
     found: Any = sample
     for part in path.split("."):
         if not isinstance(found, Mapping) or part not in found:
@@ -33,7 +35,11 @@ def by_round(units: Iterable[Unit], contender: str, figure: str) -> dict[int, fl
 
 def matching(units: Iterable[Unit], where: Mapping[str, Any]) -> list[Unit]:
     """Return the units whose parameters have these values."""
-    return [unit for unit in units if all(unit["parameters"].get(name) == value for name, value in where.items())]
+    return [
+        unit
+        for unit in units
+        if all(unit["parameters"].get(name) == value for name, value in where.items())
+    ]
 
 
 def plans_of(units: Iterable[Unit], by: Sequence[str]) -> dict[tuple[Any, ...], list[Unit]]:
@@ -46,10 +52,16 @@ def plans_of(units: Iterable[Unit], by: Sequence[str]) -> dict[tuple[Any, ...], 
 
 def names_of(units: Iterable[Unit]) -> list[str]:
     """Return the contenders of units, in the order of the first round's."""
-    return list(dict.fromkeys(name for unit in sorted(units, key=lambda each: each["round"]) for name in unit["order"]))
+    return list(
+        dict.fromkeys(
+            name for unit in sorted(units, key=lambda each: each["round"]) for name in unit["order"]
+        )
+    )
 
 
 def spread_of(units: Iterable[Unit], contender: str, path: str) -> figures.Spread | None:
-    """Return the spread of a contender's figure over the rounds of one plan; None when there is none."""
+    """Return the spread of a contender's figure over the rounds of one plan; None when there is
+    none.
+    """
     values = list(by_round(units, contender, path).values())
     return figures.spread(values) if values else None

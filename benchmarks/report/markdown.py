@@ -24,7 +24,13 @@ def number(value: float | None) -> str:
         return "-"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return (
+        f"{value:.0f}"
+        if abs(value) >= 100
+        else f"{value:.1f}"
+        if abs(value) >= 10
+        else f"{value:.2f}"
+    )
 
 
 def middle(found: figures.Spread | None) -> str:
@@ -32,5 +38,7 @@ def middle(found: figures.Spread | None) -> str:
     if found is None:
         return "-"
     return (
-        number(found.median) if found.count == 1 else f"{number(found.median)} ({number(found.least)} to {number(found.most)})"
+        number(found.median)
+        if found.count == 1
+        else f"{number(found.median)} ({number(found.least)} to {number(found.most)})"
     )

@@ -17,14 +17,18 @@ steps](#where-a-records-time-goes) with Flink's row), and all cores are busy. Wh
 format in between: here records are bytes from beginning to end.""",
     "throughput, ours exactly-once / ours at-least-once": """Per record there is no difference that [the steps](#where-a-records-time-goes) would show; per batch there are a decision and a commit, the same for
 small and for large ones: see [the cost of a commit](#the-cost-of-a-commit). With few rounds the place within the round matters more than both.""",
-    "CPU seconds per million records": "As for the throughput: the way through Arrow and a Python worker, by the bytes.",
+    "CPU seconds per million records": "As for the throughput: the way through Arrow and a Python "
+    "worker, by the bytes.",
     "p50 latency at 2,000/s, ours / Spark's": """Spark's own sink shows each record as soon as the broker has it, in the middle of a batch; ours are visible at the batch's decision, all together, or
 they would not be exactly-once. And the job takes longer, through its Python workers: [where a batch's time goes](#where-a-batchs-time-goes). One task per batch and a checkpoint without processes can make
 both faster.""",
-    "p99 latency at 2,000/s, ours / Spark's": "As for the median: who comes right behind the beginning of a batch waits for all of this one and of the next.",
+    "p99 latency at 2,000/s, ours / Spark's": "As for the median: who comes right behind the "
+    "beginning of a batch waits for all of this one and "
+    "of the next.",
     "p50 latency at 2,000/s, ours at a 1 s trigger": """Flink writes a record when it comes, long before the checkpoint: there, only the commit is left. Spark begins to read a batch at the trigger, so
 that a record waits half a second on average, as in Flink, and then for the whole of its batch. No sink can change this; shorter batches can.""",
-    "decision and commit": "The decision is one synced file, and each sink's commit a round trip to its server, in parallel.",
+    "decision and commit": "The decision is one synced file, and each sink's commit a round trip "
+    "to its server, in parallel.",
     "recovery after kill -9": """The commit log and the sinks' recovery are milliseconds. What is added is the first batch: the JVM loads and compiles the way through Arrow, and Python workers have to be
 started, on cores that the new JVM wants for itself: [where a restart's time goes](#where-a-restarts-time-goes). Tried with effect, and in the figures: workers that import neither pandas nor the driver's
 part of the library, and a [daemon that has loaded what they need](speed.md#a-restart). Tried without: to start the workers ahead, beside the planning of the first batch; the cores are busy by then.""",
@@ -38,7 +42,9 @@ and so does the hash of equal ones.""",
 
 
 def lines(units: Sequence[Unit]) -> Iterator[str]:
-    """Yield the lines for the targets that are missed by what was measured; one that says so if none is."""
+    """Yield the lines for the targets that are missed by what was measured; one that says so if
+    none is.
+    """
     outcomes = [targets.outcome(target, units) for target in targets.TARGETS]
     if not any(each.spread for each in outcomes):
         return

@@ -18,7 +18,10 @@ _DATABASE_HEAD = {
     "cpu_s_per_million.job": "CPU s per million, job",
     "cpu_s_per_million.server": "server",
 }
-_DATABASE_STAGES = {"noop": "the rows into nothing", "arrow": "the rows into an empty Python function"}
+_DATABASE_STAGES = {
+    "noop": "the rows into nothing",
+    "arrow": "the rows into an empty Python function",
+}
 _RESTART_HEAD = {
     "all": "in all",
     "ready": "until the query is started",
@@ -32,7 +35,9 @@ _WITH = {"daemon": "`onceforall.worker_daemon`", "classes": "an archive of class
 
 
 def profiles(*, of_this_clone: bool) -> dict[str, Any]:
-    """Return the profiles by name: those of this clone, if it has any and they are wanted, or else the published ones."""
+    """Return the profiles by name: those of this clone, if it has any and they are wanted, or
+    else the published ones.
+    """
     file = profile_path.OUT / "profile.json"
     if not of_this_clone or not file.exists():
         file = profile_path.PUBLISHED
@@ -57,11 +62,20 @@ def steps(found: Mapping[str, Any]) -> Iterator[str]:
             )
             for stage, figures in stages.items()
         ]
-        yield from table(("", *(f"CPU, {text}" for text in _GROUPS.values()), "CPU in all", "wall"), rows)
+        yield from table(
+            ("", *(f"CPU, {text}" for text in _GROUPS.values()), "CPU in all", "wall"), rows
+        )
         yield ""
-        kinds = [kind for kind in threads.KINDS if any(kind in figures["threads"] for figures in stages.values())]
+        kinds = [
+            kind
+            for kind in threads.KINDS
+            if any(kind in figures["threads"] for figures in stages.values())
+        ]
         shares = [
-            (DESCRIPTIONS.get(stage, stage), *(f"{figures['threads'].get(kind, 0):.0%}" for kind in kinds))
+            (
+                DESCRIPTIONS.get(stage, stage),
+                *(f"{figures['threads'].get(kind, 0):.0%}" for kind in kinds),
+            )
             for stage, figures in stages.items()
         ]
         yield from table(("share of the CPU time", *kinds), shares)
@@ -75,7 +89,9 @@ def database(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"{_taken(profile)}:"
         yield ""
         yield from _stages(
-            profile, _DATABASE_HEAD, {name: _DATABASE_STAGES.get(name, f"`{name}`") for name in profile["stages"]}
+            profile,
+            _DATABASE_HEAD,
+            {name: _DATABASE_STAGES.get(name, f"`{name}`") for name in profile["stages"]},
         )
 
 
@@ -85,19 +101,26 @@ def restart(found: Mapping[str, Any]) -> Iterator[str]:
     if profile is not None:
         yield f"Seconds, each the median of its kills ({_taken(profile)}):"
         yield ""
-        yield from _stages(profile, _RESTART_HEAD, {name: _restarted(name) for name in profile["stages"]})
+        yield from _stages(
+            profile, _RESTART_HEAD, {name: _restarted(name) for name in profile["stages"]}
+        )
 
 
 def _restarted(name: str) -> str:
     contender, *given = name.split("+")
     described = DESCRIPTIONS.get(contender, contender)
-    return f"{described}, with {' and '.join(_WITH[each] for each in given)}" if given else described
+    return (
+        f"{described}, with {' and '.join(_WITH[each] for each in given)}" if given else described
+    )
 
 
-def _stages(profile: Mapping[str, Any], head: Mapping[str, str], texts: Mapping[str, str]) -> Iterator[str]:
+def _stages(
+    profile: Mapping[str, Any], head: Mapping[str, str], texts: Mapping[str, str]
+) -> Iterator[str]:
     stages: Mapping[str, Mapping[str, Any]] = profile["stages"]
     rows: list[Sequence[str]] = [
-        (texts[name], *(number(value_of(stage, path)) for path in head)) for name, stage in stages.items()
+        (texts[name], *(number(value_of(stage, path)) for path in head))
+        for name, stage in stages.items()
     ]
     yield from table(("", *head.values()), rows)
 

@@ -1,14 +1,17 @@
-"""What was measured, in ``build/bench/results.json``: kept over runs, as long as the code that is measured and the harness are the same.
+"""What was measured, in ``build/bench/results.json``: kept over runs, as long as the code that is
+measured and the harness are the same.
 
 The file::
 
     {"source": digest, "harness": digest, "machine": {…}, "runs": [{…}], "units": {id: unit}}
 
-A unit is one round of one measurement under one set of parameters: ``{"measurement", "parameters", "round", "at", "commit", "seconds", "order", "samples": {contender:
-{figure: value}}}``. It is added as a whole, so that what is compared was measured together. A contender that failed has
-``{"error": text}``.
+A unit is one round of one measurement under one set of parameters: ``{"measurement", "parameters",
+"round", "at", "commit", "seconds", "order", "samples": {contender:
+{figure: value}}}``. It is added as a whole, so that what is compared was measured together. A
+contender that failed has ``{"error": text}``.
 
-The file never holds figures of two codes or of two machines: where either has changed, it begins anew.
+The file never holds figures of two codes or of two machines: where either has changed, it begins
+anew.
 """
 
 from __future__ import annotations
@@ -56,7 +59,11 @@ Sample = dict[str, Any]
 
 def harness_digest() -> str:
     """Return a digest of what measures."""
-    return digest_of(file for file in sorted(HARNESS.rglob("*.py")) if file.relative_to(HARNESS).as_posix() not in _NO_JUDGES)
+    return digest_of(
+        file
+        for file in sorted(HARNESS.rglob("*.py"))
+        if file.relative_to(HARNESS).as_posix() not in _NO_JUDGES
+    )
 
 
 def unit_id(measurement: str, parameters: Mapping[str, Any], turn: int) -> str:
@@ -70,7 +77,9 @@ def machine() -> dict[str, Any]:
     model = ""
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+        model = next(
+            (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
+        )
     return {
         "cores": os.cpu_count(),
         "cpu": model,
@@ -82,7 +91,9 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Return the commit that is checked out, with ``+`` when files differ from it; empty outside a clone."""
+    """Return the commit that is checked out, with ``+`` when files differ from it; empty outside
+    a clone.
+    """
     try:
         found = _git("rev-parse", "--short=12", "HEAD")
         changed = _git("status", "--porcelain", "src", "benchmarks")
@@ -95,15 +106,18 @@ class Results:
     """The file, and what is in it."""
 
     def __init__(
-        self, folder: Path = FOLDER, *, only_read: bool = False, source: str | None = None, published: Path | None = None
+        self,
+        folder: Path = FOLDER,
+        *,
+        only_read: bool = False,
+        source: str | None = None,
+        published: Path | None = None,
     ) -> None:
         """Read what there is; results of other code are moved aside, unless they are only read.
 
-        Args:
-            folder: where the file is.
-            only_read: whether nothing will be added.
-            source: the digest of the measured code; None: it is taken.
-            published: results to go on from where there are none, if they are of this code and of such a machine; None: for the usual
+        Args: folder: where the file is. only_read: whether nothing will be added. source: the
+            digest of the measured code; None: it is taken. published: results to go on from where
+            there are none, if they are of this code and of such a machine; None: for the usual
                 folder, those that are published.
         """
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +137,9 @@ class Results:
 
     @classmethod
     def to_show(cls, folder: Path = FOLDER, published: Path = PUBLISHED) -> Self:
-        """Return what a page is made of, whatever code it measured: what the folder holds, or what is published where nothing was measured there."""
+        """Return what a page is made of, whatever code it measured: what the folder holds, or
+        what is published where nothing was measured there.
+        """
         results = cls(folder, only_read=True)
         if not results.file.exists() and published.exists():
             results.data = json.loads(published.read_text(encoding="utf-8"))
@@ -131,14 +147,21 @@ class Results:
 
     def begin_run(self, minutes: float) -> None:
         """Note that a run begins."""
-        run = {"commit": commit(), "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()), "minutes": 0.0, "wanted": minutes}
+        run = {
+            "commit": commit(),
+            "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+            "minutes": 0.0,
+            "wanted": minutes,
+        }
         self.data["runs"].append({**run, "load": os.getloadavg()[0]})
         self.save()
 
     def has(self, measurement: str, parameters: Mapping[str, Any], turn: int) -> bool:
         """Tell whether a unit is there, with a figure of each contender."""
         unit = self.data["units"].get(unit_id(measurement, parameters, turn))
-        return unit is not None and not any("error" in sample for sample in unit["samples"].values())
+        return unit is not None and not any(
+            "error" in sample for sample in unit["samples"].values()
+        )
 
     def add(  # noqa: PLR0917
         self,
@@ -149,7 +172,9 @@ class Results:
         samples: Mapping[str, Sample],
         seconds: float,
     ) -> None:
-        """Add a unit, and write the file; ``order`` is that of the contenders in the plan, for tables."""
+        """Add a unit, and write the file; ``order`` is that of the contenders in the plan, for
+        tables.
+        """
         self.data["units"][unit_id(measurement, parameters, turn)] = {
             "measurement": measurement,
             "parameters": dict(parameters),
@@ -163,8 +188,14 @@ class Results:
         self.save()
 
     def units(self, measurement: str | None = None) -> list[dict[str, Any]]:
-        """Return the units of a measurement (None: of all), in the order in which they were taken."""
-        found = [unit for unit in self.data["units"].values() if measurement in {None, unit["measurement"]}]
+        """Return the units of a measurement (None: of all), in the order in which they were
+        taken.
+        """
+        found = [
+            unit
+            for unit in self.data["units"].values()
+            if measurement in {None, unit["measurement"]}
+        ]
         return sorted(found, key=lambda unit: (unit["at"], unit["round"]))
 
     def save(self) -> None:
@@ -189,7 +220,11 @@ class Results:
         if self._published is None or not self._published.exists():
             return None
         data: dict[str, Any] = json.loads(self._published.read_text(encoding="utf-8"))
-        is_ours = (data["source"], data["harness"], data["machine"]) == (self._source, self._harness, machine())
+        is_ours = (data["source"], data["harness"], data["machine"]) == (
+            self._source,
+            self._harness,
+            machine(),
+        )
         return data if is_ours else None
 
 
@@ -201,4 +236,6 @@ def _version(package: str) -> str:
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()

@@ -1,4 +1,6 @@
-"""The targets, as data: which figure, of which contenders, against which limit; and what was measured for each. Pure."""
+"""The targets, as data: which figure, of which contenders, against which limit; and what was
+measured for each. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,12 @@ from benchmarks.report.grouping import Unit, by_round, matching
 class Target:
     """One target.
 
-    Attributes:
-        text: what is compared, for the page.
-        measurement: where its samples are.
-        figure: the figure of a sample, a dotted path.
-        ours: the contender.
-        other: what it is compared with; None: the figure itself counts.
-        limit: the value that the median must reach.
-        at_most: whether the limit is an upper one.
-        difference: whether the difference counts instead of the ratio.
-        inverse: whether the ratio is the other one's figure over ours (rates, where a ratio of times is asked for).
-        where: the parameters of the plans that count.
+    Attributes: text: what is compared, for the page. measurement: where its samples are. figure:
+        the figure of a sample, a dotted path. ours: the contender. other: what it is compared with;
+        None: the figure itself counts. limit: the value that the median must reach. at_most:
+        whether the limit is an upper one. difference: whether the difference counts instead of the
+        ratio. inverse: whether the ratio is the other one's figure over ours (rates, where a ratio
+        of times is asked for). where: the parameters of the plans that count.
     """
 
     text: str
@@ -44,10 +41,42 @@ _SMALL, _LARGE = {**_PLAIN, "payload": 100}, {**_PLAIN, "payload": 1000}
 _STEADY = {"rate": 2000, "share": 0, "short_batches": None}
 
 TARGETS: Sequence[Target] = (
-    Target("throughput, ours / Spark's own sink, 100 B", "throughput", "records_per_s", "ours", "spark", 1.0, where=_SMALL),
-    Target("throughput, ours / Spark's own sink, 1 KB", "throughput", "records_per_s", "ours", "spark", 1.0, where=_LARGE),
-    Target("throughput, ours / Flink exactly-once, 100 B", "throughput", "records_per_s", "ours", "flink", 0.8, where=_SMALL),
-    Target("throughput, ours / Flink exactly-once, 1 KB", "throughput", "records_per_s", "ours", "flink", 0.8, where=_LARGE),
+    Target(
+        "throughput, ours / Spark's own sink, 100 B",
+        "throughput",
+        "records_per_s",
+        "ours",
+        "spark",
+        1.0,
+        where=_SMALL,
+    ),
+    Target(
+        "throughput, ours / Spark's own sink, 1 KB",
+        "throughput",
+        "records_per_s",
+        "ours",
+        "spark",
+        1.0,
+        where=_LARGE,
+    ),
+    Target(
+        "throughput, ours / Flink exactly-once, 100 B",
+        "throughput",
+        "records_per_s",
+        "ours",
+        "flink",
+        0.8,
+        where=_SMALL,
+    ),
+    Target(
+        "throughput, ours / Flink exactly-once, 1 KB",
+        "throughput",
+        "records_per_s",
+        "ours",
+        "flink",
+        0.8,
+        where=_LARGE,
+    ),
     Target(
         "throughput, ours exactly-once / ours at-least-once, 100 B",
         "throughput",
@@ -130,13 +159,37 @@ TARGETS: Sequence[Target] = (
         difference=True,
         where={"trigger_s": 0.0},
     ),
-    Target("PostgreSQL staged / bare COPY (ready-made text)", "databases", "rows_per_s", "ours-staged", "copy-blocks", 0.5),
-    Target("PostgreSQL staged / bare COPY (psycopg's write_row)", "databases", "rows_per_s", "ours-staged", "copy-rows", 0.5),
     Target(
-        "PostgreSQL prepared / bare COPY (ready-made text)", "databases", "rows_per_s", "ours-prepared", "copy-blocks", 0.85
+        "PostgreSQL staged / bare COPY (ready-made text)",
+        "databases",
+        "rows_per_s",
+        "ours-staged",
+        "copy-blocks",
+        0.5,
     ),
     Target(
-        "PostgreSQL prepared / bare COPY (psycopg's write_row)", "databases", "rows_per_s", "ours-prepared", "copy-rows", 0.85
+        "PostgreSQL staged / bare COPY (psycopg's write_row)",
+        "databases",
+        "rows_per_s",
+        "ours-staged",
+        "copy-rows",
+        0.5,
+    ),
+    Target(
+        "PostgreSQL prepared / bare COPY (ready-made text)",
+        "databases",
+        "rows_per_s",
+        "ours-prepared",
+        "copy-blocks",
+        0.85,
+    ),
+    Target(
+        "PostgreSQL prepared / bare COPY (psycopg's write_row)",
+        "databases",
+        "rows_per_s",
+        "ours-prepared",
+        "copy-rows",
+        0.85,
     ),
     Target(
         "one pass to three sinks / three Spark writes, wall time",
@@ -153,7 +206,9 @@ TARGETS: Sequence[Target] = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was measured for a target: the spread of its values over the rounds, and whether their median reaches the limit. Both None without samples."""
+    """What was measured for a target: the spread of its values over the rounds, and whether
+    their median reaches the limit. Both None without samples.
+    """
 
     target: Target
     spread: figures.Spread | None
@@ -162,8 +217,11 @@ class Outcome:
 
 def outcome(target: Target, units: Iterable[Unit]) -> Outcome:
     """Compare what was measured with a target, given all units."""
-    chosen = matching([unit for unit in units if unit["measurement"] == target.measurement], target.where)
-    # Plans with different parameters may each have a round of the same number, and only one of them can be compared with itself.
+    chosen = matching(
+        [unit for unit in units if unit["measurement"] == target.measurement], target.where
+    )
+    # Plans with different parameters may each have a round of the same number, and only one of them
+    # can be compared with itself.
     plans: dict[str, list[Unit]] = {}
     for unit in chosen:
         plans.setdefault(repr(sorted(unit["parameters"].items())), []).append(unit)

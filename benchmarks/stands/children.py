@@ -1,4 +1,6 @@
-"""Child processes of a measurement: jobs, generators, readers. None of them outlives this process (on Linux)."""
+"""Child processes of a measurement: jobs, generators, readers. None of them outlives this
+process (on Linux).
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,14 @@ _TAIL_LINES = 30
 
 
 class MeasurementError(Exception):
-    """A measurement could not be taken; the message says why, with the end of the log of what failed."""
+    """A measurement could not be taken; the message says why, with the end of the log of what
+    failed.
+    """
 
 
 class Child:
-    """A program in a process of its own, with a work folder for its configuration, its log and what it says.
+    """A program in a process of its own, with a work folder for its configuration, its log and what
+    it says.
 
     As a context manager it is killed at the end, with everything below it.
     """
@@ -46,23 +51,34 @@ class Child:
     ) -> None:
         """Start it.
 
-        Args:
-            program: a module of this package, started with ``python -m`` and the path of its configuration; or a whole command.
-            work: its folder, made anew; it is the working directory.
-            config: for a module: written to ``config.json`` there.
-            environment: besides that of this process. Secrets belong here, not into `config`.
+        Args: program: a module of this package, started with ``python -m`` and the path of its
+            configuration; or a whole command. work: its folder, made anew; it is the working
+            directory. config: for a module: written to ``config.json`` there. environment: besides
+            that of this process. Secrets belong here, not into `config`.
         """
         work.mkdir(parents=True, exist_ok=True)
         self.work = work
-        (work / "config.json").write_text(json.dumps({**(config or {}), "work": str(work)}), encoding="utf-8")
+        (work / "config.json").write_text(
+            json.dumps({**(config or {}), "work": str(work)}), encoding="utf-8"
+        )
         command = (
-            list(program) if not isinstance(program, str) else [sys.executable, "-W", "ignore", "-m", program, "config.json"]
+            list(program)
+            if not isinstance(program, str)
+            else [sys.executable, "-W", "ignore", "-m", program, "config.json"]
         )
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        surroundings = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        surroundings = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
         with (work / "log.txt").open("ab") as log:
             self._process = GuardedProcess(
-                command, directory=work, log=log, environment={**surroundings, **(environment or {})}
+                command,
+                directory=work,
+                log=log,
+                environment={**surroundings, **(environment or {})},
             )
 
     def __enter__(self) -> Self:
@@ -83,10 +99,13 @@ class Child:
             MeasurementError: it ended with another status than 0.
         """
         if self._process.return_code not in {None, 0}:
-            raise MeasurementError(f"{self.work.name} ended with {self._process.return_code}:\n{self.tail()}")
+            raise MeasurementError(
+                f"{self.work.name} ended with {self._process.return_code}:\n{self.tail()}"
+            )
 
     def until(self, condition: Callable[[], Any], deadline_s: float, what: str) -> Any:
-        """Wait for a condition while the child runs, and a moment longer when it has ended well, and return what it gave.
+        """Wait for a condition while the child runs, and a moment longer when it has ended well,
+        and return what it gave.
 
         Raises:
             MeasurementError: the child ended first, or the time passed.
@@ -96,15 +115,24 @@ class Child:
         while not (found := condition()):
             if self._process.return_code is not None and ended_s is None:
                 ended_s = time.monotonic()
-            if ended_s is not None and (self._process.return_code or time.monotonic() > ended_s + _AFTER_ITS_END_S):
-                raise MeasurementError(f"{self.work.name} ended ({self._process.return_code}) before {what}:\n{self.tail()}")
+            if ended_s is not None and (
+                self._process.return_code or time.monotonic() > ended_s + _AFTER_ITS_END_S
+            ):
+                raise MeasurementError(
+                    f"{self.work.name} ended ({self._process.return_code}) before "
+                    f"{what}:\n{self.tail()}"
+                )
             if time.monotonic() > until_s:
-                raise MeasurementError(f"{self.work.name}: not within {deadline_s:.0f} s: {what}:\n{self.tail()}")
+                raise MeasurementError(
+                    f"{self.work.name}: not within {deadline_s:.0f} s: {what}:\n{self.tail()}"
+                )
             time.sleep(_POLL_S)
         return found
 
     def said(self, name: str, deadline_s: float = 120.0) -> Any:
-        """Wait for a JSON file that the child leaves in its folder (written whole), and return its content."""
+        """Wait for a JSON file that the child leaves in its folder (written whole), and return
+        its content.
+        """
         file = self.work / name
         self.until(file.exists, deadline_s, f"it wrote {name}")
         return json.loads(file.read_text(encoding="utf-8"))
@@ -117,7 +145,9 @@ class Child:
         """
         (self.work / "stop").touch()
         if not self._process.wait(_END_DEADLINE_S):
-            raise MeasurementError(f"{self.work.name} did not stop within {_END_DEADLINE_S:.0f} s:\n{self.tail()}")
+            raise MeasurementError(
+                f"{self.work.name} did not stop within {_END_DEADLINE_S:.0f} s:\n{self.tail()}"
+            )
         self.check()
 
     def wait(self, deadline_s: float) -> None:
@@ -127,11 +157,15 @@ class Child:
             MeasurementError: it failed, or the time passed.
         """
         if not self._process.wait(deadline_s):
-            raise MeasurementError(f"{self.work.name} did not end within {deadline_s:.0f} s:\n{self.tail()}")
+            raise MeasurementError(
+                f"{self.work.name} did not end within {deadline_s:.0f} s:\n{self.tail()}"
+            )
         self.check()
 
     def kill(self) -> None:
-        """SIGKILL it and everything below, the JVM first: its orderly end must not soften a crash. Returns when all of it is gone."""
+        """SIGKILL it and everything below, the JVM first: its orderly end must not soften a
+        crash. Returns when all of it is gone.
+        """
         found = processes.tree(self.pid) if self._process.return_code is None else []
         for process in sorted(found, key=lambda each: 0 if is_java(each) else 1):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -149,7 +183,9 @@ class Child:
         return "\n".join(lines[-_TAIL_LINES:])
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """Return what it has written to a file of JSON lines so far; a line that is being written is left out."""
+        """Return what it has written to a file of JSON lines so far; a line that is being
+        written is left out.
+        """
         file = self.work / name
         if not file.exists():
             return []

@@ -20,8 +20,9 @@ _SETTINGS = {
     "autovacuum": "off",
 }
 _COLUMNS = (
-    "id bigint, campaign_id integer, user_id text, amount double precision, at timestamptz, note text"  # as in spark_job.shaped
-)
+    "id bigint, campaign_id integer, user_id text, amount double precision, at "
+    "timestamptz, note text"
+)  # as in spark_job.shaped
 
 
 class Database:
@@ -51,7 +52,9 @@ class Database:
     def make_table(self, *, with_value: bool = False) -> str:
         """Create an empty table and return its name."""
         name = f"events_{next(self._numbers)}"
-        self._run("CREATE TABLE {} (" + _COLUMNS + (", value bytea" if with_value else "") + ")", name)
+        self._run(
+            "CREATE TABLE {} (" + _COLUMNS + (", value bytea" if with_value else "") + ")", name
+        )
         return name
 
     def drop_table(self, name: str) -> None:

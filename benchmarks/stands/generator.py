@@ -1,9 +1,13 @@
-"""An open-loop generator: records at a steady rate, each with the time at which it was *meant* to be sent, whatever holds it up.
+"""An open-loop generator: records at a steady rate, each with the time at which it was *meant* to
+be sent, whatever holds it up.
 
-``python -m benchmarks.stands.generator config.json`` with ``bootstrap``, ``topic``, ``rate`` (records/s) and ``payload`` (bytes). It goes on until a file ``stop`` appears in
-its folder, changes to the rate that a file ``rate`` holds, and leaves ``sent.json`` (records and the largest delay of the generator itself, ms).
+``python -m benchmarks.stands.generator config.json`` with ``bootstrap``, ``topic``, ``rate``
+(records/s) and ``payload`` (bytes). It goes on until a file ``stop`` appears in its folder, changes
+to the rate that a file ``rate`` holds, and leaves ``sent.json`` (records and the largest delay of
+the generator itself, ms).
 
-The clock is the machine's real-time clock in nanoseconds, the same for generator and reader, which run on one machine.
+The clock is the machine's real-time clock in nanoseconds, the same for generator and reader, which
+run on one machine.
 """
 
 from __future__ import annotations
@@ -64,10 +68,14 @@ class Schedule:
         self._sent = 0
 
     def due(self, now_ns: int, most: int) -> list[int]:
-        """Return the intended times of the records that are due and were not returned before, in order, at most so many."""
+        """Return the intended times of the records that are due and were not returned before, in
+        order, at most so many.
+        """
         first = self._sent
         self._sent = min(first + most, int((now_ns - self._start_ns) * self.rate / 1e9) + 1)
-        return [self._start_ns + int(number * 1e9 / self.rate) for number in range(first, self._sent)]
+        return [
+            self._start_ns + int(number * 1e9 / self.rate) for number in range(first, self._sent)
+        ]
 
 
 def _wanted_rate(work: Path) -> float | None:

@@ -1,4 +1,6 @@
-"""The broker of a measurement, its topics, and what of them a reader at ``read_committed`` is shown."""
+"""The broker of a measurement, its topics, and what of them a reader at ``read_committed`` is
+shown.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,25 @@ _FILL_DEADLINE_S = 600.0
 _REQUEST_DEADLINE_S = 15.0
 _LEADERS_DEADLINE_S = 30.0
 _LOOK_AGAIN_S = 0.2
-# The outputs of a throughput's round would drive its input out of the page cache; a tenth of them is enough for a reader that keeps up.
-_NOT_KEPT = {"segment.bytes": str(64 << 20), "retention.bytes": str(128 << 20), "file.delete.delay.ms": "1000"}
+# The outputs of a throughput's round would drive its input out of the page cache; a tenth of them
+# is enough for a reader that keeps up.
+_NOT_KEPT = {
+    "segment.bytes": str(64 << 20),
+    "retention.bytes": str(128 << 20),
+    "file.delete.delay.ms": "1000",
+}
 # Kafka's default of five minutes is longer than a contender runs.
 _CONFIG = {"log.retention.check.interval.ms": "1000"}
 TIME_DIGITS = 20
-"""How long the decimal number at the beginning of each value is: its number or, in measurements of latency, when it was meant to be sent (ns)."""
+"""How long the decimal number at the beginning of each value is: its number or, in measurements
+of latency, when it was meant to be sent (ns)."""
 
 
 class Broker:
-    """A broker with a data folder that outlives it, so that input topics are filled once. A context manager."""
+    """A broker with a data folder that outlives it, so that input topics are filled once.
+
+    A context manager.
+    """
 
     def __init__(self, folder: Path | None = None, *, config: dict[str, str] | None = None) -> None:
         """Nothing is started yet.
@@ -48,14 +59,19 @@ class Broker:
         self._kafka = EmbeddedKafka(data_dir=self._folder, config=_CONFIG | (config or {}))
         self._numbers = itertools.count()
         self.warm: set[int] = set()
-        """The payloads for which it has served producers and consumers for a while, and so has compiled what it does for them."""
+        """The payloads for which it has served producers and consumers for a while, and so has
+        compiled what it does for them."""
 
     def __enter__(self) -> Self:
         from confluent_kafka.admin import AdminClient
 
         self._kafka.start()
         self._admin: Any = AdminClient({"bootstrap.servers": self.servers, "log_level": 2})
-        left = [name for name in self._admin.list_topics(timeout=_REQUEST_DEADLINE_S).topics if name.startswith("out-")]
+        left = [
+            name
+            for name in self._admin.list_topics(timeout=_REQUEST_DEADLINE_S).topics
+            if name.startswith("out-")
+        ]
         self.delete(*left)
         return self
 
@@ -80,10 +96,9 @@ class Broker:
     def make_topic(self, partitions: int, prefix: str = "out", *, is_kept: bool = True) -> str:
         """Create an empty topic with a name of its own and return that.
 
-        Args:
-            partitions: how many.
-            prefix: of its name.
-            is_kept: whether its records are; otherwise only the last of them, for who only counts: gigabytes of output would drive the input out of the
+        Args: partitions: how many. prefix: of its name. is_kept: whether its records are; otherwise
+            only the last of them, for who only counts: gigabytes of output would drive the input
+            out of the
                 page cache, and the next contender would read it from the disk.
         """
         name = f"{prefix}-{int(time.time())}-{next(self._numbers)}"
@@ -93,11 +108,15 @@ class Broker:
     def delete(self, *topics: str) -> None:
         """Delete topics."""
         if topics:
-            for future in self._admin.delete_topics(list(topics), request_timeout=_REQUEST_DEADLINE_S).values():
+            for future in self._admin.delete_topics(
+                list(topics), request_timeout=_REQUEST_DEADLINE_S
+            ).values():
                 future.result()
 
     def filled_topic(self, load: Load) -> str:
-        """Return the input topic of a load, filled with its records: the same number in each partition, without keys."""
+        """Return the input topic of a load, filled with its records: the same number in each
+        partition, without keys.
+        """
         name = load.input_topic()
         if name in self._admin.list_topics(timeout=_REQUEST_DEADLINE_S).topics:
             if sum(self.ends(name).values()) == load.records // load.partitions * load.partitions:
@@ -110,17 +129,23 @@ class Broker:
         return name
 
     def read_ahead(self, topic: str) -> None:
-        """Read a topic's files, so that the page cache has them: whoever came first after another topic would read them from the disk, and pay for all."""
+        """Read a topic's files, so that the page cache has them: whoever came first after
+        another topic would read them from the disk, and pay for all.
+        """
         for segment in sorted(self._folder.rglob(f"{topic}-*/*.log")):
             with segment.open("rb", buffering=0) as file:
                 while file.read(_READ_AT_ONCE):
                     pass
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Return each partition's last stable offset: up to there a reader at ``read_committed`` reads (markers count as records)."""
+        """Return each partition's last stable offset: up to there a reader at ``read_committed``
+        reads (markers count as records).
+        """
         from confluent_kafka import KafkaException
 
-        partitions = self._admin.list_topics(topic, timeout=_REQUEST_DEADLINE_S).topics[topic].partitions
+        partitions = (
+            self._admin.list_topics(topic, timeout=_REQUEST_DEADLINE_S).topics[topic].partitions
+        )
         look = LastStableOffsets(self.servers, topic, tuple(partitions))
         until_s = time.monotonic() + _LEADERS_DEADLINE_S
         try:
@@ -141,9 +166,11 @@ _STANDING: list[Broker] = []
 
 @contextmanager
 def standing_broker() -> Iterator[Broker]:
-    """Lend this process's broker, which is started for the first round, serves the others, too, and ends with the process.
+    """Lend this process's broker, which is started for the first round, serves the others, too, and
+    ends with the process.
 
-    A broker that has just started compiles for minutes, and whoever is measured meanwhile would pay for it.
+    A broker that has just started compiles for minutes, and whoever is measured meanwhile would pay
+    for it.
     """
     if _STANDING and not _STANDING[0].is_running:
         _STANDING.pop().__exit__()
@@ -155,19 +182,29 @@ def standing_broker() -> Iterator[Broker]:
 
 
 class LastStableOffsets:
-    """Asks for the last stable offsets of a topic's partitions, again and again over the same connections."""
+    """Asks for the last stable offsets of a topic's partitions, again and again over the same
+    connections.
+    """
 
     def __init__(self, servers: str, topic: str, partitions: Sequence[int]) -> None:
         from confluent_kafka import Consumer, TopicPartition
 
         self._partitions = [TopicPartition(topic, number) for number in partitions]
-        settings = {"bootstrap.servers": servers, "group.id": "looks", "isolation.level": "read_committed", "log_level": 2}
+        settings = {
+            "bootstrap.servers": servers,
+            "group.id": "looks",
+            "isolation.level": "read_committed",
+            "log_level": 2,
+        }
         self._consumer: Any = Consumer(settings)
 
     def now(self) -> dict[int, int]:
         """Return them by partition."""
         ask = self._consumer.get_watermark_offsets
-        return {each.partition: ask(each, timeout=_REQUEST_DEADLINE_S, cached=False)[1] for each in self._partitions}
+        return {
+            each.partition: ask(each, timeout=_REQUEST_DEADLINE_S, cached=False)[1]
+            for each in self._partitions
+        }
 
     def close(self) -> None:
         """Close the connections."""
@@ -175,7 +212,9 @@ class LastStableOffsets:
 
 
 def fill(servers: str, topic: str, load: Load) -> None:
-    """Fill a topic with records of the load's payload: a number of 20 digits and text that compresses to about a half."""
+    """Fill a topic with records of the load's payload: a number of 20 digits and text that
+    compresses to about a half.
+    """
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -196,17 +235,28 @@ def fill(servers: str, topic: str, load: Load) -> None:
         for partition in range(load.partitions):
             first = partition * share + start
             count = min(_ROWS_AT_ONCE, share - start)
-            values = [b"%020d" % number + tails[number % 500] for number in range(first, first + count)]
+            values = [
+                b"%020d" % number + tails[number % 500] for number in range(first, first + count)
+            ]
             while len(producer) > 900_000:
                 producer.poll(0.01)
-            deque(map(producer.produce, repeat(topic), values, repeat(None), repeat(partition, count)), maxlen=0)
+            deque(
+                map(
+                    producer.produce, repeat(topic), values, repeat(None), repeat(partition, count)
+                ),
+                maxlen=0,
+            )
             producer.poll(0)
     if producer.flush(_FILL_DEADLINE_S):
-        raise RuntimeError(f"Topic {topic} could not be filled in {_FILL_DEADLINE_S:.0f} s. Check the disk.")
+        raise RuntimeError(
+            f"Topic {topic} could not be filled in {_FILL_DEADLINE_S:.0f} s. Check the disk."
+        )
 
 
 def produce_all(producer: Any, topic: str, values: list[bytes]) -> None:
-    """Hand records to a librdkafka producer, in order, each once; wait where its queue is full. The loop over them runs in C."""
+    """Hand records to a librdkafka producer, in order, each once; wait where its queue is full.
+    The loop over them runs in C.
+    """
     position = 0
     while position < len(values):
         rest = iter(values[position:] if position else values)
@@ -227,7 +277,9 @@ def _refuse_failure(error: Any, _message: Any) -> None:
 
 
 class VisibleCounts:
-    """Notes, in a thread of its own, how many records of a topic are visible at ``read_committed``, again and again. A context manager."""
+    """Notes, in a thread of its own, how many records of a topic are visible at
+    ``read_committed``, again and again. A context manager.
+    """
 
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         self._look = LastStableOffsets(broker.servers, topic, range(partitions))
@@ -257,7 +309,8 @@ class VisibleCounts:
             try:
                 count = sum(self._look.now().values())
             except KafkaException:
-                # A new topic isn't known everywhere at once. If it stays so, whoever waits for a count gives up.
+                # A new topic isn't known everywhere at once. If it stays so, whoever waits for a
+                # count gives up.
                 continue
             # The answer is of a moment between question and answer.
             self.counts.append(((before_s + time.monotonic()) / 2, count))

@@ -31,7 +31,9 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def cpu_seconds(processes: list[psutil.Process]) -> float:
-    """Return the CPU time of processes and of those of their children that have ended and were waited for."""
+    """Return the CPU time of processes and of those of their children that have ended and were
+    waited for.
+    """
     seconds = 0.0
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -40,7 +42,9 @@ def cpu_seconds(processes: list[psutil.Process]) -> float:
 
 
 def proportional_mb(processes: list[psutil.Process]) -> float:
-    """Return the memory of processes in MB, where pages that several share count in parts (PSS): forked workers share most of theirs."""
+    """Return the memory of processes in MB, where pages that several share count in parts (PSS):
+    forked workers share most of theirs.
+    """
     total = 0
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -52,8 +56,8 @@ def proportional_mb(processes: list[psutil.Process]) -> float:
 class Meter:
     """Samples CPU and memory of groups of processes in a thread of its own, as a context manager.
 
-    Attributes:
-        roots: the process whose tree is a group, or a function that returns a group's processes, by the group's name (``broker``, ``job``).
+    Attributes: roots: the process whose tree is a group, or a function that returns a group's
+        processes, by the group's name (``broker``, ``job``).
     """
 
     roots: Mapping[str, int | Callable[[], list[psutil.Process]]]
@@ -76,11 +80,18 @@ class Meter:
 
     def cpu_between(self, start_s: float, end_s: float) -> dict[str, float]:
         """Return the CPU seconds that each group took between two moments of ``time.monotonic``."""
-        return {name: figures.at(series, end_s) - figures.at(series, start_s) for name, series in self._cpu.items() if series}
+        return {
+            name: figures.at(series, end_s) - figures.at(series, start_s)
+            for name, series in self._cpu.items()
+            if series
+        }
 
     def peak_mb(self, start_s: float = 0.0) -> dict[str, float]:
         """Return the most memory (PSS) that each group had since a moment, in MB."""
-        found = {name: [mb for moment, mb in series if moment >= start_s] for name, series in self._memory.items()}
+        found = {
+            name: [mb for moment, mb in series if moment >= start_s]
+            for name, series in self._memory.items()
+        }
         return {name: round(max(values), 1) for name, values in found.items() if values}
 
     def _run(self) -> None:
@@ -91,9 +102,13 @@ class Meter:
             is_due = now_s >= memory_due_s
             if is_due:
                 memory_due_s = now_s + MEMORY_EVERY_S
-                # To find all children costs much more than to read the times of those that are known. Those that come in between are
-                # found the next time, with all the time they took.
-                groups = {name: tree(root) if isinstance(root, int) else root() for name, root in self.roots.items()}
+                # To find all children costs much more than to read the times of those that are
+                # known. Those that come in between are found the next time, with all the time they
+                # took.
+                groups = {
+                    name: tree(root) if isinstance(root, int) else root()
+                    for name, root in self.roots.items()
+                }
             for name, processes in groups.items():
                 spent = cpu_seconds(processes)
                 # Less than before: one of them has ended, and its time isn't known any more.
@@ -118,17 +133,20 @@ except OSError:
 
 
 def warm_memory(gib: float = MEMORY_GIB) -> float:
-    """Write dirty pages out; touch memory and give it back, in a process of its own, so that what is measured next gets pages that the machine really has.
+    """Write dirty pages out; touch memory and give it back, in a process of its own, so that what
+    is measured next gets pages that the machine really has.
 
-    A virtual machine hands free pages to its host ("free page reporting"); whoever touches one first waits until the host has found another, which
-    counts as CPU time of the toucher and of the broker's page cache. Without this, the first contender of a round paid for all.
+    A virtual machine hands free pages to its host ("free page reporting"); whoever touches one
+    first waits until the host has found another, which counts as CPU time of the toucher and of the
+    broker's page cache. Without this, the first contender of a round paid for all.
 
     Returns:
         Seconds that it took.
     """
     size = int(min(gib * 2**30, psutil.virtual_memory().available / 2))
     start_s = time.perf_counter()
-    # What the last contender has written, and the disk hasn't yet, would be written while the next one is measured.
+    # What the last contender has written, and the disk hasn't yet, would be written while the next
+    # one is measured.
     os.sync()
     subprocess.run([sys.executable, "-c", _TOUCH, str(size)], check=True)
     return time.perf_counter() - start_s

@@ -1,10 +1,12 @@
 """A reader at ``read_committed`` that notes how long after its intended time each record arrived.
 
-``python -m benchmarks.stands.reader config.json`` with ``bootstrap``, ``topic`` and ``partitions`` (numbers to read; at high rates one of them is a fair
-sample, since no record has a key). It goes on until a file ``stop`` appears, and leaves ``arrivals.npy``: int64 pairs (intended, arrived) in ns of the real-time
-clock. ``first.json`` appears with the first record, ``latest.json`` each half second.
+``python -m benchmarks.stands.reader config.json`` with ``bootstrap``, ``topic`` and ``partitions``
+(numbers to read; at high rates one of them is a fair sample, since no record has a key). It goes on
+until a file ``stop`` appears, and leaves ``arrivals.npy``: int64 pairs (intended, arrived) in ns of
+the real-time clock. ``first.json`` appears with the first record, ``latest.json`` each half second.
 
-The arrival is when the client hands a bundle of records over: at most 5 ms later than the first of them came, the same for everybody.
+The arrival is when the client hands a bundle of records over: at most 5 ms later than the first of
+them came, the same for everybody.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ def main() -> None:
         messages = consumer.consume(20_000, _BUNDLE_S)
         now_ns = time.time_ns()
         values = [
-            value[:TIME_DIGITS] for message in messages if message.error() is None and (value := message.value()) is not None
+            value[:TIME_DIGITS]
+            for message in messages
+            if message.error() is None and (value := message.value()) is not None
         ]
         if values:
             if not count:
@@ -59,10 +63,18 @@ def main() -> None:
             say(
                 work,
                 "latest.json",
-                {"arrived_ns": int(arrived[-1][-1]), "intended_ns": int(intended[-1].max()), "records": count},
+                {
+                    "arrived_ns": int(arrived[-1][-1]),
+                    "intended_ns": int(intended[-1].max()),
+                    "records": count,
+                },
             )
     consumer.close()
-    pairs = np.stack([np.concatenate(intended), np.concatenate(arrived)]) if count else np.empty((2, 0), dtype=np.int64)
+    pairs = (
+        np.stack([np.concatenate(intended), np.concatenate(arrived)])
+        if count
+        else np.empty((2, 0), dtype=np.int64)
+    )
     np.save(work / "arrivals.npy", pairs)
     say(work, "read.json", {"records": count})
 

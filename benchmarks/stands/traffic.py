@@ -1,4 +1,6 @@
-"""Steady traffic through a pipeline: an open-loop generator before it, and a reader at ``read_committed`` behind it."""
+"""Steady traffic through a pipeline: an open-loop generator before it, and a reader at
+``read_committed`` behind it.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,21 @@ from benchmarks.stands.children import Child, MeasurementError
 from benchmarks.stands.kafka import Broker
 
 FEW_PER_S = 20_000
-"""Up to this rate all partitions are read, beyond it one of them: the reader must not take what the contender needs."""
+"""Up to this rate all partitions are read, beyond it one of them: the reader must not take what
+the contender needs."""
 FIRST_RATE_PER_S = 200.0
 _START_DEADLINE_S = 180.0
 
 
 class Traffic:
-    """Generator and reader around a pair of topics. A context manager; it has its own input topic, since what is sent is only of use once."""
+    """Generator and reader around a pair of topics.
 
-    def __init__(self, broker: Broker, partitions: int, payload: int, work: Path, *, few: bool = True) -> None:
+    A context manager; it has its own input topic, since what is sent is only of use once.
+    """
+
+    def __init__(
+        self, broker: Broker, partitions: int, payload: int, work: Path, *, few: bool = True
+    ) -> None:
         """Create the topics; nothing runs yet.
 
         Args:
@@ -44,7 +52,12 @@ class Traffic:
         self.share_read = len(self._read) / partitions
 
     def __enter__(self) -> Self:
-        source = {"bootstrap": self._broker.servers, "topic": self.source, "rate": FIRST_RATE_PER_S, "payload": self._payload}
+        source = {
+            "bootstrap": self._broker.servers,
+            "topic": self.source,
+            "rate": FIRST_RATE_PER_S,
+            "payload": self._payload,
+        }
         self._generator = Child("benchmarks.stands.generator", self._work / "generator", source)
         target = {"bootstrap": self._broker.servers, "topic": self.target, "partitions": self._read}
         try:
@@ -76,9 +89,13 @@ class Traffic:
         new.rename(self._work / "generator" / "rate")
 
     def latest(self) -> dict[str, int]:
-        """Return what the reader said last: ``arrived_ns``, ``intended_ns`` (the newest) and ``records``."""
+        """Return what the reader said last: ``arrived_ns``, ``intended_ns`` (the newest) and
+        ``records``.
+        """
         file = self._work / "reader" / "latest.json"
-        found: dict[str, int] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        found: dict[str, int] = (
+            json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        )
         return found or {"arrived_ns": 0, "intended_ns": 0, "records": 0}
 
     def check(self) -> None:
@@ -93,8 +110,8 @@ class Traffic:
     def end(self) -> tuple[np.ndarray[Any, Any], float]:
         """Stop generator and reader.
 
-        Returns:
-            int64 pairs (intended, arrived) in ns, and by how many milliseconds the generator itself was late at most.
+        Returns: int64 pairs (intended, arrived) in ns, and by how many milliseconds the generator
+            itself was late at most.
         """
         self._generator.stop()
         self._reader.stop()
@@ -112,7 +129,9 @@ def latencies(arrivals: np.ndarray[Any, Any], start_ns: int, end_ns: int) -> Sam
     chosen = (intended >= start_ns) & (intended < end_ns)
     waits = np.sort((arrived - intended)[chosen]) / 1e6
     if not waits.size:
-        raise MeasurementError("No record of the measured time arrived. Is the pipeline slower than the traffic?")
+        raise MeasurementError(
+            "No record of the measured time arrived. Is the pipeline slower than the traffic?"
+        )
     ordered = waits.tolist()
     return {
         "records": len(ordered),
@@ -122,10 +141,14 @@ def latencies(arrivals: np.ndarray[Any, Any], start_ns: int, end_ns: int) -> Sam
     }
 
 
-def steady(job: Child, traffic: Traffic, rate: float, *, warm_up_s: float, seconds: float) -> Sample:
-    """Send at a rate, and return the latencies of what was meant to be sent in so many seconds, after a time to warm up.
+def steady(
+    job: Child, traffic: Traffic, rate: float, *, warm_up_s: float, seconds: float
+) -> Sample:
+    """Send at a rate, and return the latencies of what was meant to be sent in so many seconds,
+    after a time to warm up.
 
-    Ends the traffic. A sample has the figures of `latencies`, and: ``rate``, ``generator_late_ms``, ``arrived_share`` (1 means all) and ``kept_up``: whether the
+    Ends the traffic. A sample has the figures of `latencies`, and: ``rate``, ``generator_late_ms``,
+    ``arrived_share`` (1 means all) and ``kept_up``: whether the
     last record came through within 10 s of its time.
 
     Raises:
@@ -137,7 +160,9 @@ def steady(job: Child, traffic: Traffic, rate: float, *, warm_up_s: float, secon
     _sleep(job, traffic, seconds)
     end_ns = time.time_ns()
     until_s = time.monotonic() + 10
-    while (kept_up := traffic.latest()["intended_ns"] >= end_ns) is False and time.monotonic() < until_s:
+    while (
+        kept_up := traffic.latest()["intended_ns"] >= end_ns
+    ) is False and time.monotonic() < until_s:
         _sleep(job, traffic, 0.1)
     # The reader tells of one record; others of its time may be a moment later.
     _sleep(job, traffic, 1)

@@ -1,7 +1,10 @@
-"""What Spark's way to a Python worker and back costs a task that does nothing, beside a task without Python.
+"""What Spark's way to a Python worker and back costs a task that does nothing, beside a task
+without Python.
 
-A query's batch that has few rows spends most of its time here. A job has twice as many tasks as cores, with a hundred rows each. ``spared`` is ``unix-sockets`` with what the
-tasks of our sinks do at their end, so that the garbage collection behind each task is short: see ``onceforall.task.write_task.spare_collections``.
+A query's batch that has few rows spends most of its time here. A job has twice as many tasks as
+cores, with a hundred rows each. ``spared`` is ``unix-sockets`` with what the
+tasks of our sinks do at their end, so that the garbage collection behind each task is short: see
+``onceforall.task.write_task.spare_collections``.
 
 A sample, in milliseconds, each the median over all tasks (or jobs) of the run but the first third:
 
@@ -33,12 +36,18 @@ _DEADLINE_S = 600.0
 _ROWS_PER_TASK = 100
 _SOCKETS = "spark.python.unix.domain.socket.enabled"
 _SPARED = "spared"
-_PYTHON = {"unix-sockets": {_SOCKETS: "true"}, _SPARED: {_SOCKETS: "true"}, "tcp-sockets": {_SOCKETS: "false"}}
+_PYTHON = {
+    "unix-sockets": {_SOCKETS: "true"},
+    _SPARED: {_SOCKETS: "true"},
+    "tcp-sockets": {_SOCKETS: "false"},
+}
 KINDS: Mapping[str, Mapping[str, str]] = {"no-python": {}, **_PYTHON}
 
 
 class Timed:
-    """A function for ``mapInArrow`` that notes when it was called, when rows came, and when it was done, in seconds since the epoch."""
+    """A function for ``mapInArrow`` that notes when it was called, when rows came, and when it
+    was done, in seconds since the epoch.
+    """
 
     def __init__(self, folder: str, *, spare: bool) -> None:
         self._folder = folder
@@ -58,7 +67,9 @@ class Timed:
         assert context is not None
         yield pa.RecordBatch.from_pydict({"rows": [rows]})
         noted = {"called_s": called_s, "first_s": first_s, "done_s": time.time()}
-        Path(self._folder, f"{context.taskAttemptId()}.json").write_text(json.dumps(noted), encoding="utf-8")
+        Path(self._folder, f"{context.taskAttemptId()}.json").write_text(
+            json.dumps(noted), encoding="utf-8"
+        )
         if self._spare:
             from onceforall.task.write_task import spare_collections
 
@@ -69,7 +80,14 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     """Return the plan."""
     load = Load(records=0, payload=0, partitions=0, batch=0)
     return [
-        rounds.Plan(tuple(KINDS), load, {"jobs": 6 if quick else 100}, repeats=1 if quick else 5, minutes=1.5, lag=rounds.LATER)
+        rounds.Plan(
+            tuple(KINDS),
+            load,
+            {"jobs": 6 if quick else 100},
+            repeats=1 if quick else 5,
+            minutes=1.5,
+            lag=rounds.LATER,
+        )
     ]
 
 
@@ -87,7 +105,10 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
 
 def sample_of(work: Path) -> Sample:
     """Return the figures of a run from what it left in its folder."""
-    notes = {int(file.stem): json.loads(file.read_text(encoding="utf-8")) for file in (work / "notes").iterdir()}
+    notes = {
+        int(file.stem): json.loads(file.read_text(encoding="utf-8"))
+        for file in (work / "notes").iterdir()
+    }
     (log,) = (work / "events").iterdir()
     tasks: dict[int, tuple[float, float]] = {}
     jobs: dict[int, float] = {}
@@ -108,9 +129,15 @@ def sample_of(work: Path) -> Sample:
     }
     if notes:
         each = [(notes[task], *tasks[task]) for task in late]
-        found["to_python"] = statistics.median(1000 * note["called_s"] - launched for note, launched, _ in each)
-        found["first_rows"] = statistics.median(1000 * (note["first_s"] - note["called_s"]) for note, _, _ in each)
-        found["from_python"] = statistics.median(ended - 1000 * note["done_s"] for note, _, ended in each)
+        found["to_python"] = statistics.median(
+            1000 * note["called_s"] - launched for note, launched, _ in each
+        )
+        found["first_rows"] = statistics.median(
+            1000 * (note["first_s"] - note["called_s"]) for note, _, _ in each
+        )
+        found["from_python"] = statistics.median(
+            ended - 1000 * note["done_s"] for note, _, ended in each
+        )
     return {name: round(value, 2) for name, value in found.items()}
 
 

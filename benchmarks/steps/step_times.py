@@ -1,9 +1,13 @@
-"""Writes down how long the steps of a batch take, by wrapping methods of the library in the benchmark's own driver.
+"""Writes down how long the steps of a batch take, by wrapping methods of the library in the
+benchmark's own driver.
 
-Each line of the file: ``{"step", "start_s", "end_s"}``, seconds of ``time.monotonic``. ``step`` is the name of the coordinator's decision
-(``RunWrites``, ``AppendCommit``, ``CommitSinks``, …), or ``confirm:<kind>`` and ``commit:<kind>`` of one sink.
+Each line of the file: ``{"step", "start_s", "end_s"}``, seconds of ``time.monotonic``. ``step`` is
+the name of the coordinator's decision
+(``RunWrites``, ``AppendCommit``, ``CommitSinks``, …), or ``confirm:<kind>`` and ``commit:<kind>``
+of one sink.
 
-A batch's *cost of commit* is the time from the end of ``RunWrites``, when every task has prepared, to the end of ``CommitSinks``, when readers see all of it.
+A batch's *cost of commit* is the time from the end of ``RunWrites``, when every task has prepared,
+to the end of ``CommitSinks``, when readers see all of it.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ _FLUSH_EVERY_S = 1.0
 
 
 class _Lines:
-    """Keeps lines in memory and writes them in bundles, once a second, so that the measured steps hardly wait for a disk."""
+    """Keeps lines in memory and writes them in bundles, once a second, so that the measured
+    steps hardly wait for a disk.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -86,13 +92,14 @@ def _timed(method: Callable[..., Any], name: str, lines: _Lines) -> Callable[...
 def costs_ms(lines: Iterable[Mapping[str, Any]], *, skip: int) -> dict[str, list[float]]:
     """Return what each batch's commit cost, in milliseconds, without the first batches.
 
-    Returns:
-        ``commit`` (from the end of ``RunWrites`` to the end of ``CommitSinks``), ``decision`` (``AppendCommit`` alone), and one entry for each ``confirm:`` and
-        ``commit:`` of a sink; confirming is part of ``RunWrites``.
+    Returns: ``commit`` (from the end of ``RunWrites`` to the end of ``CommitSinks``), ``decision``
+        (``AppendCommit`` alone), and one entry for each ``confirm:`` and ``commit:`` of a sink;
+        confirming is part of ``RunWrites``.
     """
     found: dict[str, list[float]] = {"commit": [], "decision": []}
     prepared_s: float | None = None
-    # A sink's times are added before those of the step around them: whatever comes since the last commit belongs to the next one.
+    # A sink's times are added before those of the step around them: whatever comes since the last
+    # commit belongs to the next one.
     pending: dict[str, float] = {}
     batches = 0
     for line in lines:

@@ -1,4 +1,6 @@
-"""What the CPU time of processes was spent on, by the names of their threads, read from /proc (Linux)."""
+"""What the CPU time of processes was spent on, by the names of their threads, read from /proc
+(Linux).
+"""
 
 from __future__ import annotations
 
@@ -33,38 +35,59 @@ KINDS = (*dict.fromkeys(kind for _, _, kind in _KINDS), OTHERS)
 
 
 def kind_of(role: str, name: str) -> str:
-    """Return what a thread counts as, given the role of its process (``jvm``, ``workers`` or ``broker``) and its name."""
-    return next((kind for whose, prefix, kind in _KINDS if whose == role and name.startswith(prefix)), OTHERS)
+    """Return what a thread counts as, given the role of its process (``jvm``, ``workers`` or
+    ``broker``) and its name.
+    """
+    return next(
+        (kind for whose, prefix, kind in _KINDS if whose == role and name.startswith(prefix)),
+        OTHERS,
+    )
 
 
 def seconds_of(groups: Mapping[str, Iterable[psutil.Process]]) -> dict[Thread, float]:
-    """Return the CPU seconds of each thread so far, by process, thread and kind. Threads that have ended are not among them."""
+    """Return the CPU seconds of each thread so far, by process, thread and kind.
+
+    Threads that have ended are not among them.
+    """
     found: dict[Thread, float] = {}
     for role, processes in groups.items():
         for process in processes:
             for folder in _folders(process.pid):
                 # It may end while it is looked at.
                 with contextlib.suppress(OSError):
-                    name, spent = parsed((folder / "stat").read_text(encoding="utf-8", errors="replace"))
-                    found[process.pid, int(folder.name), kind_of(role, name)] = spent / os.sysconf("SC_CLK_TCK")
+                    name, spent = parsed(
+                        (folder / "stat").read_text(encoding="utf-8", errors="replace")
+                    )
+                    found[process.pid, int(folder.name), kind_of(role, name)] = spent / os.sysconf(
+                        "SC_CLK_TCK"
+                    )
     return found
 
 
 def parsed(stat: str) -> tuple[str, int]:
-    """Return a thread's name and its CPU time in ticks, from its ``stat`` (proc(5)); the name may have any character, brackets as well."""
+    """Return a thread's name and its CPU time in ticks, from its ``stat`` (proc(5)); the name
+    may have any character, brackets as well.
+    """
     head, _, rest = stat.rpartition(")")
     fields = rest.split()
-    # The first field behind the name is the third of all; user and system time are the 14th and the 15th.
+    # The first field behind the name is the third of all; user and system time are the 14th and the
+    # 15th.
     return head.partition("(")[2], int(fields[11]) + int(fields[12])
 
 
 def shares(before: Mapping[Thread, float], after: Mapping[Thread, float]) -> dict[str, float]:
-    """Return which part of the CPU time between two looks each kind took: 1 in total; nothing if none was taken."""
+    """Return which part of the CPU time between two looks each kind took: 1 in total; nothing if
+    none was taken.
+    """
     spent = dict.fromkeys(KINDS, 0.0)
     for thread, seconds in after.items():
         spent[thread[2]] += max(0.0, seconds - before.get(thread, 0.0))
     total = sum(spent.values())
-    return {kind: round(seconds / total, 4) for kind, seconds in spent.items() if seconds} if total else {}
+    return (
+        {kind: round(seconds / total, 4) for kind, seconds in spent.items() if seconds}
+        if total
+        else {}
+    )
 
 
 def _folders(pid: int) -> list[Path]:

@@ -1,7 +1,8 @@
 """Rows per second into Parquet files: our file sink against Spark's own.
 
-Both write the same rows from a source that costs next to nothing, with the same compression. Ours syncs every file and folder before a batch is decided; Spark's leaves
-that to the operating system, which is one of the things it doesn't promise.
+Both write the same rows from a source that costs next to nothing, with the same compression. Ours
+syncs every file and folder before a batch is decided; Spark's leaves that to the operating system,
+which is one of the things it doesn't promise.
 
 A sample: as in ``throughput.postgres``.
 """
@@ -24,8 +25,12 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     """Return the plan."""
     contenders = ("ours-files", "spark-files")
     if quick:
-        return [rounds.Plan(contenders, Load(), {"rows": 20_000, "batches": 6, "skip": 2}, repeats=1)]
-    return [rounds.Plan(contenders, Load(), {"rows": 1_000_000, "batches": 24, "skip": 12}, minutes=2)]
+        return [
+            rounds.Plan(contenders, Load(), {"rows": 20_000, "batches": 6, "skip": 2}, repeats=1)
+        ]
+    return [
+        rounds.Plan(contenders, Load(), {"rows": 1_000_000, "batches": 24, "skip": 12}, minutes=2)
+    ]
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
@@ -41,7 +46,10 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
             "batches": turn["batches"],
             "checkpoint": str(work / "checkpoint"),
         }
-        with Child("benchmarks.contenders.spark_job", work, config) as job, Meter({"job": job.pid}) as meter:
+        with (
+            Child("benchmarks.contenders.spark_job", work, config) as job,
+            Meter({"job": job.pid}) as meter,
+        ):
             job.wait(_DEADLINE_S)
             return sample_of(job, meter, turn["rows"], turn["skip"])
 

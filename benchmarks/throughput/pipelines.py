@@ -1,10 +1,13 @@
 """Records per second from Kafka to Kafka, CPU seconds per million records, and peak memory.
 
-Pipelines copy a topic that is full before they start; producers alone write as many records. Before the first round, the broker is warmed up. What counts is what a reader at ``read_committed`` is shown, between two
-commits in the steady state (`figures.steady_window`); the CPU is that of the broker and of all processes of the contender in between, the memory the largest sum of
-their proportional sizes.
+Pipelines copy a topic that is full before they start; producers alone write as many records. Before
+the first round, the broker is warmed up. What counts is what a reader at ``read_committed`` is
+shown, between two commits in the steady state (`figures.steady_window`); the CPU is that of the
+broker and of all processes of the contender in between, the memory the largest sum of their
+proportional sizes.
 
-A sample: ``records_per_s``, ``seconds`` (of the window), ``commits`` (in it), ``cpu_s_per_million`` and ``peak_mb``, each by group of processes and in total.
+A sample: ``records_per_s``, ``seconds`` (of the window), ``commits`` (in it), ``cpu_s_per_million``
+and ``peak_mb``, each by group of processes and in total.
 """
 
 from __future__ import annotations
@@ -36,18 +39,31 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     if quick:
         # A producer alone is through with few records before anybody has looked.
         return [
-            # Flink's checkpoints are a second apart, and between the first and the last some have to lie.
-            rounds.Plan(PIPELINES[:4], Load(records=6_000_000, batch=500_000), {}, repeats=1, minutes=3),
-            rounds.Plan(("java-producer", "librdkafka"), Load(records=1_000_000), {}, repeats=1, minutes=2),
+            # Flink's checkpoints are a second apart, and between the first and the last some have
+            # to lie.
+            rounds.Plan(
+                PIPELINES[:4], Load(records=6_000_000, batch=500_000), {}, repeats=1, minutes=3
+            ),
+            rounds.Plan(
+                ("java-producer", "librdkafka"), Load(records=1_000_000), {}, repeats=1, minutes=2
+            ),
         ]
-    # So many that a JVM has compiled most of what it runs before the first fifth is over: with a quarter of them the compiler took a quarter of the CPU.
-    small, large = Load(payload=100, records=40_000_000, batch=1_000_000), Load(payload=1000, records=8_000_000, batch=250_000)
+    # So many that a JVM has compiled most of what it runs before the first fifth is over: with a
+    # quarter of them the compiler took a quarter of the CPU.
+    small, large = (
+        Load(payload=100, records=40_000_000, batch=1_000_000),
+        Load(payload=1000, records=8_000_000, batch=250_000),
+    )
     alone = {"alone": True}
     return [
         rounds.Plan(PIPELINES[:4], small, {}, minutes=6),
         rounds.Plan(PIPELINES[:4], large, {}, minutes=5),
-        rounds.Plan(CEILINGS, replace(small, records=20_000_000), alone, minutes=3, lag=rounds.LATER),
-        rounds.Plan(CEILINGS, replace(large, records=4_000_000), alone, minutes=3, lag=rounds.LATER),
+        rounds.Plan(
+            CEILINGS, replace(small, records=20_000_000), alone, minutes=3, lag=rounds.LATER
+        ),
+        rounds.Plan(
+            CEILINGS, replace(large, records=4_000_000), alone, minutes=3, lag=rounds.LATER
+        ),
         rounds.Plan(
             PIPELINES[:4],
             replace(small, compression="lz4"),
@@ -72,7 +88,9 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
     with standing_broker() as broker:
         is_cold = turn.load.payload not in broker.warm
         # A producer alone reads nothing.
-        source = broker.filled_topic(turn.load) if is_cold or not turn.plan.more.get("alone") else ""
+        source = (
+            broker.filled_topic(turn.load) if is_cold or not turn.plan.more.get("alone") else ""
+        )
         if is_cold:
             warm_up(broker, turn.load, source, turn.work / "warm-up")
 
@@ -89,7 +107,8 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
 
 
 def warm_up(broker: Broker, load: Load, source: str, work: Path) -> None:
-    """Let a broker that has just started compile what it does for consumers and producers: whoever comes first would pay for it.
+    """Let a broker that has just started compile what it does for consumers and producers: whoever
+    comes first would pay for it.
 
     Raises:
         MeasurementError: a contender that is used for it failed.
@@ -102,7 +121,9 @@ def warm_up(broker: Broker, load: Load, source: str, work: Path) -> None:
                 _start(broker, load, contender, source, target, work / contender, None) as child,
             ):
                 child.until(
-                    lambda: counts.visible >= _ENOUGH_TO_WARM_UP * load.records, _START_DEADLINE_S, "the records were visible"
+                    lambda: counts.visible >= _ENOUGH_TO_WARM_UP * load.records,
+                    _START_DEADLINE_S,
+                    "the records were visible",
                 )
         finally:
             broker.delete(target)
@@ -132,7 +153,9 @@ def one(  # noqa: PLR0917
     ):
         child.until(lambda: counts.visible > 0, _START_DEADLINE_S, "its first commit")
         deadline_s = 60 + total / _SLOWEST_PER_S
-        child.until(lambda: counts.visible >= _ENOUGH * total, deadline_s, f"{total:,} records were visible")
+        child.until(
+            lambda: counts.visible >= _ENOUGH * total, deadline_s, f"{total:,} records were visible"
+        )
         time.sleep(_SETTLE_S)
     window = figures.steady_window(counts.counts, total)
     cpu = meter.cpu_between(window.start_s, window.end_s)
@@ -148,11 +171,19 @@ def one(  # noqa: PLR0917
 
 
 def _start(  # noqa: PLR0917
-    broker: Broker, load: Load, contender: str, source: str, target: str, work: Path, spark: Mapping[str, str] | None
+    broker: Broker,
+    load: Load,
+    contender: str,
+    source: str,
+    target: str,
+    work: Path,
+    spark: Mapping[str, str] | None,
 ) -> Child:
     if contender in CEILINGS:
         return start_ceiling(contender, load, broker.servers, target, work)
-    return Pipe(contender, load, broker.servers, source, target, spark=spark or {}).start(work, work / "checkpoint")
+    return Pipe(contender, load, broker.servers, source, target, spark=spark or {}).start(
+        work, work / "checkpoint"
+    )
 
 
 MEASUREMENT = rounds.Measurement("throughput", plans, run)

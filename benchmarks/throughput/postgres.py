@@ -1,11 +1,16 @@
-"""Rows per second into PostgreSQL: our modes, a bare COPY of the same rows, and what users do today (an append through JDBC in ``foreachBatch``).
+"""Rows per second into PostgreSQL: our modes, a bare COPY of the same rows, and what users do today
+(an append through JDBC in ``foreachBatch``).
 
-The server keeps its promises (``fsync`` and ``synchronous_commit`` are on), its table has no index, and is emptied between contenders. Spark's rows come from a source that
-costs next to nothing; a batch's time is all of it, Spark's own bookkeeping included. A bare COPY writes as many rows per transaction, over as many
-connections as Spark has cores: ``copy-blocks`` from text that is there already (the server's ceiling), ``copy-rows`` from Python tuples (psycopg's
+The server keeps its promises (``fsync`` and ``synchronous_commit`` are on), its table has no index,
+and is emptied between contenders. Spark's rows come from a source that costs next to nothing; a
+batch's time is all of it, Spark's own bookkeeping included. A bare COPY writes as many rows per
+transaction, over as many
+connections as Spark has cores: ``copy-blocks`` from text that is there already (the server's
+ceiling), ``copy-rows`` from Python tuples (psycopg's
 ``write_row``, what a program of one's own would do).
 
-A sample: ``rows_per_s`` (from the median of the batches' times), ``batch_s``, ``batches``, ``cpu_s_per_million`` (from the first batch counted to the last one).
+A sample: ``rows_per_s`` (from the median of the batches' times), ``batch_s``, ``batches``,
+``cpu_s_per_million`` (from the first batch counted to the last one).
 """
 
 from __future__ import annotations
@@ -40,8 +45,12 @@ _BLOCK_ROWS = 2_000
 def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     """Return the plan."""
     if quick:
-        return [rounds.Plan(CONTENDERS, Load(), {"rows": 5_000, "batches": 6, "skip": 2}, repeats=1)]
-    return [rounds.Plan(CONTENDERS, Load(), {"rows": 300_000, "batches": 24, "skip": 12}, minutes=5)]
+        return [
+            rounds.Plan(CONTENDERS, Load(), {"rows": 5_000, "batches": 6, "skip": 2}, repeats=1)
+        ]
+    return [
+        rounds.Plan(CONTENDERS, Load(), {"rows": 300_000, "batches": 24, "skip": 12}, minutes=5)
+    ]
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
@@ -64,7 +73,10 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
                 program = "benchmarks.contenders.spark_job"
                 config |= _spark(contender, turn, table, work)
             try:
-                with Child(program, work, config, environment) as job, Meter({"server": database.pid, "job": job.pid}) as meter:
+                with (
+                    Child(program, work, config, environment) as job,
+                    Meter({"server": database.pid, "job": job.pid}) as meter,
+                ):
                     job.wait(_DEADLINE_S)
                     return sample_of(job, meter, turn["rows"], turn["skip"])
             finally:
@@ -93,7 +105,9 @@ def sample_of(job: Child, meter: Meter, rows: int, skip: int) -> Sample:
     progress = job.lines("progress.jsonl")
     seconds = figures.batch_seconds(progress, rows, skip=skip)
     if len(seconds) < 3:
-        raise MeasurementError(f"Only {len(seconds)} batches are left; {len(progress)} were reported.")
+        raise MeasurementError(
+            f"Only {len(seconds)} batches are left; {len(progress)} were reported."
+        )
     median = statistics.median(seconds)
     start_s, end_s = figures.batch_span(progress, rows, skip=skip)
     since_the_epoch_s = time.time() - time.monotonic()
@@ -109,14 +123,19 @@ def sample_of(job: Child, meter: Meter, rows: int, skip: int) -> Sample:
 
 
 def main() -> None:
-    """Write rows with bare COPY: ``python -m benchmarks.throughput.postgres config.json`` with ``table``, ``rows``, ``batches``, ``cores`` and ``by_row``."""
+    """Write rows with bare COPY: ``python -m benchmarks.throughput.postgres config.json`` with
+    ``table``, ``rows``, ``batches``, ``cores`` and ``by_row``.
+    """
     config = configuration()
     cores, share = config["cores"], config["rows"] // config["cores"]
     parts = [_rows(core * share, share) for core in range(cores)]
     blocks = [[] if config["by_row"] else _blocks(part) for part in parts]
     url, work = os.environ[DATABASE_VARIABLE], Path(config["work"])
     statement = sql.SQL("COPY {} FROM STDIN").format(sql.Identifier(config["table"]))
-    with ThreadPoolExecutor(cores) as threads, (work / "progress.jsonl").open("w", encoding="utf-8") as progress:
+    with (
+        ThreadPoolExecutor(cores) as threads,
+        (work / "progress.jsonl").open("w", encoding="utf-8") as progress,
+    ):
         connections = [psycopg.connect(url) for _ in range(cores)]
 
         def write(core: int) -> None:
@@ -131,7 +150,11 @@ def main() -> None:
             began, start_s = datetime.now(timezone.utc).isoformat(), time.monotonic()
             list(threads.map(write, range(cores)))
             took_ms = 1000 * (time.monotonic() - start_s)
-            report = {"timestamp": began, "numInputRows": share * cores, "durationMs": {"triggerExecution": took_ms}}
+            report = {
+                "timestamp": began,
+                "numInputRows": share * cores,
+                "durationMs": {"triggerExecution": took_ms},
+            }
             progress.write(json.dumps(report) + "\n")
             progress.flush()
         for connection in connections:
@@ -142,7 +165,10 @@ def main() -> None:
 def _rows(first: int, count: int) -> list[tuple[Any, ...]]:
     """Return rows like those of ``spark_job.shaped``."""
     numbers = range(first, first + count)
-    times = (datetime.fromtimestamp((_FIRST_TIME_MS + n) / 1000, tz=timezone.utc).isoformat() for n in numbers)
+    times = (
+        datetime.fromtimestamp((_FIRST_TIME_MS + n) / 1000, tz=timezone.utc).isoformat()
+        for n in numbers
+    )
     return [
         (n, n % 1000, f"user-{n % 100_003}", n % 10_000 / 100, at, f"note of event {n}")
         for n, at in zip(numbers, times, strict=True)
@@ -151,7 +177,9 @@ def _rows(first: int, count: int) -> list[tuple[Any, ...]]:
 
 def _blocks(rows: list[tuple[Any, ...]]) -> list[bytes]:
     lines = ["\t".join(map(str, row)) + "\n" for row in rows]
-    return ["".join(lines[at : at + _BLOCK_ROWS]).encode() for at in range(0, len(lines), _BLOCK_ROWS)]
+    return [
+        "".join(lines[at : at + _BLOCK_ROWS]).encode() for at in range(0, len(lines), _BLOCK_ROWS)
+    ]
 
 
 MEASUREMENT = rounds.Measurement("databases", plans, run)

@@ -1,7 +1,9 @@
-"""One pass to three sinks (Kafka, Parquet, PostgreSQL) against three separate Spark writes of the same batch, in wall time.
+"""One pass to three sinks (Kafka, Parquet, PostgreSQL) against three separate Spark writes of the
+same batch, in wall time.
 
-From a full Kafka topic. ``ours`` writes all three in one job with one decision; ``spark-three`` is a ``foreachBatch`` with three writes, each of which reads
-the source again; ``spark-cached`` persists the batch meanwhile, as careful users do.
+From a full Kafka topic. ``ours`` writes all three in one job with one decision; ``spark-three`` is
+a ``foreachBatch`` with three writes, each of which reads the source again; ``spark-cached``
+persists the batch meanwhile, as careful users do.
 
 A sample: as in ``throughput.postgres``.
 """
@@ -29,7 +31,14 @@ def plans(quick: bool) -> list[rounds.Plan]:  # noqa: FBT001
     if quick:
         load = Load(records=100_000, batch=5_000)
         return [rounds.Plan(contenders, load, {"batches": 6, "skip": 2}, repeats=1)]
-    return [rounds.Plan(contenders, Load(records=4_000_000, batch=200_000), {"batches": 20, "skip": 10}, minutes=5)]
+    return [
+        rounds.Plan(
+            contenders,
+            Load(records=4_000_000, batch=200_000),
+            {"batches": 20, "skip": 10},
+            minutes=5,
+        )
+    ]
 
 
 def run(turn: rounds.Round) -> dict[str, Sample]:
@@ -63,7 +72,12 @@ def run(turn: rounds.Round) -> dict[str, Sample]:
             roots = {"broker": broker.pid, "server": database.pid}
             try:
                 with (
-                    Child("benchmarks.contenders.spark_job", work, config, {DATABASE_VARIABLE: database.url}) as job,
+                    Child(
+                        "benchmarks.contenders.spark_job",
+                        work,
+                        config,
+                        {DATABASE_VARIABLE: database.url},
+                    ) as job,
                     Meter({**roots, "job": job.pid}) as meter,
                 ):
                     job.wait(_DEADLINE_S)

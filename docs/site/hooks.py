@@ -1,4 +1,6 @@
-"""What the documentation's site has beside the pages in docs/: pages of the repository's root, the API's reference, and links that fit."""
+"""What the documentation's site has beside the pages in docs/: pages of the repository's root,
+the API's reference, and links that fit.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ REFERENCE = {
             "onceforall.sinks.files.reading.committed_files.CommittedFiles",
         ],
     ),
-    "reference/own-sinks.md": ("The contract of a sink", ["onceforall.sink", "onceforall.testing.conformance"]),
+    "reference/own-sinks.md": (
+        "The contract of a sink",
+        ["onceforall.sink", "onceforall.testing.conformance"],
+    ),
     "reference/operators.md": ("Operators", ["onceforall.operators"]),
     "reference/errors.md": ("Errors", ["onceforall.errors"]),
 }
@@ -54,7 +59,9 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that don't lie in docs/."""
     for source, name in FROM_THE_ROOT.items():
-        files.append(File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8")))
+        files.append(
+            File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8"))
+        )
     for name, (title, objects) in REFERENCE.items():
         text = f"# {title}\n\n" + "\n".join(f"::: {each}\n{_options(each)}" for each in objects)
         files.append(File.generated(config, name, content=text))
@@ -62,25 +69,32 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def _options(name: str) -> str:
-    # What a user of a sink gives is its arguments; its methods are the contract's, which has a page of its own.
+    # What a user of a sink gives is its arguments; its methods are the contract's, which has a page
+    # of its own.
     return "    options:\n      members: false\n" if name.endswith("Sink") else ""
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:  # noqa: ARG001  mkdocs gives all by name
-    """Make links fit the site: those to files that aren't on it become the file's name in the repository."""
+    """Make links fit the site: those to files that aren't on it become the file's name in the
+    repository.
+    """
     here = page.file.src_uri
     there = next((source for source, name in FROM_THE_ROOT.items() if name == here), f"docs/{here}")
 
     def fitting(match: re.Match[str]) -> str:
         image, text, target, anchor = match[1], match[2], match[3], match[4] or ""
         path = posixpath.normpath(posixpath.join(posixpath.dirname(there), target))
-        name = FROM_THE_ROOT.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
+        name = FROM_THE_ROOT.get(path) or (
+            path.removeprefix("docs/") if path.startswith("docs/") else None
+        )
         if name is not None and files.get_file_from_path(name) is not None:
-            return f"{image}[{text}]({posixpath.relpath(name, posixpath.dirname(here) or '.')}{anchor})"
+            return f"{image}[{text}]({posixpath.relpath(name, posixpath.dirname(here) or '.')}{anchor})"  # noqa: E501
         if not (ROOT / path).exists():
             raise FileNotFoundError(f"{there} links to {target}, which doesn't exist")
         return text if text.strip("`").endswith(posixpath.basename(path)) else f"{text} (`{path}`)"
 
     # Not in code: what is shown there is to be copied.
     parts = re.split(r"(^```.*?^```|`[^`\n]*`(?!\]))", markdown, flags=re.MULTILINE | re.DOTALL)
-    return "".join(part if index % 2 else LINK.sub(fitting, part) for index, part in enumerate(parts))
+    return "".join(
+        part if index % 2 else LINK.sub(fitting, part) for index, part in enumerate(parts)
+    )

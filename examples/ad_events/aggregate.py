@@ -1,6 +1,7 @@
 """Aggregate: impressions, clicks and spend of each campaign in each quarter of an hour.
 
-Reads ``views`` and ``clicks``. Writes ``spend``, each window once, when the watermark has passed it.
+Reads ``views`` and ``clicks``. Writes ``spend``, each window once, when the watermark has passed
+it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from onceforall.operators import record_id
 
 def rows(spark: SparkSession, place: Place) -> DataFrame:
     """One row per campaign and window."""
-    return sums_of(place.read_events(spark, "views", "clicks").withWatermark("happened", WATERMARK_DELAY))
+    return sums_of(
+        place.read_events(spark, "views", "clicks").withWatermark("happened", WATERMARK_DELAY)
+    )
 
 
 def sums_of(events: DataFrame) -> DataFrame:
-    """Count events, and add up whole millionths: what a floating-point sum would lose is somebody's money."""
+    """Count events, and add up whole millionths: what a floating-point sum would lose is
+    somebody's money.
+    """
     sums = events.groupBy("campaign_id", f.window("happened", "15 minutes")).agg(
         f.count_if(f.col("event_type") == "view").alias("impressions"),
         f.count_if(f.col("event_type") == "click").alias("clicks"),
@@ -38,7 +43,9 @@ def sums_of(events: DataFrame) -> DataFrame:
 
 def write(sums: DataFrame, place: Place) -> StreamWriter:
     """To the topic ``spend``, keyed by campaign."""
-    return ofa.write_stream(as_records(sums, key="campaign_id")).to(place.kafka(place.topic("spend")), name="spend")
+    return ofa.write_stream(as_records(sums, key="campaign_id")).to(
+        place.kafka(place.topic("spend")), name="spend"
+    )
 
 
 if __name__ == "__main__":

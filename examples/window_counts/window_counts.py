@@ -1,4 +1,6 @@
-"""Count the views of each page per ten minutes: Kafka to Kafka, exactly once. README.md beside this file says how to run it."""
+"""Count the views of each page per ten minutes: Kafka to Kafka, exactly once. README.md beside
+this file says how to run it.
+"""
 
 import sys
 
@@ -20,9 +22,16 @@ viewed = (
     .select(f.from_json(f.col("value").cast("string"), "page STRING, time TIMESTAMP").alias("view"))
     .select("view.*")
 )
-counted = viewed.withWatermark("time", "1 minute").groupBy(f.window("time", "10 minutes"), "page").count()
+counted = (
+    viewed.withWatermark("time", "1 minute").groupBy(f.window("time", "10 minutes"), "page").count()
+)
 query = (
-    ofa.write_stream(counted.select(f.col("page").alias("key"), f.to_json(f.struct("page", "window", "count")).alias("value")))
+    ofa.write_stream(
+        counted.select(
+            f.col("page").alias("key"),
+            f.to_json(f.struct("page", "window", "count")).alias("value"),
+        )
+    )
     .to(ofa.KafkaSink({"bootstrap.servers": servers}, topic=counts))
     .queryName("window-counts")
     .option("checkpointLocation", checkpoint)

@@ -1,4 +1,5 @@
-"""End-to-end exactly-once for PySpark Structured Streaming, by two-phase commit over all sinks of a batch.
+"""End-to-end exactly-once for PySpark Structured Streaming, by two-phase commit over all sinks of a
+batch.
 
 >>> import onceforall as ofa
 >>> sorted(name for name in ofa.__all__ if name.endswith("Sink"))
@@ -97,7 +98,8 @@ __all__ = [
     "write_stream",
 ]
 
-# Imported when they are asked for (PEP 562): a Python worker imports this package, too, and needs its own sink and nothing of the driver's.
+# Imported when they are asked for (PEP 562): a Python worker imports this package, too, and needs
+# its own sink and nothing of the driver's.
 _LATER = {
     "BatchProgress": "onceforall.driver.progress",
     "BatchTransaction": "onceforall.driver.transaction",

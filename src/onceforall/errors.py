@@ -2,45 +2,46 @@
 
 ::
 
-    OnceForAllError
-    ├── ConfigurationError          mend the program or its settings; nothing has happened yet
-    │   ├── OptionError             an option is unknown, malformed, or would break the promise
-    │   ├── SchemaError             a column is missing or has a type that the sink cannot write
-    │   ├── UnsupportedQueryError   this kind of query, trigger or Spark cannot be exactly-once
-    │   ├── SinkCheckError          the system behind a sink refused a check made before any data moved
-    │   ├── ExecutorCheckError      the Python of an executor lacks this library, or what the sinks' tasks import
-    │   └── MissingExtraError       an optional dependency is not installed (also an ImportError)
-    ├── AttemptFailedError          the attempt was aborted; Spark's replay of the batch writes it again
-    │   ├── RefusedRecordError      a record that no replay can write: mend the data or the limit
-    │   ├── BatchTooSlowError       the batch cannot be decided within the transaction timeout
-    │   └── QueryStoppedError       the query was stopped while the batch was being written; nothing is wrong
-    ├── StoppedError                this run must not go on; nothing was aborted by it
-    │   ├── FencedError             a newer run owns the query; do not restart this one
-    │   ├── InDoubtError            a decided batch is not complete; a restart completes it
-    │   │   ├── TransactionLostError  ... a prepared transaction of it is gone; a restart writes it again
-    │   │   └── NondeterministicReplayError  ... but the replay gave other rows, so it can't be written again
-    │   └── OutcomeUnknownError     an append to the commit log got no answer; a restart finds out
-    ├── CheckpointMismatchError     checkpoint and commit log tell different stories; a human must choose
-    ├── DivergenceError             a replay of a decided batch gave other rows (``on_divergence="fail"``)
-    ├── CommitLogError              the commit log cannot be read or written
-    │   ├── CorruptEntryError       an entry is torn or its checksum differs
-    │   ├── ForeignEntryError       a file that onceforall did not write lies in the log
-    │   └── NewerEntryError         an entry was written by a newer release
-    ├── SinkUnavailableError        a sink did not answer; retried until it does
-    ├── EmbeddedServerError         a server for demo or tests could not be started
-    └── ProtocolViolationError      a bug in onceforall: an event that the protocol does not allow
+    OnceForAllError ├── ConfigurationError          mend the program or its settings; nothing has
+    happened yet │   ├── OptionError             an option is unknown, malformed, or would break the
+    promise │   ├── SchemaError             a column is missing or has a type that the sink cannot
+    write │   ├── UnsupportedQueryError   this kind of query, trigger or Spark cannot be
+    exactly-once │   ├── SinkCheckError          the system behind a sink refused a check made
+    before any data moved │   ├── ExecutorCheckError      the Python of an executor lacks this
+    library, or what the sinks' tasks import │   └── MissingExtraError       an optional dependency
+    is not installed (also an ImportError) ├── AttemptFailedError          the attempt was aborted;
+    Spark's replay of the batch writes it again │   ├── RefusedRecordError      a record that no
+    replay can write: mend the data or the limit │   ├── BatchTooSlowError       the batch cannot be
+    decided within the transaction timeout │   └── QueryStoppedError       the query was stopped
+    while the batch was being written; nothing is wrong ├── StoppedError                this run
+    must not go on; nothing was aborted by it │   ├── FencedError             a newer run owns the
+    query; do not restart this one │   ├── InDoubtError            a decided batch is not complete;
+    a restart completes it │   │   ├── TransactionLostError  ... a prepared transaction of it is
+    gone; a restart writes it again │   │   └── NondeterministicReplayError  ... but the replay gave
+    other rows, so it can't be written again │   └── OutcomeUnknownError     an append to the commit
+    log got no answer; a restart finds out ├── CheckpointMismatchError     checkpoint and commit log
+    tell different stories; a human must choose ├── DivergenceError             a replay of a
+    decided batch gave other rows (``on_divergence="fail"``) ├── CommitLogError              the
+    commit log cannot be read or written │   ├── CorruptEntryError       an entry is torn or its
+    checksum differs │   ├── ForeignEntryError       a file that onceforall did not write lies in
+    the log │   └── NewerEntryError         an entry was written by a newer release ├──
+    SinkUnavailableError        a sink did not answer; retried until it does ├── EmbeddedServerError
+    a server for demo or tests could not be started └── ProtocolViolationError      a bug in
+    onceforall: an event that the protocol does not allow
 
-"Failed" and "outcome unknown" are different errors (after httpx and pyiceberg): the first may be tried again, the second
-must first be found out.
+"Failed" and "outcome unknown" are different errors (after httpx and pyiceberg): the first may be
+tried again, the second must first be found out.
 
-An error of a running query crosses Spark's JVM before the program sees it; ``onceforall.error_of`` gives it back as what it was.
+An error of a running query crosses Spark's JVM before the program sees it; ``onceforall.error_of``
+gives it back as what it was.
 """
 
 from __future__ import annotations
 
 
 class OnceForAllError(Exception):
-    """The root of all errors of this library. Its text says what happened, to which thing, and what to do.
+    """The root of all errors of this library. Its text says what happened, to which thing, and what
+    to do.
 
     Attributes:
         query_name: the name that ``queryName`` gave the query.
@@ -62,18 +63,26 @@ class OnceForAllError(Exception):
 
     @property
     def documentation(self) -> str:
-        """The page and the heading that say more of this kind of error, as a path in the project: ``docs/errors.md#fencederror``."""
+        """The page and the heading that say more of this kind of error, as a path in the
+        project: ``docs/errors.md#fencederror``.
+        """
         return documentation_of(self)
 
 
 def documentation_of(error: BaseException) -> str:
-    """Return where the documentation speaks of an error: of the nearest class of this module that it is one of."""
+    """Return where the documentation speaks of an error: of the nearest class of this module
+    that it is one of.
+    """
     named = [cls.__name__ for cls in type(error).__mro__ if cls.__module__ == __name__]
     return f"docs/errors.md#{named[0].lower() if named else 'errors-of-others'}"
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's text. It never raises: what others raise may have a ``__str__`` that does, and an abort must not end on its message."""
+    """Return an error's text.
+
+    It never raises: what others raise may have a ``__str__`` that does, and an abort must not end
+    on its message.
+    """
     try:
         return str(error)
     except BaseException as failure:  # noqa: BLE001  whatever it is, the first error is the one to tell of
@@ -106,18 +115,24 @@ class SinkCheckError(ConfigurationError):
 
 
 class ExecutorCheckError(ConfigurationError):
-    """The Python of an executor can't run the tasks: it lacks this library, has another version of it, or lacks what a sink's tasks import."""
+    """The Python of an executor can't run the tasks: it lacks this library, has another version
+    of it, or lacks what a sink's tasks import.
+    """
 
 
 class MissingExtraError(ConfigurationError, ImportError):
     """An optional dependency is not installed; the message names the extra."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed. Install it with: pip install 'onceforall[{extra}]'")
+        super().__init__(
+            f"{package} is not installed. Install it with: pip install 'onceforall[{extra}]'"
+        )
 
 
 class AttemptFailedError(OnceForAllError):
-    """The attempt at this batch was aborted; nothing of it is visible, and Spark's replay writes it again."""
+    """The attempt at this batch was aborted; nothing of it is visible, and Spark's replay writes
+    it again.
+    """
 
 
 class RefusedRecordError(AttemptFailedError):
@@ -129,11 +144,16 @@ class BatchTooSlowError(AttemptFailedError):
 
 
 class QueryStoppedError(AttemptFailedError):
-    """The query was stopped while a batch was being written; the attempt is aborted, and the next start writes it."""
+    """The query was stopped while a batch was being written; the attempt is aborted, and the
+    next start writes it.
+    """
 
 
 class StoppedError(OnceForAllError):
-    """This run must not go on. It aborted nothing that may be decided: what was decided stays decided."""
+    """This run must not go on.
+
+    It aborted nothing that may be decided: what was decided stays decided.
+    """
 
 
 class FencedError(StoppedError):
@@ -145,11 +165,15 @@ class InDoubtError(StoppedError):
 
 
 class TransactionLostError(InDoubtError):
-    """A prepared transaction of a decided batch no longer exists, so its rows are not visible; the next start writes them again."""
+    """A prepared transaction of a decided batch no longer exists, so its rows are not visible;
+    the next start writes them again.
+    """
 
 
 class NondeterministicReplayError(InDoubtError):
-    """A lost transaction can't be written again: the replay gave other rows, or the same rows in other tasks, than were decided."""
+    """A lost transaction can't be written again: the replay gave other rows, or the same rows in
+    other tasks, than were decided.
+    """
 
 
 class OutcomeUnknownError(StoppedError):
@@ -157,7 +181,9 @@ class OutcomeUnknownError(StoppedError):
 
 
 class CheckpointMismatchError(OnceForAllError):
-    """Spark's checkpoint and the commit log tell different stories; skipping could lose rows, writing could double them."""
+    """Spark's checkpoint and the commit log tell different stories; skipping could lose rows,
+    writing could double them.
+    """
 
 
 class DivergenceError(OnceForAllError):
@@ -189,4 +215,6 @@ class EmbeddedServerError(OnceForAllError):
 
 
 class ProtocolViolationError(OnceForAllError):
-    """An event that the protocol does not allow in this state: a bug in onceforall. The state is unchanged."""
+    """An event that the protocol does not allow in this state: a bug in onceforall. The state is
+    unchanged.
+    """

@@ -1,4 +1,5 @@
-"""What the measurement of the ad-events pipeline's jobs makes of checkpoints, of records that are sent again, and of its results."""
+"""What the measurement of the ad-events pipeline's jobs makes of checkpoints, of records that
+are sent again, and of its results."""
 
 import itertools
 import json
@@ -60,7 +61,9 @@ class TestCheckpoint:
         }
         assert ends_of(["-", '{"orders":{"0":2}}']) == {("orders", 0): 2}
 
-    def test_batches_are_read_as_they_complete_and_are_known_when_spark_has_removed_them(self, tmp_path):
+    def test_batches_are_read_as_they_complete_and_are_known_when_spark_has_removed_them(
+        self, tmp_path
+    ):
         log = BatchLog(tmp_path)
         assert log.look() == 0
         write_batch(tmp_path, 0, '{"clicks":{"0":10}}', at_s=5)
@@ -77,13 +80,18 @@ class TestCheckpoint:
         assert busy_share(found, 2.0, 8.0) == pytest.approx(0.75)
         # A batch that ended at the begin of the window is none of it.
         assert busy_share(found, 6.0, 8.0) == pytest.approx(0.75)
-        assert busy_share([*found[:2], *batches(10, 20, 30, 40, takes_s=2.0)[2:]], 2.0, 8.0) == pytest.approx(5.5 / 6)
+        assert busy_share(
+            [*found[:2], *batches(10, 20, 30, 40, takes_s=2.0)[2:]], 2.0, 8.0
+        ) == pytest.approx(5.5 / 6)
 
     def test_the_steady_state_has_neither_the_first_batches_nor_the_last_ones(self):
         found = batches(*(100 * number for number in range(1, 11)))
         # The first two take half a minute longer each, and the last one does.
         late_s = [30, *[60] * 8, 90]
-        slow = [Batch(each.ends, each.planned_ns, each.complete_ns + s * S) for each, s in zip(found, late_s, strict=True)]
+        slow = [
+            Batch(each.ends, each.planned_ns, each.complete_ns + s * S)
+            for each, s in zip(found, late_s, strict=True)
+        ]
         meter = Meter({})
         meter._cpu = {"job": [(0.0, 0.0), (1e6, 1e6)]}
         log = BatchLog(Path())
@@ -92,10 +100,18 @@ class TestCheckpoint:
         assert (sample["records"], sample["records_per_s"], sample["batches"]) == (1000, 50, 7)
 
     def test_the_steady_state_ends_with_the_first_of_the_sources(self):
-        both = [Batch({CLICKS: 100 * n, ORDERS: min(100 * n, 350)}, 2 * n * S, (2 * n + 1) * S) for n in range(1, 8)]
+        both = [
+            Batch({CLICKS: 100 * n, ORDERS: min(100 * n, 350)}, 2 * n * S, (2 * n + 1) * S)
+            for n in range(1, 8)
+        ]
         assert while_all_last(both) == both[:4]
         # One that has nothing at all has no end.
-        assert while_all_last([Batch({CLICKS: 10 * n, ORDERS: 0}, n, n + 1) for n in range(1, 4)])[-1].records == 30
+        assert (
+            while_all_last([Batch({CLICKS: 10 * n, ORDERS: 0}, n, n + 1) for n in range(1, 4)])[
+                -1
+            ].records
+            == 30
+        )
         assert while_all_last([]) == []
 
     def test_a_job_without_batches_is_no_figure(self):
@@ -139,7 +155,13 @@ class TestLatency:
     def test_only_what_was_meant_for_the_window_counts(self):
         sent = {CLICKS: [0, 1000 * MS, 1500 * MS, 3900 * MS, 4500 * MS]}
         sample = latency_of(sent, batches(1, 4, 5), 1 * S, 4 * S)
-        assert sample == {"records": 3, "p50_ms": 2500.0, "p99_ms": 3000.0, "max_ms": 3000.0, "kept_up": True}
+        assert sample == {
+            "records": 3,
+            "p50_ms": 2500.0,
+            "p99_ms": 3000.0,
+            "max_ms": 3000.0,
+            "kept_up": True,
+        }
 
     def test_a_job_that_falls_behind_did_not_keep_up(self):
         sent = {CLICKS: [0, 1 * S, 2 * S, 3 * S]}
@@ -150,7 +172,11 @@ class TestLatency:
 
     def test_what_json_has_made_of_the_partitions_is_undone(self):
         sent = {"clicks": {0: [1, 2], 1: [3]}, "orders": {0: [4]}}
-        assert by_partition(json.loads(json.dumps(sent))) == {("clicks", 0): [1, 2], ("clicks", 1): [3], ("orders", 0): [4]}
+        assert by_partition(json.loads(json.dumps(sent))) == {
+            ("clicks", 0): [1, 2],
+            ("clicks", 1): [3],
+            ("orders", 0): [4],
+        }
 
 
 class TestRecordsSentAgain:
@@ -203,8 +229,14 @@ class TestContenders:
         assert texts[1] == "the same with Spark's own writers"
 
     def test_stands_of_the_same_writer_have_topics_of_their_own_and_no_password_in_their_text(self):
-        stand = Stand("spark", "b:1", "postgresql://u:secret@h/d", Path("f"), Path("l"), (), 10, "load-spark")
-        assert set(stand.inputs("load")) == {"load-spark-spend", "load-spark-attributed", "load-spark-unmatched"}
+        stand = Stand(
+            "spark", "b:1", "postgresql://u:secret@h/d", Path("f"), Path("l"), (), 10, "load-spark"
+        )
+        assert set(stand.inputs("load")) == {
+            "load-spark-spend",
+            "load-spark-attributed",
+            "load-spark-unmatched",
+        }
         assert "secret" not in repr(stand)
 
 
@@ -220,15 +252,27 @@ def sample(rate, *, kept_up=True):
 
 def test_the_page_shows_each_job_beside_the_same_with_sparks_writers(tmp_path):
     results = Results(tmp_path, source="a")
-    plan = Plan(("cleanse", "cleanse-spark", "load"), Load(), {"events": 1_000_000, "batch": 100_000, "rate": 2000})
+    plan = Plan(
+        ("cleanse", "cleanse-spark", "load"),
+        Load(),
+        {"events": 1_000_000, "batch": 100_000, "rate": 2000},
+    )
     for turn, rate in enumerate((20_000, 30_000)):
-        samples = {"cleanse": sample(rate), "cleanse-spark": sample(rate, kept_up=turn == 0), "load": {"error": "x"}}
+        samples = {
+            "cleanse": sample(rate),
+            "cleanse-spark": sample(rate, kept_up=turn == 0),
+            "load": {"error": "x"},
+        }
         results.add("ad_jobs", plan.parameters(), turn, plan.contenders, samples, 60)
     text = page.text_of(results, {})
-    assert "**1,000,000 events, at most 100,000 records in a batch; latency at 2,000 records/s:**" in text
+    assert (
+        "**1,000,000 events, at most 100,000 records in a batch; latency at 2,000 records/s:**"
+        in text
+    )
     head, _, *rows = text[text.index("|  | records/s | busy") :].splitlines()[:5]
     assert [row.split(" | ")[-1].strip(" |") for row in rows] == ["", "did not keep up", "failed"]
     assert rows[0].startswith(
-        "| cleanse: parse, judge, identify, deduplicate | 25,000 (20,000 to 30,000) | 0.90 (0.90 to 0.90) | 40.0"
+        "| cleanse: parse, judge, identify, deduplicate | 25,000 (20,000 to 30,000) | 0.90 (0.90 "
+        "to 0.90) | 40.0"
     )
     assert {row.count("|") for row in rows} == {head.count("|")}

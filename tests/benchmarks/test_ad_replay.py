@@ -16,7 +16,9 @@ DAY_1, DAY_2 = (b'{"id":%%d,"happened":"2024-11-%d"}' % day for day in (29, 30))
 
 
 def fill(servers, topic, number, count):
-    records = [Record(b"u%d" % each, DAY_1 % each, 1_732_838_400_000 + 10 * each) for each in range(count)]
+    records = [
+        Record(b"u%d" % each, DAY_1 % each, 1_732_838_400_000 + 10 * each) for each in range(count)
+    ]
     sender = Sender(servers)
     for record in records:
         sender.send(topic, number, record)
@@ -32,13 +34,18 @@ def read(servers, topic, number):
         reader.close()
 
 
-def test_days_follow_each_other_in_each_partition_with_keys_and_timestamps_as_they_were(broker, topic):
+def test_days_follow_each_other_in_each_partition_with_keys_and_timestamps_as_they_were(
+    broker, topic
+):
     servers, old, new = broker.bootstrap_servers, topic(2), topic(2)
     there = [fill(servers, old, 0, 300), fill(servers, old, 1, 20)]
     assert send_days(servers, {old: new}, {old: 2}, 2) == 640
     for number, records in enumerate(there):
         assert read(servers, old, number) == records
-        assert read(servers, new, number) == [*records, *(each._replace(value=later(each.value, 1)) for each in records)]
+        assert read(servers, new, number) == [
+            *records,
+            *(each._replace(value=later(each.value, 1)) for each in records),
+        ]
     # Without transactions, offsets count records.
     assert stable_ends(servers, {new: 2}) == {(new, 0): 600, (new, 1): 40}
 
@@ -56,10 +63,14 @@ class TestInRealTime:
             **changes,
         }
 
-    def test_every_record_is_at_the_offset_for_which_its_time_was_noted(self, broker, topic, tmp_path):
+    def test_every_record_is_at_the_offset_for_which_its_time_was_noted(
+        self, broker, topic, tmp_path
+    ):
         servers, old, new = broker.bootstrap_servers, topic(2), topic(2)
         there = [fill(servers, old, 0, 300), fill(servers, old, 1, 100)]
-        with Child("benchmarks.ad_events.replay", tmp_path / "replay", self.config(broker, old, new)) as replay:
+        with Child(
+            "benchmarks.ad_events.replay", tmp_path / "replay", self.config(broker, old, new)
+        ) as replay:
             replay.said("first.json")
             assert sum(stable_ends(servers, {new: 2}).values()) == 50
             before_ns = time.time_ns()
@@ -67,7 +78,9 @@ class TestInRealTime:
             start_ns = replay.said("began.json")["start_ns"]
             sent = by_partition(replay.said("sent.json")["sent"])
         assert before_ns <= start_ns
-        assert {partition: len(times) for partition, times in sent.items()} == stable_ends(servers, {new: 2})
+        assert {partition: len(times) for partition, times in sent.items()} == stable_ends(
+            servers, {new: 2}
+        )
         for number, records in enumerate(there):
             assert read(servers, new, number) == records[: len(sent[new, number])]
         times = sorted(sent[new, 0] + sent[new, 1])

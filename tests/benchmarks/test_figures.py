@@ -32,7 +32,12 @@ class TestSpread:
 class TestPercentile:
     def test_percentiles_are_values_that_were_measured(self):
         values = list(range(1, 101))
-        assert [figures.percentile(values, share) for share in (0, 0.5, 0.99, 1)] == [1, 50, 99, 100]
+        assert [figures.percentile(values, share) for share in (0, 0.5, 0.99, 1)] == [
+            1,
+            50,
+            99,
+            100,
+        ]
 
     def test_the_99th_percentile_of_few_values_is_the_largest(self):
         assert figures.percentile([1, 2, 3], 0.99) == 3
@@ -51,7 +56,8 @@ class TestRatios:
 
 
 def stairs(batch, period_s, count, *, look_s=0.02, ragged=False):
-    """What is seen of batches that become visible at once; ``ragged``: every commit is seen half done once."""
+    """What is seen of batches that become visible at once; ``ragged``: every commit is seen half
+    done once."""
     looks, moment = [], 0.0
     while moment < (count + 1) * period_s:
         done = int(moment / period_s)
@@ -78,11 +84,15 @@ class TestSteadyWindow:
     def test_a_last_step_that_waits_for_its_checkpoint_is_left_out(self):
         looks = stairs(100, 1.0, 19)
         late = [(looks[-1][0] + 30 + n * 0.02, 2000) for n in range(50)]
-        assert figures.steady_window([*looks, *late], 2000).records_per_s == pytest.approx(100, rel=0.01)
+        assert figures.steady_window([*looks, *late], 2000).records_per_s == pytest.approx(
+            100, rel=0.01
+        )
 
     def test_a_slow_start_is_left_out(self):
         looks = [(30 + moment, count) for moment, count in stairs(100, 1.0, 20)]
-        assert figures.steady_window([(0.0, 0), *looks], 2000).records_per_s == pytest.approx(100, rel=0.01)
+        assert figures.steady_window([(0.0, 0), *looks], 2000).records_per_s == pytest.approx(
+            100, rel=0.01
+        )
 
     def test_a_count_that_grows_all_the_time_needs_no_steps(self):
         looks = [(n * 0.02, min(2000, n * 20)) for n in range(120)]
@@ -113,7 +123,10 @@ class TestDrift:
         return [(10.0 * n, 100 + per_step * n + rng.uniform(-noise, noise)) for n in range(360)]
 
     def test_noise_is_flat(self):
-        assert all(figures.drift(self.points(0, seed=seed), relative=0.02, absolute=1).is_flat for seed in range(5))
+        assert all(
+            figures.drift(self.points(0, seed=seed), relative=0.02, absolute=1).is_flat
+            for seed in range(5)
+        )
 
     def test_a_leak_grows_even_when_noise_hides_it_from_neighbours(self):
         found = figures.drift(self.points(0.05), relative=0.05, absolute=1)
@@ -122,7 +135,10 @@ class TestDrift:
         assert found.last > found.first
 
     def test_what_fills_at_the_beginning_is_no_leak(self):
-        points = [(moment, min(value, 100) if moment > 600 else value / 2) for moment, value in self.points(0, noise=0.1)]
+        points = [
+            (moment, min(value, 100) if moment > 600 else value / 2)
+            for moment, value in self.points(0, noise=0.1)
+        ]
         assert figures.drift(points, relative=0.01, absolute=0.5).is_flat
 
     def test_shrinking_is_flat(self):
@@ -139,8 +155,18 @@ class TestDrift:
 
 
 PROGRESS = [
-    {"numInputRows": rows, "durationMs": {"triggerExecution": ms}, "timestamp": f"2026-11-21T10:00:0{second}.500Z"}
-    for rows, ms, second in [(100, 9000, 0), (100, 3000, 1), (7, 10, 2), (100, 1000, 3), (100, 2000, 4)]
+    {
+        "numInputRows": rows,
+        "durationMs": {"triggerExecution": ms},
+        "timestamp": f"2026-11-21T10:00:0{second}.500Z",
+    }
+    for rows, ms, second in [
+        (100, 9000, 0),
+        (100, 3000, 1),
+        (7, 10, 2),
+        (100, 1000, 3),
+        (100, 2000, 4),
+    ]
 ]
 
 

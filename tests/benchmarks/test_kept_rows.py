@@ -14,7 +14,15 @@ def test_every_second_batch_keeps_no_rows_and_all_of_them_are_written_by_the_sam
     keeper = object()
     writers = [
         alternating(SparkBatchWriter)(
-            Rows(), batch, lambda *given: seen.append(given), {}, "query", False, {}, keeper, query_name="q"
+            Rows(),
+            batch,
+            lambda *given: seen.append(given),
+            {},
+            "query",
+            False,
+            {},
+            keeper,
+            query_name="q",
         )
         for batch in range(3)
     ]

@@ -1,4 +1,5 @@
-"""Every module of the benchmarks can be imported, and what they start by name is there: most of it runs only in a campaign of hours."""
+"""Every module of the benchmarks can be imported, and what they start by name is there: most of
+it runs only in a campaign of hours."""
 
 import re
 from importlib import import_module
@@ -25,7 +26,11 @@ def test_a_module_can_be_imported(name):
 
 def test_every_module_that_is_named_is_there():
     named = {name: file for file in FILES for name in STARTED.findall(file.read_text())}
-    assert {"benchmarks.contenders.spark_job", "benchmarks.stands.generator", "benchmarks.stands.reader"} <= set(named)
+    assert {
+        "benchmarks.contenders.spark_job",
+        "benchmarks.stands.generator",
+        "benchmarks.stands.reader",
+    } <= set(named)
     assert not {name: file for name, file in named.items() if find_spec(name) is None}
 
 

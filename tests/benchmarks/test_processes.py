@@ -17,8 +17,13 @@ BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() 
 
 
 def test_the_time_of_a_child_that_has_ended_is_still_counted():
-    script = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BUSY!r}])\nprint(flush=True)\nsys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+    script = (
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', "
+        f"{BUSY!r}])\nprint(flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
         parent.stdout.readline()
         assert processes.cpu_seconds(processes.tree(parent.pid)) >= 0.3
         assert processes.proportional_mb(processes.tree(parent.pid)) > 1
@@ -51,11 +56,17 @@ class TestChild:
         with Child([sys.executable, "-c", script], tmp_path / "work") as child:
             below = psutil.Process(child.said("pid.json"))
             pid = child.pid
-        until(lambda: not below.is_running() or below.status() == psutil.STATUS_ZOMBIE, 20, "the end of what was below")
+        until(
+            lambda: not below.is_running() or below.status() == psutil.STATUS_ZOMBIE,
+            20,
+            "the end of what was below",
+        )
         assert not psutil.pid_exists(pid)
 
     def test_one_that_fails_is_told_with_its_last_words(self, tmp_path):
-        with Child([sys.executable, "-c", "raise SystemExit('no luck today')"], tmp_path / "work") as child:
+        with Child(
+            [sys.executable, "-c", "raise SystemExit('no luck today')"], tmp_path / "work"
+        ) as child:
             with pytest.raises(MeasurementError, match="no luck today"):
                 child.said("ready.json")
             with pytest.raises(MeasurementError, match="ended with 1"):
@@ -68,7 +79,9 @@ class TestChild:
             assert child.until(lambda: next(looks), 60, "the third look")
 
     def test_lines_that_are_still_being_written_are_left_out(self, tmp_path):
-        with Child([sys.executable, "-c", "import sys; sys.stdin.read()"], tmp_path / "work") as child:
+        with Child(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"], tmp_path / "work"
+        ) as child:
             (tmp_path / "work" / "steps.jsonl").write_text('{"a": 1}\n{"a": 2}\n{"a":')
             assert child.lines("steps.jsonl") == [{"a": 1}, {"a": 2}]
             assert child.lines("none.jsonl") == []

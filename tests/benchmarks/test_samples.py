@@ -1,4 +1,5 @@
-"""What measurements make of what they have seen: latencies, recoveries, costs of commits, long runs, profiles."""
+"""What measurements make of what they have seen: latencies, recoveries, costs of commits, long
+runs, profiles."""
 
 import itertools
 import os
@@ -36,11 +37,21 @@ class TestLatencies:
 class TestPartsOfABatch:
     def test_they_are_those_of_the_later_half(self):
         slow = {"triggerExecution": 900, "addBatch": 800}
-        times = {"triggerExecution": 100, "addBatch": 60, "latestOffset": 3, "getBatch": 1, "queryPlanning": 4, "walCommit": 15}
+        times = {
+            "triggerExecution": 100,
+            "addBatch": 60,
+            "latestOffset": 3,
+            "getBatch": 1,
+            "queryPlanning": 4,
+            "walCommit": 15,
+        }
         progress = [
-            {"durationMs": each} for each in (slow, slow, {**times, "commitOffsets": 17}, {**times, "commitOffsets": 18})
+            {"durationMs": each}
+            for each in (slow, slow, {**times, "commitOffsets": 17}, {**times, "commitOffsets": 18})
         ]
-        steps = [line for start in range(4) for line in batch(start, write=0.9 if start < 2 else 0.05)]
+        steps = [
+            line for start in range(4) for line in batch(start, write=0.9 if start < 2 else 0.05)
+        ]
         assert records.parts_of(progress, steps) == {
             "batch": 100,
             "plan": 8,
@@ -63,7 +74,9 @@ class TestSchedule:
     def test_every_record_is_due_once_whatever_holds_the_generator_up(self):
         schedule = Schedule(1000, 0)
         moments = [*range(0, 20 * MS, 2 * MS), 500 * MS, 502 * MS]
-        found = list(itertools.chain.from_iterable(schedule.due(moment, 10_000) for moment in moments))
+        found = list(
+            itertools.chain.from_iterable(schedule.due(moment, 10_000) for moment in moments)
+        )
         assert found == [number * MS for number in range(503)]
 
     def test_what_is_late_keeps_its_intended_time(self):
@@ -104,7 +117,9 @@ def batch(start, *, write=0.1, confirm=0.01, decide=0.002, commit=0.004):
 
 class TestCostOfCommit:
     def test_it_goes_from_the_last_pre_commit_to_the_last_commit(self):
-        lines = [line for n in range(10) for line in batch(float(n), commit=0.1 if n < 4 else 0.004)]
+        lines = [
+            line for n in range(10) for line in batch(float(n), commit=0.1 if n < 4 else 0.004)
+        ]
         costs = step_times.costs_ms(lines, skip=4)
         assert costs["commit"] == pytest.approx([6.0] * 6)
         assert costs["decision"] == pytest.approx([2.0] * 6)
@@ -112,8 +127,13 @@ class TestCostOfCommit:
         assert costs["confirm:kafka"] == pytest.approx([10.0] * 6)
 
     def test_an_attempt_that_was_aborted_is_no_commit(self):
-        aborted = [{"step": "RunWrites", "start_s": 0.0, "end_s": 1.0}, {"step": "AbortAttempt", "start_s": 1.0, "end_s": 2.0}]
-        assert step_times.costs_ms([*aborted, *batch(10.0)], skip=0)["commit"] == pytest.approx([6.0])
+        aborted = [
+            {"step": "RunWrites", "start_s": 0.0, "end_s": 1.0},
+            {"step": "AbortAttempt", "start_s": 1.0, "end_s": 2.0},
+        ]
+        assert step_times.costs_ms([*aborted, *batch(10.0)], skip=0)["commit"] == pytest.approx(
+            [6.0]
+        )
 
     def test_a_commit_that_recovery_repeats_is_none_of_a_batch(self):
         again = [{"step": "CommitSinks", "start_s": 20.0, "end_s": 21.0}]
@@ -124,7 +144,9 @@ class TestCostOfCommit:
             commits.sample_of(batch(0.0), [], skip=5)
 
     def test_checkpoint_time_is_the_logs_the_state_and_the_commit(self):
-        progress = [{"durationMs": {"walCommit": 30, "commitOffsets": 20}, "stateOperators": []}] * 10
+        progress = [
+            {"durationMs": {"walCommit": 30, "commitOffsets": 20}, "stateOperators": []}
+        ] * 10
         assert curves.checkpoint_times_ms(progress, batch(0.0))[0] == pytest.approx(56)
 
 
@@ -146,7 +168,9 @@ class TestLongRun:
     def test_each_of_them_can_fail_it(self, name):
         found = long_run.sample_of(self.points(**{name: 100_000.0}))
         assert found["flat"] is False
-        assert [each for each, verdict in found["verdicts"].items() if not verdict["flat"]] == [name]
+        assert [each for each, verdict in found["verdicts"].items() if not verdict["flat"]] == [
+            name
+        ]
 
     def test_latencies_are_those_of_the_time_before_a_point(self):
         intended = np.arange(0, 20 * S, S // 10)
@@ -183,7 +207,14 @@ def test_every_record_is_produced_once_though_the_queue_is_full_again_and_again(
 
 def test_a_restarts_time_is_that_of_the_first_batch():
     progress = [
-        {"durationMs": {"triggerExecution": 4000, "addBatch": 3500, "queryPlanning": 300, "getBatch": 20}},
+        {
+            "durationMs": {
+                "triggerExecution": 4000,
+                "addBatch": 3500,
+                "queryPlanning": 300,
+                "getBatch": 20,
+            }
+        },
         {"durationMs": {}},
     ]
     steps = [
@@ -213,8 +244,14 @@ class TestThreads:
         assert threads.parsed(f"41 (GC Thread#0 (a)) {fields}") == ("GC Thread#0 (a)", 150)
 
     def test_each_kind_has_its_share_of_what_was_spent_between_two_looks(self):
-        jit, task = threads.kind_of("jvm", "C2 CompilerThre"), threads.kind_of("jvm", "Executor task l")
-        python, sends = threads.kind_of("workers", "python3"), threads.kind_of("workers", "rdk:broker1")
+        jit, task = (
+            threads.kind_of("jvm", "C2 CompilerThre"),
+            threads.kind_of("jvm", "Executor task l"),
+        )
+        python, sends = (
+            threads.kind_of("workers", "python3"),
+            threads.kind_of("workers", "rdk:broker1"),
+        )
         assert len({jit, task, python, sends, threads.kind_of("broker", "C2 CompilerThre")}) == 5
         before = {(1, 1, jit): 10.0, (1, 2, task): 5.0}
         after = {(1, 1, jit): 11.0, (1, 2, task): 7.0, (2, 1, python): 1.0}
@@ -236,7 +273,14 @@ def test_measurements_are_listed_until_they_are_there(tmp_path):
     places = [each.turn + each.plan.lag for each in wanted]
     assert places == sorted(places)
     first = wanted[0]
-    results.add(first.measurement.name, first.plan.parameters(), 0, ["ours"], {"ours": {"records_per_s": 1}}, time.monotonic())
+    results.add(
+        first.measurement.name,
+        first.plan.parameters(),
+        0,
+        ["ours"],
+        {"ours": {"records_per_s": 1}},
+        time.monotonic(),
+    )
     assert len(due(results, list(MEASUREMENTS), quick=False)) == len(wanted) - 1
 
 

@@ -2,7 +2,13 @@
 
 from benchmarks.options import state_backends
 
-FIGURES = {"batches": 2, "batch_ms_median": 1200.0, "batch_ms_max": 3400.0, "commit_ms_median": 560.0, "commit_ms_max": 780.0}
+FIGURES = {
+    "batches": 2,
+    "batch_ms_median": 1200.0,
+    "batch_ms_max": 3400.0,
+    "commit_ms_median": 560.0,
+    "commit_ms_max": 780.0,
+}
 MEASURED = {
     "keys": 1000,
     "memory_used_bytes": 7 << 20,
@@ -22,7 +28,9 @@ def results(**backends):
 
 
 def test_the_page_shows_each_figure_of_each_backend():
-    text = state_backends.page_of(results(memory=MEASURED, rocksdb={**MEASURED, "recovery_s": 23.0}))
+    text = state_backends.page_of(
+        results(memory=MEASURED, rocksdb={**MEASURED, "recovery_s": 23.0})
+    )
     assert "| load: a batch, median (longest) | 1.20 s (3.40 s) | 1.20 s (3.40 s) |" in text
     assert "| update: a batch, median (longest) | 2.50 s (3.40 s) |" in text
     assert "| load: its commits, sum of all tasks | 0.56 s (0.78 s) |" in text
@@ -35,7 +43,9 @@ def test_the_page_shows_each_figure_of_each_backend():
 
 def test_a_backend_that_failed_has_no_figures_but_the_reason():
     text = state_backends.page_of(
-        results(memory={"failed": "a\nb\njava.lang.OutOfMemoryError: Java heap space"}, rocksdb=MEASURED)
+        results(
+            memory={"failed": "a\nb\njava.lang.OutOfMemoryError: Java heap space"}, rocksdb=MEASURED
+        )
     )
     assert "| - | 17.0 s |" in text
     assert "OutOfMemoryError: Java heap space" in text

@@ -13,30 +13,53 @@ from benchmarks.rounds import Plan
 from benchmarks.settings import ROOT, Load
 from benchmarks.steps import profile_path
 
-THROUGHPUT = Target("ours / theirs", "throughput", "records_per_s", "ours", "spark", 1.0, where={"payload": 100})
+THROUGHPUT = Target(
+    "ours / theirs", "throughput", "records_per_s", "ours", "spark", 1.0, where={"payload": 100}
+)
 
 
-def unit(turn, ours, theirs, *, payload=100, measurement="throughput", figure="records_per_s", **parameters):
+def unit(
+    turn,
+    ours,
+    theirs,
+    *,
+    payload=100,
+    measurement="throughput",
+    figure="records_per_s",
+    **parameters,
+):
     return {
         "measurement": measurement,
         "round": turn,
         "parameters": {"payload": payload, **parameters},
-        "samples": {"ours": {figure: ours}, "spark": theirs if isinstance(theirs, dict) else {figure: theirs}},
+        "samples": {
+            "ours": {figure: ours},
+            "spark": theirs if isinstance(theirs, dict) else {figure: theirs},
+        },
     }
 
 
 class TestOutcome:
     def test_a_ratio_compares_samples_of_one_round(self):
         # Over the rounds together it would be 1.5.
-        found = targets.outcome(THROUGHPUT, [unit(0, 100, 200), unit(1, 1000, 2000), unit(2, 400, 800)])
+        found = targets.outcome(
+            THROUGHPUT, [unit(0, 100, 200), unit(1, 1000, 2000), unit(2, 400, 800)]
+        )
         assert found.spread.median == 0.5
         assert found.met is False
 
     def test_a_target_is_met_by_its_median(self):
-        assert targets.outcome(THROUGHPUT, [unit(0, 90, 100), unit(1, 101, 100), unit(2, 102, 100)]).met is True
+        assert (
+            targets.outcome(
+                THROUGHPUT, [unit(0, 90, 100), unit(1, 101, 100), unit(2, 102, 100)]
+            ).met
+            is True
+        )
 
     def test_without_samples_nothing_is_said(self):
-        assert targets.outcome(THROUGHPUT, [unit(0, 1, 1, payload=1000)]) == targets.Outcome(THROUGHPUT, None, None)
+        assert targets.outcome(THROUGHPUT, [unit(0, 1, 1, payload=1000)]) == targets.Outcome(
+            THROUGHPUT, None, None
+        )
 
     def test_a_failed_contender_is_no_sample(self):
         assert targets.outcome(THROUGHPUT, [unit(0, 100, {"error": "x"})]).spread is None
@@ -58,7 +81,10 @@ class TestOutcome:
 
     def test_a_figure_alone(self):
         target = replace(THROUGHPUT, other=None, at_most=True, limit=20)
-        assert targets.outcome(target, [unit(0, 21, 0), unit(1, 19, 0), unit(2, 18, 0)]).spread.median == 19
+        assert (
+            targets.outcome(target, [unit(0, 21, 0), unit(1, 19, 0), unit(2, 18, 0)]).spread.median
+            == 19
+        )
 
     def test_every_target_of_the_list_names_a_contender_and_parameters_of_a_plan(self):
         from benchmarks.__main__ import MEASUREMENTS
@@ -104,11 +130,17 @@ class TestResults:
     def test_another_clone_goes_on_from_what_is_published_of_this_code_and_machine(self, tmp_path):
         first = self.results(tmp_path / "first")
         first.add("throughput", {"payload": 1}, 0, ["ours"], {"ours": {"records_per_s": 1}}, 1)
-        assert Results(tmp_path / "second", source="a", published=first.file).has("throughput", {"payload": 1}, 0)
-        assert not Results(tmp_path / "third", source="b", published=first.file).has("throughput", {"payload": 1}, 0)
+        assert Results(tmp_path / "second", source="a", published=first.file).has(
+            "throughput", {"payload": 1}, 0
+        )
+        assert not Results(tmp_path / "third", source="b", published=first.file).has(
+            "throughput", {"payload": 1}, 0
+        )
         first.data["machine"]["cores"] = 1_000
         first.save()
-        assert not Results(tmp_path / "fourth", source="a", published=first.file).has("throughput", {"payload": 1}, 0)
+        assert not Results(tmp_path / "fourth", source="a", published=first.file).has(
+            "throughput", {"payload": 1}, 0
+        )
 
     def test_nothing_that_is_published_of_other_code_is_among_what_is_measured(self, tmp_path):
         first = self.results(tmp_path / "first")
@@ -126,9 +158,13 @@ class TestResults:
 
     def test_a_round_with_a_failure_is_still_missing(self, tmp_path):
         results = self.results(tmp_path)
-        results.add("files", {}, 0, ["ours"], {"ours": {"rows_per_s": 1}, "spark": {"error": "x"}}, 1)
+        results.add(
+            "files", {}, 0, ["ours"], {"ours": {"rows_per_s": 1}, "spark": {"error": "x"}}, 1
+        )
         assert not results.has("files", {}, 0)
-        results.add("files", {}, 0, ["ours"], {"ours": {"rows_per_s": 1}, "spark": {"rows_per_s": 1}}, 1)
+        results.add(
+            "files", {}, 0, ["ours"], {"ours": {"rows_per_s": 1}, "spark": {"rows_per_s": 1}}, 1
+        )
         assert results.has("files", {}, 0)
 
     def test_rounds_and_parameters_are_told_apart(self, tmp_path):
@@ -148,9 +184,15 @@ class TestPage:
     def test_the_page_shows_medians_ratios_and_what_failed(self, tmp_path):
         results = Results(tmp_path, source="a")
         parameters = {**Load().parameters()}
-        for turn, (ours, theirs) in enumerate([(200_000, 100_000), (300_000, 100_000), (100_000, 100_000)]):
+        for turn, (ours, theirs) in enumerate(
+            [(200_000, 100_000), (300_000, 100_000), (100_000, 100_000)]
+        ):
             samples = {
-                "ours": {"records_per_s": ours, "cpu_s_per_million": {"total": 4.0, "broker": 1.0}, "peak_mb": {"job": 900.0}},
+                "ours": {
+                    "records_per_s": ours,
+                    "cpu_s_per_million": {"total": 4.0, "broker": 1.0},
+                    "peak_mb": {"job": 900.0},
+                },
                 "spark": {
                     "records_per_s": theirs,
                     "cpu_s_per_million": {"total": 5.0, "broker": 1.0},
@@ -161,18 +203,40 @@ class TestPage:
             results.add("throughput", parameters, turn, ["ours", "spark", "flink"], samples, 60)
         text = page.text_of(results, {})
         assert "| onceforall, exactly-once | 200,000 (100,000 to 300,000) |" in text
-        assert "| Spark's own Kafka sink, at-least-once | 100,000 (100,000 to 100,000) | 2.00 (1.00 to 3.00) |" in text
+        assert (
+            "| Spark's own Kafka sink, at-least-once | 100,000 (100,000 to 100,000) | 2.00 (1.00 "
+            "to 3.00) |" in text
+        )
         assert "| Flink's KafkaSink, exactly-once | failed |" in text
-        assert re.search(r"\| throughput, ours / Spark's own sink, 100 B \| ≥ 1 \| \*\*2.00\*\* \|.*\| 3 \| met \|", text)
-        assert "| throughput, ours / Flink exactly-once, 100 B | ≥ 0.8 | - | - | - | not measured |" in text
+        assert re.search(
+            r"\| throughput, ours / Spark's own sink, 100 B \| ≥ 1 \| \*\*2.00\*\* \|.*\| 3 \| "
+            r"met \|",
+            text,
+        )
+        assert (
+            "| throughput, ours / Flink exactly-once, 100 B | ≥ 0.8 | - | - | - | not measured |"
+            in text
+        )
         assert "{{" not in text
 
-    def test_pipelines_and_producers_alone_stand_in_one_table_and_short_batches_beside_the_others(self, tmp_path):
+    def test_pipelines_and_producers_alone_stand_in_one_table_and_short_batches_beside_the_others(
+        self, tmp_path
+    ):
         results = Results(tmp_path, source="a")
 
         def add(measurement, contenders, parameters):
-            samples = {n: {"records_per_s": 7, "p50_ms": 7, "parts": {"batch": 7}, "kept_up": True} for n in contenders}
-            results.add(measurement, {**Load(payload=100).parameters(), **parameters}, 0, contenders, samples, 60)
+            samples = {
+                n: {"records_per_s": 7, "p50_ms": 7, "parts": {"batch": 7}, "kept_up": True}
+                for n in contenders
+            }
+            results.add(
+                measurement,
+                {**Load(payload=100).parameters(), **parameters},
+                0,
+                contenders,
+                samples,
+                60,
+            )
 
         at_2000 = {"trigger_s": 0.0, "rate": 2000, "share": 0}
         add("throughput", ["ours", "spark"], {})
@@ -183,7 +247,10 @@ class TestPage:
         assert text.count("**100 bytes, compression none, consumers tuned**") == 1
         assert "| Spark's own Kafka sink, at-least-once | 7.00 | 1.00 " in text
         assert "| Kafka's own producer benchmark | 7.00 |" in text
-        assert "| onceforall, exactly-once, with what makes short batches shorter | default | 2,000/s |" in text
+        assert (
+            "| onceforall, exactly-once, with what makes short batches shorter | default | "
+            "2,000/s |" in text
+        )
         assert "| onceforall, exactly-once, with what makes short batches shorter | 7.00 |" in text
 
     def test_what_it_costs_to_begin_a_round_is_said(self, tmp_path):
@@ -191,14 +258,18 @@ class TestPage:
         figures = [(80, 100), (100, 80), (80, 120), (120, 80), (80, 100)]
         for turn, (ours, theirs) in enumerate(figures):
             samples = {"ours": {"records_per_s": ours}, "spark": {"records_per_s": theirs}}
-            results.add("throughput", Load(payload=100).parameters(), turn, ["ours", "spark"], samples, 60)
+            results.add(
+                "throughput", Load(payload=100).parameters(), turn, ["ours", "spark"], samples, 60
+            )
         (line,) = page._first_place(results)
         assert "by 27% at 100 bytes (medians). Ours began 3 of 5 rounds." in line
         assert line in page.text_of(results, {})
 
     def test_one_round_says_nothing_about_who_begins(self, tmp_path):
         results = Results(tmp_path, source="a")
-        results.add("throughput", Load().parameters(), 0, ["ours"], {"ours": {"records_per_s": 1}}, 60)
+        results.add(
+            "throughput", Load().parameters(), 0, ["ours"], {"ours": {"records_per_s": 1}}, 60
+        )
         assert "each round begins with another one. \n" in page.text_of(results, {})
 
     def test_the_published_page_is_what_the_code_makes_of_the_published_results(self, tmp_path):
@@ -206,9 +277,13 @@ class TestPage:
         assert set(results.data) == {"source", "harness", "machine", "runs", "units"}
         images = ROOT / "docs" / "images" / "performance"
         pictures = {file.stem: f"images/performance/{file.name}" for file in images.iterdir()}
-        assert page.text_of(results, pictures) == (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+        assert page.text_of(results, pictures) == (ROOT / "docs" / "performance.md").read_text(
+            encoding="utf-8"
+        )
         drawn = charts.draw_all(results, tmp_path / "pictures")
-        assert {name: file.name for name, file in drawn.items()} == {file.stem: file.name for file in images.iterdir()}
+        assert {name: file.name for name, file in drawn.items()} == {
+            file.stem: file.name for file in images.iterdir()
+        }
 
     def test_a_page_of_nothing_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match="no results"):
@@ -223,12 +298,23 @@ class TestPage:
 
     def test_profiles_are_shown_by_step_and_by_thread(self, tmp_path, monkeypatch):
         def stage(jvm, **shares):
-            return {"cpu_us": {"jvm": jvm, "broker": 0.5}, "cpu_total_us": jvm + 0.5, "wall_us": 2.0, "threads": shares}
+            return {
+                "cpu_us": {"jvm": jvm, "broker": 0.5},
+                "cpu_total_us": jvm + 0.5,
+                "wall_us": 2.0,
+                "threads": shares,
+            }
 
         taken = {"at": "2026-01-02", "commit": "abc"}
-        stages = {"noop": stage(1.25, broker=0.25), "ours": stage(3.5, **{"Python workers": 0.5, "broker": 0.125})}
+        stages = {
+            "noop": stage(1.25, broker=0.25),
+            "ours": stage(3.5, **{"Python workers": 0.5, "broker": 0.125}),
+        }
         into = {"noop": {"rows_per_s": 1000, "batch_s": 0.5, "cpu_s_per_million": {"job": 2.5}}}
-        restarted = {"noop": {"all": 8.5, "batch": 2.0}, "ours+daemon": {"all": 9.5, "batch": 3.5, "job": 2.5}}
+        restarted = {
+            "noop": {"all": 8.5, "batch": 2.0},
+            "ours+daemon": {"all": 9.5, "batch": 3.5, "job": 2.5},
+        }
         profiles = {"100 bytes": {**taken, "stages": stages}, "database": {**taken, "stages": into}}
         profiles["restart"] = {**taken, "stages": restarted}
         file = tmp_path / "profile.json"
@@ -238,11 +324,17 @@ class TestPage:
         assert "| Spark's Kafka source into nothing | 1.25 | - | 0.50 | 1.75 | 2.00 |" in text
         assert "| onceforall, exactly-once | 50% | 12% |" in text
         assert "| the rows into nothing | 1,000 | 0.50 | 2.50 | - |" in text
-        assert "| onceforall, exactly-once, with `onceforall.worker_daemon` | 9.50 | - | 3.50 | - | - | - | 2.50 |" in text
+        assert (
+            "| onceforall, exactly-once, with `onceforall.worker_daemon` | 9.50 | - | 3.50 | - | "
+            "- | - | 2.50 |" in text
+        )
 
     def test_a_table_without_rows_is_nothing(self):
         assert list(page.table(["a"], [])) == []
 
-    @pytest.mark.parametrize(("value", "text"), [(1234567.8, "1,234,568"), (123.4, "123"), (12.34, "12.3"), (1.234, "1.23")])
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [(1234567.8, "1,234,568"), (123.4, "123"), (12.34, "12.3"), (1.234, "1.23")],
+    )
     def test_numbers_have_three_digits_or_so(self, value, text):
         assert page.number(value) == text

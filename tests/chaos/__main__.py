@@ -1,4 +1,5 @@
-"""``python -m chaos``: run the crash campaign, or a part of it. Ends with 1 when a violation or a stuck query was found."""
+"""``python -m chaos``: run the crash campaign, or a part of it. Ends with 1 when a violation or
+a stuck query was found."""
 
 import argparse
 import fnmatch
@@ -17,7 +18,10 @@ from chaos.results import FOLDER, Results
 def main():
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument(
-        "--minutes", type=float, default=float(os.environ.get("CHAOS_MINUTES", "60")), help="how long (CHAOS_MINUTES, 60)"
+        "--minutes",
+        type=float,
+        default=float(os.environ.get("CHAOS_MINUTES", "60")),
+        help="how long (CHAOS_MINUTES, 60)",
     )
     parser.add_argument("--lanes", type=int, default=2, help="how many queries at once (2)")
     parser.add_argument(
@@ -26,18 +30,32 @@ def main():
         metavar="PATTERN",
         help="cells of the matrix, as 'file.* | all | *', several with commas; '' for none",
     )
-    parser.add_argument("--only", nargs="*", metavar="SCENARIO", help="these scenarios; without a name: none")
+    parser.add_argument(
+        "--only", nargs="*", metavar="SCENARIO", help="these scenarios; without a name: none"
+    )
     parser.add_argument("--seed", type=int, help="of the scenarios' choices")
-    parser.add_argument("--seconds", type=float, default=90, help="how long a scenario goes on (90)")
-    parser.add_argument("--folder", default=str(FOLDER), help="where results are kept, and what failed")
-    parser.add_argument("--page", action="store_true", help="write the page of what there is, and end")
+    parser.add_argument(
+        "--seconds", type=float, default=90, help="how long a scenario goes on (90)"
+    )
+    parser.add_argument(
+        "--folder", default=str(FOLDER), help="where results are kept, and what failed"
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="write the page of what there is, and end"
+    )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     if arguments.page:
         print(write_page(Results(arguments.folder, only_read=True)))
         return 0
-    cells = [cell for cell in matrix.all_cells() if any(fnmatch.fnmatch(cell.id, each) for each in arguments.cells.split(","))]
-    scenarios = SCENARIOS if arguments.only is None else {name: SCENARIOS[name] for name in arguments.only}
+    cells = [
+        cell
+        for cell in matrix.all_cells()
+        if any(fnmatch.fnmatch(cell.id, each) for each in arguments.cells.split(","))
+    ]
+    scenarios = (
+        SCENARIOS if arguments.only is None else {name: SCENARIOS[name] for name in arguments.only}
+    )
     if "power" in scenarios and not power_can_be_cut():
         print("The scenario 'power' is left out: it takes root, mkfs.ext4 and losetup.")
         scenarios = {name: scenario for name, scenario in scenarios.items() if name != "power"}

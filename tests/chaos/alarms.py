@@ -35,9 +35,9 @@ _TEXT_LIMIT = 2000
 def alarms(world, allowed=()):
     """Return a line for each run of a world's drivers that ended with an alarming error.
 
-    Args:
-        world: with ``drivers``, whose ``errors.json`` and ``status.json`` are read, as far as they are there.
-        allowed: names from ``ALARMING`` that what was done to the world does excuse.
+    Args: world: with ``drivers``, whose ``errors.json`` and ``status.json`` are read, as far as
+        they are there. allowed: names from ``ALARMING`` that what was done to the world does
+        excuse.
     """
     found = []
     for driver in world.drivers:
@@ -58,7 +58,8 @@ def _errors(driver):
 
 
 def _alarming(error, allowed):
-    """The first name that is found; those of Python's own are not a part of a longer name, as ``java.lang.AssertionError``."""
+    """The first name that is found; those of Python's own are not a part of a longer name, as
+    ``java.lang.AssertionError``."""
     for name in ALARMING:
         before = r"(?<![\w.])" if name in PYTHONS else r"\b"
         if name not in allowed and re.search(rf"{before}{name}\b", error):

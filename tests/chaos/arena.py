@@ -1,4 +1,5 @@
-"""Where a scenario of random faults happens: its servers, its queries, how long it goes on, and what it came to."""
+"""Where a scenario of random faults happens: its servers, its queries, how long it goes on, and
+what it came to."""
 
 import contextlib
 import random
@@ -40,7 +41,8 @@ class Scenario:
 
 
 class StuckError(Exception):
-    """A query does not go on, though all that was done to it has healed and it was started again and again."""
+    """A query does not go on, though all that was done to it has healed and it was started again
+    and again."""
 
 
 class Arena:
@@ -137,7 +139,8 @@ class Arena:
         self._violations.append(text)
 
     def judge(self, world, watch, **config):
-        """Run a driver without faults for some batches, and judge what all drivers of a world have left together."""
+        """Run a driver without faults for some batches, and judge what all drivers of a world
+        have left together."""
         world.heal(deadline_s=DEADLINE_S, **{"restarts": 0, "armed": "", **config})
         verdict = watch.quiet()
         self._verdicts.append(verdict)
@@ -165,10 +168,13 @@ class Arena:
         return self._found()
 
     def _found(self):
-        return [violation for verdict in self._verdicts for violation in verdict.violations] + self._violations
+        return [
+            violation for verdict in self._verdicts for violation in verdict.violations
+        ] + self._violations
 
     def small_disk(self, folder, megabytes):
-        """Mount a file system of its own for a folder, until the end; what is on it is kept below ``kept`` if there was anything wrong.
+        """Mount a file system of its own for a folder, until the end; what is on it is kept below
+        ``kept`` if there was anything wrong.
 
         Raises:
             OSError: the machine doesn't allow it.
@@ -180,12 +186,15 @@ class Arena:
         if self._failed or self._found():
             # What can't be copied, as a file that vanishes meanwhile, is left out.
             with contextlib.suppress(OSError):
-                shutil.copytree(folder, self.folder / "kept" / folder.name, symlinks=True, dirs_exist_ok=True)
+                shutil.copytree(
+                    folder, self.folder / "kept" / folder.name, symlinks=True, dirs_exist_ok=True
+                )
 
 
 @contextlib.contextmanager
 def _small_disk(folder, megabytes):
-    """A file system of its own for a folder; raises ``OSError`` where the machine doesn't allow it."""
+    """A file system of its own for a folder; raises ``OSError`` where the machine doesn't allow
+    it."""
     folder.mkdir(parents=True, exist_ok=True)
     options = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
     done = subprocess.run(options, capture_output=True, text=True, check=False)

@@ -1,4 +1,5 @@
-"""Runs the campaign in lanes beside one another: units of the matrix and scenarios in turn, then scenarios for the rest of the time."""
+"""Runs the campaign in lanes beside one another: units of the matrix and scenarios in turn, then
+scenarios for the rest of the time."""
 
 import contextlib
 import fcntl
@@ -26,7 +27,8 @@ LAST_START_S = 75
 """Nothing is begun so shortly before the end."""
 
 SCENARIOS_SHARE = 0.4
-"""Of the lanes' time, as long as the matrix isn't done: on a slow machine it takes all the time that there is, and each kind of fault has its turn."""
+"""Of the lanes' time, as long as the matrix isn't done: on a slow machine it takes all the time
+that there is, and each kind of fault has its turn."""
 
 
 class AlreadyRunningError(Exception):
@@ -37,7 +39,17 @@ class Campaign:
     """Lanes take units of the matrix and scenarios until all is done or the time is over."""
 
     def __init__(
-        self, folder, minutes, *, lanes=2, seed=None, cells=None, scenarios=None, scenario_s=90, rounds=None, results=None
+        self,
+        folder,
+        minutes,
+        *,
+        lanes=2,
+        seed=None,
+        cells=None,
+        scenarios=None,
+        scenario_s=90,
+        rounds=None,
+        results=None,
     ):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +60,8 @@ class Campaign:
         except BlockingIOError:
             self._lock.close()
             raise AlreadyRunningError(
-                f"Another campaign runs in {folder} and holds {folder / 'lock'}: wait for it, or give this one a --folder of its own."
+                f"Another campaign runs in {folder} and holds {folder / 'lock'}: wait for it, or "
+                "give this one a --folder of its own."
             ) from None
         self.work = folder / "work"
         if self.work.exists():
@@ -64,12 +77,18 @@ class Campaign:
         self.seed = random.randrange(2**32) if seed is None else seed
         self.lanes = lanes
         self.scenario_s = scenario_s
-        wanted = [cell for cell in (matrix.all_cells() if cells is None else cells) if not self.results.is_covered(cell.id)]
+        wanted = [
+            cell
+            for cell in (matrix.all_cells() if cells is None else cells)
+            if not self.results.is_covered(cell.id)
+        ]
         self.units = queue.SimpleQueue()
         for unit in matrix.units(wanted):
             self.units.put(unit)
         self.scenarios = scenarios or {}
-        self._turns = itertools.islice(self._endless_scenarios(), None if rounds is None else rounds * len(self.scenarios))
+        self._turns = itertools.islice(
+            self._endless_scenarios(), None if rounds is None else rounds * len(self.scenarios)
+        )
         self._turn_lock = threading.Lock()
         self._say_lock = threading.Lock()
         self._server_lock = threading.Lock()
@@ -77,7 +96,8 @@ class Campaign:
         self._lanes_with_servers = 0
 
     def run(self):
-        """Run to the end, once; return whether no violation and no stuck query was found, and every cell that was tried was reached."""
+        """Run to the end, once; return whether no violation and no stuck query was found, and
+        every cell that was tried was reached."""
         with self._lock:
             return self._run()
 
@@ -88,9 +108,13 @@ class Campaign:
         archive.mkdir()
         class_archive.make(archive)
         self.say(
-            f"{self.units.qsize()} units of the matrix to do, scenarios: {', '.join(self.scenarios) or 'none'}; seed {self.seed}"
+            f"{self.units.qsize()} units of the matrix to do, scenarios: "
+            f"{', '.join(self.scenarios) or 'none'}; seed {self.seed}"
         )
-        threads = [threading.Thread(target=self._lane, args=(number,), name=f"lane {number}") for number in range(self.lanes)]
+        threads = [
+            threading.Thread(target=self._lane, args=(number,), name=f"lane {number}")
+            for number in range(self.lanes)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -98,23 +122,32 @@ class Campaign:
         self.results.save()
         write_page(self.results)
         data = self.results.data
-        missed = [name for name, cell in data["cells"].items() if cell["runs"] and not cell["reached"]]
+        missed = [
+            name for name, cell in data["cells"].items() if cell["runs"] and not cell["reached"]
+        ]
         self.say(
-            f"{data['kills']} kills, {data['records']} records, {data['violations']} violations, {data['stuck']} stuck queries; "
+            f"{data['kills']} kills, {data['records']} records, {data['violations']} violations, "
+            f"{data['stuck']} stuck queries; "
             f"{self.results.file}"
         )
         if missed:
             self.say(f"{len(missed)} cells were not reached: {'; '.join(missed)}")
         if had_to_do and not self._done:
             self.say("nothing was done: the time is too short")
-        return data["violations"] == 0 and data["stuck"] == 0 and not missed and (self._done > 0 or not had_to_do)
+        return (
+            data["violations"] == 0
+            and data["stuck"] == 0
+            and not missed
+            and (self._done > 0 or not had_to_do)
+        )
 
     def say(self, text):
         with self._say_lock:
             left = max(0, self.until - time.monotonic())
             data = self.results.data
             print(
-                f"[{left / 60:5.1f} min left, {data['kills']} kills, {data['violations']} violations, {data['stuck']} stuck] {text}",
+                f"[{left / 60:5.1f} min left, {data['kills']} kills, {data['violations']} "
+                f"violations, {data['stuck']} stuck] {text}",
                 flush=True,
             )
 
@@ -164,7 +197,9 @@ class Campaign:
             if self._lanes_with_servers == 0:
                 with ExitStack() as stack:
                     kafka = stack.enter_context(EmbeddedKafka())
-                    postgres = stack.enter_context(EmbeddedPostgres(settings={"max_prepared_transactions": 60}))
+                    postgres = stack.enter_context(
+                        EmbeddedPostgres(settings={"max_prepared_transactions": 60})
+                    )
                     self._shared = Servers(kafka, postgres)
                     self._stop_servers = stack.pop_all()
             self._lanes_with_servers += 1
@@ -194,7 +229,11 @@ class Campaign:
             names = [name for name in self.scenarios for _ in range(self.scenarios[name].weight)]
             rng.shuffle(names)
             # What has not run yet comes first.
-            names.sort(key=lambda name: name in tried or self.results.data["scenarios"].get(name, {}).get("runs", 0) > 0)
+            names.sort(
+                key=lambda name: (
+                    name in tried or self.results.data["scenarios"].get(name, {}).get("runs", 0) > 0
+                )
+            )
             for name in names:
                 number += 1
                 tried.add(name)

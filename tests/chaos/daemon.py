@@ -1,15 +1,24 @@
-"""Spark's own daemon of Python workers, with what tasks import loaded before it forks them: a third of a short life's CPU went into that."""
+"""Spark's own daemon of Python workers, with what tasks import loaded before it forks them: a
+third of a short life's CPU went into that."""
 
 import importlib
 import os
 
 from pyspark import daemon
 
-MODULES = ["pyarrow", "onceforall.task.write_task", "pyspark.worker", "pyspark.sql.pandas.serializers"]
+MODULES = [
+    "pyarrow",
+    "onceforall.task.write_task",
+    "pyspark.worker",
+    "pyspark.sql.pandas.serializers",
+]
 SINKS = {
     "kafka": ["onceforall.sinks.kafka.task.writer", "confluent_kafka"],
     "files": ["onceforall.sinks.files.task.writer", "pyarrow.parquet"],
-    "postgres": ["onceforall.sinks.postgres.task.staged", "onceforall.sinks.postgres.task.prepared"],
+    "postgres": [
+        "onceforall.sinks.postgres.task.staged",
+        "onceforall.sinks.postgres.task.prepared",
+    ],
 }
 
 if __name__ == "__main__":

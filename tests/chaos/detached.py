@@ -1,4 +1,5 @@
-"""The sinks of a world for ``onceforall detach --sinks chaos.detached:sinks``; the world's folder is in ``CHAOS_CONFIG``."""
+"""The sinks of a world for ``onceforall detach --sinks chaos.detached:sinks``; the world's
+folder is in ``CHAOS_CONFIG``."""
 
 import json
 import os

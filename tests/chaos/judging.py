@@ -1,4 +1,5 @@
-"""Judges a world: while its drivers live and die, and when all is quiet. The definition is ``onceforall.testing.checker``'s."""
+"""Judges a world: while its drivers live and die, and when all is quiet. The definition is
+``onceforall.testing.checker``'s."""
 
 import contextlib
 import time
@@ -27,7 +28,8 @@ MOST_BATCHES_OF_COUNTS = 5000
 
 @dataclass
 class Verdict:
-    """What a judgement came to; rows are of all sinks together, ``records`` are input rows that Spark committed."""
+    """What a judgement came to; rows are of all sinks together, ``records`` are input rows that
+    Spark committed."""
 
     records: int = 0
     lost: int = 0
@@ -59,10 +61,13 @@ class Watch:
             return running_counts(world.rows_per_batch, max(batches, 1), KEYS)
         # Where a query removes duplicates, it shuffles: only batches have an order.
         tasks = sum(world.config.get("source", {}).get("partitions", [PARTITIONS]))
-        return UniformTruth(world.rows_per_batch, keys=KEYS, tasks=None if world.stateful else tasks)
+        return UniformTruth(
+            world.rows_per_batch, keys=KEYS, tasks=None if world.stateful else tasks
+        )
 
     def _last_counts_of(self, batches):
-        """In the output mode complete the table holds what the last batch came to; the first batches are empty."""
+        """In the output mode complete the table holds what the last batch came to; the first
+        batches are empty."""
         left_out = EMPTY_BATCHES * self._world.rows_per_batch
         ids = []
         for bucket in range(KEYS):
@@ -74,7 +79,9 @@ class Watch:
         world = self._world
         how = {"ids": "texts", "keys": "texts"} if world.counts else {}
         if sink == "kafka":
-            return observers.KafkaObserver(world.servers.direct, world.topic, query_id=self._log.query_id, **how)
+            return observers.KafkaObserver(
+                world.servers.direct, world.topic, query_id=self._log.query_id, **how
+            )
         if sink == "files":
             return observers.FileObserver(world.config["files"], **how)
         return observers.PostgresObserver(world.database, "out", query_id=self._log.query_id, **how)
@@ -103,25 +110,39 @@ class Watch:
             return observer.rows()
         except SinkUnavailableError as error:
             if sink == "files":
-                # Nothing takes the folder away: a manifest names a file that isn't there, or not wholly.
+                # Nothing takes the folder away: a manifest names a file that isn't there, or not
+                # wholly.
                 self._torn_reads.append(f"torn: files: {error}")
             return None
 
     def _decided(self):
         found = self._log.decided()
-        return range(max(len(found), self._log.spark_committed() + 1)) if self._world.detached else found
+        return (
+            range(max(len(found), self._log.spark_committed() + 1))
+            if self._world.detached
+            else found
+        )
 
     def quiet(self):
-        """Judge when no driver runs: wait, for a bounded time, until nothing is under way, then compare everything."""
+        """Judge when no driver runs: wait, for a bounded time, until nothing is under way, then
+        compare everything."""
         left = observers.settled(self._observers, QUIET_S)
-        unseen = [] if self._world.config.get("complete") else [sink for sink in self._observers if not self._read[sink]]
+        unseen = (
+            []
+            if self._world.config.get("complete")
+            else [sink for sink in self._observers if not self._read[sink]]
+        )
         self.look()
         log, spark = self._log.view(), self._log.spark_committed()
         batches = spark + 1
         views = {sink: self._read_anew(sink) for sink in self._observers}
-        report = check_quiet(self._truth_of(batches), views, self._decided(), left).with_(self._log_of(log, spark))
+        report = check_quiet(self._truth_of(batches), views, self._decided(), left).with_(
+            self._log_of(log, spark)
+        )
         violations = [*report.violations, *self._torn_reads, *self._left_in_the_log()]
-        violations += [f"nothing-read: {sink}: it was never read while drivers ran" for sink in unseen]
+        violations += [
+            f"nothing-read: {sink}: it was never read while drivers ran" for sink in unseen
+        ]
         torn = report.total.torn
         if self._world.counts and not self._world.config.get("complete"):
             violations += self._state(batches, views)
@@ -134,7 +155,9 @@ class Watch:
         total = report.total
         return Verdict(
             # Of counts, what was compared are the counts.
-            records=max(len(rows) for rows in views.values()) if self._world.counts else batches * self._world.rows_per_batch,
+            records=max(len(rows) for rows in views.values())
+            if self._world.counts
+            else batches * self._world.rows_per_batch,
             lost=total.lost,
             duplicated=total.duplicated,
             torn=torn,
@@ -154,11 +177,14 @@ class Watch:
             return observer.rows()
 
     def _log_of(self, log, spark):
-        attempts = {"files": self._observers["files"].attempts()} if "files" in self._observers else None
+        attempts = (
+            {"files": self._observers["files"].attempts()} if "files" in self._observers else None
+        )
         return check_log(log, spark_committed=spark, attempts=attempts)
 
     def _state(self, batches, views):
-        """Compare the state store with the running counts that the sinks show last, and with what the input implies."""
+        """Compare the state store with the running counts that the sinks show last, and with
+        what the input implies."""
         state = {key: tuple(value) for key, value in self._world.state().items()}
         expected = last_counts(self._world.rows_per_batch, batches, KEYS)
         found = []

@@ -1,7 +1,9 @@
-"""A JVM that outlives drivers: a killed driver's successor makes a new Spark context in it, which takes a fraction of a new JVM's time.
+"""A JVM that outlives drivers: a killed driver's successor makes a new Spark context in it, which
+takes a fraction of a new JVM's time.
 
-The driver's half that onceforall runs in is a Python process. In the matrix most kills are of that half: the JVM lives on like the executors of a
-cluster, its tasks go on until the successor ends the old context, and the successor finds classes loaded and compiled. Most of the column ``all`` and
+The driver's half that onceforall runs in is a Python process. In the matrix most kills are of that
+half: the JVM lives on like the executors of a cluster, its tasks go on until the successor ends the
+old context, and the successor finds classes loaded and compiled. Most of the column ``all`` and
 most scenarios kill both halves.
 """
 
@@ -57,7 +59,10 @@ class Machine:
             self.close()
             raise
         port, length = struct.unpack(">ii", content[:8])
-        self.environment = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": content[8 : 8 + length].decode()}
+        self.environment = {
+            "PYSPARK_GATEWAY_PORT": str(port),
+            "PYSPARK_GATEWAY_SECRET": content[8 : 8 + length].decode(),
+        }
 
     def close(self):
         self._process.kill()

@@ -1,7 +1,10 @@
-"""The matrix: every failpoint, for every kind of sink, in a run that goes well and in one that recovers; at each a process is killed.
+"""The matrix: every failpoint, for every kind of sink, in a run that goes well and in one that
+recovers; at each a process is killed.
 
-A unit is a chain of kills on one query: each driver is killed at its cell's failpoint, the next one recovers from what was left, and goes on until
-its own. Behind the chain a driver without faults runs, and the sinks are judged; what is found counts for each cell of the unit.
+A unit is a chain of kills on one query: each driver is killed at its cell's failpoint, the next one
+recovers from what was left, and goes on until
+its own. Behind the chain a driver without faults runs, and the sinks are judged; what is found
+counts for each cell of the unit.
 """
 
 from collections.abc import Iterator
@@ -67,7 +70,8 @@ class Unit:
 
     @property
     def loses_or_kills_workers(self):
-        """Whether a part of it takes several drivers per cell, or kills no driver: there the JVM lives on in the column ``all``, too."""
+        """Whether a part of it takes several drivers per cell, or kills no driver: there the JVM
+        lives on in the column ``all``, too."""
         return any(part.where == "worker" or part.needs.startswith("lost") for part in self.parts)
 
 
@@ -79,7 +83,8 @@ def reaches(failpoint, kind):
 
 
 def happens(failpoint, kind, when):
-    """Whether it can be reached then; a folder of files doesn't take the output mode complete, so all sinks together don't either."""
+    """Whether it can be reached then; a folder of files doesn't take the output mode complete,
+    so all sinks together don't either."""
     if when == "first" and failpoint.needs == "empty" and kind == "all":
         return False
     return failpoint.first if when == "first" else failpoint.recovery
@@ -95,7 +100,8 @@ def all_cells():
 
 
 def units(wanted) -> Iterator[Unit]:
-    """Group cells into chains: those whose queries have the same settings share one, up to so many."""
+    """Group cells into chains: those whose queries have the same settings share one, up to so
+    many."""
     parts = {}
     for cell in wanted:
         failpoint = CATALOGUE[cell.name]
@@ -135,7 +141,12 @@ class CellResult:
 
 def run(unit, folder, servers, watch_of, say):
     """Run a unit; return (results of its cells, the watch's verdict, the world)."""
-    world = World(folder / unit.id, unit.kind, servers, **{"rows_per_batch": ROWS_PER_BATCH, **unit.parts[0].recipe.config})
+    world = World(
+        folder / unit.id,
+        unit.kind,
+        servers,
+        **{"rows_per_batch": ROWS_PER_BATCH, **unit.parts[0].recipe.config},
+    )
     results = []
     with ExitStack() as stack:
         stack.callback(world.close)
@@ -151,7 +162,8 @@ def run(unit, folder, servers, watch_of, say):
             for result in kill_in(world, part.when, these):
                 watch.look()
                 say(
-                    f"{unit.id}: {result.cell.name}, {part.when}: {'killed' if result.reached else 'NOT REACHED: ' + result.note}"
+                    f"{unit.id}: {result.cell.name}, {part.when}: "
+                    f"{'killed' if result.reached else 'NOT REACHED: ' + result.note}"
                 )
         world.heal()
         verdict = watch.quiet()

@@ -24,9 +24,16 @@ SCENARIOS = {
             storms.storm,
             weight=4,
         ),
-        Scenario("tasks-and-backends", ("SIGKILL: Python worker, PostgreSQL backend",), storms.tasks_and_backends, weight=2),
         Scenario(
-            "two-drivers", ("two drivers on one checkpoint", "SIGSTOP and SIGCONT behind a successor"), storms.two_drivers
+            "tasks-and-backends",
+            ("SIGKILL: Python worker, PostgreSQL backend",),
+            storms.tasks_and_backends,
+            weight=2,
+        ),
+        Scenario(
+            "two-drivers",
+            ("two drivers on one checkpoint", "SIGSTOP and SIGCONT behind a successor"),
+            storms.two_drivers,
         ),
         Scenario(
             "cluster",
@@ -39,14 +46,26 @@ SCENARIOS = {
         ),
         Scenario(
             "proxy",
-            ("connections reset", "requests delayed", "answers swallowed", "held EndTxn released after a reconnect"),
+            (
+                "connections reset",
+                "requests delayed",
+                "answers swallowed",
+                "held EndTxn released after a reconnect",
+            ),
             servers.proxy,
         ),
-        Scenario("acl", ("right to the topic or to the transactional ids revoked and given back",), servers.acl),
+        Scenario(
+            "acl",
+            ("right to the topic or to the transactional ids revoked and given back",),
+            servers.acl,
+        ),
         Scenario("prepared-slots", ("PostgreSQL's prepared slots used up",), servers.slots),
         Scenario(
             "frozen",
-            ("SIGSTOP of the driver past every timeout, SIGCONT into a successor", "the same without a successor"),
+            (
+                "SIGSTOP of the driver past every timeout, SIGCONT into a successor",
+                "the same without a successor",
+            ),
             times.frozen,
         ),
         Scenario(
@@ -57,7 +76,10 @@ SCENARIOS = {
         Scenario(
             "kafka-source",
             (
-                "transactions of a batch from one to twelve Kafka partitions timed out behind the decision",
+                (
+                    "transactions of a batch from one to twelve Kafka partitions timed out behind the "
+                    "decision"
+                ),
                 "SIGKILL: driver in the redo",
             ),
             sources.kafka_source,
@@ -65,18 +87,35 @@ SCENARIOS = {
         ),
         Scenario(
             "frozen-append",
-            ("SIGSTOP between the last look at the time left and the append, past the transactions' timeout",),
+            (
+                (
+                    "SIGSTOP between the last look at the time left and the append, past the "
+                    "transactions' timeout"
+                ),
+            ),
             times.frozen_append,
         ),
         Scenario("unmounted", ("the files' volume away at a start, and back",), identity.unmounted),
-        Scenario("swapped", ("another Kafka cluster under the same address behind a decision",), identity.swapped),
+        Scenario(
+            "swapped",
+            ("another Kafka cluster under the same address behind a decision",),
+            identity.swapped,
+        ),
         Scenario("power", ("power cut: checkpoint",), power.power_cut),
         Scenario("disk-full", ("disk full: checkpoint, files",), disks.disk_full),
         Scenario("short-write", ("write cut off: checkpoint, files",), disks.short_write),
         Scenario("read-only", ("file system read-only: checkpoint, files",), disks.read_only),
         Scenario("torn-log", ("log entries truncated, and with a bit flipped",), disks.torn_log),
         Scenario("executors", ("SIGKILL: executor JVM, Python worker, driver",), tasks.executors),
-        Scenario("speculation", ("speculative attempts: the frozen one loses, and wakes",), tasks.speculation),
-        Scenario("failed-tasks", ("task attempts that fail or are killed, and are tried again",), tasks.failed_tasks),
+        Scenario(
+            "speculation",
+            ("speculative attempts: the frozen one loses, and wakes",),
+            tasks.speculation,
+        ),
+        Scenario(
+            "failed-tasks",
+            ("task attempts that fail or are killed, and are tried again",),
+            tasks.failed_tasks,
+        ),
     ]
 }

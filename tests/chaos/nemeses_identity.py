@@ -1,4 +1,5 @@
-"""Systems that are not the ones that they were: a volume that isn't mounted, another cluster under the same address."""
+"""Systems that are not the ones that they were: a volume that isn't mounted, another cluster
+under the same address."""
 
 import contextlib
 import uuid
@@ -17,9 +18,11 @@ STRANGERS_RECORDS = 20_000
 
 
 def unmounted(arena):
-    """The volume of the files is away at a restart, its bare mount point remains, and it comes back.
+    """The volume of the files is away at a restart, its bare mount point remains, and it comes
+    back.
 
-    The start is refused: on the wrong disk nothing is completed. With the volume back, the query goes on.
+    The start is refused: on the wrong disk nothing is completed. With the volume back, the query
+    goes on.
     """
     arena.allow("CheckpointMismatchError")
     rng = arena.rng
@@ -37,7 +40,9 @@ def unmounted(arena):
                 siege.kill_driver()
             case "decided":
                 siege.end_driver()
-                siege.driver = world.start(**siege.config, armed=f"append_commit.after=kill@{rng.randint(1, 3)}")
+                siege.driver = world.start(
+                    **siege.config, armed=f"append_commit.after=kill@{rng.randint(1, 3)}"
+                )
                 until_killed(siege)
         # Nothing looks at the sinks in here.
         with away(world.folder / "files"):
@@ -49,7 +54,8 @@ def unmounted(arena):
 
 @contextlib.contextmanager
 def away(folder):
-    """A folder is another, empty one until the end of the block; what was put there stays beside it."""
+    """A folder is another, empty one until the end of the block; what was put there stays beside
+    it."""
     volume = folder.with_name(f"{folder.name}.volume")
     folder.rename(volume)
     folder.mkdir()
@@ -61,9 +67,11 @@ def away(folder):
 
 
 def swapped(arena):
-    """Behind a decision the Kafka cluster is another one under the same address, with the same topic and strangers' transactions, and then itself again.
+    """Behind a decision the Kafka cluster is another one under the same address, with the same
+    topic and strangers' transactions, and then itself again.
 
-    What is decided may not be held for committed or lost because of what the other cluster says: the run stops, or waits. With the right
+    What is decided may not be held for committed or lost because of what the other cluster says:
+    the run stops, or waits. With the right
     cluster back, the batch is completed.
     """
     arena.allow("CheckpointMismatchError")
@@ -86,7 +94,8 @@ def swapped(arena):
 
 @contextlib.contextmanager
 def another_cluster(kafka, topic):
-    """A cluster's place is another one's until the end of the block: its ids and offsets begin anew, and others have used them."""
+    """A cluster's place is another one's until the end of the block: its ids and offsets begin
+    anew, and others have used them."""
     kafka.kill()
     stranger = EmbeddedKafka(port=kafka.port)
     try:
@@ -100,13 +109,18 @@ def another_cluster(kafka, topic):
 
 
 def _use(kafka, topic):
-    """Let others commit transactions, so that each producer id that the query knows has a commit behind any offset that it knows."""
-    plain = Producer({"bootstrap.servers": kafka.bootstrap_servers, "queue.buffering.max.messages": 1_000_000})
+    """Let others commit transactions, so that each producer id that the query knows has a commit
+    behind any offset that it knows."""
+    plain = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "queue.buffering.max.messages": 1_000_000}
+    )
     for number in range(2 * STRANGERS_RECORDS):
         plain.produce(topic, "a stranger's", partition=number % 2)
     assert plain.flush(60) == 0
     for _ in range(STRANGERS):
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": uuid.uuid4().hex})
+        producer = Producer(
+            {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": uuid.uuid4().hex}
+        )
         producer.init_transactions(60)
         producer.begin_transaction()
         for partition in range(2):
@@ -115,14 +129,19 @@ def _use(kafka, topic):
 
 
 def _completes_nothing(siege, where):
-    """Start a plain driver, and see that its run ends, or waits, without a batch that it calls complete."""
+    """Start a plain driver, and see that its run ends, or waits, without a batch that it calls
+    complete."""
     world = siege.world
     done, known = world.newest("DONE"), world.spark_batches()
     driver = siege.driver = world.start(**{**siege.config, "restarts": 0})
     waits = Story(lambda: f"an end, or a wait\n{driver.tail()}")
 
     def over():
-        return driver.process.poll() is not None or "is tried again" in driver.log() or world.newest("DONE") > done
+        return (
+            driver.process.poll() is not None
+            or "is tried again" in driver.log()
+            or world.newest("DONE") > done
+        )
 
     until(over, DEADLINE_S, waits)
     siege.end_driver()

@@ -21,17 +21,23 @@ AT = (
 
 def power_can_be_cut():
     """Whether this user can mount a file system of its own and shut it down."""
-    return os.geteuid() == 0 and all(map(shutil.which, ("mount", "mkfs.ext4", "losetup", "findmnt")))
+    return os.geteuid() == 0 and all(
+        map(shutil.which, ("mount", "mkfs.ext4", "losetup", "findmnt"))
+    )
 
 
 def power_cut(arena):
-    """The driver dies, and what it, or Spark, had not synced in the checkpoint is gone: at some step of a batch, or at a random moment.
+    """The driver dies, and what it, or Spark, had not synced in the checkpoint is gone: at some
+    step of a batch, or at a random moment.
 
-    Whatever is left, plain restarts complete what was decided, and go on. Early on, as long as little was ever synced, and later.
+    Whatever is left, plain restarts complete what was decided, and go on. Early on, as long as
+    little was ever synced, and later.
     """
     rng = arena.rng
     servers = arena.servers()
-    world = arena.world(rng.choice(["kafka", "all"]), servers, **_source(rng), trigger="500 milliseconds")
+    world = arena.world(
+        rng.choice(["kafka", "all"]), servers, **_source(rng), trigger="500 milliseconds"
+    )
     image = power.make_image(world.folder / "checkpoint.ext4", DISK_MB)
     power.mount(image, world.checkpoint)
     arena.at_the_end(power.unmount, world.checkpoint)
@@ -52,7 +58,9 @@ def power_cut(arena):
             point = "a random moment"
         before = _files(world.checkpoint)
         power.cut_power(world.checkpoint)
-        lost = sum(content != _files(world.checkpoint).get(file) for file, content in before.items())
+        lost = sum(
+            content != _files(world.checkpoint).get(file) for file, content in before.items()
+        )
         siege.struck(f"power cut at {point}" + ("" if lost else UNNOTICED))
         siege.go_on()
     siege.judge()

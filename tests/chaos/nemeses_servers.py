@@ -1,4 +1,5 @@
-"""Faults of the servers and of the way to them: a cluster's brokers, a proxy's tricks, rights that are taken, prepared slots used up."""
+"""Faults of the servers and of the way to them: a cluster's brokers, a proxy's tricks, rights
+that are taken, prepared slots used up."""
 
 import contextlib
 import uuid
@@ -20,10 +21,12 @@ USER, PASSWORD = "ads", "hunter2-of-the-campaign"
 
 
 def cluster(arena):
-    """One of three brokers is killed, cut off (SIGSTOP), restarted, or loses a leadership, now and then together with the driver.
+    """One of three brokers is killed, cut off (SIGSTOP), restarted, or loses a leadership, now and
+    then together with the driver.
 
-    Writes need two replicas in sync, so the query goes on without the third. A run may end with a failed task, a server that doesn't answer
-    or a transaction that can't be decided in time; what was decided is completed. Nothing is lost with the broker that had it.
+    Writes need two replicas in sync, so the query goes on without the third. A run may end with a
+    failed task, a server that doesn't answer or a transaction that can't be decided in time; what
+    was decided is completed. Nothing is lost with the broker that had it.
     """
     kafka = arena.enter(EmbeddedKafkaCluster())
     kind = arena.rng.choice(["kafka", "all"])
@@ -34,7 +37,9 @@ def cluster(arena):
     while arena.goes_on:
         siege.a_moment()
         node = _victim(arena.rng, kafka, world.topic)
-        strike = arena.rng.choice([_kill_node, _kill_node, _kill_node_and_driver, _pause_node, _roll_node, _move_leaders])
+        strike = arena.rng.choice(
+            [_kill_node, _kill_node, _kill_node_and_driver, _pause_node, _roll_node, _move_leaders]
+        )
         strike(siege, kafka, node)
         siege.progress()
         make_whole(kafka)
@@ -81,7 +86,9 @@ def _roll_node(siege, kafka, node):
 
 def _move_leaders(siege, kafka, _node):
     rng = siege.arena.rng
-    topic, number = rng.choice([(siege.world.topic, 0), (siege.world.topic, 1), (TRANSACTIONS, rng.randrange(6))])
+    topic, number = rng.choice(
+        [(siege.world.topic, 0), (siege.world.topic, 1), (TRANSACTIONS, rng.randrange(6))]
+    )
     siege.struck("leadership moved to another broker")
     # The cluster may still be electing: then it moves by itself.
     with contextlib.suppress(AssertionError, EmbeddedServerError):
@@ -89,9 +96,11 @@ def _move_leaders(siege, kafka, _node):
 
 
 def proxy(arena):
-    """A proxy resets connections, delays requests, swallows answers, and releases a held EndTxn after the client has connected again.
+    """A proxy resets connections, delays requests, swallows answers, and releases a held EndTxn
+    after the client has connected again.
 
-    A late EndTxn must not end the transaction that came after its own. Runs may end with a failed task or a server that doesn't answer.
+    A late EndTxn must not end the transaction that came after its own. Runs may end with a failed
+    task or a server that doesn't answer.
     """
     rng = arena.rng
     kafka = arena.enter(EmbeddedKafka())
@@ -104,7 +113,14 @@ def proxy(arena):
     )
     siege = Siege(arena, world, arena.watch(world))
     siege.begin(2)
-    kinds = [Api.PRODUCE, Api.END_TXN, Api.END_TXN, Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.FIND_COORDINATOR]
+    kinds = [
+        Api.PRODUCE,
+        Api.END_TXN,
+        Api.END_TXN,
+        Api.INIT_PRODUCER_ID,
+        Api.ADD_PARTITIONS_TO_TXN,
+        Api.FIND_COORDINATOR,
+    ]
     while arena.goes_on:
         api = rng.choice(kinds)
         count = rng.randint(1, 3)
@@ -144,7 +160,8 @@ def _until_it_happened(siege, fault, name):
 
 
 def _hold_an_end(siege, between):
-    """EndTxn reaches the broker only when the client has repeated it on another connection, and gone on to a later transaction."""
+    """EndTxn reaches the broker only when the client has repeated it on another connection, and
+    gone on to a later transaction."""
     held = between.hold(Api.END_TXN)
     _until_it_happened(siege, held, "EndTxn held")
     if not held.requests:
@@ -159,9 +176,11 @@ def _hold_an_end(siege, between):
 
 
 def acl(arena):
-    """The right to write to the topic, or with the transactional ids, is taken from the running query and given back.
+    """The right to write to the topic, or with the transactional ids, is taken from the running
+    query and given back.
 
-    Runs end with errors that name the right, or wait for it behind a decision, which stays: as soon as it is given back, all is completed.
+    Runs end with errors that name the right, or wait for it behind a decision, which stays: as soon
+    as it is given back, all is completed.
     """
     kafka = arena.enter(EmbeddedKafka(users={USER: PASSWORD}))
     rights = Rights(kafka)
@@ -182,7 +201,11 @@ def acl(arena):
         direct=kafka.bootstrap_servers,
     )
     world = arena.world(
-        kind, servers, sink_options=secure, sink_arguments={"transactional_id_prefix": prefix}, rows_per_batch=2000
+        kind,
+        servers,
+        sink_options=secure,
+        sink_arguments={"transactional_id_prefix": prefix},
+        rows_per_batch=2000,
     )
     grants = rights.for_topic(world.topic), rights.for_ids(prefix)
     rights.grant(*grants)
@@ -194,7 +217,9 @@ def acl(arena):
         driver = siege.driver
         known = len(driver.errors()), len(driver.log())
         rights.revoke(taken)
-        siege.struck(f"right to write to the {taken.restype.name.lower().replace('_', ' ')} revoked")
+        siege.struck(
+            f"right to write to the {taken.restype.name.lower().replace('_', ' ')} revoked"
+        )
         # How it shows depends on where the batch is: an error, or a commit that is asked for again.
         _until_it_hurts(driver, *known)
         if arena.rng.random() < 0.3:
@@ -225,17 +250,45 @@ class Rights:
 
     @staticmethod
     def for_topic(topic):
-        from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+        from confluent_kafka.admin import (
+            AclBinding,
+            AclOperation,
+            AclPermissionType,
+            ResourcePatternType,
+            ResourceType,
+        )
 
         literal = ResourcePatternType.LITERAL
-        return AclBinding(ResourceType.TOPIC, topic, literal, f"User:{USER}", "*", AclOperation.WRITE, AclPermissionType.ALLOW)
+        return AclBinding(
+            ResourceType.TOPIC,
+            topic,
+            literal,
+            f"User:{USER}",
+            "*",
+            AclOperation.WRITE,
+            AclPermissionType.ALLOW,
+        )
 
     @staticmethod
     def for_ids(prefix):
-        from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+        from confluent_kafka.admin import (
+            AclBinding,
+            AclOperation,
+            AclPermissionType,
+            ResourcePatternType,
+            ResourceType,
+        )
 
         kind, prefixed = ResourceType.TRANSACTIONAL_ID, ResourcePatternType.PREFIXED
-        return AclBinding(kind, f"{prefix}:", prefixed, f"User:{USER}", "*", AclOperation.WRITE, AclPermissionType.ALLOW)
+        return AclBinding(
+            kind,
+            f"{prefix}:",
+            prefixed,
+            f"User:{USER}",
+            "*",
+            AclOperation.WRITE,
+            AclPermissionType.ALLOW,
+        )
 
     def grant(self, *bindings):
         for future in self._admin.create_acls(list(bindings)).values():
@@ -245,7 +298,15 @@ class Rights:
         from confluent_kafka.admin import AclBindingFilter
 
         filters = [
-            AclBindingFilter(a.restype, a.name, a.resource_pattern_type, a.principal, a.host, a.operation, a.permission_type)
+            AclBindingFilter(
+                a.restype,
+                a.name,
+                a.resource_pattern_type,
+                a.principal,
+                a.host,
+                a.operation,
+                a.permission_type,
+            )
             for a in bindings
         ]
         for future in self._admin.delete_acls(filters).values():
@@ -253,15 +314,20 @@ class Rights:
 
 
 def slots(arena):
-    """Somebody else uses up PostgreSQL's prepared transactions, at random moments, and gives them back.
+    """Somebody else uses up PostgreSQL's prepared transactions, at random moments, and gives them
+    back.
 
-    A batch that finds no slot is aborted on all sinks, and a start is refused, with errors that name ``max_prepared_transactions``.
+    A batch that finds no slot is aborted on all sinks, and a start is refused, with errors that
+    name ``max_prepared_transactions``.
     """
     room = 8
     postgres = {"mode": "prepared"}
     kind = arena.rng.choice(["all", "postgres-prepared"])
     world = arena.world(
-        kind, arena.servers(settings={"max_prepared_transactions": room}), postgres=postgres, rows_per_batch=5000
+        kind,
+        arena.servers(settings={"max_prepared_transactions": room}),
+        postgres=postgres,
+        rows_per_batch=5000,
     )
     siege = Siege(arena, world, arena.watch(world))
     siege.begin()
@@ -289,7 +355,11 @@ def _take_all(siege, taken, room):
 
 
 def _without_slot(world):
-    return sum("max_prepared_transactions" in error for driver in world.drivers for error in driver.errors())
+    return sum(
+        "max_prepared_transactions" in error
+        for driver in world.drivers
+        for error in driver.errors()
+    )
 
 
 class Taken:

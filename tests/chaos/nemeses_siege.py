@@ -1,4 +1,5 @@
-"""A query under siege: one driver that is started again whenever it ends, and the strikes that any scenario may use."""
+"""A query under siege: one driver that is started again whenever it ends, and the strikes that
+any scenario may use."""
 
 import contextlib
 import os
@@ -35,7 +36,8 @@ _JVM_MISSED_S = 60
 class Siege:
     """Keeps a driver of a world running, waits for its progress, and strikes it.
 
-    ``driver`` is the one that should be running; a scenario may replace it. ``config`` is for each driver that is started.
+    ``driver`` is the one that should be running; a scenario may replace it. ``config`` is for each
+    driver that is started.
     """
 
     def __init__(self, arena, world, watch, **config):
@@ -47,7 +49,7 @@ class Siege:
         self._killed_at = None
         self._looked_at = time.monotonic()
 
-    # --- progress --------------------------------------------------------------------------------------------------------------
+    # --- progress ---------------------------------------------------------------------------------
 
     def begin(self, batches=1):
         """Start, and let the time of the faults begin when it writes."""
@@ -65,7 +67,8 @@ class Siege:
         return self.driver is not None and self.driver.process.poll() is None
 
     def progress(self, batches=1, deadline_s=DEADLINE_S):
-        """Wait until Spark has committed so many more batches, over however many drivers that takes; then have a look."""
+        """Wait until Spark has committed so many more batches, over however many drivers that
+        takes; then have a look."""
         goal = self.world.spark_batches() + batches
 
         def there():
@@ -74,12 +77,19 @@ class Siege:
             assert not any(name in error for name in _HOPELESS), error
             return self.world.spark_batches() >= goal
 
-        until(there, deadline_s, Story(lambda: f"{batches} more batches\n{self.driver.errors()[-1:]}\n{self.driver.tail()}"))
+        until(
+            there,
+            deadline_s,
+            Story(
+                lambda: f"{batches} more batches\n{self.driver.errors()[-1:]}\n{self.driver.tail()}"
+            ),
+        )
         self._measure()
         self.look()
 
     def go_on(self, batches=1, **config):
-        """All is healed: start plain drivers, of one run each, until there are so many more batches. ``config`` is for these drivers alone.
+        """All is healed: start plain drivers, of one run each, until there are so many more
+        batches. ``config`` is for these drivers alone.
 
         Raises:
             StuckError: ``PLAIN_RESTARTS`` of them have not got there.
@@ -91,7 +101,13 @@ class Siege:
             # It ends when its query does, and is not asked to end by itself.
             driver = self.driver = self.world.start(**{**self.config, "restarts": 0, **config})
             try:
-                until(lambda d=driver: self.world.spark_batches() >= goal or d.process.poll() is not None, DEADLINE_S, "an end")
+                until(
+                    lambda d=driver: (
+                        self.world.spark_batches() >= goal or d.process.poll() is not None
+                    ),
+                    DEADLINE_S,
+                    "an end",
+                )
             except AssertionError:
                 ends.append(f"it neither ended nor went on: {driver.tail()}")
                 self.end_driver()
@@ -101,7 +117,8 @@ class Siege:
                 return
             ends += map(named, driver.errors()[-1:])
         raise StuckError(
-            f"after {PLAIN_RESTARTS} plain restarts no batch was completed: {ends[-1] if ends else 'no run told why'}"
+            f"after {PLAIN_RESTARTS} plain restarts no batch was completed: "
+            f"{ends[-1] if ends else 'no run told why'}"
         )
 
     def look(self):
@@ -115,7 +132,8 @@ class Siege:
         time.sleep(self.arena.rng.random() * _MOMENT_S)
 
     def struck(self, fault, kills="", number=1):
-        """Count a fault; the recovery is measured from a kill on, if no other comes before the next batch is complete."""
+        """Count a fault; the recovery is measured from a kill on, if no other comes before the
+        next batch is complete."""
         self.arena.struck(fault)
         if kills:
             self._measure()
@@ -150,7 +168,7 @@ class Siege:
         self.end()
         self.arena.judge(self.world, self.watch, **config)
 
-    # --- strikes ---------------------------------------------------------------------------------------------------------------
+    # --- strikes ----------------------------------------------------------------------------------
 
     def kill_driver(self):
         """SIGKILL to the driver and all below it; nothing when none lives."""
@@ -169,7 +187,8 @@ class Siege:
         self.driver.process.wait()
 
     def kill_jvm(self):
-        """SIGKILL to the driver's JVM: the Python driver goes on without it, until it notices; after a minute it is killed, too."""
+        """SIGKILL to the driver's JVM: the Python driver goes on without it, until it notices;
+        after a minute it is killed, too."""
         jvm = self.driver._jvm() if self.lives() else None
         if jvm is None:
             return
@@ -178,14 +197,18 @@ class Siege:
         try:
             self.driver.process.wait(_JVM_MISSED_S)
         except subprocess.TimeoutExpired:
-            self.struck("Python driver killed that went on without its JVM", "driver's Python process")
+            self.struck(
+                "Python driver killed that went on without its JVM", "driver's Python process"
+            )
             self._kill_python()
 
     def kill_workers(self, most=8):
         """SIGKILL to some of the driver's Python workers."""
         workers = self.workers()
         number = 0
-        for worker in self.arena.rng.sample(workers, min(len(workers), self.arena.rng.randint(1, most))):
+        for worker in self.arena.rng.sample(
+            workers, min(len(workers), self.arena.rng.randint(1, most))
+        ):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if worker.status() != psutil.STATUS_ZOMBIE:
                     worker.kill()
@@ -201,7 +224,8 @@ class Siege:
         return []
 
     def kill_backends(self, all_of_them=False):
-        """SIGKILL to a PostgreSQL backend that serves the query: the server then restarts all its backends by itself."""
+        """SIGKILL to a PostgreSQL backend that serves the query: the server then restarts all
+        its backends by itself."""
         pids = []
         with contextlib.suppress(AssertionError):
             # Of a short batch, connections are there for a part of the time only.
@@ -222,7 +246,8 @@ class Siege:
             psycopg.connect(self.world.database, autocommit=True) as connection,
         ):
             rows = connection.execute(
-                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> "
+                "pg_backend_pid() AND backend_type = 'client backend'"
             )
             return [pid for (pid,) in rows.fetchall()]
         return []
@@ -257,7 +282,8 @@ class Siege:
         return False
 
     def freeze_driver(self):
-        """SIGSTOP to the driver, a successor that makes progress, SIGCONT; one of the two is killed in the end."""
+        """SIGSTOP to the driver, a successor that makes progress, SIGCONT; one of the two is
+        killed in the end."""
         if not self.lives():
             return
         zombie = self.driver
@@ -289,8 +315,14 @@ class Siege:
         self._keep_one_of(first)
 
     def until_ended(self, driver, known):
-        """Wait until a driver's run has ended: it was told that it isn't the one any more. The current driver may end meanwhile."""
-        story = Story(lambda: f"the end of a replaced driver's run\n{driver.tail()}\nits successor:\n{self.driver.tail()}")
+        """Wait until a driver's run has ended: it was told that it isn't the one any more. The
+        current driver may end meanwhile."""
+        story = Story(
+            lambda: (
+                f"the end of a replaced driver's run\n{driver.tail()}\nits "
+                f"successor:\n{self.driver.tail()}"
+            )
+        )
 
         def told():
             self.keep_running()
@@ -299,7 +331,8 @@ class Siege:
         until(told, DEADLINE_S, story)
 
     def _keep_one_of(self, other):
-        """Both drivers start again and again now, and take the query from each other, until one is killed."""
+        """Both drivers start again and again now, and take the query from each other, until one
+        is killed."""
         self.a_moment()
         if self.arena.rng.random() < 0.5:
             self.driver, other = other, self.driver
@@ -308,10 +341,13 @@ class Siege:
             other.kill()
 
     def freeze_workers(self):
-        """SIGSTOP to workers and their JVM, SIGKILL to the Python driver; the workers wake while its successor runs, as those elsewhere do.
+        """SIGSTOP to workers and their JVM, SIGKILL to the Python driver; the workers wake while
+        its successor runs, as those elsewhere do.
 
-        The JVM sleeps on: if it ended, its children's process group would have no parent any more, and the kernel would send SIGHUP to what
-        sleeps in such a group, of which the workers would die. (Linux, ``kill_orphaned_pgrp``; POSIX, ``_exit``.)
+        The JVM sleeps on: if it ended, its children's process group would have no parent any more,
+        and the kernel would send SIGHUP to what
+        sleeps in such a group, of which the workers would die. (Linux, ``kill_orphaned_pgrp``;
+        POSIX, ``_exit``.)
         """
         workers = self.workers() if self.lives() else []
         jvm = self.driver._jvm() if workers else None
@@ -322,7 +358,10 @@ class Siege:
         for worker in workers:
             with contextlib.suppress(psutil.NoSuchProcess):
                 worker.suspend()
-        self.struck("Python workers and their JVM frozen, their Python driver killed", "driver's Python process")
+        self.struck(
+            "Python workers and their JVM frozen, their Python driver killed",
+            "driver's Python process",
+        )
         self._kill_python()
         try:
             self.progress()
@@ -337,7 +376,8 @@ class Siege:
 
 
 def named(error):
-    """What an error of ours says, without Spark's words around it; of another one, its beginning."""
+    """What an error of ours says, without Spark's words around it; of another one, its
+    beginning."""
     return "".join(_OURS.findall(error)[:1]) or error[:_TOLD]
 
 

@@ -8,14 +8,21 @@ ROWS_PER_BATCH = (5000, 20_000, 40_000)
 def storm(arena):
     """Kill and freeze whatever there is, at random moments, as often as the query gets on.
 
-    Any run may end with a failed task, a server that is away, a lost connection or ``FencedError``. It is started again in the same
-    process, or by the next driver. Rows are right in any case, and batches are completed again after each fault.
+    Any run may end with a failed task, a server that is away, a lost connection or ``FencedError``.
+    It is started again in the same process, or by the next driver. Rows are right in any case, and
+    batches are completed again after each fault.
     """
     rng = arena.rng
-    config = STATEFUL if rng.random() < 0.2 else {"postgres": {"mode": rng.choice(["staged", "staged", "prepared"])}}
+    config = (
+        STATEFUL
+        if rng.random() < 0.2
+        else {"postgres": {"mode": rng.choice(["staged", "staged", "prepared"])}}
+    )
     sink_options = rng.choice([{}, {"socket.timeout.ms": 5000, "request.timeout.ms": 5000}])
     rows_per_batch = rng.choice(ROWS_PER_BATCH)
-    world = arena.world("all", arena.servers(), rows_per_batch=rows_per_batch, sink_options=sink_options, **config)
+    world = arena.world(
+        "all", arena.servers(), rows_per_batch=rows_per_batch, sink_options=sink_options, **config
+    )
     siege = Siege(arena, world, arena.watch(world))
     siege.begin()
     strikes = {
@@ -43,7 +50,8 @@ def storm(arena):
 
 
 def tasks_and_backends(arena):
-    """SIGKILL to Python workers and PostgreSQL backends, as fast as the query gets on; it stays in one driver.
+    """SIGKILL to Python workers and PostgreSQL backends, as fast as the query gets on; it stays in
+    one driver.
 
     A run ends with each of them, for a failed task isn't tried again by ``local[2]``.
     """
@@ -60,10 +68,12 @@ def tasks_and_backends(arena):
 
 
 def two_drivers(arena):
-    """Two or three drivers on one checkpoint, each of which starts again whenever it is told that it isn't the one.
+    """Two or three drivers on one checkpoint, each of which starts again whenever it is told that
+    it isn't the one.
 
-    Runs end with ``FencedError``, or with what Spark's own log says of a concurrent update, or because the other has aborted their
-    transactions. While both live there may be no progress; when one is left, there is.
+    Runs end with ``FencedError``, or with what Spark's own log says of a concurrent update, or
+    because the other has aborted their transactions. While both live there may be no progress; when
+    one is left, there is.
     """
     kind = arena.rng.choice(["all", "all", "postgres-prepared", "kafka"])
     world = arena.world(kind, arena.servers(), rows_per_batch=2000)

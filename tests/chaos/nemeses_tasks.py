@@ -1,4 +1,5 @@
-"""Faults of tasks: executors that are killed, speculative copies, and attempts that fail and are tried again."""
+"""Faults of tasks: executors that are killed, speculative copies, and attempts that fail and are
+tried again."""
 
 import contextlib
 from pathlib import Path
@@ -36,9 +37,11 @@ SPARK_HOME = str(Path(pyspark.__file__).parent)
 
 
 def executors(arena):
-    """SIGKILL to executor JVMs and their Python workers; Spark starts others and tries the tasks again.
+    """SIGKILL to executor JVMs and their Python workers; Spark starts others and tries the tasks
+    again.
 
-    What a lost executor had prepared is aborted, or it is what the batch commits: its tasks had handed it over. A run may end when a task
+    What a lost executor had prepared is aborted, or it is what the batch commits: its tasks had
+    handed it over. A run may end when a task
     has failed four times.
     """
     world = arena.world(
@@ -48,7 +51,11 @@ def executors(arena):
         master="local-cluster[2,1,900]",
         # Spark starts executors in a process of their own, from where it is installed.
         environment={"SPARK_HOME": SPARK_HOME, "SPARK_SCALA_VERSION": "2.13"},
-        spark={"spark.executor.memory": "600m", "spark.deploy.maxExecutorRetries": "-1", "spark.task.maxFailures": "10"},
+        spark={
+            "spark.executor.memory": "600m",
+            "spark.deploy.maxExecutorRetries": "-1",
+            "spark.task.maxFailures": "10",
+        },
     )
     siege = Siege(arena, world, arena.watch(world))
     siege.begin()
@@ -68,7 +75,9 @@ def executors(arena):
 
 def _kill_executors(siege):
     found = _executors(siege.driver)
-    for executor in siege.arena.rng.sample(found, min(len(found), siege.arena.rng.choice([1, 1, 2]))):
+    for executor in siege.arena.rng.sample(
+        found, min(len(found), siege.arena.rng.choice([1, 1, 2]))
+    ):
         with contextlib.suppress(psutil.NoSuchProcess):
             if executor.status() != psutil.STATUS_ZOMBIE:
                 executor.kill()
@@ -87,19 +96,24 @@ def _executors(driver):
 
 
 def speculation(arena):
-    """Workers freeze in the middle of their tasks; copies of these on the other executor win, and the losers wake behind them.
+    """Workers freeze in the middle of their tasks; copies of these on the other executor win, and
+    the losers wake behind them.
 
     No run ends for that. What a losing attempt has prepared is aborted, and never committed.
     """
     rng = arena.rng
     spark = arena.enter(Cluster(arena.folder / "cluster"))
-    world = arena.world("all", arena.servers(), rows_per_batch=2000, master=spark.url, spark=SPECULATION)
+    world = arena.world(
+        "all", arena.servers(), rows_per_batch=2000, master=spark.url, spark=SPECULATION
+    )
     siege = Siege(arena, world, arena.watch(world))
     siege.begin(2)
     while arena.goes_on:
         siege.end_driver()
         # Each of the three sinks is given the task's rows.
-        siege.driver = driver = world.start(f"{FREEZE_AT}=freeze@{rng.randint(1, 6)}", **siege.config)
+        siege.driver = driver = world.start(
+            f"{FREEZE_AT}=freeze@{rng.randint(1, 6)}", **siege.config
+        )
         frozen = _until_a_task_hangs(siege, spark)
         siege.progress()
         if not frozen or siege.driver is not driver or driver.errors():
@@ -116,7 +130,8 @@ def speculation(arena):
 
 
 def _until_a_task_hangs(siege, spark):
-    """Wait until the failpoint has frozen a worker, and return the workers that are; none when the driver's run ends before."""
+    """Wait until the failpoint has frozen a worker, and return the workers that are; none when
+    the driver's run ends before."""
     driver = siege.driver
     story = Story(lambda: f"a task hangs at {FREEZE_AT}\n{driver.errors()[-1:]}\n{driver.tail()}")
 
@@ -126,11 +141,14 @@ def _until_a_task_hangs(siege, spark):
     until(lambda: driver.acted(FREEZE_AT) or over(), DEADLINE_S, story)
     if over():
         return []
-    return until(lambda: [worker for worker in spark.python_workers() if is_stopped(worker.pid)], 30, story)
+    return until(
+        lambda: [worker for worker in spark.python_workers() if is_stopped(worker.pid)], 30, story
+    )
 
 
 def failed_tasks(arena):
-    """Attempts of tasks fail at some step, or their process is killed, and Spark tries them again: ``local[2,8]``.
+    """Attempts of tasks fail at some step, or their process is killed, and Spark tries them again:
+    ``local[2,8]``.
 
     A run ends only when one task has failed eight times.
     """
@@ -142,7 +160,10 @@ def failed_tasks(arena):
     while arena.goes_on:
         siege.end_driver()
         points = rng.sample([point for point in FAIL_AT if _is_reached(point, world)], 3)
-        actions = [f"{point}={rng.choice(['raise', 'kill', 'error:EIO'])}@{rng.randint(1, 6)}" for point in points]
+        actions = [
+            f"{point}={rng.choice(['raise', 'kill', 'error:EIO'])}@{rng.randint(1, 6)}"
+            for point in points
+        ]
         siege.driver = world.start(";".join(actions), **siege.config)
         until(lambda p=points: _acted(siege, p), DEADLINE_S, f"an attempt fails at {points}")
         for _ in range(6):

@@ -1,4 +1,5 @@
-"""The page of the campaign's results: totals, scenarios, and the matrix. Every figure comes from ``results.json``, of the campaign and of the simulator."""
+"""The page of the campaign's results: totals, scenarios, and the matrix. Every figure comes from
+``results.json``, of the campaign and of the simulator."""
 
 import json
 import re
@@ -21,9 +22,15 @@ SIMULATOR = ROOT / "build" / "simulator"
 
 
 def write_page(results, simulator=SIMULATOR):
-    """Write ``results.md`` beside the results, and return its path; ``simulator`` is the folder of the simulator's results, if it has run."""
+    """Write ``results.md`` beside the results, and return its path; ``simulator`` is the folder
+    of the simulator's results, if it has run."""
     page = results.folder / "results.md"
-    parts = [_totals(results.data), _simulator(simulator), _scenarios(results.data), _matrix(results.data)]
+    parts = [
+        _totals(results.data),
+        _simulator(simulator),
+        _scenarios(results.data),
+        _matrix(results.data),
+    ]
     page.write_text("\n".join([HEAD, *(line for part in parts for line in part)]) + "\n")
     return page
 
@@ -34,19 +41,30 @@ def _totals(data):
     minutes = sum(run["minutes"] for run in data["runs"])
     commits = list(dict.fromkeys(run["commit"] for run in data["runs"] if run["commit"]))
     kills = ", ".join(
-        f"{count:,} {kind}" for kind, count in sorted(data["kills_by_process"].items(), key=lambda each: -each[1])
+        f"{count:,} {kind}"
+        for kind, count in sorted(data["kills_by_process"].items(), key=lambda each: -each[1])
     )
     yield "## Totals"
     yield ""
     yield "| | |"
     yield "|---|---|"
     yield f"| SIGKILLs | **{data['kills']:,}** ({kills}) |"
-    yield f"| records (input rows whose effect was looked for in each sink) | **{data['records']:,}** |"
+    yield (
+        "| records (input rows whose effect was looked for in each sink) | "
+        f"**{data['records']:,}** |"
+    )
     yield f"| violations | **{data['violations']}** |"
     yield f"| stuck queries | **{data['stuck']}** |"
     yield f"| cells of the matrix that were reached | {covered:,} of {len(cells):,} |"
-    yield f"| time | {minutes:,.0f} minutes in {len(data['runs'])} run{'s' * (len(data['runs']) > 1)}, the last on {data['runs'][-1]['at'] if data['runs'] else '-'} |"
-    yield f"| production code | digest {data['source']}, harness {data.get('harness')}, commits {', '.join(commits)} (`+`: other files were changed, too) |"
+    yield (
+        f"| time | {minutes:,.0f} minutes in {len(data['runs'])} "
+        f"run{'s' * (len(data['runs']) > 1)}, the last on "
+        f"{data['runs'][-1]['at'] if data['runs'] else '-'} |"
+    )
+    yield (
+        f"| production code | digest {data['source']}, harness {data.get('harness')}, commits "
+        f"{', '.join(commits)} (`+`: other files were changed, too) |"
+    )
     yield ""
     if data["found"]:
         yield "## Violations"
@@ -58,8 +76,14 @@ def _totals(data):
 
 def _told(text):
     """A finding without the folder in which it was found; of a traceback, its end."""
-    first, *_, last = [line for line in _OUTER_FOLDER.sub("", text).splitlines() if line.strip()] * 2
-    return first if first == last else f"{first.removesuffix('Traceback (most recent call last):')}{last}"
+    first, *_, last = [
+        line for line in _OUTER_FOLDER.sub("", text).splitlines() if line.strip()
+    ] * 2
+    return (
+        first
+        if first == last
+        else f"{first.removesuffix('Traceback (most recent call last):')}{last}"
+    )
 
 
 def _simulator(folder):
@@ -68,46 +92,77 @@ def _simulator(folder):
         return
     yield "## The simulator"
     yield ""
-    yield "Written by `make simulator`; [simulator.md](simulator.md) says what it plays and what it checks."
+    yield (
+        "Written by `make simulator`; [simulator.md](simulator.md) says what it plays and what "
+        "it checks."
+    )
     yield ""
     if schedules.exists():
         data = json.loads(schedules.read_text())
         yield "| random schedules | |"
         yield "|---|---|"
-        yield f"| with {data['least_faults']} faults or more | **{data['schedules']:,}** (seeds from {data['first_seed']} on; {data['schedules_with_fewer_faults']:,} more had fewer) |"
+        yield (
+            f"| with {data['least_faults']} faults or more | **{data['schedules']:,}** (seeds "
+            f"from {data['first_seed']} on; {data['schedules_with_fewer_faults']:,} more had "
+            "fewer) |"
+        )
         yield f"| violations | **{data['violations']}** |"
         yield f"| faults | {data['faults']:,}, {data['most_faults']} at the most in one |"
         yield f"| operations of drivers | {data['operations']:,} |"
-        yield f"| time | {data['seconds'] / 60:,.0f} minutes, with {data['cpu_seconds'] / 60:,.0f} minutes of CPU; ended {data['finished_at']} |"
+        yield (
+            f"| time | {data['seconds'] / 60:,.0f} minutes, with "
+            f"{data['cpu_seconds'] / 60:,.0f} minutes of CPU; ended {data['finished_at']} |"
+        )
         yield f"| digest of the code | {data['version']} |"
-        yield f"| faults by kind | {', '.join(f'{kind}: {count:,}' for kind, count in data['faults_by_kind'].items())} |"
+        yield (
+            "| faults by kind | "
+            f"{', '.join(f'{kind}: {count:,}' for kind, count in data['faults_by_kind'].items())} |"
+        )
         yield ""
     if worlds.exists():
-        yield "| every schedule of a world | states | transitions | searched to its end | violations | minutes |"
+        yield (
+            "| every schedule of a world | states | transitions | searched to its end | "
+            "violations | minutes |"
+        )
         yield "|---|---|---|---|---|---|"
         for world in json.loads(worlds.read_text()):
-            size = ", ".join(f"{name}: {value}" for name, value in world["options"].items() if value not in (0, False, None))
+            size = ", ".join(
+                f"{name}: {value}"
+                for name, value in world["options"].items()
+                if value not in (0, False, None)
+            )
             ended = "yes" if world["exhausted"] else "no"
-            yield f"| {size} | {world['states']:,} | {world['transitions']:,} | {ended} | {world['violations']} | {world['seconds'] / 60:.1f} |"
+            yield (
+                f"| {size} | {world['states']:,} | {world['transitions']:,} | {ended} | "
+                f"{world['violations']} | {world['seconds'] / 60:.1f} |"
+            )
         yield ""
 
 
 def _scenarios(data):
     yield "## Random faults"
     yield ""
-    yield "| scenario | runs | faults | kills | records | lost | duplicated | torn | leftovers | violations | recovery, median s | recovery, longest s |"
+    yield (
+        "| scenario | runs | faults | kills | records | lost | duplicated | torn | leftovers | "
+        "violations | recovery, median s | recovery, longest s |"
+    )
     yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for name, entry in sorted(data["scenarios"].items()):
         kills = ", ".join(f"{count} {kind}" for kind, count in sorted(entry["kills"].items()))
         numbers = " | ".join(f"{entry[number]:,}" for number in NUMBERS)
         recovery = entry["recovery_s"]
         times = f"{statistics.median(recovery):.1f} | {max(recovery):.1f}" if recovery else "- | -"
-        yield f"| {name} | {entry['runs']} | {entry['faults']:,} | {kills} | {entry['records']:,} | {numbers} | {times} |"
+        yield (
+            f"| {name} | {entry['runs']} | {entry['faults']:,} | {kills} | {entry['records']:,} "
+            f"| {numbers} | {times} |"
+        )
     yield ""
     yield "| scenario | faults |"
     yield "|---|---|"
     for name, entry in sorted(data["scenarios"].items()):
-        faults = ", ".join(f"{fault}: {count}" for fault, count in sorted(entry["by_fault"].items()))
+        faults = ", ".join(
+            f"{fault}: {count}" for fault, count in sorted(entry["by_fault"].items())
+        )
         yield f"| {name} | {faults} |"
     yield ""
 
@@ -116,9 +171,12 @@ def _matrix(data):
     yield "## The matrix"
     yield ""
     yield (
-        "A process is killed with SIGKILL at each failpoint, for each kind of sink, in a run that goes well (first) and in one that recovers. "
-        "A cell shows the rows that were judged behind it, and the seconds from the kill to the completion of the next batch where no "
-        "other kill came between; **bold** is a violation (lost/duplicated/torn/leftovers/all violations), `·` a combination that can't happen (or is not in the campaign: PostgreSQL's "
+        "A process is killed with SIGKILL at each failpoint, for each kind of sink, in a run that "
+        "goes well (first) and in one that recovers. "
+        "A cell shows the rows that were judged behind it, and the seconds from the kill to the "
+        "completion of the next batch where no "
+        "other kill came between; **bold** is a violation (lost/duplicated/torn/leftovers/all "
+        "violations), `·` a combination that can't happen (or is not in the campaign: PostgreSQL's "
         "mode `upsert`, which promises no two-phase commit), and `?` one that was not reached."
     )
     yield ""
@@ -131,7 +189,11 @@ def _matrix(data):
     possible = {cell.id for cell in matrix.all_cells()}
     for name, failpoint in CATALOGUE.items():
         needs = " / ".join(dict.fromkeys(filter(None, (failpoint.needs, failpoint.recovery_needs))))
-        cells = [_cell(data, matrix.Cell(name, kind, when).id, possible) for kind in KINDS for when in ("first", "recovery")]
+        cells = [
+            _cell(data, matrix.Cell(name, kind, when).id, possible)
+            for kind in KINDS
+            for when in ("first", "recovery")
+        ]
         yield f"| `{name}` | {failpoint.where} | {needs} | " + " | ".join(cells) + " |"
     yield ""
     yield "What a failpoint needs to be reached:"

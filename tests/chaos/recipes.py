@@ -1,4 +1,5 @@
-"""How drivers and workers are brought to a failpoint, and killed there: one recipe per value of ``needs`` in the failpoints' catalogue."""
+"""How drivers and workers are brought to a failpoint, and killed there: one recipe per value of
+``needs`` in the failpoints' catalogue."""
 
 import re
 from dataclasses import dataclass, field
@@ -31,7 +32,8 @@ UNDECIDED = "append_commit.before"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to reach a failpoint with a plain append batch, or behind a driver that was killed; others derive from it.
+    """How to reach a failpoint with a plain append batch, or behind a driver that was killed;
+    others derive from it.
 
     Attributes:
         config: of the world's workload.
@@ -51,7 +53,7 @@ class Recipe:
     batches: int = BATCHES_TO_REACH_IT
     alone: bool = False
 
-    # --- drivers -----------------------------------------------------------------------------------------------------------------
+    # --- drivers ----------------------------------------------------------------------------------
 
     def driver(self, world, when, results):
         """Kill a driver at each result's failpoint; yields each when it is known."""
@@ -63,7 +65,9 @@ class Recipe:
                 ended = life.wait_for_end(LIFE_S)
                 # The file says that somebody came there; that it was the driver, its end says.
                 result.reached = (
-                    life.acted(result.cell.name) and life.was_killed and self._fits(world, life, when, result.cell.name)
+                    life.acted(result.cell.name)
+                    and life.was_killed
+                    and self._fits(world, life, when, result.cell.name)
                 )
                 if life.was_killed:
                     world.tally.kills[world.driver_kind] += 1
@@ -86,7 +90,10 @@ class Recipe:
             ways = [lambda: self._armed(world, name), lambda: self._from_the_start(world, name)]
             return reversed(ways) if AT_THE_START.match(name) else ways
         # What the driver before was killed in may have gone too far for this one.
-        return [lambda: self._recovering(world, name), lambda: self._recovering(world, name, anew=True)]
+        return [
+            lambda: self._recovering(world, name),
+            lambda: self._recovering(world, name, anew=True),
+        ]
 
     def _armed(self, world, name):
         """In a batch, behind another one of the same run."""
@@ -114,31 +121,41 @@ class Recipe:
         return life
 
     def _fits(self, world, life, when, name):
-        """Whether it was in the recovery that a process came there: before the first batch that the run writes itself is complete."""
+        """Whether it was in the recovery that a process came there: before the first batch that
+        the run writes itself is complete."""
         if when == "first":
             return True
         at = (life.seen / name).stat().st_mtime
-        return not any(body["batch"] > life.left and done < at for done, body in world.entries("DONE"))
+        return not any(
+            body["batch"] > life.left and done < at for done, body in world.entries("DONE")
+        )
 
     def leave(self, world):
-        """Have a driver killed right before or behind a decision, unless such a batch is there already."""
+        """Have a driver killed right before or behind a decision, unless such a batch is there
+        already."""
         if self.left_at == DECIDED and world.is_in_doubt():
             return
         self._leave_anew(world)
 
     def _leave_anew(self, world):
         point = f"{self.left_at}=kill"
-        # Behind a batch, or at the first one of all, so that what happens once per folder is left to the recovery.
+        # Behind a batch, or at the first one of all, so that what happens once per folder is left
+        # to the recovery.
         life = self._live(world, armed=point) if world.spark_batches() else self._live(world, point)
         life.wait_for_end(LIFE_S)
-        assert life.died_at(self.left_at), f"no driver could be killed at {self.left_at}: {life.tail()}"
+        assert life.died_at(self.left_at), (
+            f"no driver could be killed at {self.left_at}: {life.tail()}"
+        )
         world.tally.kills[world.driver_kind] += 1
-        world.tally.faults[f"driver killed {'behind' if self.left_at == DECIDED else 'before'} a decision"] += 1
+        world.tally.faults[
+            f"driver killed {'behind' if self.left_at == DECIDED else 'before'} a decision"
+        ] += 1
 
-    # --- workers -----------------------------------------------------------------------------------------------------------------
+    # --- workers ----------------------------------------------------------------------------------
 
     def workers(self, world, when, results):
-        """Kill a Python worker at each result's failpoint, while one driver starts the query again each time."""
+        """Kill a Python worker at each result's failpoint, while one driver starts the query
+        again each time."""
         self.prepare(world)
         for _ in range(ROUNDS_OF_WORKERS):
             missing = [result for result in results if not result.reached]
@@ -180,14 +197,18 @@ class Recipe:
             if acted != progress["acted"]:
                 progress.update(acted=acted, batch=batch)
                 world.look()
-            return acted == len(names) or batch >= progress["batch"] + BATCHES_TO_REACH_IT or life.process.poll() is not None
+            return (
+                acted == len(names)
+                or batch >= progress["batch"] + BATCHES_TO_REACH_IT
+                or life.process.poll() is not None
+            )
 
         until(is_over, LIFE_S, f"workers reach {names}\n{life.tail()}")
 
     def prepare(self, world):
         """What must be there before the first driver."""
 
-    # --- the end -----------------------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def heal(self, world):
         """A driver without faults."""
@@ -195,10 +216,15 @@ class Recipe:
 
 
 def _why_not(life, name):
-    """Why a cell was not reached, in short: the plan and the trace that Spark writes behind an error are of no help."""
+    """Why a cell was not reached, in short: the plan and the trace that Spark writes behind an
+    error are of no help."""
     if life.errors():
         return "its query failed: " + life.errors()[-1][:600]
-    return "its process came there, but not in that part of its life" if life.acted(name) else "nobody came there"
+    return (
+        "its process came there, but not in that part of its life"
+        if life.acted(name)
+        else "nobody came there"
+    )
 
 
 def _measure(world, result, killed_at, before):
@@ -208,14 +234,19 @@ def _measure(world, result, killed_at, before):
 
 
 class Lost(Recipe):
-    """Something that is decided is lost before the next driver starts, as a Kafka transaction by its time-out; it is written again."""
+    """Something that is decided is lost before the next driver starts, as a Kafka transaction by
+    its time-out; it is written again."""
 
     def leave(self, world):
         super().leave(world)
         if world.is_in_doubt() and newest_decision(world) == world.lost:
             # Lost already, and the drivers that were to write it again were killed.
             return
-        sinks = ["files"] if self.left_at.startswith("file.") else world.sinks[world.losses % len(world.sinks) :] + world.sinks
+        sinks = (
+            ["files"]
+            if self.left_at.startswith("file.")
+            else world.sinks[world.losses % len(world.sinks) :] + world.sinks
+        )
         world.losses += 1
         for _ in range(3):
             if lose(world, sinks):
@@ -226,7 +257,8 @@ class Lost(Recipe):
         raise AssertionError(f"nothing that is decided could be lost in {sinks}")
 
     def _fits(self, world, life, when, name):
-        """Whether it was before the lost batch was complete, but for what comes right behind that."""
+        """Whether it was before the lost batch was complete, but for what comes right behind
+        that."""
         at = (life.seen / name).stat().st_mtime
         left = life.left + (1 if BEHIND_DONE.match(name) else 0)
         return not any(body["batch"] >= left and done < at for done, body in world.entries("DONE"))
@@ -239,7 +271,8 @@ def newest_decision(world):
 
 
 def lose(world, sinks):
-    """Destroy one transaction of the batch in doubt in the first of these sinks that has one; return whether there was one."""
+    """Destroy one transaction of the batch in doubt in the first of these sinks that has one;
+    return whether there was one."""
     found = [body for _, body in world.entries("COMMIT") if body["batch"] == world.newest("COMMIT")]
     for sink in sinks:
         committables = found[-1]["committables"].get(sink, ())
@@ -269,12 +302,16 @@ def _lose_files(world, committable):
 def _lose_in_postgres(world, committable):
     """Roll a prepared transaction back, or drop a staging table, behind the library's back."""
     with psycopg.connect(world.database, autocommit=True) as connection:
-        for (gid,) in connection.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()").fetchall():
+        for (gid,) in connection.execute(
+            "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+        ).fetchall():
             if gid == committable["name"]:
                 connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
                 return True
         table = staging_table(committable["name"])
-        found = connection.execute("SELECT schemaname FROM pg_tables WHERE tablename = %s", [table]).fetchone()
+        found = connection.execute(
+            "SELECT schemaname FROM pg_tables WHERE tablename = %s", [table]
+        ).fetchone()
         if found:
             connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(found[0], table)))
         return found is not None

@@ -42,7 +42,10 @@ class Moved(Recipe):
         before = Path(world.config["options"]["onceforall.commitLog"])
         after = before.with_name(f"{before.name}x")
         before.rename(after)
-        world.config["options"] = {"onceforall.commitLog": str(after), "onceforall.adoptCheckpoint": "true"}
+        world.config["options"] = {
+            "onceforall.commitLog": str(after),
+            "onceforall.adoptCheckpoint": "true",
+        }
 
 
 class Merging(Recipe):
@@ -53,7 +56,8 @@ class Merging(Recipe):
             self._leave_anew(world)
 
     def _leave_anew(self, world):
-        # What a driver was killed behind in the same step may be merged already; then it takes as many batches again.
+        # What a driver was killed behind in the same step may be merged already; then it takes as
+        # many batches again.
         life = self._live(world, armed="file.merge.before=kill")
         life.wait_for_end(3 * LIFE_S)
         assert life.died_at("file.merge.before"), life.tail()
@@ -79,10 +83,15 @@ class Temporary(Recipe):
         world.tally.kills[world.driver_kind] += 1
 
     def _armed(self, world, name):
-        """Nothing is in doubt any more, and the file is there nevertheless: as if its writer had been frozen until then."""
+        """Nothing is in doubt any more, and the file is there nevertheless: as if its writer had
+        been frozen until then."""
         self.leave(world)
         home = Path(world.config["files"]) / "_onceforall"
-        left = {file: file.read_bytes() for file in home.rglob("*") if file.is_file() and file.name.endswith(".tmp")}
+        left = {
+            file: file.read_bytes()
+            for file in home.rglob("*")
+            if file.is_file() and file.name.endswith(".tmp")
+        }
         assert left, "no temporary manifest"
         self.heal(world)
         for file, content in left.items():
@@ -132,14 +141,19 @@ class LostInRun(Recipe):
 
     def _armed(self, world, name):
         life = self._live(world, armed=f"{DECIDED}=freeze;{name}=kill")
-        until(lambda: life.acted(DECIDED) or life.process.poll() is not None, LIFE_S, f"a decision\n{life.tail()}")
+        until(
+            lambda: life.acted(DECIDED) or life.process.poll() is not None,
+            LIFE_S,
+            f"a decision\n{life.tail()}",
+        )
         assert lose(world, world.sinks)
         life.signal(signal.SIGCONT)
         return life
 
 
 class LostWhereItFails(Lost):
-    """What is lost is of the sink in which the failpoint lies: only that one writes again, and fails at it."""
+    """What is lost is of the sink in which the failpoint lies: only that one writes again, and
+    fails at it."""
 
     def _recovering(self, world, name, *, anew=False):
         _turn_to(world, name)
@@ -174,7 +188,8 @@ def _turn_to(world, name):
 
 
 class Empty(Recipe):
-    """The stream's first batches come to nothing; behind the kills it goes on until there is something to judge."""
+    """The stream's first batches come to nothing; behind the kills it goes on until there is
+    something to judge."""
 
     def driver(self, world, when, results):
         yield from super().driver(world, when, results)
@@ -197,15 +212,29 @@ class Detach(Recipe):
                 result.kills = 1
                 world.tally.kills["onceforall detach"] += 1
                 world.tally.faults["onceforall detach killed at a failpoint"] += 1
-            assert self._detach(world, "") == 0, f"the second onceforall detach failed: {self._output(world)}"
+            assert self._detach(world, "") == 0, (
+                f"the second onceforall detach failed: {self._output(world)}"
+            )
             yield result
 
     def _detach(self, world, failpoints):
         config = world.folder / "config.json"
         config.write_text(json.dumps(world.config))
         code = "import sys; from onceforall.cli import main; sys.exit(main())"
-        command = [sys.executable, "-c", code, "detach", str(world.checkpoint), "--sinks", "chaos.detached:sinks"]
-        environment = {"ONCEFORALL_FAILPOINTS": failpoints, "CHAOS_CONFIG": str(config), "PYTHONPATH": str(TESTS)}
+        command = [
+            sys.executable,
+            "-c",
+            code,
+            "detach",
+            str(world.checkpoint),
+            "--sinks",
+            "chaos.detached:sinks",
+        ]
+        environment = {
+            "ONCEFORALL_FAILPOINTS": failpoints,
+            "CHAOS_CONFIG": str(config),
+            "PYTHONPATH": str(TESTS),
+        }
         with (world.folder / "detach.log").open("ab") as log:
             done = subprocess.run(
                 command,
@@ -228,14 +257,18 @@ class Torn(Recipe):
 
     def leave(self, world):
         super().leave(world)
-        planned = [file for file in (world.checkpoint / "offsets").iterdir() if file.name.isdecimal()]
+        planned = [
+            file for file in (world.checkpoint / "offsets").iterdir() if file.name.isdecimal()
+        ]
         if planned:
-            # Else the driver before was killed between setting the first batch's aside and putting it back: it is gone altogether.
+            # Else the driver before was killed between setting the first batch's aside and putting
+            # it back: it is gone altogether.
             os.truncate(max(planned, key=lambda file: int(file.name)), 0)
 
 
 class Skipped(Recipe):
-    """A manifest passes over the one before it; ``onceforall files mend`` is killed, and the next one mends it."""
+    """A manifest passes over the one before it; ``onceforall files mend`` is killed, and the
+    next one mends it."""
 
     def driver(self, world, when, results):
         for result in results:
@@ -256,14 +289,18 @@ class Skipped(Recipe):
         (each,) = all_of(Path(world.config["files"]) / "_onceforall" / "manifests")
         last = max(each.listing().loose)
         manifest = each.read_link(last)
-        each.path_of(last).write_bytes(encode(Manifest(manifest.after - 1, manifest.batches), each.query_id, each.sink))
+        each.path_of(last).write_bytes(
+            encode(Manifest(manifest.after - 1, manifest.batches), each.query_id, each.sink)
+        )
 
     @staticmethod
     def _mend(world, failpoints):
         code = "import sys; from onceforall.cli import main; sys.exit(main())"
         environment = {**os.environ, "ONCEFORALL_FAILPOINTS": failpoints}
         command = [sys.executable, "-c", code, "files", "mend", world.config["files"]]
-        return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, timeout=LIFE_S, check=False).returncode
+        return subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, timeout=LIFE_S, check=False
+        ).returncode
 
 
 FAILS = "write.confirm.before=raise"
@@ -272,7 +309,12 @@ TASKS_FAIL = f"{TASK_FAILS}@+"
 """Each task: where workers are killed one after the other, each needs a task that fails."""
 IS_ASKED_AGAIN = ";".join(
     f"{name}=raise"
-    for name in ("kafka.end_txn.before", "file.commit.before", "postgres.commit.before", "postgres.commit_prepared.before")
+    for name in (
+        "kafka.end_txn.before",
+        "file.commit.before",
+        "postgres.commit.before",
+        "postgres.commit_prepared.before",
+    )
 )
 DURABLE = {"options": {"onceforall.redo": "durable"}}
 ELSEWHERE = {"options": {"onceforall.commitLog": "{folder}/log"}}
@@ -285,32 +327,48 @@ RECIPES = {
     ("first", "retired"): Recipe(beside=IS_ASKED_AGAIN),
     ("first", "retried"): Recipe(config=RETRIED, beside=TASK_FAILS),
     ("first", "keep"): Recipe(config=DURABLE),
-    ("first", "keep_failed"): Recipe(config=DURABLE, beside=TASK_FAILS, beside_in_workers=TASKS_FAIL),
+    ("first", "keep_failed"): Recipe(
+        config=DURABLE, beside=TASK_FAILS, beside_in_workers=TASKS_FAIL
+    ),
     ("first", "store_failure"): Recipe(beside="store.create.synced=error:EIO"),
     ("recovery", ""): Recipe(),
     ("recovery", "decided"): Recipe(),
     ("recovery", "undecided"): Recipe(left_at=UNDECIDED),
     ("recovery", "lost"): Lost(longest_chain=6),
     ("recovery", "lost_placed"): Lost(left_at="file.commit.renamed", alone=True),
-    ("recovery", "lost_reopened"): Lost(config=RETRIED, beside="task.pre_commit.after=raise@+", alone=True),
+    ("recovery", "lost_reopened"): Lost(
+        config=RETRIED, beside="task.pre_commit.after=raise@+", alone=True
+    ),
     ("recovery", "durable"): Lost(config=DURABLE, longest_chain=6),
     ("first", "abandoned"): Recipe(beside="task.pre_commit.after=raise"),
     ("recovery", "completed"): Recipe(left_at="append_done.before"),
-    ("recovery", "lost_failed"): LostWhereItFails(beside=FAILS, beside_in_workers=TASKS_FAIL, longest_chain=6),
+    ("recovery", "lost_failed"): LostWhereItFails(
+        beside=FAILS, beside_in_workers=TASKS_FAIL, longest_chain=6
+    ),
     ("first", "empty"): Empty(config={"stateful": True, "complete": True}, batches=8),
     ("first", "elsewhere"): Recipe(config=ELSEWHERE, longest_chain=1, alone=True),
     ("first", "race"): Race(alone=True, longest_chain=1),
     ("first", "lost"): LostInRun(alone=True, longest_chain=4),
-    ("first", "merging"): Merging(alone=True, config={"rows_per_batch": 40}, batches=110, longest_chain=3),
-    ("recovery", "merging"): Merging(alone=True, config={"rows_per_batch": 40}, batches=110, longest_chain=3),
-    ("first", "spark_log"): SparkLog(config={"files_arguments": {"spark_metadata": "continue"}}, alone=True),
-    ("recovery", "spark_log"): SparkLog(config={"files_arguments": {"spark_metadata": "continue"}}, alone=True),
+    ("first", "merging"): Merging(
+        alone=True, config={"rows_per_batch": 40}, batches=110, longest_chain=3
+    ),
+    ("recovery", "merging"): Merging(
+        alone=True, config={"rows_per_batch": 40}, batches=110, longest_chain=3
+    ),
+    ("first", "spark_log"): SparkLog(
+        config={"files_arguments": {"spark_metadata": "continue"}}, alone=True
+    ),
+    ("recovery", "spark_log"): SparkLog(
+        config={"files_arguments": {"spark_metadata": "continue"}}, alone=True
+    ),
     ("first", "temporary"): Temporary(alone=True),
     ("recovery", "temporary"): Temporary(alone=True),
     ("first", "old_temporary"): OldTemporary(alone=True),
     ("recovery", "old_temporary"): OldTemporary(alone=True),
     ("first", "reopened"): Recipe(config=RETRIED, beside="task.pre_commit.after=raise"),
-    ("recovery", "cleaning"): Cleaning(alone=True, config={"options": {"onceforall.minBatchesToRetain": "2"}}, batches=10),
+    ("recovery", "cleaning"): Cleaning(
+        alone=True, config={"options": {"onceforall.minBatchesToRetain": "2"}}, batches=10
+    ),
     ("recovery", "older"): Older(alone=True),
     ("recovery", "moved"): Moved(alone=True, config=ELSEWHERE),
     ("recovery", "torn"): Torn(alone=True, longest_chain=4),

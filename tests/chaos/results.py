@@ -1,4 +1,5 @@
-"""What the campaign has done so far, in ``build/chaos/results.json``: it is kept over runs, as long as the production code is the same."""
+"""What the campaign has done so far, in ``build/chaos/results.json``: it is kept over runs, as
+long as the production code is the same."""
 
 import hashlib
 import json
@@ -29,13 +30,22 @@ def harness_digest():
 
 
 def commit_of():
-    """The commit that is checked out, with ``+`` when files differ from it; empty outside a clone."""
+    """The commit that is checked out, with ``+`` when files differ from it; empty outside a
+    clone."""
     try:
         commit = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         changed = subprocess.run(
-            ["git", "status", "--porcelain", "src", "tests"], cwd=ROOT, capture_output=True, text=True, check=True
+            ["git", "status", "--porcelain", "src", "tests"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
         )
     except (OSError, subprocess.CalledProcessError):
         return ""
@@ -76,13 +86,19 @@ class Results:
             return data
         if not self._only_read:
             self.file.rename(
-                self.folder / f"results-{data['source']}-{data.get('harness')}-{int(self.file.stat().st_mtime)}.json"
+                self.folder
+                / f"results-{data['source']}-{data.get('harness')}-{int(self.file.stat().st_mtime)}.json"
             )
         return data if self._only_read else None
 
     def begin_run(self, minutes):
         self.data["runs"].append(
-            {"commit": commit_of(), "at": time.strftime("%Y-%m-%d %H:%M"), "minutes": 0, "wanted": minutes}
+            {
+                "commit": commit_of(),
+                "at": time.strftime("%Y-%m-%d %H:%M"),
+                "minutes": 0,
+                "wanted": minutes,
+            }
         )
         self.save()
 
@@ -104,7 +120,9 @@ class Results:
     def add_scenario(self, name, faults, verdict, worlds, recoveries):
         """Add one run of a scenario."""
         with self._lock:
-            entry = self.data["scenarios"].setdefault(name, {**_empty(), "kills": {}, "by_fault": {}})
+            entry = self.data["scenarios"].setdefault(
+                name, {**_empty(), "kills": {}, "by_fault": {}}
+            )
             _add(entry, verdict, faults=sum(faults.values()))
             entry["by_fault"] = dict(Counter(entry["by_fault"]) + Counter(faults))
             entry["recovery_s"] += [round(seconds, 2) for seconds in recoveries]
@@ -120,7 +138,8 @@ class Results:
             self._save()
 
     def stuck(self, name, why, violations=()):
-        """Add a scenario whose query did not go on when all had healed, and the violations that were seen before."""
+        """Add a scenario whose query did not go on when all had healed, and the violations that
+        were seen before."""
         with self._lock:
             self.data["stuck"] += 1
             self.data["violations"] += len(violations)
@@ -129,7 +148,9 @@ class Results:
 
     def _add_world(self, name, verdict, *worlds):
         for world in worlds:
-            self.data["kills_by_process"] = dict(Counter(self.data["kills_by_process"]) + world.tally.kills)
+            self.data["kills_by_process"] = dict(
+                Counter(self.data["kills_by_process"]) + world.tally.kills
+            )
         self.data["kills"] = sum(self.data["kills_by_process"].values())
         self.data["records"] += verdict.records
         self.data["violations"] += len(verdict.violations)

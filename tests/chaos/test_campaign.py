@@ -32,11 +32,20 @@ CELLS = [
 @pytest.mark.timeout(600)
 def test_the_short_part_of_the_campaign_finds_no_violation(tmp_path):
     campaign = Campaign(
-        tmp_path, minutes=9, lanes=1, seed=7, cells=CELLS, scenarios={"storm": SCENARIOS["storm"]}, scenario_s=20, rounds=1
+        tmp_path,
+        minutes=9,
+        lanes=1,
+        seed=7,
+        cells=CELLS,
+        scenarios={"storm": SCENARIOS["storm"]},
+        scenario_s=20,
+        rounds=1,
     )
     assert campaign.run(), campaign.results.data["found"]
     data = json.loads((tmp_path / "results.json").read_text())
-    assert {name: cell["reached"] for name, cell in data["cells"].items()} == {cell.id: True for cell in CELLS}
+    assert {name: cell["reached"] for name, cell in data["cells"].items()} == {
+        cell.id: True for cell in CELLS
+    }
     assert data["kills"] >= len(CELLS) + 2
     assert data["records"] > 30_000
     assert data["scenarios"]["storm"]["runs"] == 1
@@ -46,7 +55,9 @@ def test_the_short_part_of_the_campaign_finds_no_violation(tmp_path):
 def test_every_cell_of_the_matrix_has_a_recipe():
     cells = list(matrix.all_cells())
     assert len(cells) > 1000
-    assert {cell.name for cell in cells} >= {name for name, failpoint in CATALOGUE.items() if reached_by_the_kinds(failpoint)}
+    assert {cell.name for cell in cells} >= {
+        name for name, failpoint in CATALOGUE.items() if reached_by_the_kinds(failpoint)
+    }
     units = list(matrix.units(cells))
     assert sorted(cell for unit in units for cell in unit.cells) == sorted(cells)
     assert all((part.when, part.needs) in RECIPES for unit in units for part in unit.parts)
@@ -76,11 +87,14 @@ class TestResults:
 
 
 def test_scenarios_have_their_share_of_the_time_before_the_matrix_is_done(tmp_path, monkeypatch):
-    """On a slow machine the matrix takes all the time that there is; faults that only scenarios have would never happen."""
+    """On a slow machine the matrix takes all the time that there is; faults that only scenarios
+    have would never happen."""
     monkeypatch.setattr("support.class_archive.make", lambda _: None)
     monkeypatch.setattr(Campaign, "_servers", lambda self: contextlib.nullcontext())
     now, begun = itertools.count(), []
-    monkeypatch.setattr("chaos.campaign.time", SimpleNamespace(monotonic=lambda: next(now), time=time.time))
+    monkeypatch.setattr(
+        "chaos.campaign.time", SimpleNamespace(monotonic=lambda: next(now), time=time.time)
+    )
     monkeypatch.setattr(Campaign, "_unit", lambda self, unit, servers: begun.append("unit"))
     monkeypatch.setattr(Campaign, "_scenario", lambda self, name, label, seed: begun.append(name))
     scenarios = {name: Scenario(name, (), _stuck) for name in ("a", "b")}
@@ -125,7 +139,9 @@ class Ending:
 class TestStuckQueries:
     def test_a_query_that_does_not_go_on_after_plain_restarts_is_stuck_and_says_why(self):
         world = Ending()
-        with pytest.raises(StuckError, match=f"NondeterministicReplayError of start {PLAIN_RESTARTS}"):
+        with pytest.raises(
+            StuckError, match=f"NondeterministicReplayError of start {PLAIN_RESTARTS}"
+        ):
             Siege(world, world, world).go_on()
         assert [config["restarts"] for config in world.configs] == [0] * PLAIN_RESTARTS
 
@@ -134,7 +150,9 @@ class TestStuckQueries:
         Siege(world, world, world).go_on()
         assert world.started == PLAIN_RESTARTS
 
-    def test_it_is_counted_apart_from_violations_and_fails_the_campaign(self, tmp_path, monkeypatch):
+    def test_it_is_counted_apart_from_violations_and_fails_the_campaign(
+        self, tmp_path, monkeypatch
+    ):
         def run(arena):
             arena.violation("a row is lost")
             raise StuckError("no batch was completed")
@@ -144,10 +162,18 @@ class TestStuckQueries:
         campaign = Campaign(tmp_path, minutes=5, lanes=1, cells=[], scenarios=scenarios, rounds=1)
         assert not campaign.run()
         assert (campaign.results.data["stuck"], campaign.results.data["violations"]) == (1, 1)
-        assert campaign.results.data["found"][0]["what"] == ["stuck: no batch was completed", "a row is lost"]
+        assert campaign.results.data["found"][0]["what"] == [
+            "stuck: no batch was completed",
+            "a row is lost",
+        ]
         assert "| stuck queries | **1** |" in (tmp_path / "results.md").read_text()
         alone = Campaign(
-            tmp_path / "alone", minutes=5, lanes=1, cells=[], scenarios={"stub": Scenario("stub", (), _stuck)}, rounds=1
+            tmp_path / "alone",
+            minutes=5,
+            lanes=1,
+            cells=[],
+            scenarios={"stub": Scenario("stub", (), _stuck)},
+            rounds=1,
         )
         assert not alone.run(), "without a violation, too"
         assert alone.results.data["violations"] == 0

@@ -13,7 +13,16 @@ def test_the_page_has_what_the_simulator_came_to(tmp_path):
     Campaign(Plan(20, workers=1, folder=folder), lambda _: None).run()
     assert (
         exhaustive.main(
-            ["--generations", "2", "--batches", "1", "--participants", "1", "--output", str(folder / "exhaustive.json")]
+            [
+                "--generations",
+                "2",
+                "--batches",
+                "1",
+                "--participants",
+                "1",
+                "--output",
+                str(folder / "exhaustive.json"),
+            ]
         )
         == 0
     )
@@ -36,15 +45,25 @@ def test_a_finding_is_told_without_the_folder_it_was_found_in(tmp_path):
     results.data["found"] = [
         {
             "in": "one",
-            "what": ["leftover: kept rows /home/me/clone/build/chaos/work/one/rows/1.arrow, /home/me/clone/build/chaos/work/b"],
+            "what": [
+                (
+                    "leftover: kept rows /home/me/clone/build/chaos/work/one/rows/1.arrow, "
+                    "/home/me/clone/build/chaos/work/b"
+                )
+            ],
         },
         {
             "in": "two",
             "what": [
-                'no judgement: Traceback (most recent call last):\n  File "/home/me/clone/tests/x.py", line 1\nError: too slow\n'
+                (
+                    "no judgement: Traceback (most recent call last):\n  File "
+                    '"/home/me/clone/tests/x.py", line 1\nError: too slow\n'
+                )
             ],
         },
     ]
     page = write_page(results, tmp_path / "none").read_text()
-    assert "- one: leftover: kept rows build/chaos/work/one/rows/1.arrow, build/chaos/work/b\n" in page
+    assert (
+        "- one: leftover: kept rows build/chaos/work/one/rows/1.arrow, build/chaos/work/b\n" in page
+    )
     assert "- two: no judgement: Error: too slow\n" in page

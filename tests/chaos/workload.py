@@ -1,11 +1,13 @@
-"""A driver process of the campaign: rows 0, 1, 2, … from a source that replays exactly, or from Kafka's, to one or several sinks, exactly once.
+"""A driver process of the campaign: rows 0, 1, 2, … from a source that replays exactly, or from
+Kafka's, to one or several sinks, exactly once.
 
-``python workload.py CONFIG.json``, with the keys of ``DEFAULTS``. A query that fails is started again in the same process, as a supervisor
-would, at most ``restarts`` times; the process ends behind batch ``until_batch``, or when ``stop_file`` appears. It leaves ``pids.json``,
+``python workload.py CONFIG.json``, with the keys of ``DEFAULTS``. A query that fails is started
+again in the same process, as a supervisor would, at most ``restarts`` times; the process ends
+behind batch ``until_batch``, or when ``stop_file`` appears. It leaves ``pids.json``,
 ``errors.json`` (why its runs ended) and ``status.json`` in its work folder.
 
-Each key is written by one task in ascending order, so that order within a key can be checked; a stateful query writes the
-running count of each key.
+Each key is written by one task in ascending order, so that order within a key can be checked; a
+stateful query writes the running count of each key.
 """
 
 import logging
@@ -94,7 +96,11 @@ def is_on_a_machine():
 def session(config):
     if is_on_a_machine():
         end_what_was_left()
-    daemon = {"spark.python.daemon.module": "chaos.daemon"} if config["master"].startswith("local[") else {}
+    daemon = (
+        {"spark.python.daemon.module": "chaos.daemon"}
+        if config["master"].startswith("local[")
+        else {}
+    )
     jars = {"spark.jars": ",".join(map(str, kafka_jars()))} if config["source"] else {}
     settings = {
         **jars,
@@ -130,9 +136,11 @@ def run(spark, config):
 
 
 def watch(query, config):
-    """Return when the query has ended or was stopped because its end is wanted; arm failpoints behind its first batch.
+    """Return when the query has ended or was stopped because its end is wanted; arm failpoints
+    behind its first batch.
 
-    Spark's commit log tells how far it is: asking the query itself so often would take more time than its batches.
+    Spark's commit log tells how far it is: asking the query itself so often would take more time
+    than its batches.
     """
     commits = Path(config["checkpoint"]) / "commits"
     begun = newest(commits)
@@ -150,7 +158,9 @@ def watch(query, config):
 def newest(commits):
     """The last batch in Spark's commit log; -1 when there is none."""
     try:
-        return max((int(file.name) for file in commits.iterdir() if file.name.isdecimal()), default=-1)
+        return max(
+            (int(file.name) for file in commits.iterdir() if file.name.isdecimal()), default=-1
+        )
     except FileNotFoundError:
         return -1
 
@@ -178,7 +188,9 @@ def start(spark, config):
 
     rows = (of_kafka if config["source"] else of_numbers)(spark, config)
     out, mode = (counted if counts(config) else passed)(rows, config)
-    writer = ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
+    writer = (
+        ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
+    )
     for kind in config["sinks"]:
         writer.to(sink(kind, config), name=kind)
     return writer.options(**config["options"]).trigger(processingTime=config["trigger"]).start()
@@ -196,7 +208,8 @@ def of_numbers(spark, config):
 
 
 def of_kafka(spark, config):
-    """The same rows from topics whose partitions are equally long, so that each batch takes as many rows from each; see ``sources``."""
+    """The same rows from topics whose partitions are equally long, so that each batch takes as
+    many rows from each; see ``sources``."""
     from pyspark.sql import functions as F
 
     rows = (
@@ -211,14 +224,16 @@ def of_kafka(spark, config):
 
 
 def counts(config):
-    """Whether a query that keeps state counts; a folder of files takes the output mode append only, so there it removes duplicates."""
+    """Whether a query that keeps state counts; a folder of files takes the output mode append
+    only, so there it removes duplicates."""
     return config["stateful"] and "files" not in config["sinks"]
 
 
 def passed(rows, config):
     from pyspark.sql import functions as F
 
-    # Partition p of the source gives p, p + partitions, p + 2 partitions, …: with keys a multiple of partitions, a key has one task.
+    # Partition p of the source gives p, p + partitions, p + 2 partitions, …: with keys a multiple
+    # of partitions, a key has one task.
     assert config["source"] or config["keys"] % config["partitions"] == 0
     key = (F.col("value") % config["keys"]).cast("string")
     if config["stateful"]:
@@ -234,11 +249,16 @@ def counted(rows, config):
         # The first batches come to nothing.
         rows = rows.where(F.col("value") >= EMPTY_BATCHES * config["rows_per_batch"])
     key = (F.col("value") % config["keys"]).cast("string")
-    counts = rows.groupBy(key.alias("key")).agg(F.count("*").alias("n"), F.max("value").alias("last"))
-    columns = [F.col("key"), F.concat_ws(":", F.col("key"), F.col("n"), F.col("last")).alias("value")]
-    return counts.select(*columns, *(different(config) if config["diverging"] else [])), "complete" if config[
-        "complete"
-    ] else "update"
+    counts = rows.groupBy(key.alias("key")).agg(
+        F.count("*").alias("n"), F.max("value").alias("last")
+    )
+    columns = [
+        F.col("key"),
+        F.concat_ws(":", F.col("key"), F.col("n"), F.col("last")).alias("value"),
+    ]
+    return counts.select(
+        *columns, *(different(config) if config["diverging"] else [])
+    ), "complete" if config["complete"] else "update"
 
 
 def different(config):
@@ -247,7 +267,11 @@ def different(config):
 
     other = F.rand().cast("string")
     if config["sinks"] == ["kafka"]:
-        return [F.array(F.struct(F.lit("other").alias("key"), other.cast("binary").alias("value"))).alias("headers")]
+        return [
+            F.array(
+                F.struct(F.lit("other").alias("key"), other.cast("binary").alias("value"))
+            ).alias("headers")
+        ]
     return [other.alias("other")]
 
 
@@ -255,10 +279,16 @@ def sink(kind, config):
     import onceforall as ofa
 
     if kind == "kafka":
-        options = {"bootstrap.servers": config["bootstrap"], "transaction.timeout.ms": 600_000, **config["sink_options"]}
+        options = {
+            "bootstrap.servers": config["bootstrap"],
+            "transaction.timeout.ms": 600_000,
+            **config["sink_options"],
+        }
         return ofa.KafkaSink(options, topic=config["topic"], **config["sink_arguments"])
     if kind == "files":
-        return ofa.FileSink(config["files"], format="json", partition_by=["key"], **config["files_arguments"])
+        return ofa.FileSink(
+            config["files"], format="json", partition_by=["key"], **config["files_arguments"]
+        )
     # Every running count stays in the table: the key is all of it.
     key = {"key": ["value"]} if counts(config) and not config["complete"] else {}
     return ofa.PostgresSink(config["database"], table="out", **{**key, **config["postgres"]})

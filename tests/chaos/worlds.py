@@ -1,4 +1,5 @@
-"""One query of the campaign: its checkpoint, its sinks on real systems, its drivers in turn, and what they left."""
+"""One query of the campaign: its checkpoint, its sinks on real systems, its drivers in turn, and
+what they left."""
 
 import contextlib
 import itertools
@@ -55,7 +56,8 @@ class Servers:
 class World:
     """A query with one checkpoint and sinks of one kind.
 
-    ``start`` starts a driver process; any number of them, in turn or at once. ``tally`` counts the SIGKILLs by the kind of process.
+    ``start`` starts a driver process; any number of them, in turn or at once. ``tally`` counts the
+    SIGKILLs by the kind of process.
     """
 
     def __init__(self, folder, kind, servers, *, rows_per_batch=2000, **config):
@@ -72,14 +74,17 @@ class World:
         self.lost, self.last_lost, self.losses = None, None, 0
         """What was lost last (``recipes.newest_decision``), and how often something was."""
         self.detached = False
-        """Whether the commit log begins anew on the way: what was decided before is what Spark has finished."""
+        """Whether the commit log begins anew on the way: what was decided before is what Spark
+        has finished."""
         self.checkpoint = self.folder / "checkpoint"
         self.topic = f"chaos-{uuid.uuid4().hex[:12]}"
         self.stateful = bool(config.get("stateful"))
         if "source" in config:
             topics, rows_per_batch = sources.fill(servers.kafka, config["source"]["partitions"])
             config["source"] = {**config["source"], "bootstrap": servers.direct, "topics": topics}
-        base = json.loads(json.dumps({**KINDS[kind], **config}).replace("{folder}", str(self.folder)))
+        base = json.loads(
+            json.dumps({**KINDS[kind], **config}).replace("{folder}", str(self.folder))
+        )
         self.rows_per_batch = rows_per_batch = base.get("rows_per_batch", rows_per_batch)
         self.sinks = base["sinks"]
         self.counts = workload.counts({**workload.DEFAULTS, **base})
@@ -104,13 +109,16 @@ class World:
     def _make_table(self):
         url = self.servers.postgres.url(make_database(self.servers.postgres))
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("CREATE TABLE out (key text NOT NULL, value text PRIMARY KEY, other text)")
+            connection.execute(
+                "CREATE TABLE out (key text NOT NULL, value text PRIMARY KEY, other text)"
+            )
         return url
 
-    # --- drivers ---------------------------------------------------------------------------------------------------------------
+    # --- drivers ----------------------------------------------------------------------------------
 
     def start(self, failpoints="", **config):
-        """Start a driver; ``failpoints`` hold from its start on, ``armed=`` from behind its first batch."""
+        """Start a driver; ``failpoints`` hold from its start on, ``armed=`` from behind its
+        first batch."""
         (self.folder / "stop").unlink(missing_ok=True)
         # A failpoint by decorator is there only in a process that was started with some failpoint.
         driver = Chased(
@@ -139,14 +147,18 @@ class World:
         return driver.status()
 
     def heal(self, batches=2, deadline_s=180, **config):
-        """Run a driver without faults until it has written so many new batches; it must not fail."""
+        """Run a driver without faults until it has written so many new batches; it must not
+        fail."""
         driver = self.start(until_batch=self.spark_batches() + batches - 1, **config)
         driver.wait(deadline_s)
-        assert driver.status()["error"] is None, f"{self.folder}: a driver without faults failed: {driver.status()['error']}"
+        assert driver.status()["error"] is None, (
+            f"{self.folder}: a driver without faults failed: {driver.status()['error']}"
+        )
         return driver
 
     def state(self):
-        """What the state store held at the end of the last driver that came to its end; see ``workload.state_of``."""
+        """What the state store held at the end of the last driver that came to its end; see
+        ``workload.state_of``."""
         return json.loads((self.drivers[-1].work / "state.json").read_text())
 
     @property
@@ -160,18 +172,29 @@ class World:
         if self.machine:
             self.machine.close()
 
-    # --- what the query's own files say ------------------------------------------------------------------------------------------
+    # --- what the query's own files say -----------------------------------------------------------
 
     def spark_batches(self):
         """How many batches are in Spark's own commit log."""
         with contextlib.suppress(FileNotFoundError):
-            return 1 + max((int(f.name) for f in (self.checkpoint / "commits").iterdir() if f.name.isdecimal()), default=-1)
+            return 1 + max(
+                (
+                    int(f.name)
+                    for f in (self.checkpoint / "commits").iterdir()
+                    if f.name.isdecimal()
+                ),
+                default=-1,
+            )
         return 0
 
     @property
     def log(self):
         """The commit log's folder."""
-        return Path(self.config.get("options", {}).get("onceforall.commitLog", self.checkpoint / "onceforall"))
+        return Path(
+            self.config.get("options", {}).get(
+                "onceforall.commitLog", self.checkpoint / "onceforall"
+            )
+        )
 
     def entries(self, kind):
         """The bodies of the commit log's entries of a kind, with the time of their files."""
@@ -192,7 +215,8 @@ class World:
         return self.newest("COMMIT") > self.newest("DONE")
 
     def completed_after(self, moment):
-        """Seconds from a moment (of the wall clock) to the next batch that was completed; None when there was none."""
+        """Seconds from a moment (of the wall clock) to the next batch that was completed; None
+        when there was none."""
         return min((at - moment for at, _ in self.entries("DONE") if at >= moment), default=None)
 
 
@@ -204,12 +228,16 @@ class Chased(Driver):
         return (self.seen / name).exists()
 
     def died_at(self, name):
-        """Whether this driver was killed where a failpoint acted; call it when the driver has ended by itself."""
+        """Whether this driver was killed where a failpoint acted; call it when the driver has
+        ended by itself."""
         return self.acted(name) and self.was_killed
 
     def wait_for_end(self, deadline_s):
-        """Wait until the Python driver has ended, then kill what is left of it at once: its JVM dies with it, as on a lost machine."""
-        until(lambda: self.process.poll() is not None, deadline_s, f"the driver's end\n{self.tail()}")
+        """Wait until the Python driver has ended, then kill what is left of it at once: its JVM
+        dies with it, as on a lost machine."""
+        until(
+            lambda: self.process.poll() is not None, deadline_s, f"the driver's end\n{self.tail()}"
+        )
         ended = time.time()
         self.kill()
         return ended

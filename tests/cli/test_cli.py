@@ -32,7 +32,10 @@ def test_an_error_is_one_message_on_stderr_and_no_traceback(capsys):
     assert main(["kafka", "start", "--set", "no-equals-sign"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "onceforall: --set no-equals-sign is no setting. Write it as --set key=value.\n"
+    assert (
+        captured.err
+        == "onceforall: --set no-equals-sign is no setting. Write it as --set key=value.\n"
+    )
 
 
 def test_ctrl_c_in_a_command_ends_with_130(monkeypatch):
@@ -51,7 +54,8 @@ def test_the_connector_jars_are_printed_as_spark_reads_them(capsys):
 
 
 def _hear_interrupts():
-    """A shell starts what runs in its background with interrupts ignored; so the tests' children would be deaf, too."""
+    """A shell starts what runs in its background with interrupts ignored; so the tests' children
+    would be deaf, too."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -68,7 +72,13 @@ def test_the_broker_runs_until_it_is_told_to_end(end, tmp_path):
         "0",
     ]
     command += ["--data-dir", str(tmp_path / "data"), "--set", "num.partitions=3"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_interrupts)  # noqa: PLW1509
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_hear_interrupts,  # noqa: PLW1509
+    )
     try:
         host, _, port = process.stdout.readline().strip().partition(":")
         assert host == "127.0.0.1"

@@ -1,4 +1,5 @@
-"""``onceforall detach`` on checkpoints as Spark leaves them, with real transactions on a real broker; Spark itself is in test_adopting."""
+"""``onceforall detach`` on checkpoints as Spark leaves them, with real transactions on a real
+broker; Spark itself is in test_adopting."""
 
 import json
 import os
@@ -46,7 +47,8 @@ class Crashed:
         self.log.seal_below(self.generation)
         (folder / "my_sinks.py").write_text(
             "import onceforall as ofa\n"
-            f"SINKS = {{'out': ofa.KafkaSink({{'bootstrap.servers': {self.servers!r}}}, topic={self.topic!r})}}\n"
+            f"SINKS = {{'out': ofa.KafkaSink({{'bootstrap.servers': {self.servers!r}}}, "
+            f"topic={self.topic!r})}}\n"
             "def make(): return dict(SINKS)\n"
             "OTHERS = {'outt': SINKS['out']}\n"
             "NUMBER = 7\n"
@@ -62,15 +64,24 @@ class Crashed:
         sink = self.sink()
         try:
             sink.check(StartInfo(self.query_id, "out"))
-            transaction = sink.begin_transaction(TaskAttempt(self.query_id, "out", self.generation, self.batch, 0, 0, 0))
-            sink.invoke(transaction, pa.RecordBatch.from_pydict({"value": pa.array([t.encode() for t in texts], pa.binary())}))
+            transaction = sink.begin_transaction(
+                TaskAttempt(self.query_id, "out", self.generation, self.batch, 0, 0, 0)
+            )
+            sink.invoke(
+                transaction,
+                pa.RecordBatch.from_pydict(
+                    {"value": pa.array([t.encode() for t in texts], pa.binary())}
+                ),
+            )
             return sink.pre_commit(transaction)
         finally:
             sink.close()
 
     def decide(self, committable, offsets=OFFSETS):
         digests = {"out/0": (Digest(committable["records"], 1),)}
-        self.log.append(self.generation, Commit(self.batch, (offsets,), {"out": (committable,)}, digests))
+        self.log.append(
+            self.generation, Commit(self.batch, (offsets,), {"out": (committable,)}, digests)
+        )
 
     def command(self, *more, sinks="my_sinks:SINKS"):
         return ["detach", str(self.path), "--sinks", sinks, *more]
@@ -80,13 +91,20 @@ class Crashed:
         code = "import sys, onceforall.cli; sys.exit(onceforall.cli.main())"
         command = [sys.executable, "-c", code, *self.command()]
         environment = {**os.environ, "ONCEFORALL_FAILPOINTS": failpoints}
-        return subprocess.run(command, cwd=self.folder, env=environment, timeout=120, check=False).returncode
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, timeout=120, check=False
+        ).returncode
 
     def files(self):
-        return {file.relative_to(self.path): file.read_bytes() for file in self.path.rglob("*") if file.is_file()}
+        return {
+            file.relative_to(self.path): file.read_bytes()
+            for file in self.path.rglob("*")
+            if file.is_file()
+        }
 
     def settled(self):
-        """What is visible as soon as no transaction holds a reader back: the brokers answer a commit before its markers are written."""
+        """What is visible as soon as no transaction holds a reader back: the brokers answer a
+        commit before its markers are written."""
         until(lambda: held_back(self.servers, self.topic) == 0, 60, "no transaction is open")
         return self.visible()
 
@@ -113,7 +131,13 @@ def test_what_is_decided_is_completed_and_passed_and_the_log_set_aside(crashed, 
     assert (query.path / "commits" / "3").read_text() == COMMITTED
     assert not (query.path / "onceforall").exists()
     assert (query.path / "onceforall-detached-1").is_dir()
-    for words in ("sealed", "Batch 3 was decided", "complete on out", "Spark's own commit log", "onceforall-detached-1"):
+    for words in (
+        "sealed",
+        "Batch 3 was decided",
+        "complete on out",
+        "Spark's own commit log",
+        "onceforall-detached-1",
+    ):
         assert words in said
     assert main(query.command()) == 0
     assert "detached before" in capsys.readouterr().out
@@ -129,7 +153,9 @@ def test_what_is_undecided_is_aborted_and_left_to_the_plain_query(crashed, capsy
     assert "Batch 0 is planned by Spark and undecided" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("failpoint", ["append_done.before", "detach.recovered", "detach.passed", "detach.renamed"])
+@pytest.mark.parametrize(
+    "failpoint", ["append_done.before", "detach.recovered", "detach.passed", "detach.renamed"]
+)
 def test_a_command_that_is_killed_is_repeated(crashed, failpoint):
     query = crashed()
     query.decide(query.prepare("a"))
@@ -181,10 +207,14 @@ def test_a_stale_checksum_of_spark_does_not_make_the_entry_look_damaged(crashed)
 def test_an_entry_is_written_like_the_one_before_it(crashed):
     query = crashed(batch=2)
     query.decide(query.prepare("a"))
-    (query.path / "commits" / "1").write_text('v3\n{"nextBatchWatermarkMs":5000,"sinkMetadata":{"a":1}}')
+    (query.path / "commits" / "1").write_text(
+        'v3\n{"nextBatchWatermarkMs":5000,"sinkMetadata":{"a":1}}'
+    )
     query.path.joinpath("offsets", "2").write_text(f'v1\n{{"batchWatermarkMs":7000}}\n{OFFSETS}')
     assert main(query.command()) == 0
-    assert (query.path / "commits" / "2").read_text() == 'v3\n{"nextBatchWatermarkMs":7000,"sinkMetadata":{"a":1}}'
+    assert (
+        query.path / "commits" / "2"
+    ).read_text() == 'v3\n{"nextBatchWatermarkMs":7000,"sinkMetadata":{"a":1}}'
 
 
 def refused(query, capsys, *words, command=None):
@@ -200,7 +230,14 @@ def refused(query, capsys, *words, command=None):
 def test_a_sink_that_the_decision_names_must_be_given_and_nothing_is_changed(crashed, capsys):
     query = crashed()
     query.decide(query.prepare("a"))
-    before = refused(query, capsys, "'out'", "'outt'", "Nothing was changed", command=query.command(sinks="my_sinks:OTHERS"))
+    before = refused(
+        query,
+        capsys,
+        "'out'",
+        "'outt'",
+        "Nothing was changed",
+        command=query.command(sinks="my_sinks:OTHERS"),
+    )
     assert query.files() == before
 
 
@@ -291,7 +328,9 @@ def test_a_checkpoint_on_which_nothing_was_ever_begun_is_only_renamed(crashed, c
 
 
 @pytest.mark.parametrize("moment", ["_tell_planned", "_set_aside"])
-def test_a_run_that_starts_meanwhile_is_noticed_and_the_log_stays_in_force(crashed, monkeypatch, moment):
+def test_a_run_that_starts_meanwhile_is_noticed_and_the_log_stays_in_force(
+    crashed, monkeypatch, moment
+):
     query = crashed()
     query.decide(query.prepare("a"))
     real = getattr(detaching, moment)

@@ -1,4 +1,5 @@
-"""A dry run of ``onceforall detach`` foretells what the detachment behind it then does, refuses what that refuses, and changes nothing anywhere."""
+"""A dry run of ``onceforall detach`` foretells what the detachment behind it then does, refuses
+what that refuses, and changes nothing anywhere."""
 
 import json
 import uuid
@@ -22,15 +23,23 @@ COMMITTED = 'v1\n{"nextBatchWatermarkMs":0}'
 
 
 class Stopped:
-    """A stopped query with a sink of files, in whatever state a test brings it into; ``options`` are those of the detachment."""
+    """A stopped query with a sink of files, in whatever state a test brings it into; ``options``
+    are those of the detachment."""
 
     def __init__(self, folder, elsewhere=None):
-        self.folder, self.path, self.query_id, self.options = folder, folder / "cp", str(uuid.uuid4()), {}
+        self.folder, self.path, self.query_id, self.options = (
+            folder,
+            folder / "cp",
+            str(uuid.uuid4()),
+            {},
+        )
         for part in ("offsets", "commits", "sources"):
             (self.path / part).mkdir(parents=True)
         (self.path / "metadata").write_text(json.dumps({"id": self.query_id}))
         wanted = elsewhere and elsewhere.as_uri()
-        bound = binding.bind(LocalStore(self.path / "onceforall"), str(self.path), wanted, query_id=self.query_id)
+        bound = binding.bind(
+            LocalStore(self.path / "onceforall"), str(self.path), wanted, query_id=self.query_id
+        )
         self.log = CommitLog(bound.store)
         self.generation = self.log.claim(Claim(self.query_id, "run", str(self.path))).generation
         self.log.seal_below(self.generation)
@@ -48,16 +57,23 @@ class Stopped:
     def decide(self):
         [sink] = self.sinks().values()
         sink.check(StartInfo(self.query_id, "out", output_mode="append"))
-        transaction = sink.begin_transaction(TaskAttempt(self.query_id, "out", self.generation, 0, 0, 0, 0))
+        transaction = sink.begin_transaction(
+            TaskAttempt(self.query_id, "out", self.generation, 0, 0, 0, 0)
+        )
         sink.invoke(transaction, pa.RecordBatch.from_pydict({"n": pa.array([1], pa.int64())}))
         committables = tuple(
-            json.loads(json.dumps(c)) for c in sink.confirm([{**sink.pre_commit(transaction), "task": [0, 0]}])
+            json.loads(json.dumps(c))
+            for c in sink.confirm([{**sink.pre_commit(transaction), "task": [0, 0]}])
         )
         sink.close()
-        self.log.append(self.generation, Commit(0, (OFFSETS,), {"out": committables}, {"out/0": (Digest(1, 1),)}))
+        self.log.append(
+            self.generation,
+            Commit(0, (OFFSETS,), {"out": committables}, {"out/0": (Digest(1, 1),)}),
+        )
 
     def detach(self, **more):
-        """Return what a detachment says of itself: its answer, or the class and the words of its refusal."""
+        """Return what a detachment says of itself: its answer, or the class and the words of its
+        refusal."""
         try:
             return detach(self.path, self.sinks(), **{**self.options, **more})
         except OnceForAllError as error:
@@ -65,7 +81,9 @@ class Stopped:
 
     def everything(self):
         """All files and folders below the test's folder, with their content."""
-        return {path: path.read_bytes() if path.is_file() else None for path in self.folder.rglob("*")}
+        return {
+            path: path.read_bytes() if path.is_file() else None for path in self.folder.rglob("*")
+        }
 
 
 def undecided(folder):
@@ -80,9 +98,15 @@ def decided(folder):
 
 def done(folder):
     query = decided(folder)
-    [(index, commit)] = [(index, entry) for index, entry in query.log.entries(query.generation) if isinstance(entry, Commit)]
+    [(index, commit)] = [
+        (index, entry)
+        for index, entry in query.log.entries(query.generation)
+        if isinstance(entry, Commit)
+    ]
     [sink] = query.sinks().values()
-    assert sink.commit(CommitPermit(query.generation, index, 0), commit.committables["out"]).completed
+    assert sink.commit(
+        CommitPermit(query.generation, index, 0), commit.committables["out"]
+    ).completed
     sink.close()
     query.log.append(query.generation, Done(0))
     return query

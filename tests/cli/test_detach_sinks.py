@@ -1,4 +1,5 @@
-"""``onceforall detach`` completes what was decided for files and for PostgreSQL, though it knows neither session nor output mode."""
+"""``onceforall detach`` completes what was decided for files and for PostgreSQL, though it knows
+neither session nor output mode."""
 
 import json
 import uuid
@@ -20,7 +21,8 @@ METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795264652177,"conf":{}}'
 
 
 def decided(folder, make, output_mode="append"):
-    """A checkpoint whose query crashed right after it had decided batch 0, with a row of each of two tasks."""
+    """A checkpoint whose query crashed right after it had decided batch 0, with a row of each of
+    two tasks."""
     path, query_id = folder / "cp", str(uuid.uuid4())
     for part in ("offsets", "commits", "sources"):
         (path / part).mkdir(parents=True)
@@ -33,13 +35,18 @@ def decided(folder, make, output_mode="append"):
     sink.check(StartInfo(query_id, "out", output_mode=output_mode))
     prepared = []
     for number in range(2):
-        attempt = TaskAttempt(query_id, "out", generation, 0, 0, number, number, secrets=sink.secrets())
+        attempt = TaskAttempt(
+            query_id, "out", generation, 0, 0, number, number, secrets=sink.secrets()
+        )
         transaction = sink.begin_transaction(attempt)
         sink.invoke(transaction, pa.RecordBatch.from_pydict({"n": pa.array([number], pa.int64())}))
         prepared.append({**sink.pre_commit(transaction), "task": [0, number]})
     committables = tuple(json.loads(json.dumps(c)) for c in sink.confirm(prepared))
     sink.close()
-    log.append(generation, Commit(0, (OFFSETS,), {"out": committables}, {"out/0": (Digest(1, 1), Digest(1, 2))}))
+    log.append(
+        generation,
+        Commit(0, (OFFSETS,), {"out": committables}, {"out/0": (Digest(1, 1), Digest(1, 2))}),
+    )
     return path
 
 
@@ -67,9 +74,14 @@ def test_a_folder_that_is_not_the_last_decisions_is_not_touched_until_it_is_adop
 
     path = decided(tmp_path, make)
     log = CommitLog(LocalStore(path / "onceforall"))
-    generation = log.claim(Claim(json.loads((path / "metadata").read_text())["id"], "run", str(path))).generation
+    generation = log.claim(
+        Claim(json.loads((path / "metadata").read_text())["id"], "run", str(path))
+    ).generation
     before = log.seal_below(generation).decided.commit
-    log.append(generation, replace(before, committables={}, targets={"out": Target({"folder": "another"}, 0)}))
+    log.append(
+        generation,
+        replace(before, committables={}, targets={"out": Target({"folder": "another"}, 0)}),
+    )
     log.append(generation, Done(0))
     (tmp_path / "out").rename(tmp_path / "away")
     with pytest.raises(CheckpointMismatchError, match="folder another"):
@@ -83,9 +95,15 @@ def test_a_folder_that_is_not_the_last_decisions_is_not_touched_until_it_is_adop
 @pytest.mark.postgres
 @pytest.mark.parametrize(
     ("mode", "output_mode", "before", "after"),
-    [("staged", "append", [7], [0, 1, 7]), ("staged", "complete", [7], [0, 1]), ("prepared", "append", [7], [0, 1, 7])],
+    [
+        ("staged", "append", [7], [0, 1, 7]),
+        ("staged", "complete", [7], [0, 1]),
+        ("prepared", "append", [7], [0, 1, 7]),
+    ],
 )
-def test_rows_that_were_decided_are_put_in_the_table(tmp_path, database, mode, output_mode, before, after):
+def test_rows_that_were_decided_are_put_in_the_table(
+    tmp_path, database, mode, output_mode, before, after
+):
     def shown():
         with psycopg.connect(database, autocommit=True) as connection:
             return [n for (n,) in connection.execute("SELECT n FROM t ORDER BY n").fetchall()]

@@ -1,4 +1,5 @@
-"""A detachment is durable when it is reported, whoever renamed the folder: a loss of power must not bring the commit log back."""
+"""A detachment is durable when it is reported, whoever renamed the folder: a loss of power must
+not bring the commit log back."""
 
 import json
 import uuid
@@ -59,7 +60,9 @@ def test_one_that_is_overtaken_by_another_syncs_what_that_one_renamed(checkpoint
     recorder.synced(checkpoint)
 
 
-def test_what_spark_has_written_of_the_last_batch_is_synced_before_the_log_goes(checkpoint, monkeypatch):
+def test_what_spark_has_written_of_the_last_batch_is_synced_before_the_log_goes(
+    checkpoint, monkeypatch
+):
     """Spark syncs nothing: its entry is all that is left of the decision when the log is gone."""
     decide(checkpoint)
     for folder in ("offsets", "commits"):
@@ -80,7 +83,13 @@ def test_a_folder_that_is_renamed_back_is_synced(checkpoint, monkeypatch):
         renamed = rename(self, target)
         if self == home:
             log = CommitLog(LocalStore(target))
-            log.claim(Claim(json.loads((checkpoint / "metadata").read_text())["id"], "another run", str(checkpoint)))
+            log.claim(
+                Claim(
+                    json.loads((checkpoint / "metadata").read_text())["id"],
+                    "another run",
+                    str(checkpoint),
+                )
+            )
             recorder.calls.clear()
         return renamed
 

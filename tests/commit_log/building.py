@@ -64,7 +64,8 @@ def folded(log, below):
 
 
 def bulk(store, generations, batches_each=0, *, cleaned=True):
-    """Write sealed generations without the log's own code, for logs of many; returns the next batch."""
+    """Write sealed generations without the log's own code, for logs of many; returns the next
+    batch."""
     batches = itertools.count()
     decided = (None, None, False)
     batch = -1

@@ -1,7 +1,9 @@
-"""Make the log of the present release that ``test_upgrade.py`` keeps for ever: ``python tests/commit_log/keep_log.py log-<release>``.
+"""Make the log of the present release that ``test_upgrade.py`` keeps for ever: ``python
+tests/commit_log/keep_log.py log-<release>``.
 
-A real query with two sinks on a real broker is started three times, and killed right behind a decision. Its log is kept, with what binds
-it to its checkpoint, and with the rows of the batch in doubt; except for what belongs to the machine: the places of checkpoint and log, and the owner in
+A real query with two sinks on a real broker is started three times, and killed right behind a
+decision. Its log is kept, with what binds it to its checkpoint, and with the rows of the batch in
+doubt; except for what belongs to the machine: the places of checkpoint and log, and the owner in
 the claims.
 """
 
@@ -51,23 +53,43 @@ def drive(servers, folder, until, failpoints=""):
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    command = [sys.executable, "-c", DRIVER, servers, str(folder / "checkpoint"), str(folder / "log"), str(until)]
+    command = [
+        sys.executable,
+        "-c",
+        DRIVER,
+        servers,
+        str(folder / "checkpoint"),
+        str(folder / "log"),
+        str(until),
+    ]
     return subprocess.run(command, env=environment, check=False).returncode
 
 
 def without_the_machine(entry, generation):
     """Rewrite a claim."""
     envelope = decode(entry.read_bytes(), where=str(entry), generation=generation, index=0)
-    claim = replace(envelope.entry, checkpoint=CHECKPOINT, owner=f"ads@driver-1 pid {4711 + generation}")
+    claim = replace(
+        envelope.entry, checkpoint=CHECKPOINT, owner=f"ads@driver-1 pid {4711 + generation}"
+    )
     written_at = datetime.fromisoformat(envelope.written_at.replace("Z", "+00:00"))
     entry.chmod(0o644)
-    entry.write_bytes(encode(claim, nonce=envelope.nonce, generation=generation, index=0, written_at=written_at))
+    entry.write_bytes(
+        encode(claim, nonce=envelope.nonce, generation=generation, index=0, written_at=written_at)
+    )
 
 
 def without_places(file):
     """Rewrite what binds log and checkpoint."""
-    fields = {name: value for name, value in decode_fields(file.read_bytes(), str(file)).items() if name != "checksum"}
-    places = {name: place for name, place in (("checkpoint", CHECKPOINT), ("location", LOG)) if name in fields}
+    fields = {
+        name: value
+        for name, value in decode_fields(file.read_bytes(), str(file)).items()
+        if name != "checksum"
+    }
+    places = {
+        name: place
+        for name, place in (("checkpoint", CHECKPOINT), ("location", LOG))
+        if name in fields
+    }
     file.chmod(0o644)
     file.write_bytes(encode_fields({**fields, **places}))
 

@@ -1,4 +1,5 @@
-"""Stores for tests: in memory, counting, failing on purpose, and one whose every operation is a step of a schedule."""
+"""Stores for tests: in memory, counting, failing on purpose, and one whose every operation is a
+step of a schedule."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from onceforall.commit_log.store import TooLate
 
 
 class MemoryStore:
-    """The guarantees of ``Store``, in a dictionary; ``ever`` remembers the first content of each key, deleted or not."""
+    """The guarantees of ``Store``, in a dictionary; ``ever`` remembers the first content of each
+    key, deleted or not."""
 
     def __init__(self):
         self.contents: dict[str, bytes] = {}
@@ -23,7 +25,11 @@ class MemoryStore:
 
     def list(self, folder):
         prefix = folder + "/"
-        return sorted(k[len(prefix) :] for k in list(self.contents) if k.startswith(prefix) and "/" not in k[len(prefix) :])
+        return sorted(
+            k[len(prefix) :]
+            for k in list(self.contents)
+            if k.startswith(prefix) and "/" not in k[len(prefix) :]
+        )
 
     def create(self, key, content, in_time=None):
         if key in self.contents:
@@ -63,7 +69,8 @@ class FolderedStore(MemoryStore):
 
 
 class PoweredStore(MemoryStore):
-    """A store that can lose its power: what was linked, and not synced since, goes with it; a ``create`` that answered stays."""
+    """A store that can lose its power: what was linked, and not synced since, goes with it; a
+    ``create`` that answered stays."""
 
     def __init__(self):
         super().__init__()
@@ -143,7 +150,8 @@ class LostAnswerError(Exception):
 
 
 class FlakyStore(Wrapped):
-    """Creates fail as told: each of ``faults`` (``before``, ``after`` or None) is for one create; ``reads_fail`` is for all reads."""
+    """Creates fail as told: each of ``faults`` (``before``, ``after`` or None) is for one
+    create; ``reads_fail`` is for all reads."""
 
     def __init__(self, store, faults=()):
         super().__init__(store)
@@ -169,7 +177,8 @@ class Killed(BaseException):
 
 
 class Actor(Wrapped):
-    """Runs a function in a thread that does one store operation per ``step``, so that a test owns the schedule.
+    """Runs a function in a thread that does one store operation per ``step``, so that a test owns
+    the schedule.
 
     Between steps the thread stands in front of its next operation. ``facing`` is its name. Only one
     thread ever runs, so a schedule can be replayed.
@@ -210,7 +219,8 @@ class Actor(Wrapped):
     def step(self, fault: str | None = None) -> None:
         """Let it do the operation it stands in front of.
 
-        Faults: ``before``, ``after``, ``late`` (it raises, and happens some day), ``visible`` (a create stands before its sync).
+        Faults: ``before``, ``after``, ``late`` (it raises, and happens some day), ``visible`` (a
+        create stands before its sync).
         """
         self._fault = fault
         self._mine.release()
@@ -270,10 +280,17 @@ class Actor(Wrapped):
 
 
 def race(root, numbers, barrier, answers):
-    """What each of several processes does; here, and not in a test's module, so that a spawned one finds it by its name."""
+    """What each of several processes does; here, and not in a test's module, so that a spawned
+    one finds it by its name."""
     store = LocalStore(root)
     for number in numbers:
         barrier.wait()
         content = f"{os.getpid()}".encode() * 1000
         answer = store.create(f"chains/00000000/{number:08d}.json", content)
-        answers.put((number, content if isinstance(answer, Created) else None, getattr(answer, "content", content)))
+        answers.put(
+            (
+                number,
+                content if isinstance(answer, Created) else None,
+                getattr(answer, "content", content),
+            )
+        )

@@ -1,4 +1,5 @@
-"""A checkpoint and a commit log elsewhere: who is followed, who is refused, and what a crash between the two leaves."""
+"""A checkpoint and a commit log elsewhere: who is followed, who is refused, and what a crash
+between the two leaves."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ def test_a_new_log_lies_in_the_checkpoint_and_stays_there(checkpoint, elsewhere)
     claim(bound.store)
     assert (checkpoint.home / "chains").is_dir()
     assert checkpoint.bind() is not None
-    with pytest.raises(CheckpointMismatchError, match="already has its commit log in .*onceforall.*detach"):
+    with pytest.raises(
+        CheckpointMismatchError, match="already has its commit log in .*onceforall.*detach"
+    ):
         checkpoint.bind(elsewhere)
     assert not elsewhere.exists()
 
@@ -87,7 +90,9 @@ def test_a_log_of_an_earlier_release_has_no_pointer_and_is_followed(checkpoint, 
         checkpoint.bind(elsewhere)
 
 
-def test_a_log_elsewhere_is_bound_both_ways_and_followed_with_and_without_the_option(checkpoint, elsewhere):
+def test_a_log_elsewhere_is_bound_both_ways_and_followed_with_and_without_the_option(
+    checkpoint, elsewhere
+):
     log, generation, _ = start(checkpoint.bind(elsewhere).store)
     log.append(generation, commit(0))
     (pointer,) = checkpoint.pointers()
@@ -101,7 +106,9 @@ def test_a_log_elsewhere_is_bound_both_ways_and_followed_with_and_without_the_op
 def test_two_queries_may_not_share_one_folder(checkpoint, elsewhere, tmp_path):
     checkpoint.bind(elsewhere)
     other = Checkpoint(tmp_path / "other", "other")
-    with pytest.raises(CheckpointMismatchError, match=f"{checkpoint.path}.*{other.path}.*not share"):
+    with pytest.raises(
+        CheckpointMismatchError, match=f"{checkpoint.path}.*{other.path}.*not share"
+    ):
         other.bind(elsewhere)
     assert not other.home.exists()
 
@@ -113,16 +120,22 @@ def test_the_folder_of_a_log_that_lies_in_another_checkpoint_is_refused(checkpoi
         checkpoint.bind(other.home)
 
 
-def test_a_start_that_is_killed_between_log_and_pointer_leaves_an_empty_log_that_the_next_one_takes(checkpoint, elsewhere):
+def test_a_start_that_is_killed_between_log_and_pointer_leaves_an_empty_log_that_the_next_one_takes(
+    checkpoint, elsewhere
+):
     code = (
         "import sys\n"
         "from pathlib import Path\n"
         "from onceforall.commit_log import LocalStore, binding\n"
-        "binding.bind(LocalStore(Path(sys.argv[1]) / 'onceforall'), sys.argv[1], sys.argv[2], query_id=None)\n"
+        "binding.bind(LocalStore(Path(sys.argv[1]) / 'onceforall'), sys.argv[1], sys.argv[2], "
+        "query_id=None)\n"
     )
     environment = {**os.environ, "ONCEFORALL_FAILPOINTS": "bind.prepared=kill"}
     command = [sys.executable, "-c", code, str(checkpoint.path), elsewhere.as_uri()]
-    assert subprocess.run(command, env=environment, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run(command, env=environment, timeout=60, check=False).returncode
+        == -signal.SIGKILL
+    )
     assert (elsewhere / "binding.json").exists()
     assert not checkpoint.home.exists()
     claim(checkpoint.bind(elsewhere).store)
@@ -130,7 +143,9 @@ def test_a_start_that_is_killed_between_log_and_pointer_leaves_an_empty_log_that
     assert (elsewhere / "chains").is_dir()
 
 
-def test_of_two_first_starts_with_other_settings_one_wins_and_the_other_follows_or_is_refused(checkpoint, elsewhere, tmp_path):
+def test_of_two_first_starts_with_other_settings_one_wins_and_the_other_follows_or_is_refused(
+    checkpoint, elsewhere, tmp_path
+):
     class Late(LocalStore):
         """Another start binds the checkpoint right before this one's pointer is created."""
 
@@ -139,7 +154,9 @@ def test_of_two_first_starts_with_other_settings_one_wins_and_the_other_follows_
                 checkpoint.bind(elsewhere)
             return super().create(key, content)
 
-    late = lambda wanted: binding.bind(Late(checkpoint.home), str(checkpoint.path), wanted, query_id="q")
+    late = lambda wanted: binding.bind(
+        Late(checkpoint.home), str(checkpoint.path), wanted, query_id="q"
+    )
     assert late(None).location == elsewhere.as_uri()
     shutil.rmtree(checkpoint.home)
     with pytest.raises(CheckpointMismatchError, match="Leave the option out"):
@@ -150,7 +167,9 @@ def test_a_volume_that_is_not_mounted_is_named_and_no_new_log_is_begun(checkpoin
     claim(checkpoint.bind(elsewhere).store)
     elsewhere.rename(elsewhere.with_name("unmounted"))
     for wanted in (None, elsewhere):
-        with pytest.raises(CheckpointMismatchError, match=f"{elsewhere.as_uri()}.*there is none.*Mount"):
+        with pytest.raises(
+            CheckpointMismatchError, match=f"{elsewhere.as_uri()}.*there is none.*Mount"
+        ):
             checkpoint.bind(wanted)
     assert not elsewhere.exists()
 
@@ -165,9 +184,13 @@ def test_a_log_that_was_replaced_by_another_ones_is_refused(checkpoint, elsewher
         checkpoint.bind()
 
 
-def test_an_option_that_names_another_place_than_the_pointer_is_refused_with_both(checkpoint, elsewhere, tmp_path):
+def test_an_option_that_names_another_place_than_the_pointer_is_refused_with_both(
+    checkpoint, elsewhere, tmp_path
+):
     claim(checkpoint.bind(elsewhere).store)
-    with pytest.raises(CheckpointMismatchError, match=f"{(tmp_path / 'new').as_uri()}.*{elsewhere.as_uri()}"):
+    with pytest.raises(
+        CheckpointMismatchError, match=f"{(tmp_path / 'new').as_uri()}.*{elsewhere.as_uri()}"
+    ):
         checkpoint.bind(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -185,18 +208,25 @@ def test_a_log_that_was_moved_on_purpose_is_followed_from_then_on(checkpoint, el
         checkpoint.bind(new, adopt=True)
     shutil.rmtree(elsewhere)
     assert start(checkpoint.bind(new, adopt=True).store)[2].decided.commit == commit(0)
-    assert [pointer["location"] for pointer in checkpoint.pointers()] == [elsewhere.as_uri(), new.as_uri()]
+    assert [pointer["location"] for pointer in checkpoint.pointers()] == [
+        elsewhere.as_uri(),
+        new.as_uri(),
+    ]
     for wanted in (None, new):
         assert checkpoint.bind(wanted).location == new.as_uri()
     with pytest.raises(CheckpointMismatchError, match="Leave the option out"):
         checkpoint.bind(elsewhere)
 
 
-def test_a_checkpoint_that_was_deleted_or_replaced_while_its_log_stayed_is_refused(checkpoint, elsewhere):
+def test_a_checkpoint_that_was_deleted_or_replaced_while_its_log_stayed_is_refused(
+    checkpoint, elsewhere
+):
     claim(checkpoint.bind(elsewhere).store)
     shutil.rmtree(checkpoint.path)
     for query_id in (None, "another"):
-        with pytest.raises(CheckpointMismatchError, match="deleted or replaced while the log stayed"):
+        with pytest.raises(
+            CheckpointMismatchError, match="deleted or replaced while the log stayed"
+        ):
             checkpoint.bind(elsewhere, query_id=query_id)
     assert not checkpoint.home.exists()
 
@@ -223,7 +253,9 @@ def test_a_log_that_the_checkpoint_was_detached_from_is_not_taken_again(checkpoi
         checkpoint.bind(elsewhere, retired=[bound.id])
 
 
-def test_a_pointer_that_is_damaged_or_not_ours_is_an_error_and_not_an_absent_one(checkpoint, elsewhere):
+def test_a_pointer_that_is_damaged_or_not_ours_is_an_error_and_not_an_absent_one(
+    checkpoint, elsewhere
+):
     checkpoint.bind(elsewhere)
     file = checkpoint.home / "pointer" / "00000000.json"
     whole = file.read_bytes()
@@ -258,8 +290,11 @@ def test_the_pointer_is_durable_before_it_is_built_upon(checkpoint, elsewhere, m
     assert checkpoint.bind(elsewhere).location == elsewhere.as_uri()
 
 
-def test_what_another_start_has_bound_is_durable_before_it_is_followed(checkpoint, elsewhere, monkeypatch):
-    """That one may have been killed before it could sync it, and without the pointer a next start would begin a new log."""
+def test_what_another_start_has_bound_is_durable_before_it_is_followed(
+    checkpoint, elsewhere, monkeypatch
+):
+    """That one may have been killed before it could sync it, and without the pointer a next
+    start would begin a new log."""
     checkpoint.bind(elsewhere)
     recorder = Recorder(monkeypatch)
     checkpoint.bind()
@@ -273,7 +308,13 @@ def test_what_another_start_has_bound_is_durable_before_it_is_followed(checkpoin
 
 
 @pytest.mark.parametrize(
-    "text", ["s3a://bucket/log", "hdfs://host/log", "file://host/log", "abfss://c@a.dfs.core.windows.net/x"]
+    "text",
+    [
+        "s3a://bucket/log",
+        "hdfs://host/log",
+        "file://host/log",
+        "abfss://c@a.dfs.core.windows.net/x",
+    ],
 )
 def test_a_place_that_is_not_a_local_file_system_is_refused_with_what_is_supported(text):
     with pytest.raises(UnsupportedQueryError, match=r"local.*file:/"):

@@ -28,7 +28,12 @@ def kinds(store, generation):
 def commits(store):
     newest = open_log(store).newest_generation()
     chains = range(newest + 1)
-    return [entry.batch for g in chains for _, entry in open_log(store).entries(g) if isinstance(entry, Commit)]
+    return [
+        entry.batch
+        for g in chains
+        for _, entry in open_log(store).entries(g)
+        if isinstance(entry, Commit)
+    ]
 
 
 @pytest.mark.parametrize("retain", [1, 2, 3, 7, 100])
@@ -152,7 +157,9 @@ def test_a_crash_anywhere_in_cleaning_is_made_good_by_the_next_clean(store):
         world = build()
         claimed = start(world)[1]
         actor = Actor(world)
-        actor.start(lambda actor=actor, claimed=claimed: open_log(actor, retain_commits=2).clean(claimed))
+        actor.start(
+            lambda actor=actor, claimed=claimed: open_log(actor, retain_commits=2).clean(claimed)
+        )
         for _ in range(operations):
             if actor.running:
                 actor.step()
@@ -186,7 +193,10 @@ def test_two_cleaners_at_once_delete_no_more_than_one(store):
 
 
 def zombie_sealer(store, steps):
-    """A start that freezes in the middle of sealing, while its successors seal, go on, and clean. Returns the frozen one."""
+    """A start that freezes in the middle of sealing, while its successors seal, go on, and clean.
+
+    Returns the frozen one.
+    """
     run_batches(store, [0])
     log, generation = run_batches(store, [])
     for batch in range(1, 5):
@@ -201,8 +211,11 @@ def zombie_sealer(store, steps):
     return frozen, log, generation
 
 
-def test_a_sealer_that_was_frozen_while_its_chain_was_cleaned_does_not_take_a_deleted_entry_for_the_tail(store):
-    # Without ``sealed.json`` it would seal the chain a second time, and believe that an old batch is the last decision.
+def test_a_sealer_that_was_frozen_while_its_chain_was_cleaned_does_not_take_a_deleted_entry_for_the_tail(
+    store,
+):
+    # Without ``sealed.json`` it would seal the chain a second time, and believe that an old batch
+    # is the last decision.
     outcomes, restored = set(), {}
     for steps in range(40):
         world = MemoryStore()
@@ -258,7 +271,9 @@ def test_a_sealer_that_lost_its_chain_to_a_cleaner_goes_on_from_the_new_frontier
     cleaner = start(store, retain_commits=1)
     sealer = Actor(store)
     claimed = open_log(store).claim(CLAIM).generation
-    sealer.start(lambda: open_log(sealer)._history_at(1, open_log(sealer)._chains.end(1), cleaner[2]))
+    sealer.start(
+        lambda: open_log(sealer)._history_at(1, open_log(sealer)._chains.end(1), cleaner[2])
+    )
     cleaner[0].clean(cleaner[1])
     assert isinstance(sealer.finish(), CommitLogError)
     assert open_log(store).seal_below(claimed) == cleaner[2]
@@ -289,7 +304,8 @@ def test_a_lost_append_that_was_decided_and_cleaned_meanwhile_is_not_reported_as
 
     world.during = meanwhile
     with pytest.raises(
-        OutcomeUnknownError, match="A newer run of this query has taken over meanwhile.* Do not restart this run"
+        OutcomeUnknownError,
+        match="A newer run of this query has taken over meanwhile.* Do not restart this run",
     ):
         log.append(generation, commit(1))
     assert start(world)[2] == histories[0]
@@ -316,10 +332,14 @@ def test_a_damaged_mark_is_named(store):
     with pytest.raises(CorruptEntryError, match=r"00000000/sealed\.json"):
         open_log(store).is_sealed(0)
     store.contents[sealed_key(0)] = content_of(Done(3), 0, 3)
-    with pytest.raises(ForeignEntryError, match=r"00000000/sealed\.json is a DONE entry and not a SEAL"):
+    with pytest.raises(
+        ForeignEntryError, match=r"00000000/sealed\.json is a DONE entry and not a SEAL"
+    ):
         open_log(store).is_sealed(0)
     store.contents[sealed_key(0)] = store.contents[sealed_key(1)]
-    with pytest.raises(ForeignEntryError, match=r"00000000/sealed\.json was written as entry 7 of generation 1"):
+    with pytest.raises(
+        ForeignEntryError, match=r"00000000/sealed\.json was written as entry 7 of generation 1"
+    ):
         open_log(store).is_sealed(0)
 
 

@@ -1,4 +1,5 @@
-"""A full disk, a read-only one and a short write under the commit log: the error names the file, nothing is lost, and a restart goes on."""
+"""A full disk, a read-only one and a short write under the commit log: the error names the file,
+nothing is lost, and a restart goes on."""
 
 import resource
 import signal
@@ -92,11 +93,14 @@ class TestAFaultAtEachStepOfACreate:
         assert log.append(generation, commit(1)) == 3
         assert [entry for _, entry in log.entries(generation)][3:] == [commit(1)]
 
-    def test_that_stays_makes_the_append_unknown_and_the_next_start_finds_out(self, tmp_path, armed, step):
+    def test_that_stays_makes_the_append_unknown_and_the_next_start_finds_out(
+        self, tmp_path, armed, step
+    ):
         log, generation = run_batches(LocalStore(tmp_path), [0])
         armed(f"store.create.{step}=error:ENOSPC@+")
         if step in {"linked", "folder_synced", "after"}:
-            # The entry stands; asked again, the store reads and syncs it, and the append has its answer.
+            # The entry stands; asked again, the store reads and syncs it, and the append has its
+            # answer.
             assert log.append(generation, commit(1)) == 3
         else:
             with pytest.raises(OutcomeUnknownError, match=rf"{tmp_path}.*ENOSPC.*Free some space"):

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from commit_log.building import NOON, commit, content_of
 from onceforall.commit_log.envelope import Envelope, _canonical, _checksum, decode, encode
-from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError, ForeignEntryError, NewerEntryError
+from onceforall.errors import (
+    CommitLogError,
+    ConfigurationError,
+    CorruptEntryError,
+    ForeignEntryError,
+    NewerEntryError,
+)
 from onceforall.protocol.entries import Claim, Commit, Digest, Done, Seal
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -17,7 +23,9 @@ WHERE = "/log/chains/00000003/00000007.json"
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=4),
-    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=4), children, max_size=3),
+    lambda children: (
+        st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=4), children, max_size=3)
+    ),
     max_leaves=4,
 )
 texts = st.text(max_size=8)
@@ -28,16 +36,22 @@ entries = st.one_of(
         batch=st.integers(0, 2**62),
         offsets=st.lists(texts, max_size=3).map(tuple),
         committables=st.dictionaries(
-            texts, st.lists(st.dictionaries(texts, json_values, max_size=3), max_size=3).map(tuple), max_size=3
+            texts,
+            st.lists(st.dictionaries(texts, json_values, max_size=3), max_size=3).map(tuple),
+            max_size=3,
         ),
         digests=st.dictionaries(
             texts,
-            st.lists(st.builds(Digest, st.integers(0, 2**40), st.integers(0, 2**64 - 1)), max_size=3).map(tuple),
+            st.lists(
+                st.builds(Digest, st.integers(0, 2**40), st.integers(0, 2**64 - 1)), max_size=3
+            ).map(tuple),
             max_size=3,
         ),
     ),
     st.builds(Done, st.integers(0, 2**62)),
-    st.builds(Seal, st.none() | st.integers(0, 2**31), st.none() | st.integers(0, 2**31), st.booleans()),
+    st.builds(
+        Seal, st.none() | st.integers(0, 2**31), st.none() | st.integers(0, 2**31), st.booleans()
+    ),
 )
 
 
@@ -49,10 +63,14 @@ def read(content, generation=3, index=7):
 @given(entries, st.integers(0, 2**40), st.integers(0, 2**40))
 def test_what_is_written_is_read_back(entry, generation, index):
     content = encode(entry, nonce="abc", generation=generation, index=index, written_at=NOON)
-    assert read(content, generation, index) == Envelope(entry, "abc", generation, index, "2026-11-21T12:00:00.123Z")
+    assert read(content, generation, index) == Envelope(
+        entry, "abc", generation, index, "2026-11-21T12:00:00.123Z"
+    )
 
 
-@pytest.mark.parametrize("fixture", sorted(FIXTURES.glob("format-1-*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "fixture", sorted(FIXTURES.glob("format-1-*.json")), ids=lambda path: path.stem
+)
 def test_format_1_is_readable_for_ever(fixture):
     # These files are never changed: they stand for the logs of everybody who ran the first release.
     expected = {
@@ -60,7 +78,16 @@ def test_format_1_is_readable_for_ever(fixture):
         "format-1-commit": Commit(
             41,
             ('{"events":{"0":120,"1":77}}', "-"),
-            {"out": ({"transactional_id": "ads.out.2.0", "producer_id": 9007199254740993, "epoch": 4},), "größe ✓": ()},
+            {
+                "out": (
+                    {
+                        "transactional_id": "ads.out.2.0",
+                        "producer_id": 9007199254740993,
+                        "epoch": 4,
+                    },
+                ),
+                "größe ✓": (),
+            },
             {"out#0": (Digest(120, 0xFEDCBA9876543210), Digest(0, 0))},
         ),
         "format-1-done": Done(41),
@@ -85,13 +112,19 @@ def test_an_entry_with_any_byte_changed_is_refused_or_means_the_same(data):
         outcome = read(bytes(content))
     except CommitLogError as error:
         outcome = str(error)
-    assert WHERE in outcome if isinstance(outcome, str) else outcome == read(content_of(commit(5), 3, 7))
+    assert (
+        WHERE in outcome
+        if isinstance(outcome, str)
+        else outcome == read(content_of(commit(5), 3, 7))
+    )
 
 
 def test_every_truncated_entry_is_corrupt():
     content = content_of(commit(5), 3, 7)
     for length in range(len(content)):
-        with pytest.raises(CorruptEntryError, match=r"(?s)00000007\.json.*Restore it from a backup.*Do not delete"):
+        with pytest.raises(
+            CorruptEntryError, match=r"(?s)00000007\.json.*Restore it from a backup.*Do not delete"
+        ):
             read(content[:length])
 
 
@@ -108,7 +141,8 @@ def test_a_number_that_no_entry_can_hold_is_corrupt():
 
 
 @pytest.mark.parametrize(
-    "content", [b"{}", b"[]", b"null", b"3", b'"x"', b'{"v":1}', b'{"onceforall":true}', b'{"onceforall":0}']
+    "content",
+    [b"{}", b"[]", b"null", b"3", b'"x"', b'{"v":1}', b'{"onceforall":true}', b'{"onceforall":0}'],
 )
 def test_json_of_others_is_foreign(content):
     with pytest.raises(ForeignEntryError, match=r"00000007\.json was not written by onceforall"):
@@ -121,7 +155,9 @@ def rewritten(content, **changes):
     return _canonical({**fields, "checksum": _checksum(fields)})
 
 
-@pytest.mark.parametrize("changes", [{"onceforall": 2}, {"onceforall": 999, "body": "?"}, {"kind": "FORK"}])
+@pytest.mark.parametrize(
+    "changes", [{"onceforall": 2}, {"onceforall": 999, "body": "?"}, {"kind": "FORK"}]
+)
 def test_an_entry_of_a_newer_release_says_so(changes):
     with pytest.raises(NewerEntryError, match="newer release of onceforall.*Upgrade onceforall"):
         read(rewritten(content_of(Done(5), 3, 7), **changes))
@@ -133,7 +169,8 @@ def test_a_newer_format_is_recognised_even_if_it_takes_another_checksum():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"body": {}}, {"body": []}, {"body": {"batch": "x"}}, {"generation": "3"}, {"index": None}]
+    "changes",
+    [{"body": {}}, {"body": []}, {"body": {"batch": "x"}}, {"generation": "3"}, {"index": None}],
 )
 def test_a_body_that_is_none_is_foreign(changes):
     with pytest.raises(ForeignEntryError, match="00000007"):
@@ -149,7 +186,9 @@ def test_fields_that_this_release_does_not_know_are_tolerated_and_under_the_chec
 
 @pytest.mark.parametrize("place", [(3, 8), (4, 7)])
 def test_a_file_copied_to_another_place_is_foreign(place):
-    with pytest.raises(ForeignEntryError, match="entry 7 of generation 3, and was copied or renamed"):
+    with pytest.raises(
+        ForeignEntryError, match="entry 7 of generation 3, and was copied or renamed"
+    ):
         read(content_of(Done(5), 3, 7), *place)
 
 

@@ -1,4 +1,5 @@
-"""Chains that nobody needs go as a whole, and whoever was frozen meanwhile, at whatever step, takes nothing that is gone for an end."""
+"""Chains that nobody needs go as a whole, and whoever was frozen meanwhile, at whatever step,
+takes nothing that is gone for an end."""
 
 from __future__ import annotations
 
@@ -52,7 +53,11 @@ def generations(store):
 
 
 def floors(store):
-    return sorted(int(key.split("/")[1].removesuffix(".json")) for key in store.contents if key.startswith("floors/"))
+    return sorted(
+        int(key.split("/")[1].removesuffix(".json"))
+        for key in store.contents
+        if key.startswith("floors/")
+    )
 
 
 def seen(store):
@@ -124,7 +129,8 @@ def freeze(store, action, steps):
 
 
 def frozen_at_each_step(action, before, meanwhile):
-    """Freeze an action in front of each of its operations in turn, and wake it after something else; yields store and outcome."""
+    """Freeze an action in front of each of its operations in turn, and wake it after something
+    else; yields store and outcome."""
     for steps in itertools.count():
         store = MemoryStore()
         before(store)
@@ -146,10 +152,14 @@ def many_runs(store):
 
 
 def test_a_claim_that_was_frozen_takes_the_next_free_generation():
-    for store, claimed in frozen_at_each_step(lambda s: open_log(s, **SOON).claim(CLAIM), three_runs, many_runs):
+    for store, claimed in frozen_at_each_step(
+        lambda s: open_log(s, **SOON).claim(CLAIM), three_runs, many_runs
+    ):
         assert claimed.previous == CLAIM
         assert claimed.generation >= open_log(store, **SOON).oldest_generation()
-        assert claimed.generation == max(g for g in generations(store) if entry_key(g, 0) in store.contents)
+        assert claimed.generation == max(
+            g for g in generations(store) if entry_key(g, 0) in store.contents
+        )
 
 
 def test_an_append_that_was_frozen_is_fenced_or_unknown():
@@ -195,7 +205,11 @@ def test_who_looks_sees_what_was_there_before_or_behind(action):
     three_runs(reference)
     before = action(reference)
     for store, seen_by_it in frozen_at_each_step(action, three_runs, many_runs):
-        assert seen_by_it in {before, action(store)} if isinstance(before, int) else seen_by_it in [before, action(store)]
+        assert (
+            seen_by_it in {before, action(store)}
+            if isinstance(before, int)
+            else seen_by_it in [before, action(store)]
+        )
 
 
 @pytest.mark.parametrize("generation", [2, 3])
@@ -213,7 +227,9 @@ def test_who_reads_a_chain_while_it_is_dropped_gets_it_or_nothing(generation):
 
 
 def test_who_asks_for_a_seal_while_the_chain_is_dropped_hears_that_it_is_sealed():
-    for store, is_sealed in frozen_at_each_step(lambda s: open_log(s, **SOON).is_sealed(2), three_runs, many_runs):
+    for store, is_sealed in frozen_at_each_step(
+        lambda s: open_log(s, **SOON).is_sealed(2), three_runs, many_runs
+    ):
         assert 2 not in generations(store)
         assert is_sealed is True
 
@@ -231,7 +247,9 @@ def test_who_seals_while_others_drop_learns_what_was_decided():
         for _ in range(6):
             live(store, [])
 
-    for store, history in frozen_at_each_step(lambda s: open_log(s, **SOON).seal_below(6), some_open, another):
+    for store, history in frozen_at_each_step(
+        lambda s: open_log(s, **SOON).seal_below(6), some_open, another
+    ):
         assert open_log(store, **SOON).oldest_generation() == 5
         assert history.decided.commit == commit(5)
 
@@ -246,7 +264,16 @@ def test_who_seals_while_others_decide_and_drop_is_fenced_or_learns_the_same():
             continue
         generation, history = outcome
         assert history.decided.commit.batch == (2 if generation < 10 else 14), (generation, history)
-        assert len({index for index, e in open_log(store).entries(generation - 1) if isinstance(e, Seal)}) == 1
+        assert (
+            len(
+                {
+                    index
+                    for index, e in open_log(store).entries(generation - 1)
+                    if isinstance(e, Seal)
+                }
+            )
+            == 1
+        )
 
 
 def test_a_cleaner_that_was_frozen_deletes_nothing_that_counts():
@@ -270,7 +297,8 @@ def test_a_create_that_arrives_below_the_floor_disturbs_nobody(store):
     log, generation, _ = start(store, **SOON)
     log.clean(generation)
     assert 0 < log.oldest_generation() < 21
-    # The request of a decision that was under way for long: SEALs above the floor still point at it.
+    # The request of a decision that was under way for long: SEALs above the floor still point at
+    # it.
     store.create(entry_key(0, 5), before[entry_key(0, 5)])
     for _ in range(10):
         log.clean(generation)
@@ -305,7 +333,8 @@ def test_a_crash_while_chains_go_leaves_what_the_next_run_clears(torn):
 
 
 class EachForItself(PoweredStore):
-    """What a create makes durable is its own key, and not what else is in the folder: the store promises no more."""
+    """What a create makes durable is its own key, and not what else is in the folder: the store
+    promises no more."""
 
     def sync(self, key):
         synced = [each for each in self.unsynced if each == key]
@@ -355,7 +384,9 @@ def test_the_newest_floor_is_found_with_few_reads_whatever_was_deleted(store):
 
 def test_a_floor_without_its_chain_is_a_damaged_log(store):
     _, generation = lives(store, range(5))
-    for key in [key for key in store.contents if key.startswith("chains/") and key != entry_key(0, 0)]:
+    for key in [
+        key for key in store.contents if key.startswith("chains/") and key != entry_key(0, 0)
+    ]:
         del store.contents[key]
     log = open_log(store)
     for action in (
@@ -365,7 +396,9 @@ def test_a_floor_without_its_chain_is_a_damaged_log(store):
         lambda: log.claim(CLAIM),
         lambda: log.seal_below(generation),
     ):
-        with pytest.raises(CorruptEntryError, match=r"00000004/00000000\.json.*missing.*[Rr]estore"):
+        with pytest.raises(
+            CorruptEntryError, match=r"00000004/00000000\.json.*missing.*[Rr]estore"
+        ):
             action()
 
 
@@ -421,7 +454,11 @@ def test_on_a_disk_the_folders_go_too_and_a_frozen_run_is_told(tmp_path):
     frozen.append(generation, commit(1))
     frozen.append(generation, Done(1))
     lives(store, range(2, 12))
-    assert sorted(path.name for path in (tmp_path / "chains").iterdir()) == ["00000000", "00000011", "00000012"]
+    assert sorted(path.name for path in (tmp_path / "chains").iterdir()) == [
+        "00000000",
+        "00000011",
+        "00000012",
+    ]
     with pytest.raises(OutcomeUnknownError, match="dropped"):
         frozen.append(generation, commit(2))
     assert open_log(store).look().decided.commit.batch == 11

@@ -1,15 +1,21 @@
-"""Several runs of one query on one log, each store operation a step of a schedule that Hypothesis draws and shrinks.
+"""Several runs of one query on one log, each store operation a step of a schedule that Hypothesis
+draws and shrinks.
 
-Fault model. A run can be frozen in front of any store operation, for any time, or die there. An operation can raise without having
-happened, raise although it has happened, or raise and happen at any later time (even after its run died). A create can stand before its
-sync, where everybody can read the entry, and a loss of power takes away what was not synced; requests that are under way survive it. A listing
-can lack its newest names. The store keeps its four guarantees.
+Fault model. A run can be frozen in front of any store operation, for any time, or die there. An
+operation can raise without having happened, raise although it has happened, or raise and happen at
+any later time (even after its run died). A create can stand before its sync, where everybody can
+read the entry, and a loss of power takes away what was not synced; requests that are under way
+survive it. A listing can lack its newest names. The store keeps its four guarantees.
 
-Checked at every operation: no entry follows a SEAL; chains are sealed from the bottom up, and a SEAL says what its past
-decided; neither generations nor chains have gaps; nothing that is needed is deleted, and a whole chain only below a durable floor. Checked whenever a run learns or does
-something: whoever seals learns exactly what was ever appended; an append that returned is there; one that was fenced is not.
+Checked at every operation: no entry follows a SEAL; chains are sealed from the bottom up, and a
+SEAL says what its past
+decided; neither generations nor chains have gaps; nothing that is needed is deleted, and a whole
+chain only below a durable floor. Checked whenever a run learns or does
+something: whoever seals learns exactly what was ever appended; an append that returned is there;
+one that was fenced is not.
 
-What random schedules hardly ever hit: a sealer that freezes just between its last read and its create, while the chain grows, is
+What random schedules hardly ever hit: a sealer that freezes just between its last read and its
+create, while the chain grows, is
 sealed and is cleaned. ``test_cleaning`` goes through that one step by step.
 """
 
@@ -34,11 +40,14 @@ from onceforall.protocol.history import EMPTY, fold, seal_of
 MAXIMAL_LIVE_RUNS = 4
 KEEP_EACH = 2
 EXPECTED = (FencedError, OutcomeUnknownError, NoAnswerError, LostAnswerError)
-OPERATION_FAULTS = st.sampled_from([None, None, "before", "after", "late", "lag", "empty", "visible", "visible"])
+OPERATION_FAULTS = st.sampled_from(
+    [None, None, "before", "after", "late", "lag", "empty", "visible", "visible"]
+)
 
 
 class Ledger(PoweredStore):
-    """Remembers every entry in the order in which they became durable, and notes what must never happen."""
+    """Remembers every entry in the order in which they became durable, and notes what must never
+    happen."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +75,9 @@ class Ledger(PoweredStore):
             _, folder, name = each.split("/")
             if int(folder) >= self.floors[-1] and name != "sealed.json" and each in self.contents:
                 generation, index = int(folder), int(name.removesuffix(".json"))
-                entry = decode(self.contents[each], where=each, generation=generation, index=index).entry
+                entry = decode(
+                    self.contents[each], where=each, generation=generation, index=index
+                ).entry
                 self.entered(each, generation, index, entry)
         return synced
 
@@ -77,7 +88,10 @@ class Ledger(PoweredStore):
         decided = self.history(len(self.seals)).decided
         self.check(number == len(self.floors) - 1, f"{key}: floors have a gap")
         self.check(floor > self.floors[-1], f"{key}: {floor} is no higher than {self.floors[-1]}")
-        self.check(decided is not None and floor <= decided.generation, f"{key}: the last decision is below {floor}")
+        self.check(
+            decided is not None and floor <= decided.generation,
+            f"{key}: the last decision is below {floor}",
+        )
         self.floors.append(floor)
 
     def entered(self, key, generation, index, entry):
@@ -89,19 +103,30 @@ class Ledger(PoweredStore):
             marked = sealed_key(generation) in self.contents
             repeated = index < len(chain) and (entry == chain[index] or isinstance(entry, Seal))
             self.check(index < seal, f"{key}: {entry.kind} follows the SEAL at {seal}")
-            self.check(marked and repeated, f"{key}: {entry.kind} below the SEAL, where no cleaner was")
+            self.check(
+                marked and repeated, f"{key}: {entry.kind} below the SEAL, where no cleaner was"
+            )
             return
         self.check(index == len(chain), f"{key}: the chain has a gap")
         chain.append(entry)
         if isinstance(entry, Seal):
             self.seals[generation] = index
-            self.check(all(g in self.seals for g in range(generation)), f"{key}: sealed before the chains below it")
-            self.check(entry == seal_of(self.history(generation + 1)), f"{key}: {entry} is not what was decided")
+            self.check(
+                all(g in self.seals for g in range(generation)),
+                f"{key}: sealed before the chains below it",
+            )
+            self.check(
+                entry == seal_of(self.history(generation + 1)),
+                f"{key}: {entry} is not what was decided",
+            )
 
     def delete(self, key):
         if key.startswith("floors/"):
             number = int(key.removeprefix("floors/").removesuffix(".json"))
-            self.check(number % KEEP_EACH and number < len(self.floors) - 2, f"{key}: deleted a floor that counts")
+            self.check(
+                number % KEEP_EACH and number < len(self.floors) - 2,
+                f"{key}: deleted a floor that counts",
+            )
         elif int(key.split("/")[1]) < self.floors[-1]:
             self.check(key != entry_key(0, 0), f"{key}: deleted the log's first claim")
         elif key in self.contents:
@@ -110,11 +135,23 @@ class Ledger(PoweredStore):
             generation, index = int(folder), int(name.removesuffix(".json"))
             entry = decode(self.contents[key], where=key, generation=generation, index=index).entry
             self.check(generation in self.seals, f"{key}: deleted in an open chain")
-            self.check(sealed_key(generation) in self.contents, f"{key}: deleted in an unmarked chain")
-            self.check(index not in (0, self.seals.get(generation)), f"{key}: deleted a {entry.kind}")
+            self.check(
+                sealed_key(generation) in self.contents, f"{key}: deleted in an unmarked chain"
+            )
+            self.check(
+                index not in (0, self.seals.get(generation)), f"{key}: deleted a {entry.kind}"
+            )
             decided = self.history(len(self.seals)).decided
-            needed = decided is not None and isinstance(entry, Commit | Done) and entry.batch == decided.commit.batch
-            is_redone = needed and isinstance(entry, Commit) and (decided.generation, decided.index) != (generation, index)
+            needed = (
+                decided is not None
+                and isinstance(entry, Commit | Done)
+                and entry.batch == decided.commit.batch
+            )
+            is_redone = (
+                needed
+                and isinstance(entry, Commit)
+                and (decided.generation, decided.index) != (generation, index)
+            )
             self.check(not needed or is_redone, f"{key}: deleted {entry}, which is needed")
         super().delete(key)
 
@@ -162,7 +199,9 @@ class Interleavings(RuleBasedStateMachine):
         assert claimed.previous == below
         history = log.seal_below(generation)
         assert all(g in self.ledger.seals for g in range(generation)), "a chain below is open"
-        assert history == self.ledger.history(generation), f"generation {generation} learned {history}"
+        assert history == self.ledger.history(generation), (
+            f"generation {generation} learned {history}"
+        )
         assert self.told.setdefault(generation, history) == history, "the past has changed"
         decided = history.decided
         if decided is None:
@@ -178,7 +217,9 @@ class Interleavings(RuleBasedStateMachine):
         try:
             assert log.append(generation, entry) == index
         except FencedError:
-            assert self.ledger.seals[generation] == index, "fenced, though the chain is open or the entry was appended"
+            assert self.ledger.seals[generation] == index, (
+                "fenced, though the chain is open or the entry was appended"
+            )
             raise
         assert self.ledger.chains[generation][index] == entry
         assert log.chain_length(generation) == index + 1
@@ -186,7 +227,11 @@ class Interleavings(RuleBasedStateMachine):
     def check(self, actor):
         assert not self.ledger.violations, self.ledger.violations
         outcome = actor.outcome
-        if not actor.running and isinstance(outcome, BaseException) and not isinstance(outcome, EXPECTED):
+        if (
+            not actor.running
+            and isinstance(outcome, BaseException)
+            and not isinstance(outcome, EXPECTED)
+        ):
             raise outcome
 
     def live_actors(self):
@@ -199,7 +244,10 @@ class Interleavings(RuleBasedStateMachine):
         self.check(self.actors[0])
 
     @precondition(lambda self: len(self.live_actors()) < MAXIMAL_LIVE_RUNS)
-    @rule(plan=st.lists(st.sampled_from(["batch", "batch", "clean", "roll"]), max_size=6), retain=st.integers(1, 3))
+    @rule(
+        plan=st.lists(st.sampled_from(["batch", "batch", "clean", "roll"]), max_size=6),
+        retain=st.integers(1, 3),
+    )
     def start(self, plan, retain):
         actor = Actor(self.ledger, f"run-{len(self.actors)}")
         self.actors.append(actor)
@@ -218,7 +266,10 @@ class Interleavings(RuleBasedStateMachine):
             self.check(actor)
 
     @precondition(lambda self: self.live_actors())
-    @rule(data=st.data(), faults=st.lists(st.sampled_from([None, "before", "after", "late"]), min_size=2, max_size=6))
+    @rule(
+        data=st.data(),
+        faults=st.lists(st.sampled_from([None, "before", "after", "late"]), min_size=2, max_size=6),
+    )
     def stumble(self, data, faults):
         actor = data.draw(st.sampled_from(self.live_actors()))
         for fault in faults:
@@ -240,10 +291,19 @@ class Interleavings(RuleBasedStateMachine):
         data.draw(st.sampled_from(self.live_actors())).kill()
 
     @precondition(lambda self: self.live_actors())
-    @rule(data=st.data(), passed=st.tuples(*[st.integers(0, 4)] * 2), steps=st.integers(0, 20), power=st.booleans())
+    @rule(
+        data=st.data(),
+        passed=st.tuples(*[st.integers(0, 4)] * 2),
+        steps=st.integers(0, 20),
+        power=st.booleans(),
+    )
     def read_what_is_not_durable(self, data, passed, steps, power):
-        """A create stands before its sync; another run goes on, and its own creates are on their way for long; then the power goes."""
-        writer, reader = data.draw(st.sampled_from(self.live_actors())), data.draw(st.sampled_from(self.live_actors()))
+        """A create stands before its sync; another run goes on, and its own creates are on their
+        way for long; then the power goes."""
+        writer, reader = (
+            data.draw(st.sampled_from(self.live_actors())),
+            data.draw(st.sampled_from(self.live_actors())),
+        )
         fault = data.draw(st.sampled_from([None, "late"]))
         self.pass_creates(reader, passed[0])
         self.pass_creates(writer, passed[1])
@@ -282,9 +342,15 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def every_claim_and_seal_is_there(self):
         for generation in range(len(self.ledger.chains)):
-            assert 0 < generation < self.ledger.floors[-1] or entry_key(generation, 0) in self.ledger.contents
+            assert (
+                0 < generation < self.ledger.floors[-1]
+                or entry_key(generation, 0) in self.ledger.contents
+            )
         for generation, index in self.ledger.seals.items():
-            assert generation < self.ledger.floors[-1] or entry_key(generation, index) in self.ledger.contents
+            assert (
+                generation < self.ledger.floors[-1]
+                or entry_key(generation, index) in self.ledger.contents
+            )
 
     def teardown(self):
         for actor in self.actors:

@@ -16,7 +16,12 @@ from commit_log.building import CLAIM, commit, open_log, run_batches, start
 from commit_log.stores import race
 from onceforall.commit_log import AlreadyExists, Created, LocalStore
 from onceforall.commit_log.store import TooLate
-from onceforall.errors import CommitLogError, FencedError, OutcomeUnknownError, ProtocolViolationError
+from onceforall.errors import (
+    CommitLogError,
+    FencedError,
+    OutcomeUnknownError,
+    ProtocolViolationError,
+)
 from onceforall.protocol.entries import Done
 
 KEY = "chains/00000000/00000000.json"
@@ -102,7 +107,9 @@ def test_the_file_is_synced_before_it_is_linked_and_its_folder_after(store, root
 
 def test_a_create_asks_for_the_time_when_nothing_but_the_link_is_left(store, root, calls):
     def too_late():
-        assert [what for what, path in calls if path.name.endswith(".tmp")] == ["sync"], "the sync may hang for long"
+        assert [what for what, path in calls if path.name.endswith(".tmp")] == ["sync"], (
+            "the sync may hang for long"
+        )
         assert not (root / KEY).exists()
         asked.append(True)
         return False
@@ -113,7 +120,9 @@ def test_a_create_asks_for_the_time_when_nothing_but_the_link_is_left(store, roo
     assert store.read(KEY) is None
     assert not list(root.glob(".*.tmp"))
     assert store.create(KEY, b"in time", lambda: True) == Created()
-    assert store.create(KEY, b"late", lambda: False) == AlreadyExists(b"in time"), "who has lost needs no time"
+    assert store.create(KEY, b"late", lambda: False) == AlreadyExists(b"in time"), (
+        "who has lost needs no time"
+    )
 
 
 def test_every_new_folder_is_synced_in_its_parent_before_the_entry_is_linked(store, root, calls):
@@ -143,7 +152,9 @@ def test_of_racing_processes_one_creates_each_key_and_all_see_the_same(root):
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(2), context.Queue()
     numbers = range(100)
-    processes = [context.Process(target=race, args=(root, numbers, barrier, answers)) for _ in range(2)]
+    processes = [
+        context.Process(target=race, args=(root, numbers, barrier, answers)) for _ in range(2)
+    ]
     for process in processes:
         process.start()
     got = [answers.get(timeout=60) for _ in range(2 * len(numbers))]
@@ -158,7 +169,19 @@ def test_of_racing_processes_one_creates_each_key_and_all_see_the_same(root):
 
 
 @pytest.mark.parametrize(
-    "key", ["../x", "chains/../../x", "/etc/x", "", "chains//x", "chains/.x", "chains/x\n", "chains/ä", "a\0b", "chains/x/"]
+    "key",
+    [
+        "../x",
+        "chains/../../x",
+        "/etc/x",
+        "",
+        "chains//x",
+        "chains/.x",
+        "chains/x\n",
+        "chains/ä",
+        "a\0b",
+        "chains/x/",
+    ],
 )
 def test_a_key_cannot_leave_the_folder(store, key):
     for operation in (store.read, store.list, store.delete, lambda k: store.create(k, b"")):
@@ -188,7 +211,10 @@ def test_a_checkpoint_behind_a_symbolic_link_is_fine(tmp_path):
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_hard_links_is_named(store, root, monkeypatch, code):
     failing(monkeypatch, "link", code)
-    with pytest.raises(CommitLogError, match=rf"{root}.*hard link.*Put the checkpoint on a file system with hard links"):
+    with pytest.raises(
+        CommitLogError,
+        match=rf"{root}.*hard link.*Put the checkpoint on a file system with hard links",
+    ):
         store.create(KEY, b"x")
     assert store.read(KEY) is None
 
@@ -204,7 +230,9 @@ def test_a_file_system_without_hard_links_is_named(store, root, monkeypatch, cod
         ("open", errno.EMFILE, "Mend the cause"),
     ],
 )
-def test_an_error_of_the_disk_names_file_reason_and_remedy(store, root, monkeypatch, function, code, remedy):
+def test_an_error_of_the_disk_names_file_reason_and_remedy(
+    store, root, monkeypatch, function, code, remedy
+):
     failing(monkeypatch, function, code)
     with pytest.raises(CommitLogError) as caught:
         store.create(KEY, b"x")
@@ -236,8 +264,13 @@ def test_what_is_no_file_in_place_of_an_entry_is_an_error_and_nobody_waits_for_i
     else:
         os.mknod(root / KEY, stat.S_IFSOCK | 0o600)
     for call in (f"read({KEY!r})", f"create({KEY!r}, b'x')"):
-        code = f"import pathlib; from onceforall.commit_log.local import LocalStore; LocalStore(pathlib.Path({str(root)!r})).{call}"
-        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        code = (
+            "import pathlib; from onceforall.commit_log.local import LocalStore; "
+            f"LocalStore(pathlib.Path({str(root)!r})).{call}"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
         assert ended.returncode == 1
         last = ended.stderr.strip().splitlines()[-1]
         assert "EntryError" in last or "CommitLogError" in last
@@ -258,10 +291,15 @@ def test_every_failing_system_call_leaves_a_log_that_a_retry_completes(root, mon
                     failed = True
                 else:
                     failed = False
-            assert store.create(KEY, b"again") in (Created(), AlreadyExists(b"mine"), AlreadyExists(b"again"))
+            assert store.create(KEY, b"again") in (
+                Created(),
+                AlreadyExists(b"mine"),
+                AlreadyExists(b"again"),
+            )
             assert store.read(KEY) in (b"mine", b"again")
             assert names(root / name / str(nth)) == ["chains"]
-            # Folders above the log are synced as far as possible; without that the create still works.
+            # Folders above the log are synced as far as possible; without that the create still
+            # works.
             if not failed and nth > 30:
                 break
         else:
@@ -323,13 +361,19 @@ def test_runs_on_a_disk_hand_their_decisions_on(root):
     (root / ".00000001.json.0123456789abcdef0123456789abcdef.tmp").write_bytes(b"")
     os.utime(root / ".00000001.json.0123456789abcdef0123456789abcdef.tmp", (0, 0))
     log, generation, history = start(LocalStore(root), retain_commits=1)
-    assert (history.decided.commit, history.decided.generation, history.decided.done) == (commit(5, "g1"), 1, True)
+    assert (history.decided.commit, history.decided.generation, history.decided.done) == (
+        commit(5, "g1"),
+        1,
+        True,
+    )
     assert log.clean(generation) == 6 + 4
     assert names(root) == ["chains"]
     assert start(LocalStore(root))[2] == history
 
 
-def test_a_run_whose_log_was_renamed_is_fenced_and_never_writes_into_the_log_that_took_its_place(root):
+def test_a_run_whose_log_was_renamed_is_fenced_and_never_writes_into_the_log_that_took_its_place(
+    root,
+):
     zombie, generation, _ = start(LocalStore(root))
     zombie.append(generation, commit(0))
     log, successor, _ = start(LocalStore(root))
@@ -347,7 +391,8 @@ def test_a_run_whose_log_was_renamed_is_fenced_and_never_writes_into_the_log_tha
 
 
 def test_a_log_that_is_dropped_leaves_nothing_open(root, monkeypatch):
-    """A volume whose query has ended can be unmounted at once, and a process that starts many keeps no descriptor of each."""
+    """A volume whose query has ended can be unmounted at once, and a process that starts many
+    keeps no descriptor of each."""
     gc.collect()
     gc.disable()
     try:
@@ -360,6 +405,10 @@ def test_a_log_that_is_dropped_leaves_nothing_open(root, monkeypatch):
             with pytest.raises(CommitLogError):
                 open_log(refusing).claim(CLAIM)
         del log, refusing
-        assert [str(each) for each in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if str(root) in each] == []
+        assert [
+            str(each)
+            for each in map(os.path.realpath, Path("/proc/self/fd").iterdir())
+            if str(root) in each
+        ] == []
     finally:
         gc.enable()

@@ -44,13 +44,16 @@ def test_generations_are_numbered_from_0_without_gaps(store):
     assert open_log(store).newest_claim() is None
     claims = [Claim("q", f"run-{n}", "/c") for n in range(5)]
     log = open_log(store)
-    assert [log.claim(claim) for claim in claims] == [Claimed(n, claims[n - 1] if n else None) for n in range(5)]
+    assert [log.claim(claim) for claim in claims] == [
+        Claimed(n, claims[n - 1] if n else None) for n in range(5)
+    ]
     assert open_log(store).newest_generation() == 4
     assert open_log(store).newest_claim() == claims[4]
 
 
 def test_a_log_that_begins_at_a_later_generation_does_all_that_one_from_0_does(store):
-    """The log of a checkpoint that was detached before: its generations and names go on where the old log ended."""
+    """The log of a checkpoint that was detached before: its generations and names go on where
+    the old log ended."""
     assert open_log(store, first_generation=7).newest_generation() is None
     assert open_log(store, first_generation=7).look() == EMPTY
     for n in range(4):
@@ -64,7 +67,9 @@ def test_a_log_that_begins_at_a_later_generation_does_all_that_one_from_0_does(s
     assert open_log(store, first_generation=7).newest_generation() == 10
     assert store.contents.get(entry_key(7, 0)) is not None
     assert store.contents.get(entry_key(7, 1)) is None
-    assert not any(key.startswith("chains/0000000") and key < "chains/00000007" for key in store.contents)
+    assert not any(
+        key.startswith("chains/0000000") and key < "chains/00000007" for key in store.contents
+    )
 
 
 def test_claims_at_the_same_moment_get_different_generations(store):
@@ -111,11 +116,14 @@ def test_a_seal_that_was_only_read_is_made_durable_before_it_is_believed(store):
 
 
 def a_decision_that_is_not_durable(powered):
-    """A writer that stands before the sync of its COMMIT, and a successor that has claimed; returns their generations."""
+    """A writer that stands before the sync of its COMMIT, and a successor that has claimed;
+    returns their generations."""
     generation = start(powered)[1]
     # Behind the claim, which syncs the folder of the chain below it.
     successors = open_log(powered).claim(CLAIM).generation
-    powered.link(entry_key(generation, 1), content_of(commit(0), generation, 1, nonce="the writer's"))
+    powered.link(
+        entry_key(generation, 1), content_of(commit(0), generation, 1, nonce="the writer's")
+    )
     return generation, successors
 
 
@@ -145,7 +153,8 @@ def test_an_entry_that_went_with_the_power_while_its_chain_was_sealed(sealed_mea
     if sealed_meanwhile:
         _, last, history = start(powered)
         assert history == EMPTY
-    # It stands again, as a create of its writer that came late could have brought it, or it never was.
+    # It stands again, as a create of its writer that came late could have brought it, or it never
+    # was.
     expected = EMPTY if sealed_meanwhile else History(Decided(commit(0), generation, 1, done=False))
     assert sealer.finish() == expected
     assert start(powered)[2] == expected
@@ -176,12 +185,15 @@ def test_a_writer_recognises_its_entry_that_a_sealer_has_made_durable():
 
 
 def test_a_seal_that_was_only_read_fences_nobody():
-    """A fenced run aborts what it prepared; were the SEAL lost with the power, this run's late COMMIT could still arrive."""
+    """A fenced run aborts what it prepared; were the SEAL lost with the power, this run's late
+    COMMIT could still arrive."""
     powered = PoweredStore()
     log, generation, _ = start(flaky := FlakyStore(powered))
     powered.link(entry_key(generation, 1), content_of(Seal(None, None, done=False), generation, 1))
     flaky.faults.extend(["before"] * 5)
-    with pytest.raises(OutcomeUnknownError, match=r"connection reset\..*A newer run .* Do not restart this run") as caught:
+    with pytest.raises(
+        OutcomeUnknownError, match=r"connection reset\..*A newer run .* Do not restart this run"
+    ) as caught:
         log.append(generation, commit(0))
     assert "restart the query" not in str(caught.value)
     powered.lose_power()
@@ -285,7 +297,9 @@ def test_a_seal_that_contradicts_its_chain_is_a_violation(store):
     for _ in range(7):
         sealer.step()
     put(store, 0, 5, Seal(0, 1, done=True))
-    with pytest.raises(ProtocolViolationError, match=r"00000005\.json says .*but the entries before it say"):
+    with pytest.raises(
+        ProtocolViolationError, match=r"00000005\.json says .*but the entries before it say"
+    ):
         raise sealer.finish()
 
 
@@ -299,7 +313,10 @@ def test_batches_only_go_up(store):
 
 def test_only_a_claimed_chain_can_be_appended_to(store):
     _, generation = run_batches(store, [0])
-    for call in (lambda log: log.append(generation, Done(0)), lambda log: log.chain_length(generation)):
+    for call in (
+        lambda log: log.append(generation, Done(0)),
+        lambda log: log.chain_length(generation),
+    ):
         with pytest.raises(ProtocolViolationError, match="was not claimed by this run"):
             call(open_log(store))
 
@@ -307,7 +324,10 @@ def test_only_a_claimed_chain_can_be_appended_to(store):
 def test_an_entry_of_another_writer_in_our_chain_is_a_violation(store):
     log, generation, _ = start(store)
     put(store, generation, 1, commit(0, "stranger"), nonce="stranger")
-    with pytest.raises(ProtocolViolationError, match=r"00000001\.json holds a COMMIT entry that this run did not write"):
+    with pytest.raises(
+        ProtocolViolationError,
+        match=r"00000001\.json holds a COMMIT entry that this run did not write",
+    ):
         log.append(generation, commit(0))
 
 
@@ -318,7 +338,9 @@ def test_a_committable_that_is_not_json_leaves_the_chain_as_it_was(store):
     assert log.append(generation, commit(0)) == 1
 
 
-@pytest.mark.parametrize("faults", [["before"], ["after"], ["before", "after"], ["after", "after", "before", "after"]])
+@pytest.mark.parametrize(
+    "faults", [["before"], ["after"], ["before", "after"], ["after", "after", "before", "after"]]
+)
 def test_an_append_whose_answers_were_lost_is_repeated_until_it_is_known_who_won(store, faults):
     log, generation, _ = start(flaky := FlakyStore(store))
     flaky.faults.extend(faults)
@@ -354,7 +376,9 @@ def test_a_seal_whose_answer_was_lost_is_repeated(store, faults):
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_an_append_that_never_gets_an_answer_is_unknown_and_the_next_start_finds_out(store, happened):
+def test_an_append_that_never_gets_an_answer_is_unknown_and_the_next_start_finds_out(
+    store, happened
+):
     log, generation, _ = start(flaky := FlakyStore(store))
     flaky.faults.extend(["after" if happened else "before", *["before"] * 4])
     with pytest.raises(OutcomeUnknownError, match=r"00000001\.json.*nothing was aborted.*Restart"):
@@ -413,7 +437,9 @@ def damaged(store, generation, index, how):
     store.contents[key] = {
         "torn": content[: len(content) // 2],
         "empty": b"",
-        "bit-flipped": content.replace(b'"out"', b'"ouu"').replace(b'"batch":1', b'"batch":3').replace(b"/ads", b"/adz"),
+        "bit-flipped": content.replace(b'"out"', b'"ouu"')
+        .replace(b'"batch":1', b'"batch":3')
+        .replace(b"/ads", b"/adz"),
         "foreign": b'{"version": 3}',
         "newer": b'{"onceforall": 2}',
         "copied": store.contents[entry_key(generation, index - 1 if index else 1)],
@@ -457,7 +483,9 @@ def test_a_missing_entry_is_named_with_its_file(store, index):
     claimed = open_log(store).claim(CLAIM).generation
     del store.contents[entry_key(0, index)]
     for call in (lambda: open_log(store).seal_below(claimed), lambda: open_log(store).entries(0)):
-        with pytest.raises(CorruptEntryError, match=rf"0{index}\.json is missing.*Restore it from a backup"):
+        with pytest.raises(
+            CorruptEntryError, match=rf"0{index}\.json is missing.*Restore it from a backup"
+        ):
             call()
 
 
@@ -473,7 +501,10 @@ def test_the_lost_decision_of_the_newest_seal_is_named(store):
     run_batches(store, [0])
     start(store)
     del store.contents[entry_key(0, 1)]
-    with pytest.raises(CorruptEntryError, match=r"00000000/00000001\.json is missing, though the newest SEAL points at it"):
+    with pytest.raises(
+        CorruptEntryError,
+        match=r"00000000/00000001\.json is missing, though the newest SEAL points at it",
+    ):
         start(store)
 
 

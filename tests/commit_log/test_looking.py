@@ -1,4 +1,5 @@
-"""What a tool sees of a log without writing is what the next start learns by sealing, as long as nobody writes."""
+"""What a tool sees of a log without writing is what the next start learns by sealing, as long as
+nobody writes."""
 
 import pytest
 
@@ -41,7 +42,11 @@ def cleaned(store):
         [decided_not_done, start, claimed_only, claimed_only],
         [done_by_another],
         [done_by_another, claimed_only, start],
-        [lambda store: run_batches(store, range(3)), lambda store: run_batches(store, range(3, 5)), start],
+        [
+            lambda store: run_batches(store, range(3)),
+            lambda store: run_batches(store, range(3, 5)),
+            start,
+        ],
         [cleaned],
         [cleaned, start, claimed_only],
         [start],

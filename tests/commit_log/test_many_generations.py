@@ -1,9 +1,12 @@
 """A start costs a bounded number of store operations, however many generations came before.
 
-The bound, for n generations: to claim, 2 log2(n) + 2 reads, and as many for the newest of 64 floors; to seal the one chain of the run before, 16 reads and 4 listings; for
-both, 5 creates. To clean: 7 operations for each chain that holds a retained commit and for three more, and 3 for each entry
-deleted (up to 10 in a backlog of chains that have few entries each). To drop chains that have nothing else than CLAIM and SEAL: 5 operations each,
-for 64 of them at most, and 10 for the floor; and for whatever is read of chains, 2 reads of the floor before and 1 or 2 behind.
+The bound, for n generations: to claim, 2 log2(n) + 2 reads, and as many for the newest of 64
+floors; to seal the one chain of the run before, 16 reads and 4 listings; for
+both, 5 creates. To clean: 7 operations for each chain that holds a retained commit and for three
+more, and 3 for each entry
+deleted (up to 10 in a backlog of chains that have few entries each). To drop chains that have
+nothing else than CLAIM and SEAL: 5 operations each, for 64 of them at most, and 10 for the floor;
+and for whatever is read of chains, 2 reads of the floor before and 1 or 2 behind.
 """
 
 from __future__ import annotations

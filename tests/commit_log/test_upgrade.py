@@ -1,8 +1,11 @@
-"""A log of each release, kept for ever: a later release reads it, seals it, completes what it decided, and goes on behind it.
+"""A log of each release, kept for ever: a later release reads it, seals it, completes what it
+decided, and goes on behind it.
 
-Each folder ``fixtures/log-<release>`` is what a real query left that was killed right behind a decision: three starts, the older of
-them cleaned, two sinks, and a last batch that is decided and incomplete. ``keep_log.py`` made it. These files are never changed. From 0.1.0 on a log lies
-elsewhere than its checkpoint, of which ``home/`` has the pointer, and has the rows of the batch in doubt.
+Each folder ``fixtures/log-<release>`` is what a real query left that was killed right behind a
+decision: three starts, the older of them cleaned, two sinks, and a last batch that is decided and
+incomplete. ``keep_log.py`` made it. These files are never changed. From 0.1.0 on a log lies
+elsewhere than its checkpoint, of which ``home/`` has the pointer, and has the rows of the batch in
+doubt.
 """
 
 from __future__ import annotations
@@ -18,7 +21,12 @@ from pyspark.sql import functions as F
 
 import onceforall
 from onceforall.commit_log import CommitLog, LocalStore, binding
-from onceforall.errors import CheckpointMismatchError, ForeignEntryError, NewerEntryError, TransactionLostError
+from onceforall.errors import (
+    CheckpointMismatchError,
+    ForeignEntryError,
+    NewerEntryError,
+    TransactionLostError,
+)
 from onceforall.protocol import decisions as do
 from onceforall.protocol import events as saw
 from onceforall.protocol import phases as P
@@ -48,7 +56,8 @@ class Left:
 
 
 def left(query_id, sha256, *hashes):
-    """What each of them left: the queries are the same (see ``keep_log.py``), and so are their rows, but not how a row is hashed."""
+    """What each of them left: the queries are the same (see ``keep_log.py``), and so are their
+    rows, but not how a row is hashed."""
     return Left(
         query_id=query_id,
         generations=3,
@@ -56,8 +65,13 @@ def left(query_id, sha256, *hashes):
         batch=7,
         offsets=('{"offset":80,"timestamp":1700000008000}',),
         prefix=f"ads:{query_id}:",
-        ids={"out": {"out:2:0.1.0:", "out:2:0.2.0:"}, "größe ✓": {f"gr%C3%B6%C3%9Fe%20%E2%9C%93:2:0.{n}.0:" for n in (1, 2)}},
-        digests={write: {Digest(5, number) for number in hashes} for write in ("out/0", "größe ✓/1")},
+        ids={
+            "out": {"out:2:0.1.0:", "out:2:0.2.0:"},
+            "größe ✓": {f"gr%C3%B6%C3%9Fe%20%E2%9C%93:2:0.{n}.0:" for n in (1, 2)},
+        },
+        digests={
+            write: {Digest(5, number) for number in hashes} for write in ("out/0", "größe ✓/1")
+        },
         sha256=sha256,
     )
 
@@ -93,7 +107,11 @@ def kept(request, tmp_path):
 
 
 def files(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def open_log(folder):
@@ -120,7 +138,11 @@ class Start:
     def recover(self):
         """The sinks answer that all is committed, and DONE is appended."""
         (recover,) = self.todo
-        self.feed(saw.SinksRecovered({name: saw.SinkAnswers(cs) for name, cs in recover.commit.committables.items()}))
+        self.feed(
+            saw.SinksRecovered(
+                {name: saw.SinkAnswers(cs) for name, cs in recover.commit.committables.items()}
+            )
+        )
         (done,) = self.todo
         self.log.append(done.generation, Done(done.batch))
         self.feed(saw.DoneAppended())
@@ -148,7 +170,9 @@ def test_a_kept_pointer_leads_to_its_log(tmp_path):
     assert (bound.location, bound.first_generation) == (opened[0], 0)
     assert CommitLog(bound.store).newest_claim().query_id == LOGS[ELSEWHERE].query_id
     (tmp_path / "log" / "binding.json").unlink()
-    (tmp_path / "log" / "home" / "pointer" / "00000000.json").rename(tmp_path / "log" / "binding.json")
+    (tmp_path / "log" / "home" / "pointer" / "00000000.json").rename(
+        tmp_path / "log" / "binding.json"
+    )
     shutil.copytree(FIXTURES / ELSEWHERE / "home", tmp_path / "log" / "home", dirs_exist_ok=True)
     with pytest.raises(ForeignEntryError):
         binding.find(home, open_store=lambda _: log)
@@ -156,19 +180,27 @@ def test_a_kept_pointer_leads_to_its_log(tmp_path):
 
 @pytest.mark.spark
 def test_the_rows_that_a_kept_log_decided_are_read_and_hashed_as_they_were(spark, tmp_path):
-    """Otherwise the first redo, and the first comparison, behind an upgrade would tell of a divergence that isn't one."""
+    """Otherwise the first redo, and the first comparison, behind an upgrade would tell of a
+    divergence that isn't one."""
     shutil.copytree(FIXTURES / ELSEWHERE, tmp_path / "log")
     (recover,) = Start(tmp_path / "log", LOGS[ELSEWHERE]).todo
     found = {name: set() for name in recover.commit.committables}
     for name, committables in recover.commit.committables.items():
         for each in committables:
-            rows = [row for batch in read_kept(str(tmp_path / "log" / "rows"), each["rows"]) for row in batch.to_pylist()]
+            rows = [
+                row
+                for batch in read_kept(str(tmp_path / "log" / "rows"), each["rows"])
+                for row in batch.to_pylist()
+            ]
             frame = spark.createDataFrame(
-                [(bytearray(row["value"]), bytearray(row["key"])) for row in rows], "value binary, key binary"
+                [(bytearray(row["value"]), bytearray(row["key"])) for row in rows],
+                "value binary, key binary",
             )
             hashes = frame.select(row_hash(frame, [F.col("value"), F.col("key")])).collect()
             found[name].add(Digest(len(rows), sum(number for (number,) in hashes) % 2**64))
-    assert {f"{name}/{turn}": found[name] for turn, name in enumerate(("out", "größe ✓"))} == LOGS[ELSEWHERE].digests
+    assert {f"{name}/{turn}": found[name] for turn, name in enumerate(("out", "größe ✓"))} == LOGS[
+        ELSEWHERE
+    ].digests
 
 
 def test_every_entry_of_a_kept_log_can_be_read(kept):
@@ -178,9 +210,17 @@ def test_every_entry_of_a_kept_log_can_be_read(kept):
     claim = log.newest_claim()
     assert isinstance(claim, Claim)
     assert (claim.query_id, claim.checkpoint) == (found.query_id, "/checkpoints/ads")
-    kinds = [entry.kind for generation in range(found.generations) for _, entry in log.entries(generation)]
+    kinds = [
+        entry.kind
+        for generation in range(found.generations)
+        for _, entry in log.entries(generation)
+    ]
     assert set(kinds) == {"CLAIM", "COMMIT", "DONE", "SEAL"}
-    entries = [name for name in files(folder) if name.startswith("chains/") and not name.endswith("sealed.json")]
+    entries = [
+        name
+        for name in files(folder)
+        if name.startswith("chains/") and not name.endswith("sealed.json")
+    ]
     assert len(kinds) == len(entries)
 
 
@@ -190,16 +230,27 @@ def test_a_kept_log_is_sealed_and_what_it_decided_is_completed_and_skipped(kept)
     start = Start(folder, found)
     decided = start.history.decided
     assert (decided.generation, decided.index) == found.last
-    assert (decided.commit.batch, decided.commit.offsets, decided.done) == (found.batch, found.offsets, False)
-    assert {write: set(digests) for write, digests in decided.commit.digests.items()} == found.digests
+    assert (decided.commit.batch, decided.commit.offsets, decided.done) == (
+        found.batch,
+        found.offsets,
+        False,
+    )
+    assert {
+        write: set(digests) for write, digests in decided.commit.digests.items()
+    } == found.digests
     (recover,) = start.todo
     assert isinstance(recover, do.RecoverSinks)
     assert recover.commit.permit == CommitPermit(*found.last, found.batch)
     ids = {sink: {found.prefix + name for name in names} for sink, names in found.ids.items()}
-    assert {sink: {c["name"] for c in committables} for sink, committables in recover.commit.committables.items()} == ids
+    assert {
+        sink: {c["name"] for c in committables}
+        for sink, committables in recover.commit.committables.items()
+    } == ids
     assert all(sweep.spared == set().union(*ids.values()) for sweep in recover.sweeps.values())
     assert all(
-        c.keys() >= {"producer_id", "producer_epoch", "records"} for cs in recover.commit.committables.values() for c in cs
+        c.keys() >= {"producer_id", "producer_epoch", "records"}
+        for cs in recover.commit.committables.values()
+        for c in cs
     )
     start.recover()
     assert start.todo == (do.ReturnBatch(found.batch),)
@@ -211,12 +262,16 @@ def test_a_kept_log_is_sealed_and_what_it_decided_is_completed_and_skipped(kept)
     assert isinstance(start.todo[0], do.RunWrites)
 
 
-def test_the_batch_that_a_kept_log_decided_is_digested_where_there_is_state_and_compares_as_equal(kept):
+def test_the_batch_that_a_kept_log_decided_is_digested_where_there_is_state_and_compares_as_equal(
+    kept,
+):
     folder, found = kept
     start = Start(folder, found, stateful=True)
     start.recover()
     assert isinstance(start.todo[0], do.TakeDigests)
-    start.feed(saw.DigestsTaken({write: tuple(digests) for write, digests in found.digests.items()}))
+    start.feed(
+        saw.DigestsTaken({write: tuple(digests) for write, digests in found.digests.items()})
+    )
     assert start.todo == (do.ReturnBatch(found.batch),)
 
 
@@ -231,14 +286,21 @@ def test_a_decision_of_a_kept_log_holds_for_its_offsets_and_its_sinks(kept):
     assert type(gone.run.phase) is P.Recovering
 
 
-def test_a_lost_transaction_is_written_again_if_the_log_says_which_task_it_was_and_is_reported_otherwise(kept):
+def test_a_lost_transaction_is_written_again_if_the_log_says_which_task_it_was_and_is_reported_otherwise(
+    kept,
+):
     folder, found = kept
     start = Start(folder, found)
     (recover,) = start.todo
-    (lost, *others), out = recover.commit.committables["größe ✓"], recover.commit.committables["out"]
+    (lost, *others), out = (
+        recover.commit.committables["größe ✓"],
+        recover.commit.committables["out"],
+    )
     answers = {
         "out": saw.SinkAnswers(out),
-        "größe ✓": saw.SinkAnswers(tuple(others), (), (saw.Lost("größe ✓", lost, "PRODUCER_FENCED"),)),
+        "größe ✓": saw.SinkAnswers(
+            tuple(others), (), (saw.Lost("größe ✓", lost, "PRODUCER_FENCED"),)
+        ),
     }
     start.feed(saw.SinksRecovered(answers))
     (decision,) = start.todo
@@ -252,10 +314,15 @@ def test_a_log_of_a_later_release_stops_the_start_and_is_left_as_it_is(kept):
     folder, found = kept
     generation, index = found.last
     entry = folder / "chains" / f"{generation:08d}" / f"{index:08d}.json"
-    later = json.dumps({**json.loads(entry.read_bytes()), "onceforall": 2, "checksum": "blake3:00"}).encode()
+    later = json.dumps(
+        {**json.loads(entry.read_bytes()), "onceforall": 2, "checksum": "blake3:00"}
+    ).encode()
     entry.write_bytes(later)
     before = files(folder)
-    with pytest.raises(NewerEntryError, match=rf"{index:08d}\.json.*newer release of onceforall.*Upgrade onceforall"):
+    with pytest.raises(
+        NewerEntryError,
+        match=rf"{index:08d}\.json.*newer release of onceforall.*Upgrade onceforall",
+    ):
         Start(folder, found)
     after = files(folder)
     assert before.items() <= after.items()

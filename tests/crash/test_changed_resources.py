@@ -1,4 +1,5 @@
-"""What only another JVM can change between a crash and the restart: cores, parallelism, and how Kafka's source splits its input."""
+"""What only another JVM can change between a crash and the restart: cores, parallelism, and how
+Kafka's source splits its input."""
 
 import json
 import os
@@ -60,20 +61,33 @@ def drive(folder, failpoints="", **config):
     command = [sys.executable, "-c", DRIVER, json.dumps({"jars": jars, **config})]
     with (folder / "log.txt").open("ab") as log:
         return subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, timeout=240, check=False
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            timeout=240,
+            check=False,
         ).returncode
 
 
 def tasks_of(checkpoint):
     """How many tasks each decided batch had, over all generations."""
     files = sorted((checkpoint / "onceforall" / "chains").glob("*/0*.json"))
-    commits = [entry["body"] for entry in (json.loads(file.read_text()) for file in files) if entry["kind"] == "COMMIT"]
+    commits = [
+        entry["body"]
+        for entry in (json.loads(file.read_text()) for file in files)
+        if entry["kind"] == "COMMIT"
+    ]
     return {commit["batch"]: len(commit["digests"]["out/0"]) for commit in commits}
 
 
 @pytest.mark.parametrize("doubt", ["decided", "undecided"])
 @pytest.mark.parametrize(("before", "after"), [((1, 1), (2, 5)), ((2, 5), (1, 1))])
-def test_cores_parallelism_and_min_partitions_are_changed(broker, topic, tmp_path, doubt, before, after):
+def test_cores_parallelism_and_min_partitions_are_changed(
+    broker, topic, tmp_path, doubt, before, after
+):
     source, out, checkpoint = topic(), topic(partitions=3), tmp_path / "checkpoint"
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for n in range(RECORDS):
@@ -93,8 +107,12 @@ def test_cores_parallelism_and_min_partitions_are_changed(broker, topic, tmp_pat
         }
 
     crash = "append_commit.after" if doubt == "decided" else "append_commit.before"
-    assert drive(tmp_path, f"{crash}=kill@2", **config(*before)) == -9, (tmp_path / "log.txt").read_text()
-    assert held_back(broker.bootstrap_servers, out) > 0, "nothing is in doubt; the test proves nothing"
+    assert drive(tmp_path, f"{crash}=kill@2", **config(*before)) == -9, (
+        tmp_path / "log.txt"
+    ).read_text()
+    assert held_back(broker.bootstrap_servers, out) > 0, (
+        "nothing is in doubt; the test proves nothing"
+    )
     assert drive(tmp_path, **config(*after)) == 0, (tmp_path / "log.txt").read_text()
     assert values(broker.bootstrap_servers, out) == sorted(str(n) for n in range(RECORDS))
     released(broker.bootstrap_servers, out)

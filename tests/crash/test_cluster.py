@@ -29,7 +29,9 @@ def wait_for_batches(pipeline, driver, count):
     """Wait until that many more batches are complete."""
     goal = len(pipeline.entries("DONE")) + count
     until(
-        lambda: len(pipeline.entries("DONE")) >= goal or driver.process.poll() is not None, 120, f"more batches\n{driver.log()}"
+        lambda: len(pipeline.entries("DONE")) >= goal or driver.process.poll() is not None,
+        120,
+        f"more batches\n{driver.log()}",
     )
     assert driver.process.poll() is None, driver.log()
 
@@ -42,7 +44,9 @@ def open_transactions(cluster):
         client.close()
 
 
-def test_a_rolling_restart_under_a_running_query_loses_and_doubles_nothing(pipeline, cluster, tmp_path):
+def test_a_rolling_restart_under_a_running_query_loses_and_doubles_nothing(
+    pipeline, cluster, tmp_path
+):
     stop_file = tmp_path / "stop"
     driver = pipeline.start(until_batch=10_000, stop_file=str(stop_file))
     for node in cluster.nodes:
@@ -57,7 +61,9 @@ def test_a_rolling_restart_under_a_running_query_loses_and_doubles_nothing(pipel
     assert_exactly_once(pipeline)
 
 
-def test_a_driver_killed_after_the_decision_together_with_a_broker_completes_the_batch(pipeline, cluster):
+def test_a_driver_killed_after_the_decision_together_with_a_broker_completes_the_batch(
+    pipeline, cluster
+):
     driver = pipeline.start("commit.before=freeze@3")
     driver.wait_for_failpoint("commit.before")
     decided = pipeline.entries("COMMIT")[-1]["body"]["committables"]["out"]
@@ -72,7 +78,9 @@ def test_a_driver_killed_after_the_decision_together_with_a_broker_completes_the
     assert_exactly_once(pipeline)
 
 
-def test_a_broker_cut_off_under_a_running_query_and_woken_loses_and_doubles_nothing(pipeline, cluster, tmp_path):
+def test_a_broker_cut_off_under_a_running_query_and_woken_loses_and_doubles_nothing(
+    pipeline, cluster, tmp_path
+):
     stop_file = tmp_path / "stop"
     impatient = {"socket.timeout.ms": 3000, "request.timeout.ms": 3000}
     driver = pipeline.start(until_batch=10_000, stop_file=str(stop_file), sink_options=impatient)

@@ -17,7 +17,9 @@ ADOPT = {"onceforall.adoptCheckpoint": "true"}
 TOLD = ("AttemptFailedError", "TransactionLostError", "InDoubtError", "NondeterministicReplayError")
 
 
-def test_an_original_and_its_adopted_copy_that_run_at_once_are_fenced_and_never_mixed(tmp_path, pipeline):
+def test_an_original_and_its_adopted_copy_that_run_at_once_are_fenced_and_never_mixed(
+    tmp_path, pipeline
+):
     # It has prepared its third batch, and decides it when the copy has gone on from the second.
     original = pipeline.start("append_commit.before=freeze@3", until_batch=1000)
     original.wait_for_failpoint("append_commit.before")
@@ -25,10 +27,20 @@ def test_an_original_and_its_adopted_copy_that_run_at_once_are_fenced_and_never_
     try:
         shutil.copytree(pipeline.checkpoint, copy.checkpoint)
         adopted = copy.start(until_batch=1000, options=ADOPT)
-        until(lambda: (copy.checkpoint / "commits" / "4").exists() or adopted.process.poll() is not None, 90, "the copy runs")
+        until(
+            lambda: (
+                (copy.checkpoint / "commits" / "4").exists() or adopted.process.poll() is not None
+            ),
+            90,
+            "the copy runs",
+        )
         original.signal(signal.SIGCONT)
         # Their ids are the same wherever their generations are, and the copy sweeps what is older.
-        until(lambda: any(d.process.poll() is not None for d in (original, adopted)), 90, "one of the two is told")
+        until(
+            lambda: any(d.process.poll() is not None for d in (original, adopted)),
+            90,
+            "one of the two is told",
+        )
         told = [d for d in (original, adopted) if d.process.poll() is not None]
         for driver in told:
             driver.wait()
@@ -44,5 +56,7 @@ def test_an_original_and_its_adopted_copy_that_run_at_once_are_fenced_and_never_
     for batch in range(max(counts) // ROWS_PER_BATCH + 1):
         for task in range(TASKS):
             rows = range(ROWS_PER_BATCH * batch + task, ROWS_PER_BATCH * (batch + 1), TASKS)
-            assert len({counts[row] for row in rows}) == 1, f"a torn transaction: {[(row, counts[row]) for row in rows]}"
+            assert len({counts[row] for row in rows}) == 1, (
+                f"a torn transaction: {[(row, counts[row]) for row in rows]}"
+            )
     released(pipeline.bootstrap, pipeline.topic)

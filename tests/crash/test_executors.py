@@ -20,7 +20,8 @@ RIGHT, OTHER = HOSTS
 
 
 def interpreter(folder, name, paths=()):
-    """Make a Python that has nothing but these folders on its path, and a program that starts it."""
+    """Make a Python that has nothing but these folders on its path, and a program that starts
+    it."""
     made = folder / name
     venv.EnvBuilder(symlinks=True, with_pip=False).create(made)
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -47,7 +48,8 @@ def packages_without(folder, *left_out):
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    """What a start said for each interpreter: on one host it is right, and on the other as its name says."""
+    """What a start said for each interpreter: on one host it is right, and on the other as its
+    name says."""
     folder = tmp_path_factory.mktemp("executors")
     older = folder / "older-release"
     (older / "onceforall").mkdir(parents=True)
@@ -57,7 +59,9 @@ def said(tmp_path_factory):
         "right": sys.executable,
         "none": interpreter(folder, "none"),
         "older": interpreter(folder, "older", [older]),
-        "no-kafka": interpreter(folder, "no-kafka", [source, packages_without(folder / "packages", "confluent_kafka")]),
+        "no-kafka": interpreter(
+            folder, "no-kafka", [source, packages_without(folder / "packages", "confluent_kafka")]
+        ),
     }
     own_path = {**os.environ, "PYTHONPATH": str(source)}
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -75,8 +79,15 @@ def said(tmp_path_factory):
             "PYTHONPATH": os.pathsep.join([str(TESTS / "support"), str(source)]),
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
-        job = [sys.executable, str(TESTS / "support" / "executors_job.py"), cluster.url, str(folder)]
-        done = subprocess.run(job, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        job = [
+            sys.executable,
+            str(TESTS / "support" / "executors_job.py"),
+            cluster.url,
+            str(folder),
+        ]
+        done = subprocess.run(
+            job, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
         assert done.returncode == 0, done.stderr[-5000:]
     return json.loads((folder / "said.json").read_text())
 
@@ -95,11 +106,17 @@ def test_an_executor_without_the_library_is_named_with_the_remedy_before_data_mo
 
 
 def test_an_executor_with_another_version_is_named_with_both(said):
-    assert f"has onceforall 0.0.1, and the driver has {onceforall.__version__}" in said["older"]["error"]
+    assert (
+        f"has onceforall 0.0.1, and the driver has {onceforall.__version__}"
+        in said["older"]["error"]
+    )
 
 
 def test_an_executor_without_an_extra_of_a_sink_is_named_with_the_module(said):
-    assert "can't import confluent_kafka, which the tasks of this query need" in said["no-kafka"]["error"]
+    assert (
+        "can't import confluent_kafka, which the tasks of this query need"
+        in said["no-kafka"]["error"]
+    )
 
 
 def test_a_query_that_does_not_need_the_extra_runs_there(said):
@@ -107,7 +124,9 @@ def test_a_query_that_does_not_need_the_extra_runs_there(said):
 
 
 def test_an_interpreter_that_is_not_there_is_named(said):
-    assert said["nowhere"]["error"].startswith("ExecutorCheckError: The executors can't run the tasks with python-nowhere")
+    assert said["nowhere"]["error"].startswith(
+        "ExecutorCheckError: The executors can't run the tasks with python-nowhere"
+    )
     assert 'Cannot run program "python-nowhere"' in said["nowhere"]["error"]
     assert len(said["nowhere"]["error"]) < 1000
 

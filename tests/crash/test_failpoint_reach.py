@@ -1,4 +1,5 @@
-"""The catalogue of failpoints says the truth: real runs record what they pass, first ones and those that recover."""
+"""The catalogue of failpoints says the truth: real runs record what they pass, first ones and
+those that recover."""
 
 import pytest
 
@@ -17,7 +18,8 @@ KINDS = {
     "postgres-upsert": ("postgres", {"mode": "upsert", "key": ["value"]}),
 }
 IN_THE_BACKGROUND = {"sweeper.before", "sweeper.after", "sweeper.cleaned", "log.clean.before"}
-"""Passed soon after a start, on a thread of its own: where the run is killed early, perhaps not yet."""
+"""Passed soon after a start, on a thread of its own: where the run is killed early, perhaps not
+yet."""
 BEHIND_RECOVERY = "write.before"
 """Where the recovering run is ended: the first step behind its recovery."""
 
@@ -30,7 +32,9 @@ def record(tmp_path, monkeypatch):
         folder = tmp_path / name
         folder.mkdir()
         monkeypatch.setenv(RECORD_VARIABLE, str(folder))
-        pipeline.start(failpoints, spark={f"spark.executorEnv.{RECORD_VARIABLE}": str(folder)}).wait_until_killed()
+        pipeline.start(
+            failpoints, spark={f"spark.executorEnv.{RECORD_VARIABLE}": str(folder)}
+        ).wait_until_killed()
         monkeypatch.delenv(RECORD_VARIABLE)
         passed = [path.name.rpartition("@") for path in folder.iterdir()]
         assert passed
@@ -46,14 +50,22 @@ def assert_agree(kind, passed, must, may=()):
     allowed = wanted | {name for name in here if any(m(CATALOGUE[name]) for m in may)}
     assert len(wanted) > 20
     assert sorted(wanted - names - IN_THE_BACKGROUND) == [], "the catalogue promises them"
-    assert sorted(names - allowed - {BEHIND_RECOVERY}) == [], "the catalogue doesn't know that they are reached"
-    wrong = {(name, process) for name, process in passed if CATALOGUE[name].where not in {process, "both"}}
+    assert sorted(names - allowed - {BEHIND_RECOVERY}) == [], (
+        "the catalogue doesn't know that they are reached"
+    )
+    wrong = {
+        (name, process)
+        for name, process in passed
+        if CATALOGUE[name].where not in {process, "both"}
+    }
     assert wrong == set()
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_the_catalogue_says_of_a_sink_is_what_runs_pass(tmp_path, broker, topic, database, record, kind):
+def test_what_the_catalogue_says_of_a_sink_is_what_runs_pass(
+    tmp_path, broker, topic, database, record, kind
+):
     sink, options = KINDS[kind]
     make_table(database)
     config = {
@@ -65,21 +77,29 @@ def test_what_the_catalogue_says_of_a_sink_is_what_runs_pass(tmp_path, broker, t
     }
     pipeline = Pipeline(tmp_path, broker.bootstrap_servers, topic(partitions=3), **config)
     try:
-        # Ended before a decision, so that nothing is aborted on the way out; the DONE of the batches before has been written.
+        # Ended before a decision, so that nothing is aborted on the way out; the DONE of the
+        # batches before has been written.
         first = record(pipeline, "first", "append_commit.before=kill@5")
         assert_agree(kind, first, lambda p: p.first and not p.needs)
         # It died undecided.
         undecided = record(pipeline, "undecided", f"{BEHIND_RECOVERY}=kill")
-        plain, older = (lambda p: p.recovery and not p.recovery_needs), (lambda p: p.recovery_needs == "older")
-        assert_agree(kind, undecided, lambda p: plain(p) or p.recovery_needs == "undecided", [older])
+        plain, older = (
+            (lambda p: p.recovery and not p.recovery_needs),
+            (lambda p: p.recovery_needs == "older"),
+        )
+        assert_agree(
+            kind, undecided, lambda p: plain(p) or p.recovery_needs == "undecided", [older]
+        )
         pipeline.start("append_commit.after=kill@3").wait_until_killed()
         decided = record(pipeline, "decided", f"{BEHIND_RECOVERY}=kill")
         assert_agree(kind, decided, lambda p: plain(p) or older(p) or p.recovery_needs == "decided")
         pipeline.start("append_done.before=kill@3").wait_until_killed()
         completed = record(pipeline, "completed", f"{BEHIND_RECOVERY}=kill")
-        assert {name for name, p in CATALOGUE.items() if kind in p.sinks and p.recovery_needs == "completed"} <= {
-            name for name, _ in completed
-        }
+        assert {
+            name
+            for name, p in CATALOGUE.items()
+            if kind in p.sinks and p.recovery_needs == "completed"
+        } <= {name for name, _ in completed}
         pipeline.run(until_batch=pipeline.batches() + 1)
     finally:
         pipeline.close()

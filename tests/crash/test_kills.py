@@ -1,4 +1,5 @@
-"""kill -9 at every step of a batch and of recovery, on a real broker; a read_committed reader then sees each row exactly once."""
+"""kill -9 at every step of a batch and of recovery, on a real broker; a read_committed reader
+then sees each row exactly once."""
 
 import pytest
 
@@ -36,9 +37,13 @@ def test_a_driver_killed_in_the_middle_of_a_batch_neither_loses_nor_doubles(pipe
     [
         pytest.param("append_commit.before=kill@3", "seal.after=kill", marks=pytest.mark.long),
         pytest.param("append_commit.after=kill@3", "claim.after=kill", marks=pytest.mark.long),
-        pytest.param("append_commit.after=kill@3", "kafka.end_txn.after=kill", marks=pytest.mark.long),
+        pytest.param(
+            "append_commit.after=kill@3", "kafka.end_txn.after=kill", marks=pytest.mark.long
+        ),
         pytest.param("append_commit.after=kill@3", "recover.after=kill", marks=pytest.mark.long),
-        pytest.param("append_commit.after=kill@3", "append_done.after=kill", marks=pytest.mark.long),
+        pytest.param(
+            "append_commit.after=kill@3", "append_done.after=kill", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_driver_killed_again_in_recovery_neither_loses_nor_doubles(pipeline, first, second):
@@ -49,7 +54,8 @@ def test_a_driver_killed_again_in_recovery_neither_loses_nor_doubles(pipeline, f
 
 
 def test_a_driver_killed_while_a_task_writes_neither_loses_nor_doubles(pipeline):
-    """The frozen task outlives its driver, like one on another machine, and wakes while the successor runs."""
+    """The frozen task outlives its driver, like one on another machine, and wakes while the
+    successor runs."""
     driver = pipeline.start("task.pre_commit.before=freeze@3")
     driver.wait_for_failpoint("task.pre_commit.before")
     workers = driver.workers()
@@ -66,16 +72,22 @@ def test_a_driver_killed_while_a_task_writes_neither_loses_nor_doubles(pipeline)
 
 
 def test_a_crash_while_the_next_batch_has_reused_a_handle_commits_nothing_undecided(pipeline):
-    """DONE is what tells the two transactions apart: they have the same id, producer id and epoch."""
+    """DONE is what tells the two transactions apart: they have the same id, producer id and
+    epoch."""
     pipeline.start("append_commit.before=kill@4").wait_until_killed()
     commits = pipeline.entries("COMMIT")
     handles = [
-        {(c["name"], c["producer_id"], c["producer_epoch"]) for c in commit["body"]["committables"]["out"]}
+        {
+            (c["name"], c["producer_id"], c["producer_epoch"])
+            for c in commit["body"]["committables"]["out"]
+        }
         for commit in commits
     ]
     assert handles[-1] & handles[-2], "no handle was reused; the test proves nothing"
     assert len(values(pipeline.bootstrap, pipeline.topic)) == ROWS_PER_BATCH * len(commits)
-    assert held_back(pipeline.bootstrap, pipeline.topic) > 0, "batch 3 is not prepared; the test proves nothing"
+    assert held_back(pipeline.bootstrap, pipeline.topic) > 0, (
+        "batch 3 is not prepared; the test proves nothing"
+    )
     pipeline.run()
     assert_exactly_once(pipeline)
 

@@ -1,4 +1,5 @@
-"""kill -9 after the decision, the prepared transactions gone, and kill -9 again in the redo: each row is there exactly once."""
+"""kill -9 after the decision, the prepared transactions gone, and kill -9 again in the redo:
+each row is there exactly once."""
 
 import signal
 
@@ -15,7 +16,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 def lose(pipeline, count):
     """Abort transactions of the last decision, as their time-out does."""
-    names = [c["name"] for c in pipeline.entries("COMMIT")[-1]["body"]["committables"]["out"][:count]]
+    names = [
+        c["name"] for c in pipeline.entries("COMMIT")[-1]["body"]["committables"]["out"][:count]
+    ]
     assert len(names) == count
     client = CoordinatorClient(pipeline.bootstrap)
     try:
@@ -50,15 +53,23 @@ def test_a_driver_killed_in_the_redo_of_a_lost_batch_neither_loses_nor_doubles(p
 
 @pytest.mark.long
 @pytest.mark.parametrize("redo", ["replay", "durable"])
-def test_transactions_that_time_out_between_decision_and_commit_are_written_again(tmp_path, pipeline_on, redo):
+def test_transactions_that_time_out_between_decision_and_commit_are_written_again(
+    tmp_path, pipeline_on, redo
+):
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     with EmbeddedKafka(config=settings) as broker:
         pipeline = pipeline_on(broker)
         short = {"transaction.timeout.ms": 20_000, "message.timeout.ms": 20_000}
         options = {"onceforall.redo": redo, "onceforall.decisionReserveMs": 100}
-        pipeline.start("append_commit.after=kill@3", sink_options=short, options=options).wait_until_killed()
+        pipeline.start(
+            "append_commit.after=kill@3", sink_options=short, options=options
+        ).wait_until_killed()
         assert held_back(broker.bootstrap_servers, pipeline.topic) >= ROWS_PER_BATCH
-        until(lambda: held_back(broker.bootstrap_servers, pipeline.topic) == 0, 60, "the brokers abort the transactions")
+        until(
+            lambda: held_back(broker.bootstrap_servers, pipeline.topic) == 0,
+            60,
+            "the brokers abort the transactions",
+        )
         assert len(values(broker.bootstrap_servers, pipeline.topic)) == 2 * ROWS_PER_BATCH
         pipeline.run(options=options)
         assert_exactly_once(pipeline)
@@ -66,12 +77,17 @@ def test_transactions_that_time_out_between_decision_and_commit_are_written_agai
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("step", "error"), [("append_commit.before", "BatchTooSlowError"), ("append_commit.after", "TransactionLostError")]
+    ("step", "error"),
+    [
+        ("append_commit.before", "BatchTooSlowError"),
+        ("append_commit.after", "TransactionLostError"),
+    ],
 )
 def test_a_query_of_random_rows_heals_by_a_restart_when_its_driver_was_frozen_around_its_decision(
     tmp_path, pipeline_on, step, error
 ):
-    """It wakes when its transactions have timed out: it decides nothing, or what it has decided is lost as a whole."""
+    """It wakes when its transactions have timed out: it decides nothing, or what it has decided
+    is lost as a whole."""
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     with EmbeddedKafka(config=settings) as broker:
         pipeline = pipeline_on(broker, random=True)
@@ -80,11 +96,19 @@ def test_a_query_of_random_rows_heals_by_a_restart_when_its_driver_was_frozen_ar
         driver = pipeline.start(f"{step}=freeze@3", sink_options=short, options=options)
         driver.wait_for_failpoint(step)
         assert held_back(broker.bootstrap_servers, pipeline.topic) >= ROWS_PER_BATCH
-        until(lambda: held_back(broker.bootstrap_servers, pipeline.topic) == 0, 60, "the brokers abort the transactions")
+        until(
+            lambda: held_back(broker.bootstrap_servers, pipeline.topic) == 0,
+            60,
+            "the brokers abort the transactions",
+        )
         driver.signal(signal.SIGCONT)
         driver.wait()
         assert error in driver.status()["error"]
         pipeline.run(options=options)
-        seen = [value.partition("/")[0] for value in values(broker.bootstrap_servers, pipeline.topic)]
-        assert sorted(seen) == sorted(str(row) for row in range(ROWS_PER_BATCH * pipeline.batches()))
+        seen = [
+            value.partition("/")[0] for value in values(broker.bootstrap_servers, pipeline.topic)
+        ]
+        assert sorted(seen) == sorted(
+            str(row) for row in range(ROWS_PER_BATCH * pipeline.batches())
+        )
         assert pipeline.batches() > UNTIL_BATCH

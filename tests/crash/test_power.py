@@ -1,7 +1,9 @@
-"""A loss of power at each step of a batch: what was not synced is gone, Spark's own files first of all; a restart alone goes on.
+"""A loss of power at each step of a batch: what was not synced is gone, Spark's own files first of
+all; a restart alone goes on.
 
-On ext4 the name of a file that was not synced is often there without its content, for the sync of another file has taken the name
-along. Elsewhere the name is gone, too. The twins with recorded syncs have both, and need no right to mount.
+On ext4 the name of a file that was not synced is often there without its content, for the sync of
+another file has taken the name along. Elsewhere the name is gone, too. The twins with recorded
+syncs have both, and need no right to mount.
 """
 
 import json
@@ -35,11 +37,17 @@ STEPS = [
 ]
 """Each step of a start and of a batch; behind the last one Spark writes its own entry."""
 
-IN_RECOVERY = ["claim.after=kill", "seal.after=kill", "recover.after=kill", "append_done.after=kill"]
+IN_RECOVERY = [
+    "claim.after=kill",
+    "seal.after=kill",
+    "recover.after=kill",
+    "append_done.after=kill",
+]
 
 
 def on_disk(disk, folder, **config):
-    """Return a pipeline whose checkpoint and files lie on a disk, and whose drivers' own files don't."""
+    """Return a pipeline whose checkpoint and files lie on a disk, and whose drivers' own files
+    don't."""
     made = Pipeline(folder, "", "", sinks=["files"], files=str(disk / "out"), **config)
     made.checkpoint = disk / "checkpoint"
     made.config["checkpoint"] = str(made.checkpoint)
@@ -48,7 +56,9 @@ def on_disk(disk, folder, **config):
 
 def values_of(pipeline):
     files = [Path(path) for path in read_files(pipeline.config["files"]).paths]
-    return sorted(int(json.loads(line)["value"]) for file in files for line in file.read_text().splitlines())
+    return sorted(
+        int(json.loads(line)["value"]) for file in files for line in file.read_text().splitlines()
+    )
 
 
 def assert_once(pipeline):
@@ -60,7 +70,15 @@ class Forgetful(Pipeline):
     """A pipeline whose drivers record what they sync in the checkpoint."""
 
     def __init__(self, folder, **config):
-        super().__init__(folder, "", "", sinks=["files"], files=str(folder / "out"), syncs=str(folder / "syncs"), **config)
+        super().__init__(
+            folder,
+            "",
+            "",
+            sinks=["files"],
+            files=str(folder / "out"),
+            syncs=str(folder / "syncs"),
+            **config,
+        )
         self._root = folder
 
     def cut_power(self, *, keep_names):
@@ -88,7 +106,9 @@ def forgetful(tmp_path):
         pipeline.close()
 
 
-@pytest.mark.parametrize("deduplicate", [pytest.param(False, id="stateless"), pytest.param(True, id="stateful")])
+@pytest.mark.parametrize(
+    "deduplicate", [pytest.param(False, id="stateless"), pytest.param(True, id="stateful")]
+)
 @pytest.mark.parametrize("failpoint", STEPS)
 @pytest.mark.long
 def test_a_query_goes_on_behind_a_loss_of_power(tmp_path, powered, failpoint, deduplicate):
@@ -104,7 +124,9 @@ def test_a_query_goes_on_behind_a_loss_of_power(tmp_path, powered, failpoint, de
 
 @pytest.mark.long
 @pytest.mark.parametrize("failpoint", IN_RECOVERY)
-def test_a_second_loss_of_power_in_the_recovery_from_the_first_changes_nothing(tmp_path, powered, failpoint):
+def test_a_second_loss_of_power_in_the_recovery_from_the_first_changes_nothing(
+    tmp_path, powered, failpoint
+):
     pipeline = on_disk(powered, tmp_path, deduplicate=True)
     try:
         pipeline.start("append_commit.after=kill@3").wait_until_killed()
@@ -121,7 +143,9 @@ def test_a_second_loss_of_power_in_the_recovery_from_the_first_changes_nothing(t
 @pytest.mark.parametrize("keep_names", [True, False], ids=["names stay", "names go"])
 @pytest.mark.parametrize("deduplicate", [False, True], ids=["stateless", "stateful"])
 @pytest.mark.parametrize("failpoint", STEPS)
-def test_a_query_goes_on_behind_the_loss_of_all_that_its_drivers_have_not_synced(forgetful, failpoint, deduplicate, keep_names):
+def test_a_query_goes_on_behind_the_loss_of_all_that_its_drivers_have_not_synced(
+    forgetful, failpoint, deduplicate, keep_names
+):
     pipeline = forgetful(deduplicate=deduplicate)
     pipeline.start(failpoint).wait_until_killed()
     pipeline.cut_power(keep_names=keep_names)
@@ -129,8 +153,11 @@ def test_a_query_goes_on_behind_the_loss_of_all_that_its_drivers_have_not_synced
     assert_once(pipeline)
 
 
-def test_a_plan_that_was_lost_and_made_anew_is_refused_by_the_start_and_mended_by_the_command(forgetful, capsys):
-    """What an earlier release left behind a loss of power: the batch is decided, and Spark's plan of it is another one."""
+def test_a_plan_that_was_lost_and_made_anew_is_refused_by_the_start_and_mended_by_the_command(
+    forgetful, capsys
+):
+    """What an earlier release left behind a loss of power: the batch is decided, and Spark's
+    plan of it is another one."""
     pipeline = forgetful()
     pipeline.start("append_commit.after=kill@3").wait_until_killed()
     planned = pipeline.checkpoint / "offsets" / "2"

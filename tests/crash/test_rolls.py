@@ -1,4 +1,5 @@
-"""A run that goes on in a new generation, again and again: it keeps its transactional ids, and a crash in the middle of it is like any other."""
+"""A run that goes on in a new generation, again and again: it keeps its transactional ids, and a
+crash in the middle of it is like any other."""
 
 import warnings
 
@@ -27,7 +28,11 @@ def ids_of(pipeline):
     query = pipeline.entries("CLAIM")[0]["body"]["query_id"]
     admin = KafkaAdminClient(bootstrap_servers=pipeline.bootstrap)
     try:
-        known = [each.transactional_id for listed in admin.list_transactions().values() for each in listed]
+        known = [
+            each.transactional_id
+            for listed in admin.list_transactions().values()
+            for each in listed
+        ]
     finally:
         admin.close()
     parsed = [found[1] for each in known if (found := parse_name(each)) is not None]
@@ -60,7 +65,9 @@ def test_a_long_run_needs_no_more_transactional_ids_in_its_later_generations(pip
         pytest.param("kafka.end_txn.after=kill@14", marks=pytest.mark.long),
     ],
 )
-def test_a_driver_that_is_killed_while_or_after_it_rolls_neither_loses_nor_doubles(pipeline, failpoint):
+def test_a_driver_that_is_killed_while_or_after_it_rolls_neither_loses_nor_doubles(
+    pipeline, failpoint
+):
     pipeline.start(failpoint, **ROLLING).wait_until_killed()
     before = generations(pipeline)
     pipeline.run(**ROLLING)

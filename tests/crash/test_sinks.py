@@ -1,7 +1,10 @@
-"""kill -9 at every step, for each kind of sink alone and for all of them in one decision; then the outputs are right and equal.
+"""kill -9 at every step, for each kind of sink alone and for all of them in one decision; then the
+outputs are right and equal.
 
-A chain of kills: each driver is killed at the next point, and the one after it recovers from what was left, and goes on until its own.
-Points in recovery come behind a kill right after a decision, so that there is something to complete.
+A chain of kills: each driver is killed at the next point, and the one after it recovers from what
+was left, and goes on until its own.
+Points in recovery come behind a kill right after a decision, so that there is something to
+complete.
 """
 
 import itertools
@@ -27,7 +30,13 @@ IN_A_BATCH = [
     "append_done.before",
     "append_done.after",
 ]
-IN_RECOVERY = ["claim.after", "seal.after", "recover.after", "append_done.before", "append_done.after"]
+IN_RECOVERY = [
+    "claim.after",
+    "seal.after",
+    "recover.after",
+    "append_done.before",
+    "append_done.after",
+]
 
 FILES = [
     "file.confirm.after",
@@ -36,7 +45,12 @@ FILES = [
     "file.manifest.after",
     "file.commit.before_clearing",
 ]
-STAGED = ["postgres.merge.marked", "postgres.confirm.merged", "postgres.commit.before", "postgres.commit.after"]
+STAGED = [
+    "postgres.merge.marked",
+    "postgres.confirm.merged",
+    "postgres.commit.before",
+    "postgres.commit.after",
+]
 PREPARED = ["postgres.commit_prepared.before", "postgres.commit_prepared.after"]
 
 
@@ -48,8 +62,21 @@ def pipeline_to(tmp_path, broker, topic, database):
     def make(*kinds, **postgres):
         make_table(database)
         folder = tmp_path / "files"
-        config = {"sinks": list(kinds), "files": str(folder), "database": database, "postgres": postgres}
-        made.append(Pipeline(tmp_path, broker.bootstrap_servers, topic(partitions=3), until_batch=10_000, **config))
+        config = {
+            "sinks": list(kinds),
+            "files": str(folder),
+            "database": database,
+            "postgres": postgres,
+        }
+        made.append(
+            Pipeline(
+                tmp_path,
+                broker.bootstrap_servers,
+                topic(partitions=3),
+                until_batch=10_000,
+                **config,
+            )
+        )
         return made[-1]
 
     yield make
@@ -59,7 +86,9 @@ def pipeline_to(tmp_path, broker, topic, database):
 
 def chain(in_a_batch, in_recovery):
     """Return the failpoints of the drivers in turn."""
-    second = itertools.chain.from_iterable(("append_commit.after=kill@3", f"{point}=kill") for point in in_recovery)
+    second = itertools.chain.from_iterable(
+        ("append_commit.after=kill@3", f"{point}=kill") for point in in_recovery
+    )
     return [*(f"{point}=kill@3" for point in in_a_batch), *second]
 
 
@@ -75,7 +104,8 @@ def finish(pipeline):
 
 
 def assert_right_everywhere(pipeline):
-    """Every row of every batch that Spark committed is in every sink once, and nothing is left over."""
+    """Every row of every batch that Spark committed is in every sink once, and nothing is left
+    over."""
     kinds = pipeline.config["sinks"]
     assert pipeline.batches() > 2
     expected = Counter(str(row) for row in range(ROWS_PER_BATCH * pipeline.batches()))
@@ -107,7 +137,15 @@ class TestAllTogether:
             pytest.param(chain([], IN_RECOVERY), id="in-recovery"),
             pytest.param(chain([*FILES, *STAGED, "kafka.end_txn.after"], []), id="at-each-sink"),
             pytest.param(
-                chain([], [*FILES[1:], "postgres.commit.merged_again", "postgres.commit.after", "kafka.end_txn.after"]),
+                chain(
+                    [],
+                    [
+                        *FILES[1:],
+                        "postgres.commit.merged_again",
+                        "postgres.commit.after",
+                        "kafka.end_txn.after",
+                    ],
+                ),
                 id="at-each-sink-in-recovery",
             ),
         ],
@@ -121,10 +159,18 @@ class TestAllTogether:
     @pytest.mark.timeout(900)
     def test_they_agree_with_prepared_transactions_as_well(self, pipeline_to):
         pipeline = pipeline_to(*ALL, mode="prepared")
-        run_through(pipeline, chain(["append_commit.before", "append_commit.after", *PREPARED], ["recover.after", *PREPARED]))
+        run_through(
+            pipeline,
+            chain(
+                ["append_commit.before", "append_commit.after", *PREPARED],
+                ["recover.after", *PREPARED],
+            ),
+        )
         assert_right_everywhere(pipeline)
 
-    def test_a_worker_that_is_killed_between_the_sinks_pre_commits_aborts_the_batch_on_all(self, pipeline_to):
+    def test_a_worker_that_is_killed_between_the_sinks_pre_commits_aborts_the_batch_on_all(
+        self, pipeline_to
+    ):
         pipeline = pipeline_to(*ALL)
         driver = pipeline.start("postgres.task.staged=kill@5")
         driver.wait()
@@ -134,8 +180,11 @@ class TestAllTogether:
 
     @pytest.mark.long
     @pytest.mark.parametrize("point", ["postgres.confirm.merged", "append_commit.after"])
-    def test_a_driver_that_is_frozen_and_wakes_behind_its_successor_changes_nothing(self, pipeline_to, point):
-        """While it merges its connection holds locks on what the successor needs: that may take a moment, but not for ever."""
+    def test_a_driver_that_is_frozen_and_wakes_behind_its_successor_changes_nothing(
+        self, pipeline_to, point
+    ):
+        """While it merges its connection holds locks on what the successor needs: that may take
+        a moment, but not for ever."""
         pipeline = pipeline_to(*ALL)
         frozen = pipeline.start(f"{point}=freeze@3")
         frozen.wait_for_failpoint(point)
@@ -151,15 +200,37 @@ class TestAllTogether:
 @pytest.mark.parametrize(
     ("kind", "settings", "points"),
     [
-        pytest.param("files", {}, chain(["append_commit.before"], ["file.manifest.after"]), marks=pytest.mark.long),
-        pytest.param("postgres", {}, chain(["append_commit.before"], ["postgres.commit.after"]), marks=pytest.mark.long),
-        ("postgres", {"mode": "prepared"}, chain(["append_commit.before"], ["postgres.commit_prepared.after"])),
         pytest.param(
-            *("postgres", {"mode": "prepared", "key": ["value"]}, chain(["append_commit.before", "commit.after"], [])),
+            "files",
+            {},
+            chain(["append_commit.before"], ["file.manifest.after"]),
             marks=pytest.mark.long,
         ),
         pytest.param(
-            *("postgres", {"mode": "upsert", "key": ["value"]}, chain(["append_commit.before", "append_commit.after"], [])),
+            "postgres",
+            {},
+            chain(["append_commit.before"], ["postgres.commit.after"]),
+            marks=pytest.mark.long,
+        ),
+        (
+            "postgres",
+            {"mode": "prepared"},
+            chain(["append_commit.before"], ["postgres.commit_prepared.after"]),
+        ),
+        pytest.param(
+            *(
+                "postgres",
+                {"mode": "prepared", "key": ["value"]},
+                chain(["append_commit.before", "commit.after"], []),
+            ),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *(
+                "postgres",
+                {"mode": "upsert", "key": ["value"]},
+                chain(["append_commit.before", "append_commit.after"], []),
+            ),
             marks=pytest.mark.long,
         ),
     ],
@@ -179,11 +250,22 @@ def test_a_sink_alone_is_right_through_kills(pipeline_to, kind, settings, points
         ("files", {}, chain([*IN_A_BATCH, *FILES], [])),
         ("files", {}, chain([], [*IN_RECOVERY, *FILES[1:]])),
         ("postgres", {"key": ["value"]}, chain([*IN_A_BATCH, *STAGED], [])),
-        ("postgres", {}, chain([], [*IN_RECOVERY, "postgres.commit.merged_again", "postgres.commit.after"])),
+        (
+            "postgres",
+            {},
+            chain([], [*IN_RECOVERY, "postgres.commit.merged_again", "postgres.commit.after"]),
+        ),
         ("postgres", {"mode": "prepared"}, chain([*IN_A_BATCH, *PREPARED], [])),
         ("postgres", {"mode": "prepared"}, chain([], [*IN_RECOVERY, *PREPARED])),
     ],
-    ids=["files", "files-in-recovery", "staged-with-key", "staged-in-recovery", "prepared", "prepared-in-recovery"],
+    ids=[
+        "files",
+        "files-in-recovery",
+        "staged-with-key",
+        "staged-in-recovery",
+        "prepared",
+        "prepared-in-recovery",
+    ],
 )
 def test_a_sink_alone_is_right_through_a_kill_at_each_step(pipeline_to, kind, settings, points):
     pipeline = pipeline_to(kind, **settings)
@@ -193,7 +275,8 @@ def test_a_sink_alone_is_right_through_a_kill_at_each_step(pipeline_to, kind, se
 
 @pytest.mark.parametrize("kind", [pytest.param("files", marks=pytest.mark.long), "postgres"])
 def test_a_task_that_wakes_behind_its_drivers_successor_leaves_nothing_for_good(pipeline_to, kind):
-    """Like one on another machine: it finishes its part of a batch that nobody can decide any more."""
+    """Like one on another machine: it finishes its part of a batch that nobody can decide any
+    more."""
     pipeline = pipeline_to(kind)
     driver = pipeline.start("task.pre_commit.before=freeze@3")
     driver.wait_for_failpoint("task.pre_commit.before")
@@ -206,7 +289,9 @@ def test_a_task_that_wakes_behind_its_drivers_successor_leaves_nothing_for_good(
     for worker in workers:
         if worker.is_running():
             worker.resume()
-    until(lambda: not any(worker.is_running() for worker in workers), 60, "the end of the woken tasks")
+    until(
+        lambda: not any(worker.is_running() for worker in workers), 60, "the end of the woken tasks"
+    )
     successor.wait()
     assert successor.status()["error"] is None
     # What they left after the successor's last look is found by the next start.
@@ -223,8 +308,15 @@ class TestAServerThatGoesAway:
     @pytest.fixture
     def pipeline(self, tmp_path, broker, topic, server):
         make_table(server.conninfo)
-        config = {"sinks": list(ALL), "files": str(tmp_path / "files"), "database": server.conninfo, "postgres": {}}
-        made = Pipeline(tmp_path, broker.bootstrap_servers, topic(partitions=3), until_batch=10_000, **config)
+        config = {
+            "sinks": list(ALL),
+            "files": str(tmp_path / "files"),
+            "database": server.conninfo,
+            "postgres": {},
+        }
+        made = Pipeline(
+            tmp_path, broker.bootstrap_servers, topic(partitions=3), until_batch=10_000, **config
+        )
         yield made
         made.close()
 
@@ -235,16 +327,26 @@ class TestAServerThatGoesAway:
         driver.signal(signal.SIGCONT)
         # The others are committed meanwhile.
         until(lambda: len(shown(pipeline, "kafka")) == 3 * ROWS_PER_BATCH, 60, "the batch in Kafka")
-        until(lambda: len(shown(pipeline, "files")) == 3 * ROWS_PER_BATCH, 60, "the batch in the files")
+        until(
+            lambda: len(shown(pipeline, "files")) == 3 * ROWS_PER_BATCH,
+            60,
+            "the batch in the files",
+        )
         assert driver.process.poll() is None, driver.log()
         server.restart()
-        until(lambda: len(shown(pipeline, "postgres")) > 3 * ROWS_PER_BATCH, 90, "the batch in PostgreSQL, and the next one")
+        until(
+            lambda: len(shown(pipeline, "postgres")) > 3 * ROWS_PER_BATCH,
+            90,
+            "the batch in PostgreSQL, and the next one",
+        )
         driver.kill()
         finish(pipeline)
         assert_right_everywhere(pipeline)
 
     @pytest.mark.long
-    def test_while_tasks_write_the_batch_fails_cleanly_and_a_restart_writes_it(self, pipeline, server):
+    def test_while_tasks_write_the_batch_fails_cleanly_and_a_restart_writes_it(
+        self, pipeline, server
+    ):
         driver = pipeline.start("postgres.task.copied=freeze@5")
         driver.wait_for_failpoint("postgres.task.copied")
         server.kill()

@@ -1,4 +1,5 @@
-"""Each way of ending a program, at each moment: readers at read_committed go on at once, and the next start writes each row once."""
+"""Each way of ending a program, at each moment: readers at read_committed go on at once, and the
+next start writes each row once."""
 
 import os
 import signal
@@ -39,7 +40,8 @@ def started(pipeline, failpoint, **config):
 
 
 def ended(driver, within_s=20):
-    """Wait for the program's end, and return its exit code and how long that took; its JVM may live on."""
+    """Wait for the program's end, and return its exit code and how long that took; its JVM may
+    live on."""
     began = time.monotonic()
     until(lambda: driver.process.poll() is not None, within_s, driver.log())
     return driver.process.returncode, time.monotonic() - began
@@ -66,15 +68,33 @@ def done(pipeline):
     ("to", "number", "code"),
     [
         pytest.param(to_the_program, signal.SIGTERM, -signal.SIGTERM, id="SIGTERM"),
-        pytest.param(to_the_group, signal.SIGTERM, -signal.SIGTERM, id="SIGTERM-to-all", marks=pytest.mark.long),
-        pytest.param(to_the_jvm, signal.SIGTERM, 1, id="SIGTERM-to-the-JVM", marks=pytest.mark.long),
-        pytest.param(to_the_program, signal.SIGINT, -signal.SIGINT, id="SIGINT", marks=pytest.mark.long),
-        pytest.param(to_the_group, signal.SIGINT, -signal.SIGINT, id="Ctrl-C", marks=pytest.mark.long),
+        pytest.param(
+            to_the_group,
+            signal.SIGTERM,
+            -signal.SIGTERM,
+            id="SIGTERM-to-all",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            to_the_jvm, signal.SIGTERM, 1, id="SIGTERM-to-the-JVM", marks=pytest.mark.long
+        ),
+        pytest.param(
+            to_the_program, signal.SIGINT, -signal.SIGINT, id="SIGINT", marks=pytest.mark.long
+        ),
+        pytest.param(
+            to_the_group, signal.SIGINT, -signal.SIGINT, id="Ctrl-C", marks=pytest.mark.long
+        ),
     ],
 )
-def test_a_signal_while_a_task_writes_aborts_the_batch_before_the_program_ends(pipeline, to, number, code):
+def test_a_signal_while_a_task_writes_aborts_the_batch_before_the_program_ends(
+    pipeline, to, number, code
+):
     driver = started(pipeline, WHILE_A_TASK_WRITES)
-    until(lambda: held_back(pipeline.bootstrap, pipeline.topic) > 0, 30, "a transaction is open, or the test proves nothing")
+    until(
+        lambda: held_back(pipeline.bootstrap, pipeline.topic) > 0,
+        30,
+        "a transaction is open, or the test proves nothing",
+    )
     before = decided(pipeline)
     to(driver)(number)
     assert ended(driver)[0] == code, driver.log()
@@ -85,13 +105,27 @@ def test_a_signal_while_a_task_writes_aborts_the_batch_before_the_program_ends(p
 @pytest.mark.parametrize(
     ("to", "number", "code"),
     [
-        pytest.param(to_the_program, signal.SIGTERM, -signal.SIGTERM, id="SIGTERM", marks=pytest.mark.long),
-        pytest.param(to_the_group, signal.SIGTERM, -signal.SIGTERM, id="SIGTERM-to-all", marks=pytest.mark.long),
-        pytest.param(to_the_jvm, signal.SIGTERM, 1, id="SIGTERM-to-the-JVM", marks=pytest.mark.long),
-        pytest.param(to_the_group, signal.SIGINT, -signal.SIGINT, id="Ctrl-C", marks=pytest.mark.long),
+        pytest.param(
+            to_the_program, signal.SIGTERM, -signal.SIGTERM, id="SIGTERM", marks=pytest.mark.long
+        ),
+        pytest.param(
+            to_the_group,
+            signal.SIGTERM,
+            -signal.SIGTERM,
+            id="SIGTERM-to-all",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            to_the_jvm, signal.SIGTERM, 1, id="SIGTERM-to-the-JVM", marks=pytest.mark.long
+        ),
+        pytest.param(
+            to_the_group, signal.SIGINT, -signal.SIGINT, id="Ctrl-C", marks=pytest.mark.long
+        ),
     ],
 )
-def test_a_signal_after_the_decision_commits_the_batch_on_all_sinks_before_the_program_ends(pipeline, to, number, code):
+def test_a_signal_after_the_decision_commits_the_batch_on_all_sinks_before_the_program_ends(
+    pipeline, to, number, code
+):
     """With two sinks: their commits are made at once, in threads, while Python ends."""
     pipeline.config |= {"sinks": ["kafka", "files"], "files": str(pipeline.folder / "out")}
     driver = started(pipeline, AFTER_THE_DECISION)
@@ -106,7 +140,8 @@ def test_a_signal_after_the_decision_commits_the_batch_on_all_sinks_before_the_p
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_the_program_at_once_and_the_next_start_mends_it(pipeline, number):
-    """The first is being answered: the abort waits for up to four seconds until Spark kills the task."""
+    """The first is being answered: the abort waits for up to four seconds until Spark kills the
+    task."""
     driver = started(pipeline, WHILE_A_TASK_WRITES)
     to_the_program(driver)(number)
     until(lambda: "the process is ending" in driver.log(), 10, driver.log())
@@ -120,10 +155,18 @@ def test_a_second_signal_ends_the_program_at_once_and_the_next_start_mends_it(pi
 
 @pytest.mark.long
 @pytest.mark.parametrize("stops", ["query", "spark"])
-def test_a_stop_from_another_thread_before_a_job_begins_ends_the_program_in_order_and_soon(pipeline, tmp_path, stops):
-    """Spark cancels the batch's jobs when it is asked to stop, and then waits for the batch: nobody cancels a job that begins in between."""
+def test_a_stop_from_another_thread_before_a_job_begins_ends_the_program_in_order_and_soon(
+    pipeline, tmp_path, stops
+):
+    """Spark cancels the batch's jobs when it is asked to stop, and then waits for the batch:
+    nobody cancels a job that begins in between."""
     stop_file = tmp_path / "stop"
-    driver = started(pipeline, f"{BEFORE_A_JOB};task.begin.before=delay:15000@5", stop_file=str(stop_file), stops=stops)
+    driver = started(
+        pipeline,
+        f"{BEFORE_A_JOB};task.begin.before=delay:15000@5",
+        stop_file=str(stop_file),
+        stops=stops,
+    )
     stop_file.touch()
     code, seconds = ended(driver)
     assert code == (0 if stops == "query" else 1), driver.log()

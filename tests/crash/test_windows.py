@@ -1,4 +1,5 @@
-"""Sessions through Kafka, with the driver killed: every result and every late row is there once, and is the reference's."""
+"""Sessions through Kafka, with the driver killed: every result and every late row is there once,
+and is the reference's."""
 
 import json
 import re
@@ -13,21 +14,37 @@ from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
-RULES = Rules(events=program.EVENTS, gap=program.GAP_MS * 1000, duration=program.DURATION_MS * 1000, early_events=program.EARLY)
+RULES = Rules(
+    events=program.EVENTS,
+    gap=program.GAP_MS * 1000,
+    duration=program.DURATION_MS * 1000,
+    early_events=program.EARLY,
+)
 UNTIL = 25
 
 
 class WindowsPipeline(Pipeline):
     def start(self, failpoints="", **config):
         number = next(self._numbers)
-        driver = Driver(self.folder / f"driver{number}", {**self.config, **config}, failpoints, program=program.__file__)
+        driver = Driver(
+            self.folder / f"driver{number}",
+            {**self.config, **config},
+            failpoints,
+            program=program.__file__,
+        )
         self.drivers.append(driver)
         return driver
 
 
 @pytest.fixture
 def pipeline(tmp_path, broker, topic):
-    made = WindowsPipeline(tmp_path, broker.bootstrap_servers, topic(partitions=3), late_topic=topic(), until_batch=UNTIL)
+    made = WindowsPipeline(
+        tmp_path,
+        broker.bootstrap_servers,
+        topic(partitions=3),
+        late_topic=topic(),
+        until_batch=UNTIL,
+    )
     yield made
     made.close()
 
@@ -86,7 +103,9 @@ def assert_windows_exactly_once(pipeline):
         )
         for row in said
     )
-    assert {row["closed_by"] for row in said} == {None, "gap", "count", "duration"}, "not every rule was put to the test"
+    assert {row["closed_by"] for row in said} == {None, "gap", "count", "duration"}, (
+        "not every rule was put to the test"
+    )
     assert len(late) > 5
     seen = [json.loads(value) for value in values(pipeline.bootstrap, pipeline.topic)]
     nothing = {"closed_by": None, "window_end": None}

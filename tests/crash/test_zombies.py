@@ -1,4 +1,5 @@
-"""Old drivers that come back, and two drivers at once: only one of them decides, and nothing is doubled or lost."""
+"""Old drivers that come back, and two drivers at once: only one of them decides, and nothing is
+doubled or lost."""
 
 import signal
 
@@ -23,7 +24,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
     ],
 )
 def test_a_driver_that_was_frozen_replaced_and_woken_is_fenced(pipeline, failpoint):
-    zombie = pipeline.start(f"{failpoint}=freeze@{1 if failpoint == 'recover.after' else 3}", until_batch=1000)
+    zombie = pipeline.start(
+        f"{failpoint}=freeze@{1 if failpoint == 'recover.after' else 3}", until_batch=1000
+    )
     zombie.wait_for_failpoint(failpoint)
     zombie.signal(signal.SIGSTOP)
     pipeline.run()
@@ -37,20 +40,32 @@ def test_a_driver_that_was_frozen_replaced_and_woken_is_fenced(pipeline, failpoi
 
 def test_of_two_drivers_on_one_checkpoint_one_stops_and_nothing_is_doubled(pipeline):
     first = pipeline.start(until_batch=1000)
-    until(lambda: (pipeline.checkpoint / "commits" / "1").exists(), 90, "the first driver's second batch")
+    until(
+        lambda: (pipeline.checkpoint / "commits" / "1").exists(),
+        90,
+        "the first driver's second batch",
+    )
     second = pipeline.start()
     second.wait()
-    until(lambda: first.process.poll() is not None or second.status()["error"] is not None, 60, "one of the two stops")
+    until(
+        lambda: first.process.poll() is not None or second.status()["error"] is not None,
+        60,
+        "one of the two stops",
+    )
     first.kill()
     pipeline.run(until_batch=pipeline.batches() + 2)
     assert_exactly_once(pipeline)
 
 
-def test_a_stop_that_is_asked_for_while_a_commit_waits_for_the_broker_ends_at_once_and_loses_nothing(tmp_path, pipeline_on):
+def test_a_stop_that_is_asked_for_while_a_commit_waits_for_the_broker_ends_at_once_and_loses_nothing(
+    tmp_path, pipeline_on
+):
     with own_broker(tmp_path) as broker:
         pipeline = pipeline_on(broker)
         stop_file = tmp_path / "stop"
-        driver = pipeline.start("commit.before=freeze@3", stop_file=str(stop_file), until_batch=1000)
+        driver = pipeline.start(
+            "commit.before=freeze@3", stop_file=str(stop_file), until_batch=1000
+        )
         driver.wait_for_failpoint("commit.before")
         broker.freeze()
         driver.signal(signal.SIGCONT)
@@ -61,12 +76,17 @@ def test_a_stop_that_is_asked_for_while_a_commit_waits_for_the_broker_ends_at_on
         assert driver.wait_for("stopped.json")["seconds"] < 30
         broker.thaw()
         # The frozen broker may have kept the request and taken it up when it thawed.
-        assert len(values(pipeline.bootstrap, pipeline.topic)) in {ROWS_PER_BATCH * 2, ROWS_PER_BATCH * 3}
+        assert len(values(pipeline.bootstrap, pipeline.topic)) in {
+            ROWS_PER_BATCH * 2,
+            ROWS_PER_BATCH * 3,
+        }
         pipeline.run()
         assert_exactly_once(pipeline)
 
 
-def test_a_broker_killed_between_decision_and_commit_delays_the_batch_and_loses_nothing(tmp_path, pipeline_on):
+def test_a_broker_killed_between_decision_and_commit_delays_the_batch_and_loses_nothing(
+    tmp_path, pipeline_on
+):
     with own_broker(tmp_path) as broker:
         pipeline = pipeline_on(broker)
         driver = pipeline.start("commit.before=freeze@3")
@@ -85,13 +105,21 @@ def test_a_failed_task_attempt_leaves_nothing_visible_and_holds_no_reader(pipeli
     driver.wait_for_failpoint("task.pre_commit.after")
     # While the run goes on: at its end it sweeps whatever is left.
     behind = (len(pipeline.entries("COMMIT")) + 4) * ROWS_PER_BATCH
-    until(lambda: len(values(pipeline.bootstrap, pipeline.topic)) >= behind, 60, "readers get past the failed attempt")
+    until(
+        lambda: len(values(pipeline.bootstrap, pipeline.topic)) >= behind,
+        60,
+        "readers get past the failed attempt",
+    )
     assert driver.process.poll() is None, "the run was over, so this proves nothing"
     driver.wait()
     assert driver.status()["error"] is None, driver.log()
     assert_exactly_once(pipeline)
     # Should the failed one wake after all, the ids that it may take are nobody's any more.
-    names = [parse_name(c["name"])[1] for entry in pipeline.entries("COMMIT") for c in entry["body"]["committables"]["out"]]
+    names = [
+        parse_name(c["name"])[1]
+        for entry in pipeline.entries("COMMIT")
+        for c in entry["body"]["committables"]["out"]
+    ]
     assert {name.incarnation for name in names} == {0, 1}
 
 
@@ -111,12 +139,15 @@ def test_tasks_without_rows_open_no_transaction(pipeline):
     for commit in pipeline.entries("COMMIT"):
         assert len(commit["body"]["committables"]["out"]) == 2
         assert [rows for rows, _ in commit["body"]["digests"]["out/0"]].count(0) == 2
-    assert values(pipeline.bootstrap, pipeline.topic) == sorted(str(row) for row in range(2 * pipeline.batches()))
+    assert values(pipeline.bootstrap, pipeline.topic) == sorted(
+        str(row) for row in range(2 * pipeline.batches())
+    )
 
 
 @pytest.mark.long
 def test_a_speculative_attempt_that_lost_changes_nothing(tmp_path, pipeline):
-    """Two executors; the attempt that hangs before its pre-commit is overtaken by a copy of itself, and wakes afterwards."""
+    """Two executors; the attempt that hangs before its pre-commit is overtaken by a copy of
+    itself, and wakes afterwards."""
     with Cluster(tmp_path / "cluster") as cluster:
         driver = pipeline.start(
             "task.pre_commit.before=freeze@3",
@@ -131,9 +162,17 @@ def test_a_speculative_attempt_that_lost_changes_nothing(tmp_path, pipeline):
             },
         )
         driver.wait_for_failpoint("task.pre_commit.before")
-        frozen = until(lambda: [w for w in cluster.python_workers() if w.status() == "stopped"], 30, "the task hangs")
+        frozen = until(
+            lambda: [w for w in cluster.python_workers() if w.status() == "stopped"],
+            30,
+            "the task hangs",
+        )
         decided = len(pipeline.entries("DONE"))
-        until(lambda: len(pipeline.entries("DONE")) > decided or driver.process.poll() is not None, 90, "the copy wins")
+        until(
+            lambda: len(pipeline.entries("DONE")) > decided or driver.process.poll() is not None,
+            90,
+            "the copy wins",
+        )
         for worker in frozen:
             if worker.is_running():
                 worker.resume()
@@ -144,11 +183,18 @@ def test_a_speculative_attempt_that_lost_changes_nothing(tmp_path, pipeline):
 
 @pytest.mark.long
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch_holds_no_reader(tmp_path, pipeline):
-    """Three tasks have prepared, one hangs: the stop aborts them all, and the process leaves nothing open when it ends."""
+    """Three tasks have prepared, one hangs: the stop aborts them all, and the process leaves
+    nothing open when it ends."""
     stop_file = tmp_path / "stop"
-    driver = pipeline.start("task.pre_commit.before=freeze@3", stop_file=str(stop_file), until_batch=1000)
+    driver = pipeline.start(
+        "task.pre_commit.before=freeze@3", stop_file=str(stop_file), until_batch=1000
+    )
     driver.wait_for_failpoint("task.pre_commit.before")
-    until(lambda: held_back(pipeline.bootstrap, pipeline.topic) > 0, 30, "the other tasks have prepared")
+    until(
+        lambda: held_back(pipeline.bootstrap, pipeline.topic) > 0,
+        30,
+        "the other tasks have prepared",
+    )
     stop_file.touch()
     driver.wait()
     released(pipeline.bootstrap, pipeline.topic)

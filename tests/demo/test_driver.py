@@ -16,7 +16,9 @@ def driver(tmp_path):
 
     def start(*arguments):
         environment = {DATABASE_VARIABLE: "postgresql://nobody:secret@127.0.0.1:1/none"}
-        started.append(Driver(arguments, work_dir=tmp_path, log=tmp_path / "job.log", environment=environment))
+        started.append(
+            Driver(arguments, work_dir=tmp_path, log=tmp_path / "job.log", environment=environment)
+        )
         return started[-1]
 
     yield start
@@ -58,7 +60,11 @@ def test_a_kill_ends_python_and_its_jvm_by_sigkill_and_leaves_nothing(driver, tm
     assert "secret" not in " ".join([*java.cmdline(), *java.environ().values()])
     assert running.kill()
     assert running.return_code == -9
-    assert not [process for process in tree if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert not [
+        process
+        for process in tree
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def test_last_words_are_of_this_life_only(driver, tmp_path):

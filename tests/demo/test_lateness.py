@@ -1,4 +1,5 @@
-"""The watermark drops no flight: partitions may be read unevenly, but never by as much as the delay."""
+"""The watermark drops no flight: partitions may be read unevenly, but never by as much as the
+delay."""
 
 from __future__ import annotations
 
@@ -20,22 +21,36 @@ def placed():
 
 
 def greatest_lateness(placed, seed):
-    """Read as Spark does (each partition's share of the limit is its share of the lag) while the feed goes on at random."""
+    """Read as Spark does (each partition's share of the limit is its share of the lag) while the
+    feed goes on at random."""
     chance = random.Random(seed)
     log = [[] for _ in range(PARTITIONS)]
     taken = [0] * PARTITIONS
     published = 0
     newest = placed[0][0]
     lateness = timedelta(0)
-    while any(at < len(part) for at, part in zip(taken, log, strict=True)) or published < len(placed):
-        # The batch may begin in the middle of a chunk, when some partitions have all of it and others nothing.
-        upto = min(len(placed), published + chance.choice([0, 300, 1000, 20_000]) // CHUNK_EVENTS * CHUNK_EVENTS)
+    while any(at < len(part) for at, part in zip(taken, log, strict=True)) or published < len(
+        placed
+    ):
+        # The batch may begin in the middle of a chunk, when some partitions have all of it and
+        # others nothing.
+        upto = min(
+            len(placed),
+            published + chance.choice([0, 300, 1000, 20_000]) // CHUNK_EVENTS * CHUNK_EVENTS,
+        )
         for time, partition in placed[published:upto]:
             log[partition].append(time)
         published = upto
         favoured = chance.randrange(PARTITIONS)
-        ahead = [time for time, partition in placed[published : published + CHUNK_EVENTS] if partition == favoured]
-        visible = [len(part) + (len(ahead) if partition == favoured else 0) for partition, part in enumerate(log)]
+        ahead = [
+            time
+            for time, partition in placed[published : published + CHUNK_EVENTS]
+            if partition == favoured
+        ]
+        visible = [
+            len(part) + (len(ahead) if partition == favoured else 0)
+            for partition, part in enumerate(log)
+        ]
         lag = [end - at for end, at in zip(visible, taken, strict=True)]
         limit = chance.choice([12_000, 50_000])
         batch = []

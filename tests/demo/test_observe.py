@@ -15,14 +15,17 @@ from support.waiting import until
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """Lay a checkpoint: ``checkpoint(planned, committed)`` with ten records in each of two partitions per batch."""
+    """Lay a checkpoint: ``checkpoint(planned, committed)`` with ten records in each of two
+    partitions per batch."""
 
     def make(planned, committed):
         for log in ("offsets", "commits"):
             (tmp_path / log).mkdir()
         for number in range(planned):
             ends = {"0": 10 * (number + 1), "1": 10 * (number + 1)}
-            (tmp_path / "offsets" / str(number)).write_text("v1\n{}\n" + json.dumps({"flights": ends}))
+            (tmp_path / "offsets" / str(number)).write_text(
+                "v1\n{}\n" + json.dumps({"flights": ends})
+            )
         for number in range(committed):
             (tmp_path / "commits" / str(number)).write_text("v1\n{}")
         return tmp_path
@@ -62,17 +65,28 @@ def test_the_feed_publishes_each_event_once_and_knows_the_ends(broker, topic, fl
 
 
 @pytest.mark.kafka
-def test_a_reader_sees_no_open_and_no_aborted_transaction_and_the_open_one_is_reported(broker, topic):
+def test_a_reader_sees_no_open_and_no_aborted_transaction_and_the_open_one_is_reported(
+    broker, topic
+):
     name = topic(partitions=2)
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, "log_level": 2})
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, "log_level": 2}
+    )
     producer.init_transactions()
-    for value, end in ((b"aborted", producer.abort_transaction), (b"committed", producer.commit_transaction)):
+    for value, end in (
+        (b"aborted", producer.abort_transaction),
+        (b"committed", producer.commit_transaction),
+    ):
         producer.begin_transaction()
         producer.produce(name, value, partition=0)
         producer.flush()
         end()
     # The broker answers a commit before its markers are written.
-    until(lambda: observe.hidden_partitions(broker.bootstrap_servers, name, 2) == [], 30, "both transactions have ended")
+    until(
+        lambda: observe.hidden_partitions(broker.bootstrap_servers, name, 2) == [],
+        30,
+        "both transactions have ended",
+    )
     producer.begin_transaction()
     producer.produce(name, b"open", partition=1)
     producer.flush()

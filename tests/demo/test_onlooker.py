@@ -33,7 +33,9 @@ def test_only_a_whole_batch_is_whole_and_one_that_vanished_never_was(batch, rows
 def watch(*looks):
     """Let an onlooker see one thing after the other."""
     left = list(looks)
-    with Onlooker({("postgres", "events"): lambda: left.pop(0) if len(left) > 1 else left[0]}, pause_s=0) as onlooker:
+    with Onlooker(
+        {("postgres", "events"): lambda: left.pop(0) if len(left) > 1 else left[0]}, pause_s=0
+    ) as onlooker:
         until(lambda: len(left) == 1, 10, "it has looked")
         until(lambda: onlooker.rounds > len(looks), 10, "it has looked again")
     return onlooker
@@ -48,7 +50,12 @@ def test_a_batch_that_was_ever_seen_in_part_is_counted_once():
 
 def test_whole_batches_are_whole_and_looks_at_nothing_do_not_count():
     assert watch({}).seen({("postgres", "events"): FINAL}) == {"postgres": Seen(0, 0)}
-    assert watch({}, {0: 3}, {0: 3, 1: 4}).seen({("postgres", "events"): FINAL})["postgres"].partial_batches == 0
+    assert (
+        watch({}, {0: 3}, {0: 3, 1: 4})
+        .seen({("postgres", "events"): FINAL})["postgres"]
+        .partial_batches
+        == 0
+    )
 
 
 def test_a_reader_that_fails_is_not_silent():

@@ -18,18 +18,30 @@ from onceforall.sinks.files import FileSink
 
 HOUR = dt.datetime(2013, 1, 1, 10, tzinfo=dt.timezone.utc)
 ROW = {"origin": "EWR", "day": "2013-01-01", "hour": "2013-01-01T10:00", "flights": 2}
-FIELDS = {"origin": "EWR", "day": dt.date(2013, 1, 1), "hour": HOUR, "flights": 2, "minutes_late": None, "batch": 3}
+FIELDS = {
+    "origin": "EWR",
+    "day": dt.date(2013, 1, 1),
+    "hour": HOUR,
+    "flights": 2,
+    "minutes_late": None,
+    "batch": 3,
+}
 QUERY = "6f1c2d3e-0000-4000-8000-000000000001"
 
 
 @pytest.fixture
 def output(tmp_path):
     """Make an output in a folder: ``output(has_manifests, database="")``."""
-    return lambda has_manifests, database="": Output("", "", tmp_path / "files", has_manifests, database, "windows")
+    return lambda has_manifests, database="": Output(
+        "", "", tmp_path / "files", has_manifests, database, "windows"
+    )
 
 
 def table_of(*rows):
-    return pa.Table.from_pylist(list(rows), schema=pa.schema({"origin": pa.string(), "day": pa.date32(), "batch": pa.int64()}))
+    return pa.Table.from_pylist(
+        list(rows),
+        schema=pa.schema({"origin": pa.string(), "day": pa.date32(), "batch": pa.int64()}),
+    )
 
 
 def commit(folder, batch, rows):
@@ -44,10 +56,16 @@ def commit(folder, batch, rows):
 
 
 def test_the_same_row_gives_the_same_record_from_typed_columns_and_from_json():
-    assert as_record(FIELDS) == kafka_record(json.dumps({**ROW, "batch": 3}).encode()) == Record(3, ROW)
+    assert (
+        as_record(FIELDS)
+        == kafka_record(json.dumps({**ROW, "batch": 3}).encode())
+        == Record(3, ROW)
+    )
 
 
-@pytest.mark.parametrize("moment", [HOUR.replace(second=1), HOUR.replace(tzinfo=None), HOUR + dt.timedelta(hours=1)])
+@pytest.mark.parametrize(
+    "moment", [HOUR.replace(second=1), HOUR.replace(tzinfo=None), HOUR + dt.timedelta(hours=1)]
+)
 def test_another_moment_and_one_without_a_zone_are_other_records(moment):
     assert as_record({**FIELDS, "hour": moment}) != Record(3, ROW)
 
@@ -66,7 +84,10 @@ def test_files_are_read_by_manifest_and_any_other_one_is_a_stray(output):
     days = sorted((record.batch, record.row["day"]) for record in ours.records("files"))
     assert days == [(0, "2013-01-01"), (0, "2013-01-02"), (1, "2013-01-01")]
     assert stray_files(ours) == []
-    strays = [ours.folder / "day=2013-01-01" / "part-x.parquet", ours.folder / "_onceforall" / "staging" / "x" / "part-y"]
+    strays = [
+        ours.folder / "day=2013-01-01" / "part-x.parquet",
+        ours.folder / "_onceforall" / "staging" / "x" / "part-y",
+    ]
     strays.append(ours.folder / "_onceforall" / "manifests" / ".0.json.12.tmp")
     for stray in strays:
         stray.parent.mkdir(exist_ok=True)
@@ -93,16 +114,25 @@ def test_files_of_spark_are_all_that_do_not_hide(output):
 def test_a_table_is_read_whole_and_the_onlooker_counts_its_newest_batches(output, database):
     ours = output(has_manifests=True, database=database)
     assert list(ours.records("postgres")) == []
-    with onlooker.looks_at({"windows": ours}) as looks, psycopg.connect(database, autocommit=True) as connection:
+    with (
+        onlooker.looks_at({"windows": ours}) as looks,
+        psycopg.connect(database, autocommit=True) as connection,
+    ):
         look = looks["postgres", "windows"]
         assert look() == {}
         connection.execute(
-            "CREATE TABLE windows (origin text, day date, hour timestamptz, flights int, minutes_late int, batch bigint)"
+            "CREATE TABLE windows (origin text, day date, hour timestamptz, flights int, "
+            "minutes_late int, batch bigint)"
         )
-        insert = "INSERT INTO windows VALUES ('EWR', '2013-01-01', '2013-01-01T10:00Z', 2, NULL, %s)"
+        insert = (
+            "INSERT INTO windows VALUES ('EWR', '2013-01-01', '2013-01-01T10:00Z', 2, NULL, %s)"
+        )
         for batch in (3, 3, 4):
             connection.execute(insert, [batch])
         assert look() == {3: 2, 4: 1}
         connection.execute(insert, [4])
         assert look() == {4: 2}
-    assert sorted(ours.records("postgres"), key=lambda record: record.batch) == [Record(3, ROW)] * 2 + [Record(4, ROW)] * 2
+    assert (
+        sorted(ours.records("postgres"), key=lambda record: record.batch)
+        == [Record(3, ROW)] * 2 + [Record(4, ROW)] * 2
+    )

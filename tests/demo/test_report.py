@@ -13,7 +13,11 @@ from onceforall.demo.report import conclusion, failures
 
 
 def test_an_exact_run_passes_whatever_the_other_sink_did(report, outcome):
-    made = report(theirs=outcome(lost=3, duplicated=44_641, disagreeing=(1, 2), left={"temp_files": 7}, partial=3))
+    made = report(
+        theirs=outcome(
+            lost=3, duplicated=44_641, disagreeing=(1, 2), left={"temp_files": 7}, partial=3
+        )
+    )
     assert made["failures"] == []
     assert made["passed"]
     assert made["spark"]["duplicated"] == 44_641
@@ -25,7 +29,10 @@ def test_the_report_holds_what_is_promised_and_is_json(report):
     made = json.loads(json.dumps(report()))
     assert made["events"] == 5000
     assert made["kills"] == 10
-    found = {key: (made[key]["lost"], made[key]["duplicated"]) for key in ("onceforall", "spark", "spark_kafka_sink")}
+    found = {
+        key: (made[key]["lost"], made[key]["duplicated"])
+        for key in ("onceforall", "spark", "spark_kafka_sink")
+    }
     assert found == {"onceforall": (0, 0), "spark": (0, 1234), "spark_kafka_sink": (0, 0)}
     assert made["spark"]["sinks"]["files"]["duplicated"] == 1234
     assert made["onceforall"]["queries"]["windows"]["postgres"]["expected"] == 300
@@ -73,11 +80,15 @@ def test_the_page_loads_nothing_from_outside(report):
 
 def test_every_picture_is_well_formed_and_shows_all_batches_and_kills(report):
     made = report()
-    pictures = [ET.fromstring(text) for text in re.findall(r"<svg.*?</svg>", render(made), re.DOTALL)]
+    pictures = [
+        ET.fromstring(text) for text in re.findall(r"<svg.*?</svg>", render(made), re.DOTALL)
+    ]
     assert len(pictures) == 3
     for picture in pictures[1:]:
         assert len(picture.findall(".//title")) == 10
-        assert [text.text for text in picture.iter("text") if text.get("class") == "kill"] == [f"kill {n}" for n in range(1, 6)]
+        assert [text.text for text in picture.iter("text") if text.get("class") == "kill"] == [
+            f"kill {n}" for n in range(1, 6)
+        ]
     assert {text.text for text in pictures[0].iter("text")} >= {"0", "1,234", "lost", "duplicated"}
 
 

@@ -7,7 +7,15 @@ from collections import Counter
 import pytest
 
 from onceforall.demo.outputs import kafka_record
-from onceforall.demo.truth import Agreement, Record, Verdict, agreement, judge, true_events, true_windows
+from onceforall.demo.truth import (
+    Agreement,
+    Record,
+    Verdict,
+    agreement,
+    judge,
+    true_events,
+    true_windows,
+)
 
 
 def records_of(truth):
@@ -67,12 +75,17 @@ def test_a_window_that_was_written_in_two_parts_is_doubled_and_wrong(flights):
     records = records_of(truth)
     batch, row = records[5]
     parts = [{**row, "flights": 1}, {**row, "flights": row["flights"] - 1}]
-    verdict = verdict_of(truth, [*records[:5], *records[6:], *(Record(batch, part) for part in parts)])
+    verdict = verdict_of(
+        truth, [*records[:5], *records[6:], *(Record(batch, part) for part in parts)]
+    )
     assert (verdict.lost, verdict.duplicated) == (1, 1)
     assert verdict.wrong >= 1
 
 
-@pytest.mark.parametrize("stranger", [b'{"id": 123456789}', b"{}", b"", b"[1]", b"{torn", b'"text"', b'{"origin": "EWR"}'])
+@pytest.mark.parametrize(
+    "stranger",
+    [b'{"id": 123456789}', b"{}", b"", b"[1]", b"{torn", b'"text"', b'{"origin": "EWR"}'],
+)
 def test_a_row_that_nobody_expected_is_wrong(truth, stranger):
     verdict = verdict_of(truth, [*records_of(truth), kafka_record(stranger)])
     assert (verdict.lost, verdict.duplicated, verdict.wrong) == (0, 0, 1)
@@ -86,7 +99,8 @@ def test_an_empty_output_has_lost_everything(truth):
 def test_outputs_of_the_same_rows_agree_in_whatever_order(truth):
     records = records_of(truth)
     found = [
-        judge(truth, each).batches for each in (records, reversed(records), sorted(records, key=lambda record: -record.batch))
+        judge(truth, each).batches
+        for each in (records, reversed(records), sorted(records, key=lambda record: -record.batch))
     ]
     assert agreement(found) == Agreement(len({record.batch for record in records}), ())
     assert agreement(found).batches > 0
@@ -105,7 +119,9 @@ def test_outputs_disagree_on_a_doubled_row_and_on_one_with_other_content(truth):
     records = records_of(truth)
     first = judge(truth, records).batches
     doubled = judge(truth, [*records, records[0]]).batches
-    changed = judge(truth, [*records[1:], Record(0, {**records[0].row, "day": "1970-01-01"})]).batches
+    changed = judge(
+        truth, [*records[1:], Record(0, {**records[0].row, "day": "1970-01-01"})]
+    ).batches
     assert agreement([first, doubled, first]).disagreeing == (0,)
     assert agreement([first, first, changed]).disagreeing == (0,)
 
@@ -118,11 +134,14 @@ def test_a_batch_that_is_in_one_output_alone_is_counted_and_a_row_without_a_batc
 def test_the_windows_count_every_flight_once(flights):
     windows = true_windows(flights).values()
     assert sum(window["flights"] for window in windows) == len(flights)
-    assert sum(window["cancelled"] for window in windows) == sum(flight.departure_delay_minutes is None for flight in flights)
+    assert sum(window["cancelled"] for window in windows) == sum(
+        flight.departure_delay_minutes is None for flight in flights
+    )
 
 
 def test_a_known_flight_and_its_hour_are_what_the_data_set_says(flights):
-    # The first row of the data set: UA 1545 from Newark to Houston on 1 January 2013 at 5:15 local time, 2 minutes late, and 11 at arrival.
+    # The first row of the data set: UA 1545 from Newark to Houston on 1 January 2013 at 5:15 local
+    # time, 2 minutes late, and 11 at arrival.
     assert true_events(flights)["0"] == {
         "id": 0,
         "flight": "UA 1545",
@@ -133,7 +152,11 @@ def test_a_known_flight_and_its_hour_are_what_the_data_set_says(flights):
         "status": "on time",
         "minutes_gained": -9,
     }
-    first_hour = [flight for flight in flights if flight.origin == "EWR" and flight.scheduled.isoformat() < "2013-01-01T11"]
+    first_hour = [
+        flight
+        for flight in flights
+        if flight.origin == "EWR" and flight.scheduled.isoformat() < "2013-01-01T11"
+    ]
     window = true_windows(flights)["EWR 2013-01-01T10:00"]
     assert window["flights"] == len(first_hour) == 2
     assert window["minutes_late"] == sum(flight.arrival_delay_minutes for flight in first_hour)

@@ -1,4 +1,5 @@
-"""Each block of code on the pages is run by a test as it stands, or says that it is a fragment: none is passed over."""
+"""Each block of code on the pages is run by a test as it stands, or says that it is a fragment:
+none is passed over."""
 
 import ast
 import json
@@ -34,7 +35,9 @@ def test_a_block_is_a_picture_or_a_fragment_or_is_run(block):
 
 @pytest.mark.parametrize(("page", "start"), RUN_ELSEWHERE, ids=str)
 def test_a_block_that_is_run_elsewhere_is_there_and_so_is_its_test(page, start):
-    assert [block for block in blocks(page, "python") if block.code.startswith(start)], "the page has no such block any more"
+    assert [block for block in blocks(page, "python") if block.code.startswith(start)], (
+        "the page has no such block any more"
+    )
     path, name = RUN_ELSEWHERE[page, start].split("::")
     text = (ROOT / path).read_text()
     assert re.search(rf"^def {name}\(", text, re.MULTILINE), f"{path} has no test {name} any more"
@@ -57,7 +60,11 @@ def test_json_is_json(block):
 
 
 def test_the_first_program_of_the_documentation_is_the_example_file():
-    [block] = [block for block in blocks("docs/start.md", "python") if block.code.startswith("import sys\n")]
+    [block] = [
+        block
+        for block in blocks("docs/start.md", "python")
+        if block.code.startswith("import sys\n")
+    ]
     text = (ROOT / "examples" / "window_counts" / "window_counts.py").read_text()
     assert text.split('"""', 2)[2].lstrip("\n") == block.code
 
@@ -67,7 +74,9 @@ def test_the_fragment_of_the_job_load_is_what_the_job_does():
     job = ast.parse((ROOT / "examples" / "ad_events" / "load.py").read_text())
     written = []
     for tree in (ast.parse(block.code), job):
-        [function] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "write"]
+        [function] = [
+            node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "write"
+        ]
         for argument in function.args.args:
             argument.annotation = None
         function.returns = None
@@ -92,5 +101,9 @@ def test_a_block_that_nobody_runs_fails(block):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_block_is_hidden_from_the_tests_by_its_indentation(page):
-    fences = [line for line in page.read_text(encoding="utf-8").splitlines() if line.lstrip().startswith(("```", "~~~"))]
+    fences = [
+        line
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.lstrip().startswith(("```", "~~~"))
+    ]
     assert len(fences) == 2 * len(blocks(page.relative_to(ROOT)))

@@ -1,4 +1,5 @@
-"""The commands on the pages: ours take the options that are written there, targets and extras exist, and what is cheap is run."""
+"""The commands on the pages: ours take the options that are written there, targets and extras
+exist, and what is cheap is run."""
 
 import re
 import shlex
@@ -16,7 +17,8 @@ from support.reading import held_back
 from support.waiting import until
 
 OF_KAFKA = {
-    # Of Kafka's own distribution, which these tests don't have: with the options that were tried with release 4.3.1.
+    # Of Kafka's own distribution, which these tests don't have: with the options that were tried
+    # with release 4.3.1.
     "kafka-topics.sh": {"--bootstrap-server", "--describe", "--topic", "--under-replicated-partitions"},
     "kafka-acls.sh": {
         "--bootstrap-server", "--add", "--allow-principal", "--operation", "--transactional-id", "--resource-pattern-type", "--topic", "--cluster",
@@ -27,7 +29,8 @@ ASSIGNMENT = re.compile(r"\w+=\S*")
 
 
 def lines(block):
-    """The commands of a block as lists of words; what a shell would put in place stays as it is written."""
+    """The commands of a block as lists of words; what a shell would put in place stays as it is
+    written."""
     for line in block.code.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         while words and ASSIGNMENT.fullmatch(words[0]):
@@ -49,7 +52,9 @@ def judge_make(words, _):
 
 
 def judge_pip(words, _):
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     [found] = [re.fullmatch(r"onceforall(?:\[([\w,]+)\])?", word) for word in words[2:]]
     assert words[1] == "install"
     assert set((found[1] or "").split(",")) - {""} <= set(extras)
@@ -62,13 +67,19 @@ def judge_ours(words, _):
 def judge_python(words, _):
     assert words[1] == "-m"
     described = subprocess.run(
-        [sys.executable, *words[1:3], "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, *words[1:3], "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     ).stdout
     assert options(words[3:]) <= set(re.findall(r"--[a-z-]+", described))
 
 
 def judge_spark_submit(words, block):
-    """Its jars are those of our command; the files are beside the page (for one in docs/: in the checkout), and know the arguments."""
+    """Its jars are those of our command; the files are beside the page (for one in docs/: in the
+    checkout), and know the arguments."""
     at = words.index("--jars")
     assert words[at + 1] == "$(onceforall kafka jars)"
     folder = ROOT if block.page.startswith("docs/") else (ROOT / block.page).parent
@@ -124,7 +135,9 @@ def test_there_are_commands_of_each_kind():
 
 
 @pytest.mark.parametrize(
-    ("block", "words"), COMMANDS, ids=lambda value: str(value) if not isinstance(value, list) else " ".join(value)
+    ("block", "words"),
+    COMMANDS,
+    ids=lambda value: str(value) if not isinstance(value, list) else " ".join(value),
 )
 def test_a_command_on_a_page_exists_and_takes_these_arguments(block, words):
     assert words[0] in JUDGES, f"{block}: nobody knows how to check {words[0]!r}"
@@ -133,13 +146,22 @@ def test_a_command_on_a_page_exists_and_takes_these_arguments(block, words):
 
 def test_the_seed_on_the_page_of_the_simulator_is_replayed():
     [words] = [words for _, words in COMMANDS if "--replay" in words]
-    done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, *words[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4711" in done.stdout
 
 
 def test_every_page_with_commands_is_looked_at():
-    assert {block.page for block, _ in COMMANDS} == {block.page for block in all_blocks("sh", "bash")}
+    assert {block.page for block, _ in COMMANDS} == {
+        block.page for block in all_blocks("sh", "bash")
+    }
     assert blocks("README.md", "sh")
 
 
@@ -160,7 +182,9 @@ def test_an_open_transaction_is_shown_and_aborted_by_the_commands_of_the_page(br
             "kafka-python": str(Path(sys.executable).with_name("kafka-python")),
         }
         command = [real.get(word, word) for word in words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
 
     def number(key):
         return re.search(rf"'{key}': (-?\d+)", run(shown))[1]

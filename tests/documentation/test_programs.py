@@ -1,7 +1,10 @@
-"""The blocks of Python on the pages, run as they stand: those of a page in their order and in one namespace, and a query to the end of its input.
+"""The blocks of Python on the pages, run as they stand: those of a page in their order and in one
+namespace, and a query to the end of its input.
 
-A page may take for granted what its reader has (a session ``spark`` and the streams of ``STREAMS``), and nothing else: what else it uses must stand in one of
-its blocks. Hosts, paths and topics are replaced by real ones (``support.pages``). What a block claims is looked at behind it: ``behind`` of the page's test.
+A page may take for granted what its reader has (a session ``spark`` and the streams of
+``STREAMS``), and nothing else: what else it uses must stand in one of its blocks. Hosts, paths and
+topics are replaced by real ones (``support.pages``). What a block claims is looked at behind it:
+``behind`` of the page's test.
 """
 
 import contextlib
@@ -27,11 +30,13 @@ pytestmark = [pytest.mark.spark]
 
 SCHEMA = {
     "events": (
-        "id BIGINT, key STRING, value STRING, campaign_id STRING, spend DECIMAL(10, 2), day STRING, valid BOOLEAN, time TIMESTAMP, "
+        "id BIGINT, key STRING, value STRING, campaign_id STRING, spend DECIMAL(10, 2), day "
+        "STRING, valid BOOLEAN, time TIMESTAMP, "
         "event_id STRING, happened TIMESTAMP, event_time TIMESTAMP"
     ),
     "clicks": (
-        "click_id STRING, user_id STRING, visitor STRING, campaign STRING, campaign_id STRING, page STRING, price DECIMAL(10, 2), clicked_at TIMESTAMP"
+        "click_id STRING, user_id STRING, visitor STRING, campaign STRING, campaign_id STRING, "
+        "page STRING, price DECIMAL(10, 2), clicked_at TIMESTAMP"
     ),
     "orders": "order_id STRING, user_id STRING, ordered_at TIMESTAMP",
 }
@@ -42,7 +47,12 @@ class World:
     """What the reader of a page has: a session, streams with some input, servers and folders."""
 
     def __init__(self, spark, folder, places):
-        self.spark, self.folder, self.places, self.rows = spark, folder, places, {name: [] for name in STREAMS}
+        self.spark, self.folder, self.places, self.rows = (
+            spark,
+            folder,
+            places,
+            {name: [] for name in STREAMS},
+        )
         self.names = {"spark": spark, "__name__": "page"}
         for name in STREAMS:
             (folder / name).mkdir()
@@ -59,7 +69,8 @@ class World:
         self.rows[stream] += rows
 
     def run(self, code, name):
-        """Run code as it stands on the page, and the queries that it starts to the end of what there is."""
+        """Run code as it stands on the page, and the queries that it starts to the end of what
+        there is."""
         try:
             exec(compile(self.places.real(code), name, "exec"), self.names)
             for query in self.spark.streams.active:
@@ -69,7 +80,8 @@ class World:
                 query.stop()
 
     def run_page(self, page, behind=None, before=None):
-        """Run all blocks of a page that are run here; ``behind(number)`` looks at what block ``number`` claims, ``before(number)`` makes ready for it."""
+        """Run all blocks of a page that are run here; ``behind(number)`` looks at what block
+        ``number`` claims, ``before(number)`` makes ready for it."""
         for number, block in enumerate(blocks(page, "python")):
             if block.is_fragment or elsewhere(block):
                 continue
@@ -124,12 +136,16 @@ def sums(rows, number=Decimal):
 
 
 def test_every_page_with_python_is_run_here():
-    pages = {block.page for block in all_blocks("python") if not block.is_fragment and not elsewhere(block)}
+    pages = {
+        block.page
+        for block in all_blocks("python")
+        if not block.is_fragment and not elsewhere(block)
+    }
     text = Path(__file__).read_text()
     assert {page for page in pages if f'run_page("{page}"' not in text} == set()
 
 
-# --- the pages -------------------------------------------------------------------------------------------------------------
+# --- the pages ------------------------------------------------------------------------------------
 
 
 @pytest.mark.kafka
@@ -151,9 +167,14 @@ def test_start(served):
 def test_the_two_line_change_of_the_readme_goes_on_with_the_plain_querys_checkpoint(served):
     [block] = blocks("README.md", "diff")
     assert block.code.count("\n+") == 3
-    before, after = ("".join(f"{line[1:]}\n" for line in block.code.splitlines() if not line.startswith(sign)) for sign in "+-")
+    before, after = (
+        "".join(f"{line[1:]}\n" for line in block.code.splitlines() if not line.startswith(sign))
+        for sign in "+-"
+    )
     served.add("events", *map(an_event, range(8)))
-    plain = before.replace('"topic", "attributed"', f'"topic", "{served.places.topic("attributed")}"')
+    plain = before.replace(
+        '"topic", "attributed"', f'"topic", "{served.places.topic("attributed")}"'
+    )
     served.run(plain, "before")
     assert served.read("attributed") == sorted(f"v{n}" for n in range(8))
     served.add("events", *map(an_event, range(8, 16)))
@@ -181,13 +202,19 @@ def test_several_sinks(served):
 @pytest.mark.kafka
 @pytest.mark.postgres
 def test_aggregates(served):
-    served.sql("CREATE TABLE spend (campaign_id text PRIMARY KEY, spend numeric(20, 2), n bigint, last_seen timestamptz)")
+    served.sql(
+        "CREATE TABLE spend (campaign_id text PRIMARY KEY, spend numeric(20, 2), n bigint, "
+        "last_seen timestamptz)"
+    )
     served.add("events", *map(an_event, range(20)))
     served.add("events", *map(an_event, range(20, 40)))
 
     def behind(_):
         found = {
-            campaign: (spend, n) for campaign, spend, n in served.sql("SELECT campaign_id, spend, n FROM spend").fetchall()
+            campaign: (spend, n)
+            for campaign, spend, n in served.sql(
+                "SELECT campaign_id, spend, n FROM spend"
+            ).fetchall()
         }
         assert found == sums(served.rows["events"])
         [(seen,)] = served.sql("SELECT max(last_seen) FROM spend").fetchall()
@@ -213,7 +240,10 @@ def test_files(world, capsys):
         else:
             world.add("events", *map(an_event, range(20, 30)))
             write(world, world.names["sink"], "second")
-            announced = re.findall(r"ADD IF NOT EXISTS PARTITION \(day='([^']+)'\) LOCATION '([^']+)'", capsys.readouterr().out)
+            announced = re.findall(
+                r"ADD IF NOT EXISTS PARTITION \(day='([^']+)'\) LOCATION '([^']+)'",
+                capsys.readouterr().out,
+            )
             assert {day for day, _ in announced} == {"2026-11-21", "2026-11-22"}
             assert all(Path(place.removeprefix("file:")).is_dir() for _, place in announced)
 
@@ -222,7 +252,11 @@ def test_files(world, capsys):
 
 def write(world, sink, name):
     """Write the world's events with a sink that a page has made."""
-    query = ofa.write_stream(world.names["events"]).to(sink).option("checkpointLocation", str(world.folder / name))
+    query = (
+        ofa.write_stream(world.names["events"])
+        .to(sink)
+        .option("checkpointLocation", str(world.folder / name))
+    )
     started = query.trigger(availableNow=True).start()
     assert started.awaitTermination(60)
 
@@ -230,26 +264,36 @@ def write(world, sink, name):
 @pytest.mark.kafka
 @pytest.mark.postgres
 def test_changing(served, capsys, monkeypatch):
-    """The commands and the function make a plain checkpoint of a query that was stopped; and the log of a new query lies elsewhere."""
+    """The commands and the function make a plain checkpoint of a query that was stopped; and the
+    log of a new query lies elsewhere."""
     from onceforall.cli import main
 
     served.add("events", *map(an_event, range(8)))
-    sink = ofa.KafkaSink({"bootstrap.servers": served.places.servers}, topic=served.places.topic("attributed"))
+    sink = ofa.KafkaSink(
+        {"bootstrap.servers": served.places.servers}, topic=served.places.topic("attributed")
+    )
     checkpoint = served.places.path("/checkpoints/ads")
     monkeypatch.chdir(served.folder)
     monkeypatch.syspath_prepend(str(served.folder))
     (served.folder / "my_job.py").write_text(
         "import onceforall as ofa\n"
-        f"SINKS = {{'out': ofa.KafkaSink({{'bootstrap.servers': {served.places.servers!r}}}, topic={served.places.topic('attributed')!r})}}\n"
+        f"SINKS = {{'out': ofa.KafkaSink({{'bootstrap.servers': {served.places.servers!r}}}, "
+        f"topic={served.places.topic('attributed')!r})}}\n"
     )
 
     def run_query():
-        query = ofa.write_stream(served.names["events"]).to(sink, name="out").option("checkpointLocation", str(checkpoint))
+        query = (
+            ofa.write_stream(served.names["events"])
+            .to(sink, name="out")
+            .option("checkpointLocation", str(checkpoint))
+        )
         assert query.trigger(availableNow=True).start().awaitTermination(60)
 
     run_query()
     [commands] = blocks("docs/changing.md", "sh")
-    dry, real = [line.partition("#")[0].split() for line in served.places.real(commands.code).splitlines()]
+    dry, real = [
+        line.partition("#")[0].split() for line in served.places.real(commands.code).splitlines()
+    ]
     assert main(dry[1:]) == 0
     assert "Nothing is changed" in capsys.readouterr().out
     assert (checkpoint / "onceforall").is_dir()
@@ -279,12 +323,16 @@ def test_changing(served, capsys, monkeypatch):
 @pytest.mark.kafka
 @pytest.mark.postgres
 def test_checker(served, capsys):
-    """The first block prints what stands below it; the others find nothing wrong with a query that is right, and would else raise."""
+    """The first block prints what stands below it; the others find nothing wrong with a query
+    that is right, and would else raise."""
     from onceforall.testing import checker
 
     served.sql("CREATE TABLE spend (id bigint, campaign_id text)")
     for batch in range(2):
-        served.add("events", *({**an_event(n), "value": str(n)} for n in range(1000 * batch, 1000 * (batch + 1))))
+        served.add(
+            "events",
+            *({**an_event(n), "value": str(n)} for n in range(1000 * batch, 1000 * (batch + 1))),
+        )
 
     def query():
         servers = {"bootstrap.servers": served.places.servers}
@@ -314,7 +362,10 @@ def test_checker(served, capsys):
             shown = next(block for block in blocks("docs/checker.md", "text"))
             assert capsys.readouterr().out == shown.code
         if number == 1:
-            counts = {name: (found.records, found.expected) for name, found in served.names["report"].sinks.items()}
+            counts = {
+                name: (found.records, found.expected)
+                for name, found in served.names["report"].sinks.items()
+            }
             assert counts == dict.fromkeys(("topic", "files", "table"), (2000, 2000))
         if number == 2:
             assert isinstance(served.names["check"], checker.RunningCheck)
@@ -347,7 +398,9 @@ def test_errors(world):
     writer = ofa.write_stream(world.names["events"]).to(
         ofa.FileSink(str(world.folder / "files"), format="json"), transform=fails
     )
-    query = world.names["query"] = writer.option("checkpointLocation", str(world.folder / "checkpoint")).start()
+    query = world.names["query"] = writer.option(
+        "checkpointLocation", str(world.folder / "checkpoint")
+    ).start()
     with pytest.raises(StreamingQueryException):
         world.run_page("docs/errors.md")
     error = world.names["error"]
@@ -371,7 +424,8 @@ def test_kafka_operations(world):
 
 @pytest.mark.kafka
 def test_torn_transactions(world):
-    """The late EndTxn is taken for the next transaction's: the broker answers that it is committed."""
+    """The late EndTxn is taken for the next transaction's: the broker answers that it is
+    committed."""
     world.run_page("docs/torn-transactions.md")
     [answer] = world.names["answers"]
     _, throttle_ms, error = struct.unpack_from(">iih", answer)
@@ -380,7 +434,8 @@ def test_torn_transactions(world):
 
 @pytest.fixture
 def rocksdb(spark):
-    """The state store that the operators need; a page sets it for itself as well, so both are undone."""
+    """The state store that the operators need; a page sets it for itself as well, so both are
+    undone."""
     with configured(spark, rocksdb_state()):
         yield
 
@@ -410,13 +465,20 @@ def a_click(n, minute):
 @pytest.mark.postgres
 @pytest.mark.long
 def test_operators(served, rocksdb):
-    """Long: two queries with state in Python, of five sinks; tests/operators has the operators' ordinary tests."""
-    served.sql("CREATE TABLE campaigns (campaign_id text PRIMARY KEY, advertiser text, rate numeric(10, 4))")
+    """Long: two queries with state in Python, of five sinks; tests/operators has the operators'
+    ordinary tests."""
+    served.sql(
+        "CREATE TABLE campaigns (campaign_id text PRIMARY KEY, advertiser text, rate numeric(10, "
+        "4))"
+    )
     served.sql("INSERT INTO campaigns VALUES ('c1', 'Acme', 0.5)")
     served.add("events", *map(an_event, range(4)), *map(an_event, range(4)))
     served.add("clicks", *(a_click(n, n) for n in range(4)))
     for order, user, minute in (("o1", "u1", 30), ("o2", "u9", 31)):
-        served.add("orders", {"order_id": order, "user_id": user, "ordered_at": f"2026-11-21T10:{minute}:00Z"})
+        served.add(
+            "orders",
+            {"order_id": order, "user_id": user, "ordered_at": f"2026-11-21T10:{minute}:00Z"},
+        )
     # Hours later, so that the watermark passes both orders; the third waits.
     served.add("clicks", {**a_click(9, 300), "user_id": "u7", "campaign_id": "c7"})
     served.add("orders", {"order_id": "o3", "user_id": "u8", "ordered_at": "2026-11-21T15:00:00Z"})
@@ -429,9 +491,22 @@ def test_operators(served, rocksdb):
             assert served.read("events")[:1]
             assert len(served.read("events")) == 4
         if number == 2:
-            query = served.names["priced"].writeStream.format("memory").queryName("priced").trigger(availableNow=True)
-            assert query.option("checkpointLocation", str(served.folder / "priced")).start().awaitTermination(60)
-            rows = served.spark.table("priced").select("campaign_id", "advertiser", "campaign").collect()
+            query = (
+                served.names["priced"]
+                .writeStream.format("memory")
+                .queryName("priced")
+                .trigger(availableNow=True)
+            )
+            assert (
+                query.option("checkpointLocation", str(served.folder / "priced"))
+                .start()
+                .awaitTermination(60)
+            )
+            rows = (
+                served.spark.table("priced")
+                .select("campaign_id", "advertiser", "campaign")
+                .collect()
+            )
             assert Counter(map(tuple, rows)) == {
                 ("c1", "Acme", "found"): 2,
                 ("c0", "unknown", "missing"): 2,
@@ -458,8 +533,15 @@ def test_operators_windows(world, rocksdb):
 
     def behind(number):
         if number == 0:
-            visits = [visit for visit in world.files("/lake/visits").to_pylist() if visit["kind"] == "window"]
-            assert sorted((visit["visitor"], str(visit["spend"])) for visit in visits) == [("u0", "2.50"), ("u1", "2.50")]
+            visits = [
+                visit
+                for visit in world.files("/lake/visits").to_pylist()
+                if visit["kind"] == "window"
+            ]
+            assert sorted((visit["visitor"], str(visit["spend"])) for visit in visits) == [
+                ("u0", "2.50"),
+                ("u1", "2.50"),
+            ]
         if number == 1:
             assert {"distinct_pages", "checkout"} <= set(world.names["steps"].columns)
 

@@ -17,9 +17,13 @@ RIGHTS, LOOKS = (block.code for block in blocks("docs/postgres.md", "sql"))
 
 @pytest.fixture
 def admin(database):
-    """A superuser's connection to a database with the page's table; the role of the page is gone at the end."""
+    """A superuser's connection to a database with the page's table; the role of the page is gone
+    at the end."""
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("CREATE SCHEMA ads; CREATE TABLE ads.spend (campaign_id text PRIMARY KEY, spend numeric(20, 2))")
+        connection.execute(
+            "CREATE SCHEMA ads; CREATE TABLE ads.spend (campaign_id text PRIMARY KEY, spend "
+            "numeric(20, 2))"
+        )
         connection.execute(RIGHTS)
         yield connection
         connection.execute("DROP OWNED BY ads CASCADE; DROP ROLE ads")
@@ -57,4 +61,9 @@ def test_the_table_of_the_ad_events_is_what_its_jobs_read(database):
     [statement] = re.findall(r"-c '(CREATE TABLE [^']+)'", block.code)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(statement)
-        assert connection.execute("SELECT campaign_id, advertiser, commission_ppm FROM campaigns").fetchall() == []
+        assert (
+            connection.execute(
+                "SELECT campaign_id, advertiser, commission_ppm FROM campaigns"
+            ).fetchall()
+            == []
+        )

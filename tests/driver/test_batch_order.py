@@ -1,4 +1,5 @@
-"""Sinks that keep locks until the decision begin and confirm in an order that is the same in every query; the others do so beside them."""
+"""Sinks that keep locks until the decision begin and confirm in an order that is the same in
+every query; the others do so beside them."""
 
 import threading
 
@@ -36,7 +37,10 @@ def writer(sinks):
 
 def test_locks_are_taken_in_the_order_of_what_is_locked_and_not_of_names():
     calls = []
-    sinks = {"a": Locking(calls, ("postgres", "db", "2")), "z": Locking(calls, ("postgres", "db", "1"))}
+    sinks = {
+        "a": Locking(calls, ("postgres", "db", "2")),
+        "z": Locking(calls, ("postgres", "db", "1")),
+    }
     written = writer(sinks)
     written._begin(RunWrites(3, 1, {}), ["a", "z"])
     assert written._all_confirmed({"a": ("a",), "z": ("z",)}) == {"a": ("a",), "z": ("z",)}
@@ -59,7 +63,10 @@ def test_a_sink_without_locks_does_not_wait_for_those_with():
         "locks": Locking(calls, ("postgres", "db", "1"), waits_for=other_began),
         "files": Locking(calls, (), lets_go=other_began),
     }
-    assert writer(sinks)._all_confirmed({"locks": ("x",), "files": ("y",)}) == {"locks": ("x",), "files": ("y",)}
+    assert writer(sinks)._all_confirmed({"locks": ("x",), "files": ("y",)}) == {
+        "locks": ("x",),
+        "files": ("y",),
+    }
 
 
 def test_a_look_at_a_replay_begins_no_batch():

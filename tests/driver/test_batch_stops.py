@@ -1,4 +1,5 @@
-"""What a stop means to the jobs of a batch; tests/crash/test_stopping.py has the signals, on a real Spark."""
+"""What a stop means to the jobs of a batch; tests/crash/test_stopping.py has the signals, on a
+real Spark."""
 
 from types import SimpleNamespace
 
@@ -21,7 +22,8 @@ class Clock:
 
 
 def spark_context(clock, cancelled, seen_at_s, ends_at_s):
-    """Return a Spark whose counts come late: the batch's job is seen at one time, and its task ends at another."""
+    """Return a Spark whose counts come late: the batch's job is seen at one time, and its task
+    ends at another."""
 
     def is_active():
         return seen_at_s <= clock() < ends_at_s
@@ -32,12 +34,16 @@ def spark_context(clock, cancelled, seen_at_s, ends_at_s):
         getStageInfo=lambda _: SimpleNamespace(numActiveTasks=int(is_active())),
     )
     return SimpleNamespace(
-        getLocalProperty={"spark.jobGroup.id": "run"}.get, cancelJobGroup=cancelled.append, statusTracker=lambda: tracker
+        getLocalProperty={"spark.jobGroup.id": "run"}.get,
+        cancelJobGroup=cancelled.append,
+        statusTracker=lambda: tracker,
     )
 
 
 def writer_of(frame, **named):
-    return SparkBatchWriter(frame, 0, lambda *_: None, {}, "query", consume_all=False, projections=None, **named)
+    return SparkBatchWriter(
+        frame, 0, lambda *_: None, {}, "query", consume_all=False, projections=None, **named
+    )
 
 
 def test_no_job_begins_when_the_query_was_asked_to_stop():
@@ -64,6 +70,8 @@ def test_where_no_thread_can_be_started_sinks_are_waited_for_without_one(monkeyp
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(writing.threading.Thread, "start", start)
-    monkeypatch.setattr(writing.threading, "main_thread", lambda: SimpleNamespace(is_alive=lambda: False))
+    monkeypatch.setattr(
+        writing.threading, "main_thread", lambda: SimpleNamespace(is_alive=lambda: False)
+    )
     with writer_of(None, stop_requested=lambda: False)._stoppable([]):
         pass

@@ -8,7 +8,13 @@ import pytest
 
 from commit_log.stores import FlakyStore, MemoryStore
 from onceforall.commit_log import CommitLog
-from onceforall.driver.coordinator import FIRST_WAIT_S, LONGEST_WAIT_S, Coordinator, Prepared, Resources
+from onceforall.driver.coordinator import (
+    FIRST_WAIT_S,
+    LONGEST_WAIT_S,
+    Coordinator,
+    Prepared,
+    Resources,
+)
 from onceforall.errors import (
     AttemptFailedError,
     BatchTooSlowError,
@@ -26,7 +32,10 @@ from onceforall.sink import Capabilities, CommitReport, LostTransaction, TwoPhas
 
 
 class FakeSink(TwoPhaseCommitSink):
-    """Answers as it is told, and writes down what it was asked. ``answers``: what the next commits raise or return."""
+    """Answers as it is told, and writes down what it was asked.
+
+    ``answers``: what the next commits raise or return.
+    """
 
     kind = "fake"
     default_name = "fake"
@@ -48,7 +57,9 @@ class FakeSink(TwoPhaseCommitSink):
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, BaseException):
             raise answer
-        return CommitReport(completed=tuple(committables)) if answer is None else answer(committables)
+        return (
+            CommitReport(completed=tuple(committables)) if answer is None else answer(committables)
+        )
 
     def _record(self, what, argument, answer=None):
         self.asked.append((what, argument))
@@ -78,7 +89,9 @@ class FakeWriter:
     def __init__(self, error=None, digests=None, attempts_lost=False, **prepared):
         self.error, self.attempts_lost = error, attempts_lost
         self.digests = digests or {"a/0": (Digest(1, 1),)}
-        self.prepared = {sink: tuple({"name": name} for name in names) for sink, names in prepared.items()}
+        self.prepared = {
+            sink: tuple({"name": name} for name in names) for sink, names in prepared.items()
+        }
         self.decision = None
         self.waited_for_tasks = 0
 
@@ -136,8 +149,17 @@ class Query:
         self.sweeps = []
         self.sealed_below = []
         self.log = open_log(self.store)
-        world = Resources(self.log, self.sinks, lambda: spark_committed, stop, self.waits.append, self._sweeps_changed)
-        self.coordinator = Coordinator(RunConfig("query", "run", "/checkpoint", tuple(self.sinks), **config), world)
+        world = Resources(
+            self.log,
+            self.sinks,
+            lambda: spark_committed,
+            stop,
+            self.waits.append,
+            self._sweeps_changed,
+        )
+        self.coordinator = Coordinator(
+            RunConfig("query", "run", "/checkpoint", tuple(self.sinks), **config), world
+        )
         opened.append(self.coordinator)
 
     def _sweeps_changed(self, sweeps, sealed_below):
@@ -145,7 +167,9 @@ class Query:
         self.sealed_below.append(sealed_below)
 
     def batch(self, batch=0, writer=None, stateful=False):
-        self.coordinator.run_batch(batch, (f"offsets {batch}",), stateful, writer or FakeWriter(a=(f"t{batch}",)))
+        self.coordinator.run_batch(
+            batch, (f"offsets {batch}",), stateful, writer or FakeWriter(a=(f"t{batch}",))
+        )
 
     def entries(self, generation=0):
         self.coordinator.finish_background()
@@ -173,7 +197,7 @@ def replace_run(store):
     return log.seal_below(generation)
 
 
-# --- a batch ----------------------------------------------------------------------------------------------------------------------
+# --- a batch --------------------------------------------------------------------------------------
 
 
 def test_batches_are_decided_committed_and_done_in_the_log():
@@ -229,7 +253,8 @@ def test_handles_in_doubt_are_fenced_after_done_and_do_not_come_back():
 
 
 def test_a_handle_whose_commit_had_to_be_repeated_is_fenced_and_does_not_come_back():
-    """Whatever the sink says the second time: a request of the first one may still be on its way."""
+    """Whatever the sink says the second time: a request of the first one may still be on its
+    way."""
     query = Query(sinks={"a": FakeSink(AWAY)})
     query.batch(0)
     writer = FakeWriter(a=("t1",))
@@ -252,10 +277,12 @@ def test_closing_closes_the_sinks():
     assert query.sinks["a"].is_closed
 
 
-# --- a sink that is away ----------------------------------------------------------------------------------------------------------
+# --- a sink that is away --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [AWAY, OSError("reset"), ValueError("a bug in a sink"), AttemptFailedError("no")])
+@pytest.mark.parametrize(
+    "error", [AWAY, OSError("reset"), ValueError("a bug in a sink"), AttemptFailedError("no")]
+)
 def test_a_commit_is_tried_again_until_the_sink_answers(error):
     query = Query(sinks={"a": FakeSink(error, error, error)})
     query.batch(0)
@@ -285,11 +312,14 @@ def test_one_sink_that_is_away_holds_back_done_but_not_the_other_sinks():
     query = Query(sinks={"a": FakeSink(AWAY), "b": Other()}, stop=stopped.is_set)
 
     def wait(_):
-        # The pause after the one answer of "a": the stop comes when "b" has committed, whichever thread was the first.
+        # The pause after the one answer of "a": the stop comes when "b" has committed, whichever
+        # thread was the first.
         assert committed.wait(20)
         stopped.set()
 
-    query.coordinator._resources = Resources(query.log, query.sinks, lambda: -1, stopped.is_set, wait)
+    query.coordinator._resources = Resources(
+        query.log, query.sinks, lambda: -1, stopped.is_set, wait
+    )
     with pytest.raises(InDoubtError, match="waited for a"):
         query.batch(0, FakeWriter(a=("t0",), b=("u0",)))
     assert query.sinks["b"].of("commit") == [(0, ["u0"])]
@@ -344,11 +374,14 @@ def decided_but_not_done(*names):
     return store
 
 
-# --- recovery ---------------------------------------------------------------------------------------------------------------------
+# --- recovery -------------------------------------------------------------------------------------
 
 
 def test_a_failing_sweep_does_not_stop_recovery():
-    query = Query(decided_but_not_done(), {"a": FakeSink(recover=AWAY), "b": FakeSink(recover=OSError("reset"))})
+    query = Query(
+        decided_but_not_done(),
+        {"a": FakeSink(recover=AWAY), "b": FakeSink(recover=OSError("reset"))},
+    )
     query.batch(1)
     assert query.entries(1) == ["CLAIM", "DONE", "COMMIT", "DONE"]
     assert len(query.sinks["b"].of("recover")) == 1
@@ -395,11 +428,12 @@ def test_what_is_lost_as_a_whole_is_written_anew_by_the_next_start():
     assert query.entries(1) == ["CLAIM", "COMMIT", "DONE"]
 
 
-# --- a decision that comes too late ------------------------------------------------------------------------------------------------
+# --- a decision that comes too late ---------------------------------------------------------------
 
 
 class Slow(MemoryStore):
-    """Time passes in front of each create of a COMMIT; ``lost``: the first answer to one is lost, with what was asked done or not."""
+    """Time passes in front of each create of a COMMIT; ``lost``: the first answer to one is
+    lost, with what was asked done or not."""
 
     def __init__(self, passing_ms, lost=None):
         super().__init__()
@@ -420,7 +454,9 @@ class Slow(MemoryStore):
 
 def timed(store):
     query = Query(store, transaction_timeout_ms=100, decision_reserve_ms=30)
-    query.coordinator._resources = replace(query.coordinator._resources, now_ms=lambda: store.now_ms)
+    query.coordinator._resources = replace(
+        query.coordinator._resources, now_ms=lambda: store.now_ms
+    )
     return query
 
 
@@ -440,7 +476,9 @@ def test_a_decision_is_taken_as_long_as_there_is_time():
 
 
 @pytest.mark.parametrize("lost", ["before", "after"])
-def test_what_was_asked_in_time_and_not_answered_is_found_out_when_it_is_too_late_to_ask_again(lost):
+def test_what_was_asked_in_time_and_not_answered_is_found_out_when_it_is_too_late_to_ask_again(
+    lost,
+):
     query = timed(Slow(70, lost))
     if lost == "before":
         with pytest.raises(OutcomeUnknownError):
@@ -459,13 +497,15 @@ def test_a_failed_look_at_sparks_commit_log_touches_no_sink():
     def unreadable():
         raise OSError("commits can't be read")
 
-    query.coordinator._resources = Resources(world.log, world.sinks, unreadable, world.stop_requested, world.wait)
+    query.coordinator._resources = Resources(
+        world.log, world.sinks, unreadable, world.stop_requested, world.wait
+    )
     with pytest.raises(OSError, match="commits"):
         query.batch(0)
     assert query.sinks["a"].asked == []
 
 
-# --- attempts that fail -----------------------------------------------------------------------------------------------------------
+# --- attempts that fail ---------------------------------------------------------------------------
 
 
 def test_the_users_exception_aborts_and_is_the_cause():
@@ -484,10 +524,13 @@ class UnreadableError(Exception):
 
 
 @pytest.mark.parametrize(
-    "error", [UnreadableError(), SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=lambda e: type(e).__name__
+    "error",
+    [UnreadableError(), SystemExit(3), KeyboardInterrupt(), GeneratorExit()],
+    ids=lambda e: type(e).__name__,
 )
 def test_whatever_a_function_raises_aborts_what_is_prepared_and_is_the_cause(error):
-    """Also what has no text, and what would end a process: the thread of the batch is Spark's, and nobody else aborts."""
+    """Also what has no text, and what would end a process: the thread of the batch is Spark's,
+    and nobody else aborts."""
     query = Query()
     with pytest.raises(AttemptFailedError, match=type(error).__name__) as raised:
         query.batch(0, FakeWriter(error, a=("t0",)))
@@ -496,10 +539,13 @@ def test_whatever_a_function_raises_aborts_what_is_prepared_and_is_the_cause(err
 
 
 def test_an_error_without_a_readable_text_holds_up_no_step_of_the_protocol(caplog):
-    """Wherever a sink raises it: behind the decision, in a sweep, in an abort, when handles are fenced."""
+    """Wherever a sink raises it: behind the decision, in a sweep, in an abort, when handles are
+    fenced."""
     query = Query(
         sinks={
-            "a": FakeSink(UnreadableError(), doubtful, recover=UnreadableError(), retire=UnreadableError()),
+            "a": FakeSink(
+                UnreadableError(), doubtful, recover=UnreadableError(), retire=UnreadableError()
+            ),
             "b": FakeSink(abort=UnreadableError()),
         }
     )
@@ -508,7 +554,10 @@ def test_an_error_without_a_readable_text_holds_up_no_step_of_the_protocol(caplo
     assert query.sinks["a"].of("commit") == [(0, ["t0"])] * 2
     again = Query(
         query.store,
-        sinks={"a": FakeSink(UnreadableError(), recover=UnreadableError(), abort=UnreadableError()), "b": FakeSink()},
+        sinks={
+            "a": FakeSink(UnreadableError(), recover=UnreadableError(), abort=UnreadableError()),
+            "b": FakeSink(),
+        },
     )
     again.batch(0)
     with pytest.raises(AttemptFailedError, match="ValueError: no"):
@@ -561,7 +610,7 @@ def test_an_aborted_batch_is_written_by_the_next_start():
     assert again.sinks["a"].of("commit") == [(0, ["t1"])]
 
 
-# --- the log ----------------------------------------------------------------------------------------------------------------------
+# --- the log --------------------------------------------------------------------------------------
 
 
 def test_a_decision_without_an_answer_aborts_nothing():
@@ -653,11 +702,15 @@ def test_a_done_in_the_background_without_an_answer_makes_the_next_batch_raise()
     assert again.sinks["a"].of("commit") == [(1, ["t1"])]
 
 
-@pytest.mark.parametrize(("answer", "error"), [(lost, TransactionLostError), (doubtful, InDoubtError)])
+@pytest.mark.parametrize(
+    ("answer", "error"), [(lost, TransactionLostError), (doubtful, InDoubtError)]
+)
 def test_a_lost_or_doubtful_transaction_is_that_unless_a_newer_run_owns_the_query(answer, error):
     with pytest.raises(error, match="t0") as raised:
         Query(sinks={"a": FakeSink(answer)}).batch(0)
-    assert (raised.value.sink, raised.value.transaction) == ("a", "t0"), "a program takes them from there"
+    assert (raised.value.sink, raised.value.transaction) == ("a", "t0"), (
+        "a program takes them from there"
+    )
 
     class ReplacesAtCommit(FakeSink):
         def commit(self, permit, committables):
@@ -706,7 +759,8 @@ def by_tasks(*names):
 
 
 def decided_by_two_tasks():
-    """A store with a batch that is decided and not done, whose two transactions say which task's they are."""
+    """A store with a batch that is decided and not done, whose two transactions say which task's
+    they are."""
     store = MemoryStore()
     with pytest.raises(InDoubtError):
         Query(store, {"a": FakeSink(AWAY)}, stop=lambda: True).batch(0, by_tasks("t0", "t1"))
@@ -723,7 +777,11 @@ def test_a_lost_transaction_is_fenced_and_written_again_under_a_decision_of_its_
     sink = query.sinks["a"]
     assert sink.of("retire") == [(["t0"],)]
     assert writer.decision.redo == {(0, 0)}
-    assert [what for what, *_ in sink.asked if what in {"commit", "retire"}] == ["commit", "retire", "commit"]
+    assert [what for what, *_ in sink.asked if what in {"commit", "retire"}] == [
+        "commit",
+        "retire",
+        "commit",
+    ]
     assert sink.of("commit")[1][-1] == ["t1", "again"]
     assert query.entries(1) == ["CLAIM", "COMMIT", "DONE"]
 

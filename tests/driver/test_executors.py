@@ -1,4 +1,5 @@
-"""What is asked of executors before a start, and what is said of the answers; tests/crash/test_executors.py has a real cluster."""
+"""What is asked of executors before a start, and what is said of the answers;
+tests/crash/test_executors.py has a real cluster."""
 
 import pickle
 import subprocess
@@ -29,19 +30,28 @@ def test_of_executors_that_have_everything_nothing_is_said():
 
 
 def test_what_is_missing_is_to_be_installed_in_one_line_in_the_drivers_version():
-    text = complaint([answer(None, {"onceforall": "ModuleNotFoundError: No module named 'onceforall'"})], NEEDED, "1.2")
+    text = complaint(
+        [answer(None, {"onceforall": "ModuleNotFoundError: No module named 'onceforall'"})],
+        NEEDED,
+        "1.2",
+    )
     assert "pip install 'onceforall[kafka,postgres]==1.2' 'redis>=5';" in text
 
 
 def test_only_the_extra_that_is_missing_is_to_be_installed():
-    text = complaint([answer(errors={"confluent_kafka": "ImportError: librdkafka.so"})], NEEDED, "1.2")
+    text = complaint(
+        [answer(errors={"confluent_kafka": "ImportError: librdkafka.so"})], NEEDED, "1.2"
+    )
     assert "can't import confluent_kafka" in text
     assert "ImportError: librdkafka.so" in text
     assert "pip install 'onceforall[kafka]==1.2';" in text
 
 
 def test_what_an_import_says_is_shortened():
-    for errors, version in (({"onceforall": "x" * 100_000}, None), ({"confluent_kafka": "x" * 100_000}, "1.2")):
+    for errors, version in (
+        ({"onceforall": "x" * 100_000}, None),
+        ({"confluent_kafka": "x" * 100_000}, "1.2"),
+    ):
         assert len(complaint([answer(version, errors)], NEEDED, "1.2")) < 1500
 
 
@@ -55,16 +65,27 @@ def test_the_function_that_asks_needs_nothing_of_this_library_where_it_runs(tmp_
     """The process that loads it is a Python without any package."""
     shipped = tmp_path / "function"
     shipped.write_bytes(dumps(executors._by_value(executors._report)))
-    program = f"import pickle; print(pickle.dumps(list(pickle.load(open({str(shipped)!r}, 'rb'))(('json',), ()))).hex())"
+    program = (
+        f"import pickle; print(pickle.dumps(list(pickle.load(open({str(shipped)!r}, "
+        "'rb'))(('json',), ()))).hex())"
+    )
     cloudpickle = tmp_path / "pyspark"
     cloudpickle.mkdir()
     (cloudpickle / "__init__.py").touch()
     original = sys.modules["pyspark.cloudpickle"].__path__[0]
     (cloudpickle / "cloudpickle").symlink_to(original)
-    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(tmp_path)!r}); {program}"]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        f"import sys; sys.path.append({str(tmp_path)!r}); {program}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    ((_, _, _, _, version, errors),) = pickle.loads(bytes.fromhex(done.stdout.strip()))  # our own process wrote it
+    ((_, _, _, _, version, errors),) = pickle.loads(
+        bytes.fromhex(done.stdout.strip())
+    )  # our own process wrote it
     assert version is None
     assert "No module named 'onceforall'" in errors["onceforall"]
 
@@ -78,7 +99,8 @@ class Jobs:
     def __call__(self, context, found, modules):
         folders = self.seen.pop(0)
         return SimpleNamespace(
-            ended=lambda _: folders is not None, answers=lambda: [answer(folders=f"/tmp/{folder}") for folder in folders]
+            ended=lambda _: folders is not None,
+            answers=lambda: [answer(folders=f"/tmp/{folder}") for folder in folders],
         )
 
 

@@ -1,4 +1,5 @@
-"""``error_of``: the error of a failed run is found again, in this process and from text alone; and one line of the log says it."""
+"""``error_of``: the error of a failed run is found again, in this process and from text alone;
+and one line of the log says it."""
 
 from __future__ import annotations
 
@@ -45,15 +46,22 @@ def _call_proxy(raising):
 
 
 def spark_text(raising, *, by="query.awaitTermination"):
-    """What Spark makes of an error that leaves ``foreachBatch``, as two of its releases and methods have it."""
+    """What Spark makes of an error that leaves ``foreachBatch``, as two of its releases and
+    methods have it."""
     text, _ = _call_proxy(raising)
     python = f"An exception was raised by the Python Proxy. Return Message: {text}"
-    java = "\tat py4j.Protocol.getReturnValue(Protocol.java:476)\n\tat jdk.proxy3/jdk.proxy3.$Proxy62.call(Unknown Source)\n"
+    java = (
+        "\tat py4j.Protocol.getReturnValue(Protocol.java:476)\n\tat "
+        "jdk.proxy3/jdk.proxy3.$Proxy62.call(Unknown Source)\n"
+    )
     if by == "query.awaitTermination":
         return (
-            f"[STREAM_FAILED] Query [id = {QUERY_ID}, runId = {RUN_ID}] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] An error "
-            f"occurred in the user provided function in foreach batch sink. Reason: {python} SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query "
-            f"===\nIdentifier: ads of März [id = {QUERY_ID}, runId = {RUN_ID}]\nCurrent Committed Offsets: {{}}\n\nCurrent State: ACTIVE\n\n\nJVM "
+            f"[STREAM_FAILED] Query [id = {QUERY_ID}, runId = {RUN_ID}] terminated with "
+            "exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] An error "
+            f"occurred in the user provided function in foreach batch sink. Reason: {python} "
+            "SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query "
+            f"===\nIdentifier: ads of März [id = {QUERY_ID}, runId = {RUN_ID}]\nCurrent Committed "
+            f"Offsets: {{}}\n\nCurrent State: ACTIVE\n\n\nJVM "
             f"stacktrace:\norg.apache.spark.sql.streaming.StreamingQueryException: {python}\n{java}"
         )
     return f"{python}\n\nJVM stacktrace:\n{java}\n"
@@ -62,7 +70,10 @@ def spark_text(raising, *, by="query.awaitTermination"):
 def caused(message="the topic t is full", kind=errors.RefusedRecordError):
     def raising():
         try:
-            raise ValueError("first\n\nThe above exception was the direct cause of the following exception:\n\nsecond")
+            raise ValueError(
+                "first\n\nThe above exception was the direct cause of the following "
+                "exception:\n\nsecond"
+            )
         except ValueError as error:
             ours = kind.__new__(kind, message)
             ours.sink, ours.transaction = "out", "ofa.1"
@@ -96,7 +107,9 @@ MESSAGES = {
 }
 
 
-@pytest.mark.skipif(not NOTES, reason="Python 3.10 prints no notes, so the text doesn't have the fields")
+@pytest.mark.skipif(
+    not NOTES, reason="Python 3.10 prints no notes, so the text doesn't have the fields"
+)
 @pytest.mark.parametrize("by", ["query.awaitTermination", "query.exception"])
 @pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
 def test_an_error_of_another_process_is_read_from_its_text_as_it_was(message, by):
@@ -104,11 +117,20 @@ def test_an_error_of_another_process_is_read_from_its_text_as_it_was(message, by
     error = failures.from_text(text)
     assert type(error) is errors.RefusedRecordError
     assert str(error) == message
-    fields = error.query_name, error.query_id, error.run_id, error.batch, error.sink, error.transaction
+    fields = (
+        error.query_name,
+        error.query_id,
+        error.run_id,
+        error.batch,
+        error.sink,
+        error.transaction,
+    )
     assert fields == ("ads of März", QUERY_ID, RUN_ID, 7, "out", "ofa.1")
 
 
-@pytest.mark.parametrize("message", ["no", "one\n  two\n\nthree", MESSAGES["unicode"]], ids=["short", "lines", "unicode"])
+@pytest.mark.parametrize(
+    "message", ["no", "one\n  two\n\nthree", MESSAGES["unicode"]], ids=["short", "lines", "unicode"]
+)
 @pytest.mark.parametrize("by", ["query.awaitTermination", "query.exception"])
 def test_without_notes_the_class_and_the_message_are_read_all_the_same(monkeypatch, message, by):
     text = spark_text(caused(message), by=by)
@@ -128,7 +150,9 @@ def test_every_class_of_errors_comes_back_from_text(name):
 
 
 def test_a_class_of_ours_that_is_not_loaded_is_an_error_of_ours_at_least_and_others_are_none():
-    text = spark_text(caused()).replace("onceforall.errors.RefusedRecordError", "onceforall.later.BrandNewError")
+    text = spark_text(caused()).replace(
+        "onceforall.errors.RefusedRecordError", "onceforall.later.BrandNewError"
+    )
     assert type(failures.from_text(text)) is errors.OnceForAllError
     assert failures.from_text(spark_text(lambda: 1 / 0)) is None
     assert failures.from_text("") is None
@@ -167,7 +191,9 @@ def test_what_is_none_of_ours_comes_back_as_it_was_given_and_nothing_as_none():
     assert ofa.error_of(None) is None
 
 
-@pytest.mark.parametrize("wrong", [7, [], object(), {}, b"x"], ids=lambda wrong: type(wrong).__name__)
+@pytest.mark.parametrize(
+    "wrong", [7, [], object(), {}, b"x"], ids=lambda wrong: type(wrong).__name__
+)
 def test_what_is_neither_query_nor_error_is_refused(wrong):
     with pytest.raises(ofa.OptionError, match="StreamingQuery"):
         ofa.error_of(wrong)
@@ -227,8 +253,8 @@ def test_one_line_at_level_error_says_the_error_with_query_batch_message_and_add
     (record,) = [record for record in caplog.records if record.name == "onceforall"]
     assert record.levelno == logging.ERROR
     assert (
-        record.getMessage()
-        == "query ads of März failed in batch 7: RefusedRecordError: two lines (docs/errors.md#refusedrecorderror)"
+        record.getMessage() == "query ads of März failed in batch 7: RefusedRecordError: two lines "
+        "(docs/errors.md#refusedrecorderror)"
     )
 
 
@@ -244,7 +270,10 @@ def test_an_error_whose_text_cannot_be_read_is_kept_and_told_all_the_same(caplog
 
     error = UnreadableError()
     failures.tell(error, batch=7, run_id=RUN_ID, query_id=QUERY_ID, query_name="ads")
-    assert "query ads failed in batch 7: UnreadableError: (its text can't be read: AttributeError)" in caplog.text
+    assert (
+        "query ads failed in batch 7: UnreadableError: (its text can't be read: AttributeError)"
+        in caplog.text
+    )
     assert ofa.error_of(f"[id = {QUERY_ID}, runId = {RUN_ID}]") is error
     assert ofa.error_of("another text") is None
     assert ofa.error_of(error) is error
@@ -252,7 +281,9 @@ def test_an_error_whose_text_cannot_be_read_is_kept_and_told_all_the_same(caplog
 
 def test_a_stop_is_no_failure_and_its_text_stays_as_spark_must_see_it(caplog):
     with caplog.at_level(logging.INFO, "onceforall"):
-        text, error = _call_proxy(caused("java.lang.InterruptedException)", errors.QueryStoppedError))
+        text, error = _call_proxy(
+            caused("java.lang.InterruptedException)", errors.QueryStoppedError)
+        )
     assert [record.levelno for record in caplog.records] == [logging.INFO]
     assert failures.NOTE not in text
     assert failures._kept.of(RUN_ID) is None
@@ -263,29 +294,48 @@ def test_an_error_with_its_fields_can_be_sent_to_another_process():
     error = errors.FencedError("a newer run")
     failures.tell(error, batch=7, run_id=RUN_ID, query_id=QUERY_ID, query_name="ads")
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), again.batch, again.run_id) == (errors.FencedError, "a newer run", 7, RUN_ID)
+    assert (type(again), str(again), again.batch, again.run_id) == (
+        errors.FencedError,
+        "a newer run",
+        7,
+        RUN_ID,
+    )
 
 
 def test_the_package_offers_its_errors_without_importing_what_finds_them():
-    code = "import onceforall, sys; onceforall.FencedError; print([m for m in sys.modules if m.startswith('onceforall.') or m == 'pyspark'])"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    code = (
+        "import onceforall, sys; onceforall.FencedError; print([m for m in sys.modules if "
+        "m.startswith('onceforall.') or m == 'pyspark'])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert answer.stdout.strip() == "['onceforall._version', 'onceforall.errors']"
 
 
-# --- with Spark -------------------------------------------------------------------------------------------------------------------
+# --- with Spark -----------------------------------------------------------------------------------
 
 
 def rows_of(spark):
-    return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).option("numPartitions", 1).load()
+    return (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", 5)
+        .option("numPartitions", 1)
+        .load()
+    )
 
 
 def write(spark, folder, transform, name):
-    writer = ofa.write_stream(rows_of(spark)).to(ofa.FileSink(folder / "out", format="json"), name="files", transform=transform)
+    writer = ofa.write_stream(rows_of(spark)).to(
+        ofa.FileSink(folder / "out", format="json"), name="files", transform=transform
+    )
     return writer.queryName(name).option("checkpointLocation", str(folder / "checkpoint")).start()
 
 
 @pytest.mark.spark
-def test_the_error_of_a_real_query_comes_back_in_this_process_and_from_its_text_in_another(spark, tmp_path, caplog):
+def test_the_error_of_a_real_query_comes_back_in_this_process_and_from_its_text_in_another(
+    spark, tmp_path, caplog
+):
     boom = ValueError("boom\nand a second line: März \N{SNOWMAN}")
 
     def fails(frame):
@@ -297,11 +347,20 @@ def test_the_error_of_a_real_query_comes_back_in_this_process_and_from_its_text_
     error = ofa.error_of(query)
     assert type(error) is ofa.AttemptFailedError
     assert error.__cause__ is boom
-    assert "mend the cause first: ValueError: boom\nand a second line: März \N{SNOWMAN}" in str(error)
-    assert (error.query_name, error.query_id, error.run_id, error.batch) == ("ads", query.id, query.runId, 0)
+    assert "mend the cause first: ValueError: boom\nand a second line: März \N{SNOWMAN}" in str(
+        error
+    )
+    assert (error.query_name, error.query_id, error.run_id, error.batch) == (
+        "ads",
+        query.id,
+        query.runId,
+        0,
+    )
     assert ofa.error_of(raised.value) is ofa.error_of(query.exception()) is error
 
-    (tmp_path / "trace.txt").write_text(json.dumps([str(raised.value), str(query.exception())]), encoding="utf-8")
+    (tmp_path / "trace.txt").write_text(
+        json.dumps([str(raised.value), str(query.exception())]), encoding="utf-8"
+    )
     code = """
 import json, sys, onceforall as ofa
 for text in json.load(open(sys.argv[1], encoding="utf-8")):
@@ -309,13 +368,24 @@ for text in json.load(open(sys.argv[1], encoding="utf-8")):
     print(json.dumps([type(error).__name__, str(error), error.batch, error.run_id, error.documentation]))
 """
     command = [sys.executable, "-c", code, str(tmp_path / "trace.txt")]
-    answers = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    answers = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True
+    ).stdout.splitlines()
     batch = 0 if NOTES else None
     for answer in map(json.loads, answers):
-        assert answer == ["AttemptFailedError", str(error), batch, query.runId, "docs/errors.md#attemptfailederror"]
+        assert answer == [
+            "AttemptFailedError",
+            str(error),
+            batch,
+            query.runId,
+            "docs/errors.md#attemptfailederror",
+        ]
     assert len(answers) == 2
     last = [record for record in caplog.records if record.name.startswith("onceforall")][-1]
-    assert (last.levelno, last.getMessage().partition(":")[0]) == (logging.ERROR, "query ads failed in batch 0")
+    assert (last.levelno, last.getMessage().partition(":")[0]) == (
+        logging.ERROR,
+        "query ads failed in batch 0",
+    )
 
     again = write(spark, tmp_path, lambda frame: frame, "ads")
     until(lambda: again.lastProgress is not None, 60, "a batch of the restarted query")
@@ -327,7 +397,8 @@ for text in json.load(open(sys.argv[1], encoding="utf-8")):
 @pytest.mark.spark
 @pytest.mark.timeout(120)
 def test_a_function_that_would_end_the_process_ends_its_query_with_an_error(spark, tmp_path):
-    """Spark's caller of Python dies of a ``SystemExit``, and the query would wait for its answer for ever: so it does without us."""
+    """Spark's caller of Python dies of a ``SystemExit``, and the query would wait for its answer
+    for ever: so it does without us."""
     query = write(spark, tmp_path, lambda _: sys.exit(3), "exits")
     with pytest.raises(Exception, match="SystemExit: 3"):
         query.awaitTermination(60)
@@ -342,7 +413,8 @@ class Unheard(BaseException):
 @pytest.mark.spark
 @pytest.mark.timeout(120)
 def test_what_is_no_exception_fails_its_attempt_as_any_error_does(spark, tmp_path):
-    """What has been prepared is aborted at once; readers of a topic would wait behind it until the next start."""
+    """What has been prepared is aborted at once; readers of a topic would wait behind it until
+    the next start."""
 
     def cancelled(_):
         raise Unheard("the task was cancelled")
@@ -355,10 +427,14 @@ def test_what_is_no_exception_fails_its_attempt_as_any_error_does(spark, tmp_pat
 
 
 @pytest.mark.spark
-def test_a_sink_that_would_end_the_process_before_any_batch_ends_the_query_with_an_error(spark, tmp_path, monkeypatch):
+def test_a_sink_that_would_end_the_process_before_any_batch_ends_the_query_with_an_error(
+    spark, tmp_path, monkeypatch
+):
     monkeypatch.setattr(runs._QueryRun, "open", lambda *_: sys.exit(3))
     query = write(spark, tmp_path, lambda frame: frame, "exits")
-    with pytest.raises(Exception, match="SystemExit: 3 was raised in a batch, which can't end the process"):
+    with pytest.raises(
+        Exception, match="SystemExit: 3 was raised in a batch, which can't end the process"
+    ):
         query.awaitTermination(60)
     assert type(ofa.error_of(query)) is ofa.StoppedError
 
@@ -373,12 +449,16 @@ def test_a_batch_whose_jobs_others_cancel_has_failed_and_was_not_stopped(spark, 
 
     query = write(spark, tmp_path, slow, "cancelled")
     assert began.wait(60)
-    until(lambda: cancelled(context, str(query.runId)) or not query.isActive, 60, "the query notices")
+    until(
+        lambda: cancelled(context, str(query.runId)) or not query.isActive, 60, "the query notices"
+    )
     with pytest.raises(Exception, match="a job of the batch was cancelled"):
         query.awaitTermination(60)
     error = ofa.error_of(query)
     assert (type(error), error.batch) == (ofa.AttemptFailedError, 0)
-    assert [record.levelname for record in caplog.records if record.name == "onceforall"][-1] == "ERROR"
+    assert [record.levelname for record in caplog.records if record.name == "onceforall"][
+        -1
+    ] == "ERROR"
 
 
 def cancelled(context, group):
@@ -389,7 +469,12 @@ def cancelled(context, group):
 
 @pytest.mark.spark
 def test_an_error_that_a_sink_raises_in_a_batch_names_the_sink(spark, tmp_path):
-    query = write(spark, tmp_path, lambda frame: frame.selectExpr("value", "interval 1 month AS v"), "interval")
+    query = write(
+        spark,
+        tmp_path,
+        lambda frame: frame.selectExpr("value", "interval 1 month AS v"),
+        "interval",
+    )
     with pytest.raises(Exception, match="interval"):
         query.awaitTermination(60)
     error = ofa.error_of(query)

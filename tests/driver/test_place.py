@@ -1,4 +1,5 @@
-"""What identifies a machine and the storage of a checkpoint: with fakes of the kernel's files, and on real file systems."""
+"""What identifies a machine and the storage of a checkpoint: with fakes of the kernel's files,
+and on real file systems."""
 
 import os
 import shutil
@@ -23,7 +24,8 @@ def folder(tmp_path):
 
 @pytest.fixture
 def kernel(tmp_path, folder):
-    """Fakes of the kernel's files: ``kernel(kind, {file below /sys: content})`` returns what the folder's storage is."""
+    """Fakes of the kernel's files: ``kernel(kind, {file below /sys: content})`` returns what the
+    folder's storage is."""
 
     def tell(kind, devices=(), disk="nvme0n1", partition=None):
         mounts, sysfs = tmp_path / "mountinfo", tmp_path / "sys"
@@ -63,10 +65,15 @@ def test_a_disks_serial_its_file_systems_id_and_the_folders_inode_are_told(kerne
 
 
 def test_a_partition_has_the_serial_of_its_disk(kernel):
-    assert kernel("ext4", {"device/wwid": "naa.5000"}, disk="sda", partition="sda3")["scsi-wwid"] == "naa.5000"
+    assert (
+        kernel("ext4", {"device/wwid": "naa.5000"}, disk="sda", partition="sda3")["scsi-wwid"]
+        == "naa.5000"
+    )
 
 
-def test_a_logical_volume_has_the_serial_of_the_one_disk_below_it_and_none_where_there_are_several(kernel, tmp_path):
+def test_a_logical_volume_has_the_serial_of_the_one_disk_below_it_and_none_where_there_are_several(
+    kernel, tmp_path
+):
     kernel("ext4", {"serial": "virtual"}, disk="vda")
     slaves = tmp_path / "sys" / "devices" / "dm-0" / "slaves"
     slaves.mkdir(parents=True)
@@ -74,7 +81,9 @@ def test_a_logical_volume_has_the_serial_of_the_one_disk_below_it_and_none_where
     (link,) = (tmp_path / "sys" / "dev" / "block").iterdir()
     link.unlink()
     link.symlink_to(slaves.parent)
-    told = lambda: storage_of(tmp_path / "mnt" / "cp", mounts=tmp_path / "mountinfo", sysfs=tmp_path / "sys")
+    told = lambda: storage_of(
+        tmp_path / "mnt" / "cp", mounts=tmp_path / "mountinfo", sysfs=tmp_path / "sys"
+    )
     assert told()["virtio-serial"] == "virtual"
     (slaves / "vdb").symlink_to(tmp_path / "sys" / "devices" / "vda")
     assert "virtio-serial" not in told()
@@ -100,14 +109,20 @@ def test_a_mount_point_with_a_blank_is_found(tmp_path):
 def test_nothing_is_raised_where_nothing_can_be_found_out(tmp_path, monkeypatch):
     assert storage_of(tmp_path / "missing") == {}
     assert storage_of(tmp_path, mounts=tmp_path / "missing") == {}
-    monkeypatch.setattr(place.Path, "read_text", lambda *_, **__: (_ for _ in ()).throw(PermissionError()))
+    monkeypatch.setattr(
+        place.Path, "read_text", lambda *_, **__: (_ for _ in ()).throw(PermissionError())
+    )
     assert here(tmp_path).host
 
 
 def judged(before, now):
     """Judge a start on other storage, on another machine."""
-    config = RunConfig("query", "run", "/cp", ("out",), host="node-2", boot_id="boot-2", storage=now.storage)
-    return judge_claim(config, Claim("query", "run", "/cp", "me", before.host, before.boot_id, before.storage))
+    config = RunConfig(
+        "query", "run", "/cp", ("out",), host="node-2", boot_id="boot-2", storage=now.storage
+    )
+    return judge_claim(
+        config, Claim("query", "run", "/cp", "me", before.host, before.boot_id, before.storage)
+    )
 
 
 def test_a_real_clone_of_a_volume_is_told_from_the_volume_that_is_mounted_again(tmp_path):
@@ -122,7 +137,9 @@ def test_a_real_clone_of_a_volume_is_told_from_the_volume_that_is_mounted_again(
         unmount(disk)
         mount(clone, disk)
         cloned = here(disk / "cp")
-        assert cloned.storage["id"] == original.storage["id"], "a clone block by block has the same id"
+        assert cloned.storage["id"] == original.storage["id"], (
+            "a clone block by block has the same id"
+        )
         assert judged(original, cloned) is not None
 
 

@@ -1,4 +1,5 @@
-"""What a query shows of itself: its jobs' descriptions, the rows of its sinks, lines of the log that say what they are about, and where it is."""
+"""What a query shows of itself: its jobs' descriptions, the rows of its sinks, lines of the log
+that say what they are about, and where it is."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def batch_of(run_id, batch=0, **more):
     return BatchProgress("query", run_id, "ads", 3, batch, "written", **more)
 
 
-# --- without Spark ----------------------------------------------------------------------------------------------------------------
+# --- without Spark --------------------------------------------------------------------------------
 
 
 def test_the_last_batch_of_a_run_is_its_progress_and_old_runs_are_forgotten(monkeypatch):
@@ -31,7 +32,10 @@ def test_the_last_batch_of_a_run_is_its_progress_and_old_runs_are_forgotten(monk
     for number in range(progress.KEPT_RUNS + 5):
         progress.tell(batch_of(f"run-{number}"))
     progress.tell(batch_of("run-50", 1))
-    known = [ofa.progress_of(SimpleNamespace(runId=f"run-{number}")) for number in range(progress.KEPT_RUNS + 5)]
+    known = [
+        ofa.progress_of(SimpleNamespace(runId=f"run-{number}"))
+        for number in range(progress.KEPT_RUNS + 5)
+    ]
     assert [found is None for found in known] == [True] * 5 + [False] * progress.KEPT_RUNS
     assert known[50].batch == 1
 
@@ -44,7 +48,11 @@ def test_a_line_says_what_it_is_about_in_its_text_and_in_its_record_also_on_anot
             log.warning("rows: %d", 7)
             log.info("no arguments")
 
-    with caplog.at_level(logging.INFO, "onceforall"), logs.about(query="ads", batch=3), logs.about(generation=2):
+    with (
+        caplog.at_level(logging.INFO, "onceforall"),
+        logs.about(query="ads", batch=3),
+        logs.about(generation=2),
+    ):
         thread = threading.Thread(target=logs.carried(within))
         thread.start()
         thread.join()
@@ -54,10 +62,15 @@ def test_a_line_says_what_it_is_about_in_its_text_and_in_its_record_also_on_anot
         "[query ads, generation 2, batch 3, sink out %s] no arguments",
         "100 % of nothing in particular",
     ]
-    assert {(record.name, record.funcName, Path(record.pathname).name) for record in caplog.records[:2]} == {
-        ("onceforall.sinks.test", "within", Path(__file__).name)
+    assert {
+        (record.name, record.funcName, Path(record.pathname).name) for record in caplog.records[:2]
+    } == {("onceforall.sinks.test", "within", Path(__file__).name)}
+    assert caplog.records[0].onceforall == {
+        "query": "ads",
+        "batch": 3,
+        "generation": 2,
+        "sink": "out %s",
     }
-    assert caplog.records[0].onceforall == {"query": "ads", "batch": 3, "generation": 2, "sink": "out %s"}
 
 
 class Context:
@@ -74,14 +87,19 @@ class Context:
 
 
 @pytest.mark.parametrize("before", ["ads<br/>batch = 7", None])
-def test_the_description_of_jobs_is_put_back_as_spark_had_it_also_behind_an_error_and_their_group_stays(before):
+def test_the_description_of_jobs_is_put_back_as_spark_had_it_also_behind_an_error_and_their_group_stays(
+    before,
+):
     context = Context(**{DESCRIPTION: before, "spark.jobGroup.id": "run"})
     frame = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
     writer = SparkBatchWriter(frame, 7, print, {}, "query-id", consume_all=False, projections=None)
 
     def fails():
         with writer._described("write", ["a", "b", "a"]):
-            assert context.properties == {DESCRIPTION: "query-id, batch 7: write (a, b)", "spark.jobGroup.id": "run"}
+            assert context.properties == {
+                DESCRIPTION: "query-id, batch 7: write (a, b)",
+                "spark.jobGroup.id": "run",
+            }
             raise ValueError
 
     with pytest.raises(ValueError):
@@ -89,7 +107,7 @@ def test_the_description_of_jobs_is_put_back_as_spark_had_it_also_behind_an_erro
     assert context.properties == {DESCRIPTION: before, "spark.jobGroup.id": "run"}
 
 
-# --- with Spark -------------------------------------------------------------------------------------------------------------------
+# --- with Spark -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -99,7 +117,9 @@ def source(spark, tmp_path):
     folder.mkdir()
 
     def add():
-        (folder / f"{len(list(folder.iterdir()))}.json").write_text('{"v": 1}\n{"v": 2}\n', encoding="utf-8")
+        (folder / f"{len(list(folder.iterdir()))}.json").write_text(
+            '{"v": 1}\n{"v": 2}\n', encoding="utf-8"
+        )
 
     rows = spark.readStream.schema("v INT").option("maxFilesPerTrigger", 1).json(str(folder))
     return SimpleNamespace(rows=rows, add=add)
@@ -116,7 +136,11 @@ def descriptions(spark, query):
     """Of all jobs of a run, whose group is the run's id, as Spark's user interface shows them."""
     jobs = spark._jsc.sc().statusStore().jobsList(None)
     found = [jobs.apply(i) for i in range(jobs.size())]
-    return {job.description().get() for job in found if job.jobGroup().isDefined() and job.jobGroup().get() == query.runId}
+    return {
+        job.description().get()
+        for job in found
+        if job.jobGroup().isDefined() and job.jobGroup().get() == query.runId
+    }
 
 
 @pytest.mark.spark
@@ -130,7 +154,11 @@ def test_a_query_shows_its_jobs_its_rows_its_times_and_its_sinks(spark, source, 
         return frame.where("v > 1")
 
     def writer(*more):
-        made = ofa.write_stream(source.rows).to(files("a"), name="all").option("checkpointLocation", str(checkpoint))
+        made = (
+            ofa.write_stream(source.rows)
+            .to(files("a"), name="all")
+            .option("checkpointLocation", str(checkpoint))
+        )
         for name in more:
             made.to(files(name), name=name, transform=some)
         return made
@@ -139,7 +167,13 @@ def test_a_query_shows_its_jobs_its_rows_its_times_and_its_sinks(spark, source, 
     with caplog.at_level(logging.INFO, "onceforall"):
         query = ran(writer("some"))
     told = ofa.progress_of(query)
-    assert (told.query_name, told.query_id, told.run_id, told.batch, told.generation) == ("ads", query.id, query.runId, 0, 0)
+    assert (told.query_name, told.query_id, told.run_id, told.batch, told.generation) == (
+        "ads",
+        query.id,
+        query.runId,
+        0,
+        0,
+    )
     assert (told.outcome, dict(told.rows)) == ("written", {"all": 2, "some": 1})
     assert {"claim", "seal", "recover", "write", "append_commit", "commit"} <= set(told.phase_ms)
     assert 0 < sum(told.phase_ms.values()) <= told.total_ms
@@ -147,8 +181,12 @@ def test_a_query_shows_its_jobs_its_rows_its_times_and_its_sinks(spark, source, 
     assert seen == ["ads, batch 0: run the function of the batch"]
     lines = [record.getMessage() for record in caplog.records if record.name == "onceforall"]
     (line,) = [line for line in lines if "batch 0 is written" in line]
-    assert line.startswith("[query ads, generation 0, batch 0] batch 0 is written: all 2 rows, some 1 rows; ")
-    assert not [line for line in lines if "no longer" in line or "new in this query" in line], "there was no decision before"
+    assert line.startswith(
+        "[query ads, generation 0, batch 0] batch 0 is written: all 2 rows, some 1 rows; "
+    )
+    assert not [line for line in lines if "no longer" in line or "new in this query" in line], (
+        "there was no decision before"
+    )
 
     caplog.clear()
     source.add()
@@ -156,8 +194,12 @@ def test_a_query_shows_its_jobs_its_rows_its_times_and_its_sinks(spark, source, 
         again = ran(writer("other"))
     assert dict(ofa.progress_of(again).rows) == {"all": 2, "other": 1}
     lines = [record.getMessage() for record in caplog.records]
-    assert any("new in this query since batch 0, and written from here on: other" in line for line in lines)
-    assert any("written in batch 0, and no longer a sink of this query: some" in line for line in lines)
+    assert any(
+        "new in this query since batch 0, and written from here on: other" in line for line in lines
+    )
+    assert any(
+        "written in batch 0, and no longer a sink of this query: some" in line for line in lines
+    )
     assert ofa.progress_of(query) is told, "each run has its own"
 
     # As after a crash between our decision and Spark's own entry.
@@ -174,10 +216,14 @@ def test_a_relative_checkpoint_is_shown_and_found_as_an_absolute_one_and_a_copy_
     jvm = Path(spark.sparkContext._jvm.java.lang.System.getProperty("user.dir"))
     relative = f"build/{tmp_path.name}-{os.getpid()}"
     request.addfinalizer(lambda: shutil.rmtree(jvm / relative, ignore_errors=True))
-    assert absolute_location(spark, relative) == (jvm / relative).as_uri().replace("file:///", "file:/")
+    assert absolute_location(spark, relative) == (jvm / relative).as_uri().replace(
+        "file:///", "file:/"
+    )
     assert absolute_location(spark, "/a b") == "/a b"
     writer = lambda location: (
-        ofa.write_stream(source.rows).to(ofa.FileSink(tmp_path / "out"), name="out").option("checkpointLocation", location)
+        ofa.write_stream(source.rows)
+        .to(ofa.FileSink(tmp_path / "out"), name="out")
+        .option("checkpointLocation", location)
     )
     source.add()
     query = ran(writer(relative))
@@ -186,10 +232,15 @@ def test_a_relative_checkpoint_is_shown_and_found_as_an_absolute_one_and_a_copy_
 
     shutil.copytree(jvm / relative, tmp_path / "copy")
     started = len(spark.streams.active)
-    with pytest.raises(ofa.CheckpointMismatchError, match=r"copied or moved.*onceforall\.adoptCheckpoint") as raised:
+    with pytest.raises(
+        ofa.CheckpointMismatchError, match=r"copied or moved.*onceforall\.adoptCheckpoint"
+    ) as raised:
         writer(str(tmp_path / "copy")).start()
     assert str(jvm / relative) in str(raised.value)
     assert len(spark.streams.active) == started
     with pytest.raises(ofa.CheckpointMismatchError, match="copied or moved"):
         ofa.exactly_once(tmp_path / "copy", sinks={"out": ofa.FileSink(tmp_path / "out")})(print)
-    assert ran(writer(str(tmp_path / "copy")).option("onceforall.adoptCheckpoint", "true")).exception() is None
+    assert (
+        ran(writer(str(tmp_path / "copy")).option("onceforall.adoptCheckpoint", "true")).exception()
+        is None
+    )

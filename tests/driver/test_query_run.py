@@ -1,4 +1,5 @@
-"""What a run does when it ends: sweeps of its own generation only when Spark can't call for another batch, and no error that ends the others."""
+"""What a run does when it ends: sweeps of its own generation only when Spark can't call for
+another batch, and no error that ends the others."""
 
 import signal
 from pathlib import Path
@@ -16,7 +17,8 @@ OWN = {"out": Sweep("query", "out", 3, own=True)}
 
 
 class Execution:
-    """Spark's execution of a query that was told to stop: not active, and its thread may still begin a batch."""
+    """Spark's execution of a query that was told to stop: not active, and its thread may still
+    begin a batch."""
 
     def __init__(self, alive):
         self.alive = alive
@@ -48,7 +50,8 @@ def run_of(execution, leftovers):
 
 
 def sweeper_of(run):
-    """The sweeper that a run makes for itself, with the sweeps of its start; it has no log to clean."""
+    """The sweeper that a run makes for itself, with the sweeps of its start; it has no log to
+    clean."""
     made = Sweeper(
         {},
         None,
@@ -63,7 +66,8 @@ def sweeper_of(run):
 
 
 @pytest.mark.parametrize(
-    ("alive", "leftovers", "due"), [(True, OWN, OLDER), (False, OWN, OWN), (None, OWN, OWN), (False, {}, OLDER)]
+    ("alive", "leftovers", "due"),
+    [(True, OWN, OLDER), (False, OWN, OWN), (None, OWN, OWN), (False, {}, OLDER)],
 )
 def test_a_run_sweeps_its_own_generation_only_when_no_batch_can_come(alive, leftovers, due):
     assert sweeper_of(run_of(Execution(alive), leftovers)).last_sweeps() == due
@@ -87,7 +91,9 @@ def test_kept_rows_that_cannot_be_deleted_do_not_end_the_sweeps(monkeypatch):
     assert len(swept) == run._writer.asked == sweeper.SWEEPS_AFTER_THE_END + 1
 
 
-def test_a_batch_that_is_under_way_keeps_its_own_generation_from_being_swept_when_the_jvm_is_gone(monkeypatch):
+def test_a_batch_that_is_under_way_keeps_its_own_generation_from_being_swept_when_the_jvm_is_gone(
+    monkeypatch,
+):
     run = run_of(Execution(None), OWN)
     seen = []
     monkeypatch.setattr(run, "_take", lambda *_: seen.append(run._may_take_another()))

@@ -1,4 +1,5 @@
-"""How a process ends whose queries are to be stopped in order: real processes and signals, without Spark. tests/crash/test_stopping.py has Spark's part."""
+"""How a process ends whose queries are to be stopped in order: real processes and signals,
+without Spark. tests/crash/test_stopping.py has Spark's part."""
 
 import signal
 import subprocess
@@ -55,7 +56,9 @@ class Program:
         self.folder = folder
         script = folder / "program.py"
         script.write_text(PRELUDE + text)
-        self.process = subprocess.Popen([sys.executable, str(script), str(folder)], stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), str(folder)], stderr=subprocess.PIPE, text=True
+        )
         self.wait_for("ready")
 
     def wait_for(self, name):
@@ -96,14 +99,24 @@ def program(tmp_path):
 ARMED = "stopping.arm(); stopping.PROCESS.add(Run())\n"
 
 
-def test_sigterm_stops_the_runs_and_then_ends_the_process_by_the_same_signal_without_its_own_code(program):
-    ended = program(f"{ARMED}try:\n    wait()\nfinally:\n    (folder / 'finally').touch()").send(signal.SIGTERM)
+def test_sigterm_stops_the_runs_and_then_ends_the_process_by_the_same_signal_without_its_own_code(
+    program,
+):
+    ended = program(f"{ARMED}try:\n    wait()\nfinally:\n    (folder / 'finally').touch()").send(
+        signal.SIGTERM
+    )
     assert ended.code() == -signal.SIGTERM
     assert ended.left() == {"asked", "settled"}
 
 
-@pytest.mark.parametrize(("end", "code"), [("", 0), ("sys.exit(3)", 3), ("1 / 0", 1)], ids=["last-line", "exit", "exception"])
-def test_the_end_of_the_program_stops_the_runs_with_threads_and_keeps_its_exit_code(program, end, code):
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("", 0), ("sys.exit(3)", 3), ("1 / 0", 1)],
+    ids=["last-line", "exit", "exception"],
+)
+def test_the_end_of_the_program_stops_the_runs_with_threads_and_keeps_its_exit_code(
+    program, end, code
+):
     ended = program(f"{ARMED}ready()\n{end}")
     assert ended.code() == code
     assert ended.left() == {"asked", "settled"}
@@ -121,18 +134,26 @@ def test_a_second_signal_ends_the_process_at_once(program, first, second):
     ended = program("stopping.arm(); stopping.PROCESS.add(SlowRun())\nwait()").send(first)
     ended.wait_for("settling")
     began = time.monotonic()
-    assert ended.send(second).code() == -(signal.SIGTERM if signal.SIGTERM in {first, second} else signal.SIGINT)
+    assert ended.send(second).code() == -(
+        signal.SIGTERM if signal.SIGTERM in {first, second} else signal.SIGINT
+    )
     assert time.monotonic() - began < 5
 
 
 def test_a_handler_of_the_program_stays_in_force(program):
-    ended = program(f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n{ARMED}wait()").send(signal.SIGTERM)
+    ended = program(f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n{ARMED}wait()").send(
+        signal.SIGTERM
+    )
     assert ended.code() == 7
     assert ended.left() == {"asked", "settled"}
 
 
 def test_a_sigterm_that_the_program_ignores_stays_ignored(program):
-    ended = program(f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{ARMED}wait()").send(signal.SIGTERM).send(signal.SIGINT)
+    ended = (
+        program(f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{ARMED}wait()")
+        .send(signal.SIGTERM)
+        .send(signal.SIGINT)
+    )
     assert ended.code() == -signal.SIGINT
 
 
@@ -164,7 +185,9 @@ if child == 0:
 _, status = os.waitpid(child, 0)
 (folder / f"child {os.waitstatus_to_exitcode(status)}, run {'stopped' if (folder / 'asked').exists() else 'goes on'}").touch()
 """
-    ended = program(f"{ARMED}{text.replace('time.sleep(30)', 'os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)')}")
+    ended = program(
+        f"{ARMED}{text.replace('time.sleep(30)', 'os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)')}"
+    )
     assert ended.code() == 0
     assert ended.left() == {"child -15, run goes on", "asked", "settled"}
 
@@ -233,7 +256,8 @@ stop = threading.Event()
 threading.Thread(target=stop.wait, args=[30]).start()
 threading.Thread(target=lambda: (threading.main_thread().join(), ready()), daemon=True).start()
 """
-"""A thread of the program goes on when the main thread has ended, as one that waits for its query does."""
+"""A thread of the program goes on when the main thread has ended, as one that waits for its
+query does."""
 
 PYSPARKS = """
 def handler(number, frame):
@@ -247,7 +271,9 @@ signal.signal(signal.SIGINT, handler)
 
 @pytest.mark.parametrize("handler", ["", PYSPARKS], ids=["python", "pyspark"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_python_waits_for_other_threads_stops_the_runs_before_it_ends(program, number, handler):
+def test_a_signal_while_python_waits_for_other_threads_stops_the_runs_before_it_ends(
+    program, number, handler
+):
     ended = program(f"{handler}{ARMED}{AFTER_THE_LAST_LINE}").send(number)
     assert ended.code() == -number
     assert ended.left() == {"asked", "settled"}
@@ -278,7 +304,9 @@ sys.exit(os.waitstatus_to_exitcode(status))
     assert program(f"{ARMED}{text}").code() == 5
 
 
-def test_where_no_thread_can_be_started_behind_the_last_line_the_runs_are_stopped_all_the_same(program):
+def test_where_no_thread_can_be_started_behind_the_last_line_the_runs_are_stopped_all_the_same(
+    program,
+):
     """Pythons 3.12.0 and 3.12.1 refuse it then."""
     text = """
 start = threading.Thread.start

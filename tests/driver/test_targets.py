@@ -1,4 +1,5 @@
-"""The sinks' targets are looked at before anything is made in them, in the order that keeps a wrong one untouched."""
+"""The sinks' targets are looked at before anything is made in them, in the order that keeps a
+wrong one untouched."""
 
 import json
 
@@ -50,7 +51,9 @@ def decide(checkpoint, batch, *, done=True, **targets):
 
 
 def check(checkpoint, sink, adopt=(), name="out"):
-    return check_targets(last_decision(checkpoint), checkpoint, {name: sink}, {name: StartInfo(QUERY, name)}, adopt)
+    return check_targets(
+        last_decision(checkpoint), checkpoint, {name: sink}, {name: StartInfo(QUERY, name)}, adopt
+    )
 
 
 HERE = {"folder": "here"}
@@ -73,14 +76,19 @@ def test_a_look_at_a_checkpoint_without_a_log_makes_none(checkpoint):
 @pytest.mark.parametrize("found", [None, {"folder": "there"}])
 def test_another_target_or_none_is_refused_with_what_helps(checkpoint, found):
     decide(checkpoint, 3, out=Target(HERE, 3))
-    with pytest.raises(CheckpointMismatchError, match=r"folder here.*Looked\('/there'\).*onceforall\.adoptTarget=out"):
+    with pytest.raises(
+        CheckpointMismatchError,
+        match=r"folder here.*Looked\('/there'\).*onceforall\.adoptTarget=out",
+    ):
         check(checkpoint, Looked(found, [3]))
 
 
 @pytest.mark.parametrize(("done", "needed"), [(True, 3), (False, 1)])
 def test_a_target_without_the_last_complete_batch_is_refused(checkpoint, done, needed):
     decide(checkpoint, 3, done=done, out=Target(HERE, 3, 1))
-    with pytest.raises(CheckpointMismatchError, match=f"behind the commit log: batch {needed} is complete"):
+    with pytest.raises(
+        CheckpointMismatchError, match=f"behind the commit log: batch {needed} is complete"
+    ):
         check(checkpoint, Looked(HERE))
     sink = Looked(HERE, [needed])
     assert check(checkpoint, sink) == {"out": HERE}
@@ -105,7 +113,9 @@ def test_an_adopted_target_is_not_asked_and_the_log_says_so_to_people(checkpoint
 
 def test_only_a_sink_of_the_query_can_have_its_target_adopted():
     check_adopted(["a"], ["a", "b"])
-    with pytest.raises(OptionError, match=r"adoptTarget=c names no sink of this query; it has: a, b"):
+    with pytest.raises(
+        OptionError, match=r"adoptTarget=c names no sink of this query; it has: a, b"
+    ):
         check_adopted(["a", "c"], ["a", "b"])
 
 
@@ -120,14 +130,20 @@ def test_an_identity_is_compared_as_the_log_gives_it_back(checkpoint):
     """A sink of a user's own that tells a tuple must not be refused at its second start."""
     told = {"nodes": ("a", "b"), "of": {1: (2,)}}
     decide(checkpoint, 0, out=Target(told, 0, None))
-    assert check(checkpoint, Looked(told, batches=[0])) == {"out": {"nodes": ["a", "b"], "of": {"1": [2]}}}
+    assert check(checkpoint, Looked(told, batches=[0])) == {
+        "out": {"nodes": ["a", "b"], "of": {"1": [2]}}
+    }
     with pytest.raises(CheckpointMismatchError, match="now leads to"):
         check(checkpoint, Looked({**told, "nodes": ("a", "c")}, batches=[0]))
 
 
 @pytest.mark.parametrize(
-    "told", [{"id": object()}, {"id": float("nan")}, "here", {}, {"id": {1, 2}}], ids=["object", "nan", "text", "empty", "set"]
+    "told",
+    [{"id": object()}, {"id": float("nan")}, "here", {}, {"id": {1, 2}}],
+    ids=["object", "nan", "text", "empty", "set"],
 )
 def test_an_identity_that_no_log_can_hold_is_refused_with_its_sinks_name(told):
-    with pytest.raises(SinkCheckError, match=r"Sink out: Looked\.identity must return None or a JSON object"):
+    with pytest.raises(
+        SinkCheckError, match=r"Sink out: Looked\.identity must return None or a JSON object"
+    ):
         identity_of(Looked(told), StartInfo(QUERY, "out"))

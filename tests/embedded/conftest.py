@@ -13,7 +13,8 @@ SMALL_SET = "spark-4.0"
 
 @pytest.fixture(scope="session")
 def small_jars():
-    """The jars of the small set in the shared cache, taken before a test points the cache elsewhere."""
+    """The jars of the small set in the shared cache, taken before a test points the cache
+    elsewhere."""
     return jar_set(SMALL_SET)
 
 
@@ -27,7 +28,8 @@ def empty_cache(tmp_path, monkeypatch, small_jars):
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch, small_jars):
-    """A repository on disk that serves the small set, so that fetching needs no network; gives its folder of jars."""
+    """A repository on disk that serves the small set, so that fetching needs no network; gives
+    its folder of jars."""
     folder = tmp_path / "repository"
     folder.mkdir()
     for jar in small_jars:
@@ -35,7 +37,8 @@ def repository(tmp_path, monkeypatch, small_jars):
     settings = tmp_path / "ivysettings.xml"
     settings.write_text(
         '<ivysettings><settings defaultResolver="disk"/><resolvers><filesystem name="disk">'
-        f'<artifact pattern="{folder}/[artifact]-[revision].[ext]"/></filesystem></resolvers></ivysettings>'
+        "<artifact "
+        f'pattern="{folder}/[artifact]-[revision].[ext]"/></filesystem></resolvers></ivysettings>'
     )
     monkeypatch.setenv("ONCEFORALL_IVY_SETTINGS", str(settings))
     return folder

@@ -22,12 +22,21 @@ def test_a_version_is_named_in_whole_or_by_its_beginning():
 @pytest.mark.parametrize("version", KAFKA_VERSIONS)
 def test_each_pinned_version_is_a_whole_broker_of_that_version(version):
     revisions = {jar.module: jar.revision for jar in pinned_jars(f"kafka-{version}")}
-    assert revisions["kafka_2.13"] == revisions["kafka-clients"] == revisions["kafka-transaction-coordinator"] == version
+    assert (
+        revisions["kafka_2.13"]
+        == revisions["kafka-clients"]
+        == revisions["kafka-transaction-coordinator"]
+        == version
+    )
 
 
 def test_a_cluster_that_was_not_started_says_so():
     cluster = EmbeddedKafkaCluster()
-    for call in (lambda: cluster.bootstrap_servers, lambda: cluster.restart(1), lambda: cluster.log(1)):
+    for call in (
+        lambda: cluster.bootstrap_servers,
+        lambda: cluster.restart(1),
+        lambda: cluster.log(1),
+    ):
         with pytest.raises(EmbeddedServerError, match=r"start\(\)"):
             call()
     with pytest.raises(EmbeddedServerError, match="Node 2 does not run"):
@@ -50,7 +59,9 @@ def test_a_cluster_moves_leaders_away_from_lost_nodes_takes_them_back_and_leaves
         folder, pids = Path(cluster._folder), [cluster.pid(node) for node in cluster.nodes]
         for number in range(3):
             assert (
-                sorted(cluster.partition("t", number).replicas) == sorted(cluster.partition("t", number).in_sync) == [1, 2, 3]
+                sorted(cluster.partition("t", number).replicas)
+                == sorted(cluster.partition("t", number).in_sync)
+                == [1, 2, 3]
             )
         with pytest.raises(EmbeddedServerError, match="could not be created"):
             cluster.create_topic("t", 3)

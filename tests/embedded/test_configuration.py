@@ -10,7 +10,9 @@ from onceforall.embedded.configuration import render_properties, server_properti
 
 
 def test_a_setting_of_the_user_replaces_the_default():
-    properties = server_properties(port=1, controller_port=2, log_dir=Path("/d"), overrides={"num.partitions": "7"})
+    properties = server_properties(
+        port=1, controller_port=2, log_dir=Path("/d"), overrides={"num.partitions": "7"}
+    )
     assert properties["num.partitions"] == "7"
     assert properties["auto.create.topics.enable"] == "false"
 

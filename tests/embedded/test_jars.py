@@ -14,7 +14,9 @@ from onceforall.errors import EmbeddedServerError, UnsupportedQueryError
 
 from .conftest import SMALL_SET
 
-FETCH_IN_A_PROCESS = f"from onceforall.embedded.jars import jar_set; print(len(jar_set({SMALL_SET!r})))"
+FETCH_IN_A_PROCESS = (
+    f"from onceforall.embedded.jars import jar_set; print(len(jar_set({SMALL_SET!r})))"
+)
 
 
 def spoil(jar):
@@ -46,17 +48,30 @@ def test_the_broker_and_the_connector_of_the_installed_spark_are_there():
 
 
 @pytest.mark.parametrize(
-    ("version", "name"), [("4.0.1", "spark-4.0"), ("4.1.0", "spark-4.1"), ("4.2.0", "spark-4.2"), ("4.3.0.dev1", "spark-4.2")]
+    ("version", "name"),
+    [
+        ("4.0.1", "spark-4.0"),
+        ("4.1.0", "spark-4.1"),
+        ("4.2.0", "spark-4.2"),
+        ("4.3.0.dev1", "spark-4.2"),
+    ],
 )
 def test_each_supported_spark_has_a_whole_connector(version, name):
     assert connector_set(version) == name
     modules = {jar.module for jar in pinned_jars(name)}
-    assert modules == {"spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2"}
+    assert modules == {
+        "spark-sql-kafka-0-10_2.13",
+        "spark-token-provider-kafka-0-10_2.13",
+        "kafka-clients",
+        "commons-pool2",
+    }
 
 
 @pytest.mark.parametrize("version", ["3.5.4", "4.10.0", "5.0.0"])
 def test_an_unsupported_spark_is_named_with_the_supported_ones(version):
-    with pytest.raises(UnsupportedQueryError, match=f"pyspark {version}; there is one for 4.0, 4.1, 4.2, 4.3"):
+    with pytest.raises(
+        UnsupportedQueryError, match=f"pyspark {version}; there is one for 4.0, 4.1, 4.2, 4.3"
+    ):
         connector_set(version)
 
 
@@ -64,19 +79,29 @@ def test_a_fetch_fills_the_cache_and_leaves_nothing_else(empty_cache, repository
     fetched = jar_set(SMALL_SET)
     assert [jar.name for jar in fetched] == [jar.file_name for jar in pinned_jars(SMALL_SET)]
     assert [path.name for path in (empty_cache / "jars").iterdir()] == [SMALL_SET]
-    assert {path.name for path in jar_folder(SMALL_SET).iterdir()} == {jar.name for jar in fetched} | {"verified.json"}
+    assert {path.name for path in jar_folder(SMALL_SET).iterdir()} == {
+        jar.name for jar in fetched
+    } | {"verified.json"}
 
 
-def test_a_fetched_jar_that_differs_from_its_pin_is_never_put_into_the_cache(empty_cache, repository):
+def test_a_fetched_jar_that_differs_from_its_pin_is_never_put_into_the_cache(
+    empty_cache, repository
+):
     spoil(repository / pinned_jars(SMALL_SET)[0].file_name)
-    with pytest.raises(EmbeddedServerError, match=f"{pinned_jars(SMALL_SET)[0].file_name}.*not used.*served something else"):
+    with pytest.raises(
+        EmbeddedServerError,
+        match=f"{pinned_jars(SMALL_SET)[0].file_name}.*not used.*served something else",
+    ):
         jar_set(SMALL_SET)
     assert list((empty_cache / "jars").iterdir()) == []
 
 
 def test_a_jar_that_no_repository_has_is_named(empty_cache, repository):
     (repository / "kafka-clients-3.9.0.jar").unlink()
-    with pytest.raises(EmbeddedServerError, match=r"(?s)jars could not be fetched.*kafka-clients;3\.9\.0: not found"):
+    with pytest.raises(
+        EmbeddedServerError,
+        match=r"(?s)jars could not be fetched.*kafka-clients;3\.9\.0: not found",
+    ):
         jar_set(SMALL_SET)
     assert list((empty_cache / "jars").iterdir()) == []
 
@@ -87,8 +112,10 @@ def test_without_a_network_the_folder_and_the_files_are_named(empty_cache, tmp_p
         bound.bind(("127.0.0.1", 0))
         settings = tmp_path / "ivysettings.xml"
         settings.write_text(
-            '<ivysettings><settings defaultResolver="dead"/><resolvers><ibiblio name="dead" m2compatible="true" '
-            f'usepoms="false" root="http://user:secret@127.0.0.1:{bound.getsockname()[1]}/"/></resolvers></ivysettings>'
+            '<ivysettings><settings defaultResolver="dead"/><resolvers><ibiblio name="dead" '
+            'm2compatible="true" '
+            'usepoms="false" '
+            f'root="http://user:secret@127.0.0.1:{bound.getsockname()[1]}/"/></resolvers></ivysettings>'
         )
         monkeypatch.setenv("ONCEFORALL_IVY_SETTINGS", str(settings))
         with pytest.raises(EmbeddedServerError) as raised:
@@ -108,7 +135,12 @@ def test_ivy_settings_that_do_not_exist_are_named(empty_cache, tmp_path, monkeyp
 
 def test_two_fetches_at_once_leave_one_whole_cache(empty_cache, repository):
     fetches = [
-        subprocess.Popen([sys.executable, "-c", FETCH_IN_A_PROCESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", FETCH_IN_A_PROCESS],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(2)
     ]
     ends = [(*fetch.communicate(timeout=120), fetch.returncode) for fetch in fetches]

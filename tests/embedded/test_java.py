@@ -30,7 +30,10 @@ def test_a_missing_java_is_named_with_the_remedy(tmp_path, monkeypatch):
 
 
 def test_java_home_comes_before_the_path(fake_java, monkeypatch):
-    by_home, by_path = fake_java('openjdk version "21.0.1"', name="home"), fake_java('openjdk version "17.0.1"', name="path")
+    by_home, by_path = (
+        fake_java('openjdk version "21.0.1"', name="home"),
+        fake_java('openjdk version "17.0.1"', name="path"),
+    )
     monkeypatch.setenv("PATH", f"{by_path.parent}:/bin:/usr/bin")
     monkeypatch.setenv("JAVA_HOME", str(by_home.parent.parent))
     assert find_java() == by_home
@@ -46,7 +49,11 @@ def test_a_java_home_without_java_is_an_error_and_not_a_switch_to_the_path(tmp_p
 
 @pytest.mark.parametrize(
     ("line", "release"),
-    [('openjdk version "11.0.2" 2019-01-15', "11"), ('java version "1.8.0_392"', "8"), ('openjdk version "16" 2021', "16")],
+    [
+        ('openjdk version "11.0.2" 2019-01-15', "11"),
+        ('java version "1.8.0_392"', "8"),
+        ('openjdk version "16" 2021', "16"),
+    ],
 )
 def test_an_old_java_is_named_with_its_release(fake_java, monkeypatch, line, release):
     java = fake_java(line)

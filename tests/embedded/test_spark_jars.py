@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-# A process of its own: spark.jars is read when the JVM starts, and another test may have started one here.
+# A process of its own: spark.jars is read when the JVM starts, and another test may have started
+# one here.
 COPY_BY_SPARK = """
 import json, sys
 from pyspark.sql import SparkSession
@@ -53,6 +54,14 @@ def test_the_installed_spark_reads_and_writes_kafka_with_the_pinned_jars(broker,
     assert producer.flush(30) == 0
     command = [sys.executable, "-c", COPY_BY_SPARK, broker.bootstrap_servers, source, target]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    spark = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    spark = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     assert spark.returncode == 0, spark.stderr[-3000:]
     assert json.loads(spark.stdout.strip().splitlines()[-1]) == sorted(sent)

@@ -40,11 +40,19 @@ def moment(milliseconds):
 def records(spark, ground):
     """The published records as Spark's Kafka source has them."""
     rows = [
-        (record.key, record.value, record.topic, record.partition, offset, moment(record.arrival_ms))
+        (
+            record.key,
+            record.value,
+            record.topic,
+            record.partition,
+            offset,
+            moment(record.arrival_ms),
+        )
         for offset, record in enumerate(generator.records(ground, 0, ground.records))
     ]
     return spark.createDataFrame(
-        rows, "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+        rows,
+        "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP",
     )
 
 
@@ -52,7 +60,11 @@ def records(spark, ground):
 def test_cleanse_puts_aside_what_is_malformed_or_late_for_the_right_reason(job, records, ground):
     rows = {row.offset: row for row in job("cleanse").judge(records).collect()}
     assert len(rows) == ground.records
-    reasons = {generator.GOOD: None, generator.LATE: "late", **dict(enumerate(generator.REASONS, 2))}
+    reasons = {
+        generator.GOOD: None,
+        generator.LATE: "late",
+        **dict(enumerate(generator.REASONS, 2)),
+    }
     assert {row.reason for row in rows.values()} == set(reasons.values())
     ids = generator.event_ids(ground, ground.sent)
     for offset, (fate, name) in enumerate(zip(ground.fate[ground.sent].tolist(), ids, strict=True)):
@@ -74,26 +86,66 @@ JUDGED = [
     (b'"text"', "not JSON"),
     (b"{}", "missing field"),
     (b"\xff\xfe", "not JSON"),
-    (b'{"event_id": "e", "user_id": null, "event_type": "view", "event_time": 1, "cost_micros": 1}', "missing field"),
-    (b'{"event_id": "e", "user_id": "u", "event_type": "view", "event_time": 1, "cost_micros": 1}', "missing field"),
-    (b'{"event_id": "e", "user_id": "u", "event_type": "purchase", "event_time": 1, "amount_micros": 1.5}', "wrong type"),
-    (b'{"event_id": "e", "user_id": "u", "event_type": "purchase", "event_time": "now", "amount_micros": 1}', "wrong type"),
     (
-        b'{"event_id": "e", "user_id": "u", "event_type": "purchase", "event_time": 1, "amount_micros": 10000000000000000}',
+        (
+            b'{"event_id": "e", "user_id": null, "event_type": "view", "event_time": 1, '
+            b'"cost_micros": 1}'
+        ),
+        "missing field",
+    ),
+    (
+        (
+            b'{"event_id": "e", "user_id": "u", "event_type": "view", "event_time": 1, "cost_micros": '
+            b"1}"
+        ),
+        "missing field",
+    ),
+    (
+        (
+            b'{"event_id": "e", "user_id": "u", "event_type": "purchase", "event_time": 1, '
+            b'"amount_micros": 1.5}'
+        ),
         "wrong type",
     ),
     (
-        b'{"event_id": "e", "user_id": "u", "event_type": "purchase", "event_time": 1, "amount_micros": -1}',
+        (
+            b'{"event_id": "e", "user_id": "u", "event_type": "purchase", "event_time": "now", '
+            b'"amount_micros": 1}'
+        ),
+        "wrong type",
+    ),
+    (
+        (
+            b'{"event_id": "e", "user_id": "u", "event_type": "purchase", "event_time": 1, '
+            b'"amount_micros": 10000000000000000}'
+        ),
+        "wrong type",
+    ),
+    (
+        (
+            b'{"event_id": "e", "user_id": "u", "event_type": "purchase", "event_time": 1, '
+            b'"amount_micros": -1}'
+        ),
         "negative amount",
     ),
-    (b'{"event_id": "e", "user_id": "u", "event_type": "purchase", "event_time": 1, "amount_micros": 1}', None),
+    (
+        (
+            b'{"event_id": "e", "user_id": "u", "event_type": "purchase", "event_time": 1, '
+            b'"amount_micros": 1}'
+        ),
+        None,
+    ),
 ]
 
 
 @pytest.mark.spark
 def test_cleanse_judges_what_the_generator_does_not_make(spark, job):
-    records = [(None, value, "orders", 0, offset, moment(1)) for offset, (value, _) in enumerate(JUDGED)]
-    schema = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+    records = [
+        (None, value, "orders", 0, offset, moment(1)) for offset, (value, _) in enumerate(JUDGED)
+    ]
+    schema = (
+        "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+    )
     rows = job("cleanse").judge(spark.createDataFrame(records, schema)).collect()
     found = {row.offset: row.reason for row in rows}
     assert {JUDGED[offset][0]: reason for offset, reason in found.items()} == dict(JUDGED)
@@ -104,13 +156,16 @@ def test_cleanse_judges_what_the_generator_does_not_make(spark, job):
 def test_aggregate_adds_up_what_the_truth_adds_up(spark, job, ground):
     good = (ground.fate == generator.GOOD) & (ground.kind != generator.ORDER)
     kinds, campaigns, moments, micros = (
-        column[good].tolist() for column in (ground.kind, ground.campaign, ground.happened_ms, ground.micros)
+        column[good].tolist()
+        for column in (ground.kind, ground.campaign, ground.happened_ms, ground.micros)
     )
     rows = [
         (generator.campaign_id(campaign), generator.KINDS[kind], moment(happened), cost)
         for kind, campaign, happened, cost in zip(kinds, campaigns, moments, micros, strict=True)
     ]
-    events = spark.createDataFrame(rows, "campaign_id STRING, event_type STRING, happened TIMESTAMP, micros BIGINT")
+    events = spark.createDataFrame(
+        rows, "campaign_id STRING, event_type STRING, happened TIMESTAMP, micros BIGINT"
+    )
     found = {
         row.record_id: {
             "kind": "spend",
@@ -122,7 +177,11 @@ def test_aggregate_adds_up_what_the_truth_adds_up(spark, job, ground):
         }
         for row in job("aggregate").sums_of(events).collect()
     }
-    assert found == {identity: row for identity, row in truth.truth_of(ground).ledger.items() if row["kind"] == "spend"}
+    assert found == {
+        identity: row
+        for identity, row in truth.truth_of(ground).ledger.items()
+        if row["kind"] == "spend"
+    }
 
 
 @pytest.mark.spark
@@ -136,7 +195,8 @@ def test_attribute_pays_a_share_of_what_is_attributed_rounded_down(spark, job):
         ("5", "o5", "attributed", moment(0), 10**15 - 1, "c", "c003", "advertiser 3", 2**31 - 1),
     ]
     schema = (
-        "record_id STRING, order_id STRING, status STRING, happened TIMESTAMP, amount_micros BIGINT, click_id STRING, campaign_id STRING, "
+        "record_id STRING, order_id STRING, status STRING, happened TIMESTAMP, amount_micros "
+        "BIGINT, click_id STRING, campaign_id STRING, "
         "advertiser STRING, commission_ppm INT"
     )
     paid = {
@@ -156,9 +216,15 @@ def test_attribute_pays_a_share_of_what_is_attributed_rounded_down(spark, job):
 def test_a_record_has_all_columns_as_json_the_key_and_its_topic(spark, job):
     from pyspark.sql import functions as f
 
-    rows = spark.createDataFrame([("r", 5, None)], "record_id STRING, micros BIGINT, nothing STRING")
+    rows = spark.createDataFrame(
+        [("r", 5, None)], "record_id STRING, micros BIGINT, nothing STRING"
+    )
     (record,) = job("pipeline").as_records(rows, key="record_id", topic=f.lit("t")).collect()
-    assert (record.key, json.loads(record.value), record.topic) == ("r", {"record_id": "r", "micros": 5}, "t")
+    assert (record.key, json.loads(record.value), record.topic) == (
+        "r",
+        {"record_id": "r", "micros": 5},
+        "t",
+    )
 
 
 @pytest.mark.long
@@ -167,7 +233,9 @@ def test_a_record_has_all_columns_as_json_the_key_and_its_topic(spark, job):
 @pytest.mark.kafka
 @pytest.mark.postgres
 def test_the_ledgers_agree_after_ten_kills_and_more(tmp_path):
-    options = AdsOptions(seed=1207, events=100_000, minutes=25, out=tmp_path / "out", only="onceforall")
+    options = AdsOptions(
+        seed=1207, events=100_000, minutes=25, out=tmp_path / "out", only="onceforall"
+    )
     code = run_ads_demo(options)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert code == 0, report["failures"]

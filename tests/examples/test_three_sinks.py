@@ -1,4 +1,5 @@
-"""The example with three sinks of docs/start.md, as it stands there: several batches, a kill -9 in between, and each sum is that of the input."""
+"""The example with three sinks of docs/start.md, as it stands there: several batches, a kill -9
+in between, and each sum is that of the input."""
 
 import json
 import os
@@ -35,7 +36,11 @@ query.stop()
 
 def example():
     """The block of the page that has all three sinks."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "start.md").read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$",
+        (ROOT / "docs" / "start.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
     [found] = [block for block in blocks if "PostgresSink" in block and ".start()" in block]
     return found
 
@@ -46,7 +51,12 @@ def make_input(folder, batches=5, rows=40):
     events = []
     for batch in range(batches):
         made = [
-            {"campaign_id": f"c{n % 3}", "spend": f"{n}.{batch}5", "day": f"2026-01-0{1 + n % 2}", "value": f"{batch}-{n}"}
+            {
+                "campaign_id": f"c{n % 3}",
+                "spend": f"{n}.{batch}5",
+                "day": f"2026-01-0{1 + n % 2}",
+                "value": f"{batch}-{n}",
+            }
             for n in range(rows)
         ]
         path = folder / f"{batch}.json"
@@ -60,7 +70,9 @@ def make_input(folder, batches=5, rows=40):
 def test_the_sums_in_the_table_are_those_of_the_input(broker, topic, database, tmp_path):
     events = make_input(tmp_path / "input")
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("CREATE TABLE spend (campaign_id text PRIMARY KEY, spend numeric(20, 2), clicks bigint)")
+        connection.execute(
+            "CREATE TABLE spend (campaign_id text PRIMARY KEY, spend numeric(20, 2), clicks bigint)"
+        )
     attributed = topic(partitions=2)
     code = example()
     for written, real in {
@@ -76,13 +88,18 @@ def test_the_sums_in_the_table_are_those_of_the_input(broker, topic, database, t
     program.write_text(BEFORE + code + AFTER)
     jars = ",".join(map(str, spark_kafka_jars()))
     environment = {
-        "PYSPARK_SUBMIT_ARGS": f"--master local[2] --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 --jars {jars} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false --conf "
+        f"spark.sql.shuffle.partitions=2 --jars {jars} pyspark-shell",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "TZ": "UTC",
     }
     # Behind the merge of a batch, and behind the decision of a later one; then a run that ends.
-    for armed, ends in (("postgres.commit.after=kill@2", -9), ("append_commit.after=kill@2", -9), ("", 0)):
+    for armed, ends in (
+        ("postgres.commit.after=kill@2", -9),
+        ("append_commit.after=kill@2", -9),
+        ("", 0),
+    ):
         life = ProgramProcess(
             program,
             [str(tmp_path / "input")],
@@ -101,10 +118,21 @@ def test_the_sums_in_the_table_are_those_of_the_input(broker, topic, database, t
         spend, clicks = truth.get(event["campaign_id"], (Decimal(0), 0))
         truth[event["campaign_id"]] = spend + Decimal(event["spend"]), clicks + 1
     with psycopg.connect(database) as connection:
-        table = {campaign: (spend, clicks) for campaign, spend, clicks in connection.execute("SELECT * FROM spend").fetchall()}
+        table = {
+            campaign: (spend, clicks)
+            for campaign, spend, clicks in connection.execute("SELECT * FROM spend").fetchall()
+        }
     assert table == truth
     assert sum(clicks for _, clicks in table.values()) == len(events) == 200
     values = Counter(event["value"] for event in events)
     released(broker.bootstrap_servers, attributed)
-    assert Counter(message.value().decode() for message in read_all(broker.bootstrap_servers, attributed)) == values
-    assert Counter(ofa.read_files(str(tmp_path / "lake")).to_arrow().column("value").to_pylist()) == values
+    assert (
+        Counter(
+            message.value().decode() for message in read_all(broker.bootstrap_servers, attributed)
+        )
+        == values
+    )
+    assert (
+        Counter(ofa.read_files(str(tmp_path / "lake")).to_arrow().column("value").to_pylist())
+        == values
+    )

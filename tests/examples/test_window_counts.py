@@ -1,4 +1,5 @@
-"""The first example of docs/start.md, taken from there and started by the command there, with a kill -9 in between."""
+"""The first example of docs/start.md, taken from there and started by the command there, with a
+kill -9 in between."""
 
 import json
 import os
@@ -41,19 +42,28 @@ def command(page):
 
 @pytest.fixture
 def start(broker, topic, tmp_path):
-    """Start the program of docs/start.md as a page does, again and again on the same topics and checkpoint; ``start.views`` and ``start.counts`` are the topics."""
+    """Start the program of docs/start.md as a page does, again and again on the same topics and
+    checkpoint; ``start.views`` and ``start.counts`` are the topics."""
     lives = []
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(DEFAULTS)
     (tmp_path / "run.py").write_text(RUN)
-    [program] = [block for block in blocks("docs/start.md", "python") if block.code.startswith("import sys\n")]
+    [program] = [
+        block
+        for block in blocks("docs/start.md", "python")
+        if block.code.startswith("import sys\n")
+    ]
     for name in ("window_counts.py", "examples/window_counts/window_counts.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(program.code)
     places = Places(tmp_path, broker.bootstrap_servers)
 
     def begin(page):
-        submit = places.real(command(page)).replace("page-views", begin.views).replace("page-counts", begin.counts)
+        submit = (
+            places.real(command(page))
+            .replace("page-views", begin.views)
+            .replace("page-counts", begin.counts)
+        )
         environment = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "SPARK_CONF_DIR": str(tmp_path / "conf"),
@@ -62,7 +72,11 @@ def start(broker, topic, tmp_path):
             "TZ": "UTC",
         }
         log = tmp_path / "program.log"
-        lives.append(ProgramProcess(tmp_path / "run.py", [submit], work_dir=tmp_path, log=log, environment=environment))
+        lives.append(
+            ProgramProcess(
+                tmp_path / "run.py", [submit], work_dir=tmp_path, log=log, environment=environment
+            )
+        )
         return lives[-1]
 
     begin.views, begin.counts = topic(partitions=2), topic(partitions=2)
@@ -89,7 +103,14 @@ def views_of(first_minute, minutes):
 
 def counts_in(broker, topic):
     rows = [json.loads(message.value()) for message in read_all(broker.bootstrap_servers, topic)]
-    return [(row["page"], datetime.fromisoformat(row["window"]["start"].replace("Z", "+00:00")), row["count"]) for row in rows]
+    return [
+        (
+            row["page"],
+            datetime.fromisoformat(row["window"]["start"].replace("Z", "+00:00")),
+            row["count"],
+        )
+        for row in rows
+    ]
 
 
 @pytest.mark.long
@@ -115,6 +136,10 @@ def test_each_window_is_counted_once_though_the_driver_is_killed_in_between(brok
     assert life.kill()
     released(broker.bootstrap_servers, start.counts)
 
-    truth = Counter((page, START + (time - START) // WINDOW * WINDOW) for page, time in first + second)
+    truth = Counter(
+        (page, START + (time - START) // WINDOW * WINDOW) for page, time in first + second
+    )
     assert len(truth) == 14
-    assert sorted(counts_in(broker, start.counts)) == sorted((page, begin, number) for (page, begin), number in truth.items())
+    assert sorted(counts_in(broker, start.counts)) == sorted(
+        (page, begin, number) for (page, begin), number in truth.items()
+    )

@@ -7,7 +7,8 @@ import pytest
 
 
 class Source:
-    """A folder of JSON files that a query streams, a file per batch: what a test adds is what the query reads."""
+    """A folder of JSON files that a query streams, a file per batch: what a test adds is what
+    the query reads."""
 
     def __init__(self, spark, folder):
         self._spark = spark

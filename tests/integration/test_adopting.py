@@ -1,4 +1,5 @@
-"""From a plain query to onceforall and back, a switched delivery, and a log elsewhere: on real Spark and a real broker."""
+"""From a plain query to onceforall and back, a switched delivery, and a log elsewhere: on real
+Spark and a real broker."""
 
 import json
 import re
@@ -18,7 +19,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
 class Pipeline:
-    """One query on one checkpoint, from a folder of files to one topic, started with onceforall or plainly."""
+    """One query on one checkpoint, from a folder of files to one topic, started with onceforall
+    or plainly."""
 
     def __init__(self, broker, topic, source, folder):
         self.servers = broker.bootstrap_servers
@@ -34,15 +36,22 @@ class Pipeline:
         self.source.add(*({"key": f"k{n % 2}", "value": f"v{n}"} for n in numbers))
 
     def writer(self, frame=None, delivery="exactly_once", mode="append", **options):
-        made = ofa.write_stream(self.source.stream() if frame is None else frame).to(self.sink(delivery=delivery), name="out")
+        made = ofa.write_stream(self.source.stream() if frame is None else frame).to(
+            self.sink(delivery=delivery), name="out"
+        )
         named = {f"onceforall.{name}": value for name, value in options.items()}
-        return made.outputMode(mode).options(**named).option("checkpointLocation", str(self.checkpoint))
+        return (
+            made.outputMode(mode)
+            .options(**named)
+            .option("checkpointLocation", str(self.checkpoint))
+        )
 
     def run(self, *args, **more):
         assert self.writer(*args, **more).trigger(availableNow=True).start().awaitTermination(120)
 
     def plain(self, frame=None, mode="append", fail_after_batch=None):
-        """Run a plain query to its end: it writes each row when its batch runs, like Spark's own sink."""
+        """Run a plain query to its end: it writes each row when its batch runs, like Spark's own
+        sink."""
 
         def write(batch, batch_id):
             self.begun.append(batch_id)
@@ -53,15 +62,28 @@ class Pipeline:
             if batch_id == fail_after_batch:
                 raise RuntimeError("the plain query fails")
 
-        stream = (self.source.stream() if frame is None else frame).writeStream.outputMode(mode).foreachBatch(write)
-        return stream.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start().awaitTermination(60)
+        stream = (
+            (self.source.stream() if frame is None else frame)
+            .writeStream.outputMode(mode)
+            .foreachBatch(write)
+        )
+        return (
+            stream.option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination(60)
+        )
 
     def detach(self, **more):
         return ofa.detach(self.checkpoint, {"out": self.sink()}, **more)
 
     def abort_what_is_decided(self):
-        """What the brokers do by themselves when the timeout of a prepared transaction has passed."""
-        entries = (json.loads(file.read_text()) for file in self.checkpoint.glob("onceforall/chains/*/0*.json"))
+        """What the brokers do by themselves when the timeout of a prepared transaction has
+        passed."""
+        entries = (
+            json.loads(file.read_text())
+            for file in self.checkpoint.glob("onceforall/chains/*/0*.json")
+        )
         (decision,) = (entry["body"] for entry in entries if entry["kind"] == "COMMIT")
         assert decision["committables"]["out"]
         sink = self.sink()
@@ -72,7 +94,8 @@ class Pipeline:
         return values(self.servers, self.topic)
 
     def settled(self):
-        """What is visible as soon as no transaction holds a reader back: the brokers answer a commit before its markers are written."""
+        """What is visible as soon as no transaction holds a reader back: the brokers answer a
+        commit before its markers are written."""
         until(lambda: held_back(self.servers, self.topic) == 0, 60, "no transaction is open")
         return self.visible()
 
@@ -91,7 +114,9 @@ def crash(monkeypatch):
             self.name = name
 
         def __enter__(self):
-            monkeypatch.setattr(failpoints, "_failpoints", failpoints._Failpoints(f"{self.name}=raise", None))
+            monkeypatch.setattr(
+                failpoints, "_failpoints", failpoints._Failpoints(f"{self.name}=raise", None)
+            )
 
         def __exit__(self, kind, error, trace):
             monkeypatch.setattr(failpoints, "_failpoints", None)
@@ -115,7 +140,9 @@ def counted(pipeline):
 
 class TestDetaching:
     @pytest.mark.parametrize("point", ["write.after", "append_commit.after", "commit.after"])
-    def test_a_plain_query_goes_on_after_a_crash_at_any_point_without_loss_or_duplicate(self, pipeline, crash, point):
+    def test_a_plain_query_goes_on_after_a_crash_at_any_point_without_loss_or_duplicate(
+        self, pipeline, crash, point
+    ):
         pipeline.add(1, 2)
         pipeline.run()
         pipeline.add(3, 4)
@@ -144,7 +171,9 @@ class TestDetaching:
     def test_an_orderly_stop_needs_nothing_but_the_renaming(self, pipeline):
         pipeline.add(1)
         pipeline.run()
-        before = {file: file.read_bytes() for file in pipeline.checkpoint.glob("*/*") if file.is_file()}
+        before = {
+            file: file.read_bytes() for file in pipeline.checkpoint.glob("*/*") if file.is_file()
+        }
         told = pipeline.detach(dry_run=True)
         assert told.log is None
         assert (pipeline.checkpoint / "onceforall").exists()
@@ -158,14 +187,17 @@ class TestDetaching:
     def test_an_entry_for_sparks_commit_log_is_what_spark_writes_itself(self, pipeline, crash):
         frame = lambda: pipeline.source.stream().withWatermark("at", "1 second").drop("at")
         for second in range(2):
-            pipeline.source.add({"key": "k", "value": f"v{second}", "at": f"2024-01-01T00:00:0{second}Z"})
+            pipeline.source.add(
+                {"key": "k", "value": f"v{second}", "at": f"2024-01-01T00:00:0{second}Z"}
+            )
             pipeline.run(frame())
         ours = pipeline.checkpoint / "commits" / "1"
         sparks = ours.read_bytes()
         for name in ("1", ".1.crc"):
             (pipeline.checkpoint / "commits" / name).unlink()
         assert pipeline.detach().passed == 1
-        # The first batch's watermark was known when the second was planned; what the second adds is not.
+        # The first batch's watermark was known when the second was planned; what the second adds is
+        # not.
         version, fields = ours.read_text().splitlines()
         theirs, spark_fields = sparks.decode().splitlines()
         assert version == theirs
@@ -196,7 +228,9 @@ class TestDetaching:
         pipeline.plain()
         assert (pipeline.settled(), pipeline.begun) == (named(1, 2), [1])
 
-    @pytest.mark.parametrize("point", [pytest.param("recover.after", marks=pytest.mark.long), "detach.recovered"])
+    @pytest.mark.parametrize(
+        "point", [pytest.param("recover.after", marks=pytest.mark.long), "detach.recovered"]
+    )
     def test_after_a_detachment_that_crashed_onceforall_goes_on_too(self, pipeline, crash, point):
         pipeline.add(1)
         with crash("append_commit.after"):
@@ -223,7 +257,9 @@ class TestDetaching:
         pipeline.plain(counted(pipeline), mode="update")
         assert pipeline.settled() == ["k0:1", "k1:1", "k1:2", "k1:3"]
 
-    def test_a_lost_transaction_is_for_the_query_to_write_again_before_it_is_detached(self, pipeline, crash):
+    def test_a_lost_transaction_is_for_the_query_to_write_again_before_it_is_detached(
+        self, pipeline, crash
+    ):
         pipeline.add(1, 2)
         with crash("append_commit.after"):
             pipeline.run()
@@ -242,7 +278,11 @@ class TestDetaching:
         pipeline.add(1)
         query = pipeline.writer().trigger(processingTime="50 milliseconds").start()
         try:
-            until(lambda: query.exception() or pipeline.visible() == named(1), 60, "the first batch is visible")
+            until(
+                lambda: query.exception() or pipeline.visible() == named(1),
+                60,
+                "the first batch is visible",
+            )
             pipeline.detach()
             pipeline.add(2)
             with pytest.raises(Exception, match="FencedError"):
@@ -253,25 +293,34 @@ class TestDetaching:
         pipeline.plain()
         assert pipeline.settled() == named(1, 2)
 
-    def test_a_batch_that_the_plain_query_began_is_not_taken_for_one_of_ours_on_the_way_back(self, pipeline):
+    def test_a_batch_that_the_plain_query_began_is_not_taken_for_one_of_ours_on_the_way_back(
+        self, pipeline
+    ):
         pipeline.add(1)
         pipeline.run()
         pipeline.detach()
         pipeline.add(2)
         with pytest.raises(Exception, match="the plain query fails"):
             pipeline.plain(fail_after_batch=1)
-        with pytest.raises(ofa.CheckpointMismatchError, match=r"Batch 1 .*begun without onceforall.*000001\.json"):
+        with pytest.raises(
+            ofa.CheckpointMismatchError, match=r"Batch 1 .*begun without onceforall.*000001\.json"
+        ):
             pipeline.run()
         with pytest.raises(ofa.CheckpointMismatchError, match="begun without onceforall"):
-            ofa.exactly_once(pipeline.checkpoint, sinks={"out": pipeline.sink()})(lambda batch, batch_id, transaction: None)
+            ofa.exactly_once(pipeline.checkpoint, sinks={"out": pipeline.sink()})(
+                lambda batch, batch_id, transaction: None
+            )
         pipeline.plain()
         pipeline.add(3)
         pipeline.run()
         # Batch 1 twice by the plain query itself: that is what at-least-once means.
         assert pipeline.settled() == named(1, 2, 2, 3)
 
-    def test_a_plain_query_that_ran_without_a_detachment_is_mended_by_one(self, pipeline, monkeypatch):
-        # The runs before the detachment go on sweeping the generations below their own, all the time and to the end of the test.
+    def test_a_plain_query_that_ran_without_a_detachment_is_mended_by_one(
+        self, pipeline, monkeypatch
+    ):
+        # The runs before the detachment go on sweeping the generations below their own, all the
+        # time and to the end of the test.
         monkeypatch.setattr(sweeper, "SWEEP_AGAIN_AFTER_S", (0.02,))
         monkeypatch.setattr(sweeper, "SWEEPS_AFTER_THE_END", 100_000)
         pipeline.add(1)
@@ -289,7 +338,8 @@ class TestDetaching:
         assert pipeline.settled() == named(1, 2, 3, 4)
 
     def test_no_generation_has_the_number_of_one_before_the_detachment(self, pipeline):
-        """The last sweep of a run, or a task of it that wakes, must not meet ids that are in use again."""
+        """The last sweep of a run, or a task of it that wakes, must not meet ids that are in use
+        again."""
         pipeline.add(1)
         pipeline.run()
         pipeline.detach()
@@ -299,7 +349,9 @@ class TestDetaching:
         pipeline.add(2)
         pipeline.run()
         before = int(old.name.removeprefix("onceforall-detached-"))
-        chains = sorted(int(chain.name) for chain in pipeline.checkpoint.glob("onceforall/chains/*"))
+        chains = sorted(
+            int(chain.name) for chain in pipeline.checkpoint.glob("onceforall/chains/*")
+        )
         assert chains == [before + 1]
         assert pipeline.settled() == named(1, 2)
 
@@ -338,7 +390,9 @@ class TestDetaching:
         assert pipeline.detach().log.name == "onceforall-detached-3"
 
 
-def test_the_refusal_of_a_plain_querys_unfinished_batch_names_its_input_until_it_is_accepted(pipeline):
+def test_the_refusal_of_a_plain_querys_unfinished_batch_names_its_input_until_it_is_accepted(
+    pipeline,
+):
     pipeline.add(1)
     pipeline.plain()
     pipeline.add(2)
@@ -346,7 +400,9 @@ def test_the_refusal_of_a_plain_querys_unfinished_batch_names_its_input_until_it
         pipeline.plain(fail_after_batch=1)
     with pytest.raises(ofa.CheckpointMismatchError) as raised:
         pipeline.writer().start()
-    assert re.search(r"Batch 1 .*source 0: the file file:.*/source/000001\.json\. Let", str(raised.value))
+    assert re.search(
+        r"Batch 1 .*source 0: the file file:.*/source/000001\.json\. Let", str(raised.value)
+    )
     assert "000000.json" not in str(raised.value)
     assert not (pipeline.checkpoint / "onceforall").exists()
     pipeline.run(takeover="accept")
@@ -378,12 +434,15 @@ class TestSwitchingTheDelivery:
             pipeline.run(delivery="at_least_once")
         pipeline.add(2)
         pipeline.run()
-        # Batch 0 was decided: at_least_once acknowledges before the decision, so it isn't written again.
+        # Batch 0 was decided: at_least_once acknowledges before the decision, so it isn't written
+        # again.
         assert pipeline.settled() == named(1, 2)
 
 
 class TestTheLogElsewhere:
-    def test_a_query_finds_its_log_by_the_pointer_and_completes_what_is_in_doubt(self, pipeline, crash, tmp_path):
+    def test_a_query_finds_its_log_by_the_pointer_and_completes_what_is_in_doubt(
+        self, pipeline, crash, tmp_path
+    ):
         elsewhere = tmp_path / "volume" / "log"
         pipeline.add(1)
         with crash("append_commit.after"):
@@ -397,7 +456,9 @@ class TestTheLogElsewhere:
         assert pipeline.settled() == named(1, 2, 3)
         assert len(list((elsewhere / "chains").iterdir())) == 3
 
-    def test_a_copy_of_a_checkpoint_with_a_pointer_is_refused_unless_it_is_adopted(self, pipeline, tmp_path):
+    def test_a_copy_of_a_checkpoint_with_a_pointer_is_refused_unless_it_is_adopted(
+        self, pipeline, tmp_path
+    ):
         elsewhere = tmp_path / "log"
         pipeline.add(1)
         pipeline.run(commitLog=str(elsewhere))
@@ -415,14 +476,18 @@ class TestTheLogElsewhere:
             pipeline.run()
         assert pipeline.settled() == named(1, 2, 3)
 
-    def test_two_queries_on_one_folder_and_folders_in_the_checkpoint_are_refused_at_start(self, pipeline, tmp_path):
+    def test_two_queries_on_one_folder_and_folders_in_the_checkpoint_are_refused_at_start(
+        self, pipeline, tmp_path
+    ):
         pipeline.add(1)
         pipeline.run(commitLog=str(tmp_path / "log"))
         with pytest.raises(OptionError, match="in the checkpoint"):
             pipeline.writer(commitLog=str(pipeline.checkpoint / "log")).start()
         pipeline.checkpoint = tmp_path / "cp2"
         with pytest.raises(ofa.CheckpointMismatchError, match="not share"):
-            ofa.exactly_once(pipeline.checkpoint, sinks={"out": pipeline.sink()}, commit_log=tmp_path / "log")(print)
+            ofa.exactly_once(
+                pipeline.checkpoint, sinks={"out": pipeline.sink()}, commit_log=tmp_path / "log"
+            )(print)
         with pytest.raises(ofa.CheckpointMismatchError, match="not share"):
             pipeline.writer(commitLog=str(tmp_path / "log")).start()
         with pytest.raises(UnsupportedQueryError, match="s3a:"):

@@ -1,8 +1,9 @@
 """Changing a running query between a crash and the restart, while a transaction is in doubt.
 
-Each case crashes in batch 1 with its transactions prepared and open, once right behind the decision (they must be committed) and once
-in front of it (they must be aborted), changes something, and starts again. Then every input row is in every sink once, no transaction
-of the query is open, and readers reach the end.
+Each case crashes in batch 1 with its transactions prepared and open, once right behind the decision
+(they must be committed) and once in front of it (they must be aborted), changes something, and
+starts again. Then every input row is in every sink once, no transaction of the query is open, and
+readers reach the end.
 """
 
 import contextlib
@@ -33,14 +34,16 @@ def rows(*numbers):
 
 @contextlib.contextmanager
 def failing(failpoint):
-    """The driver (its tasks are other processes) fails there, and does nothing more: no abort, no sweep."""
+    """The driver (its tasks are other processes) fails there, and does nothing more: no abort,
+    no sweep."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(failpoints, "_failpoints", failpoints._Failpoints(failpoint, None))
         yield
 
 
 class Place:
-    """A broker, a source of which each file is a batch, and a checkpoint: what stays over the restarts of a query."""
+    """A broker, a source of which each file is a batch, and a checkpoint: what stays over the
+    restarts of a query."""
 
     def __init__(self, broker, topic, source, checkpoint):
         self.servers = broker.bootstrap_servers
@@ -183,7 +186,9 @@ def test_the_topic_of_a_sink_with_a_name_of_its_own_is_changed(place, run, doubt
     place.crash(place.query(("out", place.sink(before))), doubt)
     place.end(place.query(("out", place.sink(after))), run)
     decided = 4 if doubt == "decided" else 2
-    place.assert_complete(before=(before, range(1, decided + 1)), after=(after, range(decided + 1, 7)))
+    place.assert_complete(
+        before=(before, range(1, decided + 1)), after=(after, range(decided + 1, 7))
+    )
 
 
 @BOTH
@@ -195,7 +200,9 @@ def test_the_topic_of_a_sink_with_the_default_name_is_changed(place, run, doubt)
         run(place.query((None, place.sink(before))))
     place.end(place.query((None, place.sink(after))), run)
     decided = 4 if doubt == "decided" else 2
-    place.assert_complete(before=(before, range(1, decided + 1)), after=(after, range(decided + 1, 7)))
+    place.assert_complete(
+        before=(before, range(1, decided + 1)), after=(after, range(decided + 1, 7))
+    )
 
 
 @BOTH
@@ -226,12 +233,15 @@ def test_the_password_is_rotated(secured, source, run, doubt, tmp_path):
     place = Place(secured.kafka, secured.topic, source, tmp_path / "checkpoint")
     out, user = place.topic(), f"u{uuid.uuid4().hex[:6]}"
     secured.grant(secured.for_topic(out, user), secured.for_ids("onceforall", user))
-    query = lambda password: place.query(("out", ofa.KafkaSink(secured.scram(user, password), topic=out)))
+    query = lambda password: place.query(
+        ("out", ofa.KafkaSink(secured.scram(user, password), topic=out))
+    )
     secured.kafka.set_password(user, "first")
     place.crash(query("first"), doubt)
     in_doubt = place.open()
     secured.kafka.set_password(user, "second")
-    # Whoever forgets to give the new one is told so, and what is in doubt waits for the start that has it.
+    # Whoever forgets to give the new one is told so, and what is in doubt waits for the start that
+    # has it.
     with pytest.raises(SinkCheckError, match=r"Check sasl\.username and sasl\.password"):
         query("first").trigger(availableNow=True).start()
     assert place.open() == in_doubt
@@ -242,13 +252,19 @@ def test_the_password_is_rotated(secured, source, run, doubt, tmp_path):
 @BOTH
 def test_the_number_of_tasks_of_a_query_without_state_is_changed(place, run, doubt):
     out = place.topic(partitions=3)
-    place.crash(place.query(("out", place.sink(out)), transform=lambda frame: frame.repartition(2)), doubt)
-    place.end(place.query(("out", place.sink(out)), transform=lambda frame: frame.repartition(5)), run)
+    place.crash(
+        place.query(("out", place.sink(out)), transform=lambda frame: frame.repartition(2)), doubt
+    )
+    place.end(
+        place.query(("out", place.sink(out)), transform=lambda frame: frame.repartition(5)), run
+    )
     place.assert_complete(out=(out, range(1, 7)))
 
 
 @BOTH
-def test_the_number_of_shuffle_partitions_of_a_query_with_state_is_changed(place, run, doubt, spark, caplog):
+def test_the_number_of_shuffle_partitions_of_a_query_with_state_is_changed(
+    place, run, doubt, spark, caplog
+):
     out = place.topic(partitions=3)
     largest = lambda: place.source.stream().groupBy("key").agg(F.max("value").alias("value"))
     query = lambda: place.query(("out", place.sink(out)), frame=largest(), mode="update")
@@ -259,13 +275,20 @@ def test_the_number_of_shuffle_partitions_of_a_query_with_state_is_changed(place
         place.end(query(), run)
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)
-    # Spark keeps the number with which the state began. A decided batch is run again to rebuild it, and gives the same rows.
-    assert {folder.name for folder in (place.checkpoint / "state" / "0").iterdir() if folder.name.isdecimal()} == {"0", "1"}
+    # Spark keeps the number with which the state began. A decided batch is run again to rebuild it,
+    # and gives the same rows.
+    assert {
+        folder.name
+        for folder in (place.checkpoint / "state" / "0").iterdir()
+        if folder.name.isdecimal()
+    } == {"0", "1"}
     assert "divergence" not in caplog.text
     place.assert_complete(out=(out, range(1, 7)))
 
 
-def test_two_queries_to_one_topic_with_something_in_doubt_touch_only_their_own(broker, place, source, topic, run, tmp_path):
+def test_two_queries_to_one_topic_with_something_in_doubt_touch_only_their_own(
+    broker, place, source, topic, run, tmp_path
+):
     out = place.topic(partitions=2)
     other = Place(broker, topic, source, tmp_path / "other")
     query = lambda where: where.query(("out", where.sink(out)))
@@ -324,7 +347,8 @@ def test_an_original_that_is_started_again_after_its_copy_was_adopted_commits_no
     shutil.copytree(place.checkpoint, copy.checkpoint)
     run(query(copy).option("onceforall.adoptCheckpoint", "true"))
     copy.assert_complete(out=(out, range(1, 5)))
-    # Two owners write everything twice, which is why the copy has to be adopted on purpose; but each of them whole.
+    # Two owners write everything twice, which is why the copy has to be adopted on purpose; but
+    # each of them whole.
     run(query(place))
     assert values(place.servers, out) == ["v1", "v2", "v3", "v3", "v4", "v4"]
     assert place.open() == []

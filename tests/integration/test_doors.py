@@ -1,4 +1,5 @@
-"""Both doors on real Spark and a real broker: stateless and stateful queries, triggers, output modes, several queries and sinks."""
+"""Both doors on real Spark and a real broker: stateless and stateful queries, triggers, output
+modes, several queries and sinks."""
 
 import json
 import re
@@ -34,12 +35,16 @@ def rows(*numbers):
 
 def entries(checkpoint, kind):
     files = sorted((checkpoint / "onceforall" / "chains").glob("*/0*.json"))
-    return [entry for entry in (json.loads(file.read_text()) for file in files) if entry["kind"] == kind]
+    return [
+        entry for entry in (json.loads(file.read_text()) for file in files) if entry["kind"] == kind
+    ]
 
 
 def test_a_stateless_query_goes_on_where_it_stopped(broker, source, sink, run, tmp_path):
     out = sink()
-    writer = lambda: ofa.write_stream(source.stream()).to(out).option("checkpointLocation", str(tmp_path / "cp"))
+    writer = lambda: (
+        ofa.write_stream(source.stream()).to(out).option("checkpointLocation", str(tmp_path / "cp"))
+    )
     source.add(*rows(1, 2))
     source.add(*rows(3))
     run(writer())
@@ -49,15 +54,25 @@ def test_a_stateless_query_goes_on_where_it_stopped(broker, source, sink, run, t
     assert len(entries(tmp_path / "cp", "COMMIT")) == len(entries(tmp_path / "cp", "DONE")) == 3
 
 
-@pytest.mark.parametrize("trigger", [{"processingTime": "50 milliseconds"}, {"availableNow": True}, {"once": True}])
+@pytest.mark.parametrize(
+    "trigger", [{"processingTime": "50 milliseconds"}, {"availableNow": True}, {"once": True}]
+)
 def test_every_trigger_that_spark_replays_works(broker, source, sink, tmp_path, trigger):
     out = sink()
     source.add(*rows(1, 2, 3))
     query = (
-        ofa.write_stream(source.stream()).to(out).option("checkpointLocation", str(tmp_path / "cp")).trigger(**trigger).start()
+        ofa.write_stream(source.stream())
+        .to(out)
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(**trigger)
+        .start()
     )
     try:
-        until(lambda: query.exception() or len(values(broker.bootstrap_servers, out.topic)) == 3, 60, "the batch is visible")
+        until(
+            lambda: query.exception() or len(values(broker.bootstrap_servers, out.topic)) == 3,
+            60,
+            "the batch is visible",
+        )
         assert query.exception() is None
     finally:
         query.stop()
@@ -67,7 +82,12 @@ def test_every_trigger_that_spark_replays_works(broker, source, sink, tmp_path, 
 def test_every_output_mode_gives_what_spark_gives(broker, source, sink, run, tmp_path, mode):
     out = sink()
     for second, numbers in enumerate([(1, 2, 3), (4, 5), (6,), (7,)]):
-        source.add(*({"key": f"k{n % 2}", "value": str(n), "at": f"2024-01-01T00:00:{second * 20:02d}Z"} for n in numbers))
+        source.add(
+            *(
+                {"key": f"k{n % 2}", "value": str(n), "at": f"2024-01-01T00:00:{second * 20:02d}Z"}
+                for n in numbers
+            )
+        )
     frame = source.stream()
 
     def counted(frame):
@@ -75,22 +95,34 @@ def test_every_output_mode_gives_what_spark_gives(broker, source, sink, run, tmp
             frame.withWatermark("at", "1 second")
             .groupBy(F.window("at", "10 seconds"), "key")
             .agg(F.count("*").alias("n"))
-            .select("key", F.concat_ws(":", F.col("window.start").cast("long"), "key", "n").alias("value"))
+            .select(
+                "key",
+                F.concat_ws(":", F.col("window.start").cast("long"), "key", "n").alias("value"),
+            )
         )
 
-    run(ofa.write_stream(counted(frame)).outputMode(mode).to(out).option("checkpointLocation", str(tmp_path / "cp")))
+    run(
+        ofa.write_stream(counted(frame))
+        .outputMode(mode)
+        .to(out)
+        .option("checkpointLocation", str(tmp_path / "cp"))
+    )
     expected = []
 
     def collect(batch, batch_id):
         expected.extend(row["value"] for row in batch.collect())
 
     plain = counted(source.stream()).writeStream.outputMode(mode).foreachBatch(collect)
-    plain.option("checkpointLocation", str(tmp_path / "plain")).trigger(availableNow=True).start().awaitTermination(60)
+    plain.option("checkpointLocation", str(tmp_path / "plain")).trigger(
+        availableNow=True
+    ).start().awaitTermination(60)
     assert expected
     assert values(broker.bootstrap_servers, out.topic) == sorted(expected)
 
 
-def test_a_function_of_ones_own_writes_to_several_sinks_in_one_decision(broker, source, sink, run, tmp_path):
+def test_a_function_of_ones_own_writes_to_several_sinks_in_one_decision(
+    broker, source, sink, run, tmp_path
+):
     odd, even = sink(), sink()
     seen = []
 
@@ -99,10 +131,17 @@ def test_a_function_of_ones_own_writes_to_several_sinks_in_one_decision(broker, 
         seen.append(batch_id)
         transaction.write("odd", batch.where("key = 'k1'"))
         transaction.write("even", batch.where("key = 'k0'"))
-        transaction.write("even", batch.where("key = 'k0'").withColumn("value", F.concat("value", F.lit("-again"))))
+        transaction.write(
+            "even",
+            batch.where("key = 'k0'").withColumn("value", F.concat("value", F.lit("-again"))),
+        )
 
     source.add(*rows(1, 2, 3, 4))
-    query = source.stream().writeStream.foreachBatch(process).option("checkpointLocation", str(tmp_path / "cp"))
+    query = (
+        source.stream()
+        .writeStream.foreachBatch(process)
+        .option("checkpointLocation", str(tmp_path / "cp"))
+    )
     assert query.trigger(availableNow=True).start().awaitTermination(60)
     assert values(broker.bootstrap_servers, odd.topic) == ["v1", "v3"]
     assert values(broker.bootstrap_servers, even.topic) == ["v2", "v2-again", "v4", "v4-again"]
@@ -112,11 +151,22 @@ def test_a_function_of_ones_own_writes_to_several_sinks_in_one_decision(broker, 
     assert set(commit["body"]["digests"]) == {"odd/0", "even/1", "even/2"}
 
 
-def test_two_sinks_of_the_same_rows_are_written_by_one_job(broker, source, sink, run, spark, tmp_path):
+def test_two_sinks_of_the_same_rows_are_written_by_one_job(
+    broker, source, sink, run, spark, tmp_path
+):
     first, second = sink(), sink()
     source.add(*rows(1, 2, 3))
-    query = run(ofa.write_stream(source.stream()).to(first).to(second).option("checkpointLocation", str(tmp_path / "cp")))
-    assert values(broker.bootstrap_servers, first.topic) == values(broker.bootstrap_servers, second.topic) == ["v1", "v2", "v3"]
+    query = run(
+        ofa.write_stream(source.stream())
+        .to(first)
+        .to(second)
+        .option("checkpointLocation", str(tmp_path / "cp"))
+    )
+    assert (
+        values(broker.bootstrap_servers, first.topic)
+        == values(broker.bootstrap_servers, second.topic)
+        == ["v1", "v2", "v3"]
+    )
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))) == 1
 
 
@@ -124,7 +174,9 @@ def test_a_transform_is_for_its_sink_alone(broker, source, sink, run, tmp_path):
     plain, shouting = sink(), sink()
     source.add(*rows(1))
     writer = (
-        ofa.write_stream(source.stream()).to(plain).to(shouting, transform=lambda f: f.withColumn("value", F.upper("value")))
+        ofa.write_stream(source.stream())
+        .to(plain)
+        .to(shouting, transform=lambda f: f.withColumn("value", F.upper("value")))
     )
     run(writer.option("checkpointLocation", str(tmp_path / "cp")))
     assert values(broker.bootstrap_servers, plain.topic) == ["v1"]
@@ -138,7 +190,10 @@ def test_several_queries_run_in_one_session(broker, source, sink, tmp_path):
     queries = []
     for n, out in enumerate([shared, shared, outs[1]]):
         writer = (
-            ofa.write_stream(source.stream()).to(out).queryName(f"q{n}").option("checkpointLocation", str(tmp_path / f"cp{n}"))
+            ofa.write_stream(source.stream())
+            .to(out)
+            .queryName(f"q{n}")
+            .option("checkpointLocation", str(tmp_path / f"cp{n}"))
         )
         queries.append(writer.trigger(availableNow=True).start())
     for query in queries:
@@ -150,14 +205,20 @@ def test_several_queries_run_in_one_session(broker, source, sink, tmp_path):
 def test_a_batch_that_writes_nothing_is_decided_and_done(broker, source, sink, run, tmp_path):
     out = sink()
     source.add(*rows(1, 2))
-    run(ofa.write_stream(source.stream().where("value = 'none'")).to(out).option("checkpointLocation", str(tmp_path / "cp")))
+    run(
+        ofa.write_stream(source.stream().where("value = 'none'"))
+        .to(out)
+        .option("checkpointLocation", str(tmp_path / "cp"))
+    )
     (commit,) = entries(tmp_path / "cp", "COMMIT")
     assert commit["body"]["committables"].get("out", []) == []
     assert len(entries(tmp_path / "cp", "DONE")) == 1
     assert values(broker.bootstrap_servers, out.topic) == []
 
 
-def test_a_function_that_writes_nothing_still_commits_the_state_of_a_stateful_query(source, sink, run, tmp_path):
+def test_a_function_that_writes_nothing_still_commits_the_state_of_a_stateful_query(
+    source, sink, run, tmp_path
+):
     @ofa.exactly_once(tmp_path / "cp", sinks={"out": sink()})
     def process(batch, batch_id, transaction):
         pass
@@ -165,12 +226,18 @@ def test_a_function_that_writes_nothing_still_commits_the_state_of_a_stateful_qu
     counted = source.stream().groupBy("key").count()
     for n in range(3):
         source.add(*rows(n))
-    query = counted.writeStream.outputMode("update").foreachBatch(process).option("checkpointLocation", str(tmp_path / "cp"))
+    query = (
+        counted.writeStream.outputMode("update")
+        .foreachBatch(process)
+        .option("checkpointLocation", str(tmp_path / "cp"))
+    )
     assert query.trigger(availableNow=True).start().awaitTermination(120)
     assert len(entries(tmp_path / "cp", "DONE")) == 3
 
 
-def test_a_decided_batch_that_spark_replays_is_skipped_without_state_and_digested_with_it(broker, source, sink, run, tmp_path):
+def test_a_decided_batch_that_spark_replays_is_skipped_without_state_and_digested_with_it(
+    broker, source, sink, run, tmp_path
+):
     for stateful in (False, True):
         out, checkpoint, calls = sink(), tmp_path / f"cp{stateful}", []
 
@@ -184,15 +251,21 @@ def test_a_decided_batch_that_spark_replays_is_skipped_without_state_and_digeste
             calls.append(1)
             return batch
 
-        def writer(frame=frame, out=out, checkpoint=checkpoint, transform=transform, stateful=stateful):
+        def writer(
+            frame=frame, out=out, checkpoint=checkpoint, transform=transform, stateful=stateful
+        ):
             made = ofa.write_stream(frame()).outputMode("update" if stateful else "append")
-            return made.to(out, name="out", transform=transform).option("checkpointLocation", str(checkpoint))
+            return made.to(out, name="out", transform=transform).option(
+                "checkpointLocation", str(checkpoint)
+            )
 
         source.add(*rows(1, 2))
         run(writer())
         before, calls_before = values(broker.bootstrap_servers, out.topic), len(calls)
         assert before
-        last = max(int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdecimal())
+        last = max(
+            int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdecimal()
+        )
         (checkpoint / "commits" / str(last)).unlink()
         (checkpoint / "commits" / f".{last}.crc").unlink()
         run(writer())
@@ -208,8 +281,17 @@ def test_a_replay_that_gives_other_rows_is_reported_and_fails_where_that_is_aske
 
     def writer(**options):
         frame = source.stream().groupBy("key").agg(F.max("value").alias("value"))
-        made = ofa.write_stream(frame).outputMode("update").options(**options).option("checkpointLocation", str(checkpoint))
-        return made.to(out, name="out", transform=lambda f: f.withColumn("value", F.concat("value", F.lit(salt[0]))))
+        made = (
+            ofa.write_stream(frame)
+            .outputMode("update")
+            .options(**options)
+            .option("checkpointLocation", str(checkpoint))
+        )
+        return made.to(
+            out,
+            name="out",
+            transform=lambda f: f.withColumn("value", F.concat("value", F.lit(salt[0]))),
+        )
 
     source.add(*rows(1, 2))
     run(writer())
@@ -228,7 +310,9 @@ def test_a_replay_that_gives_other_rows_is_reported_and_fails_where_that_is_aske
     assert values(broker.bootstrap_servers, out.topic) == before
 
 
-def test_a_write_that_failed_poisons_the_batch_even_when_the_function_catches_the_error(broker, source, sink, tmp_path):
+def test_a_write_that_failed_poisons_the_batch_even_when_the_function_catches_the_error(
+    broker, source, sink, tmp_path
+):
     out = sink()
 
     @ofa.exactly_once(tmp_path / "cp", sinks={"out": out})
@@ -240,13 +324,20 @@ def test_a_write_that_failed_poisons_the_batch_even_when_the_function_catches_th
             pass
 
     source.add(*rows(1))
-    query = source.stream().writeStream.foreachBatch(process).option("checkpointLocation", str(tmp_path / "cp")).start()
+    query = (
+        source.stream()
+        .writeStream.foreachBatch(process)
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .start()
+    )
     with pytest.raises(Exception, match="SchemaError.*value"):
         query.awaitTermination(60)
     assert read_all(broker.bootstrap_servers, out.topic, isolation="read_uncommitted") == []
 
 
-def test_a_function_that_raises_aborts_the_batch_and_a_restart_writes_it_once(broker, source, sink, tmp_path):
+def test_a_function_that_raises_aborts_the_batch_and_a_restart_writes_it_once(
+    broker, source, sink, tmp_path
+):
     out, broken = sink(), [True]
 
     @ofa.exactly_once(tmp_path / "cp", sinks={"out": out})
@@ -274,10 +365,17 @@ def test_a_record_that_is_too_large_is_named_with_topic_size_and_limit_and_nothi
     broker, topic, source, tmp_path
 ):
     name = topic(partitions=1)
-    out = ofa.KafkaSink({"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 2000}, topic=name)
+    out = ofa.KafkaSink(
+        {"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 2000}, topic=name
+    )
     source.add({"key": "k", "value": "x" * 5000}, *rows(1))
     # In two tasks: the other one's row may not be decided either.
-    query = ofa.write_stream(source.stream().repartition(2)).to(out).option("checkpointLocation", str(tmp_path / "cp")).start()
+    query = (
+        ofa.write_stream(source.stream().repartition(2))
+        .to(out)
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .start()
+    )
     with pytest.raises(Exception, match=RefusedRecordError.__name__) as raised:
         query.awaitTermination(60)
     assert name in str(raised.value)
@@ -296,13 +394,17 @@ def test_what_cannot_be_exactly_once_is_refused_at_start_with_the_reason(source,
     with pytest.raises(UnsupportedQueryError, match="Async progress"):
         ofa.write_stream(frame).option("asyncProgressTrackingEnabled", value=True)
     with pytest.raises(UnsupportedQueryError, match="local"):
-        ofa.write_stream(frame).to(sink()).option("checkpointLocation", "hdfs://namenode/cp").start()
+        ofa.write_stream(frame).to(sink()).option(
+            "checkpointLocation", "hdfs://namenode/cp"
+        ).start()
     with pytest.raises(UnsupportedQueryError, match="streaming"):
         ofa.write_stream(frame.sparkSession.range(1))
 
 
 def test_bad_settings_are_named_before_any_data_moves(broker, topic, source, sink, tmp_path):
-    writer = lambda out: ofa.write_stream(source.stream()).to(out).option("checkpointLocation", str(tmp_path / "cp"))
+    writer = lambda out: (
+        ofa.write_stream(source.stream()).to(out).option("checkpointLocation", str(tmp_path / "cp"))
+    )
     with pytest.raises(OptionError, match="checkpointLocation"):
         ofa.write_stream(source.stream()).to(sink()).start()
     with pytest.raises(OptionError, match="No sink"):
@@ -314,19 +416,30 @@ def test_bad_settings_are_named_before_any_data_moves(broker, topic, source, sin
     with pytest.raises(OptionError, match="Two sinks"):
         ofa.write_stream(source.stream()).to(sink(), name="a").to(sink(), name="a")
     with pytest.raises(ofa.ConfigurationError, match="no-such-topic"):
-        writer(ofa.KafkaSink({"bootstrap.servers": broker.bootstrap_servers}, topic="no-such-topic")).start()
+        writer(
+            ofa.KafkaSink({"bootstrap.servers": broker.bootstrap_servers}, topic="no-such-topic")
+        ).start()
     with pytest.raises(SchemaError, match="value"):
-        ofa.write_stream(source.stream().drop("value")).to(sink()).option("checkpointLocation", str(tmp_path / "cp")).start()
+        ofa.write_stream(source.stream().drop("value")).to(sink()).option(
+            "checkpointLocation", str(tmp_path / "cp")
+        ).start()
     assert not (tmp_path / "cp").exists()
 
 
-def test_the_checkpoint_that_the_decorator_names_is_compared_with_the_querys_own(source, sink, tmp_path):
+def test_the_checkpoint_that_the_decorator_names_is_compared_with_the_querys_own(
+    source, sink, tmp_path
+):
     @ofa.exactly_once(tmp_path / "other", sinks={"out": sink()})
     def process(batch, batch_id, transaction):
         transaction.write("out", batch)
 
     source.add(*rows(1))
-    query = source.stream().writeStream.foreachBatch(process).option("checkpointLocation", str(tmp_path / "cp")).start()
+    query = (
+        source.stream()
+        .writeStream.foreachBatch(process)
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .start()
+    )
     with pytest.raises(Exception, match="CheckpointMismatchError"):
         query.awaitTermination(60)
 
@@ -336,7 +449,9 @@ class TestCheckpointsThatTellAnotherStory:
     def ran(self, source, sink, run, tmp_path):
         out = sink()
         make = lambda path=tmp_path / "cp": (
-            ofa.write_stream(source.stream()).to(out, name="out").option("checkpointLocation", str(path))
+            ofa.write_stream(source.stream())
+            .to(out, name="out")
+            .option("checkpointLocation", str(path))
         )
         source.add(*rows(1))
         source.add(*rows(2))
@@ -390,7 +505,9 @@ class TestCheckpointsThatTellAnotherStory:
         self.fails(make(), "CheckpointMismatchError")
         assert values(broker.bootstrap_servers, out.topic) == ["v1", "v2"]
 
-    def test_another_querys_checkpoint_over_the_same_log_is_refused_each_time(self, ran, source, broker):
+    def test_another_querys_checkpoint_over_the_same_log_is_refused_each_time(
+        self, ran, source, broker
+    ):
         make, out, checkpoint = ran
         for name in ("metadata", "offsets", "commits", "sources"):
             path = checkpoint / name
@@ -400,14 +517,18 @@ class TestCheckpointsThatTellAnotherStory:
             self.fails(make(), "CheckpointMismatchError.*belongs to the query")
         assert values(broker.bootstrap_servers, out.topic) == ["v1", "v2"]
 
-    def test_a_copied_checkpoint_is_refused_until_it_is_adopted(self, ran, source, broker, run, tmp_path):
+    def test_a_copied_checkpoint_is_refused_until_it_is_adopted(
+        self, ran, source, broker, run, tmp_path
+    ):
         make, out, checkpoint = ran
         copied = tmp_path / "copied"
         shutil.move(checkpoint, copied)
         source.add(*rows(3))
         for _ in range(2):
             # By start() itself: while there is no input, no batch would tell anybody.
-            with pytest.raises(ofa.CheckpointMismatchError, match=r"copied or moved.*onceforall\.adoptCheckpoint"):
+            with pytest.raises(
+                ofa.CheckpointMismatchError, match=r"copied or moved.*onceforall\.adoptCheckpoint"
+            ):
                 make(copied).start()
         assert values(broker.bootstrap_servers, out.topic) == ["v1", "v2"]
         run(make(copied).option("onceforall.adoptCheckpoint", "true"))
@@ -422,16 +543,23 @@ class TestCheckpointsThatTellAnotherStory:
         file.write_bytes(file.read_bytes()[:-20])
         self.fails(make(), f"CorruptEntryError.*{file.name}")
 
-    def test_a_plain_querys_unfinished_batch_is_refused_until_it_is_accepted(self, source, sink, run, broker, tmp_path):
+    def test_a_plain_querys_unfinished_batch_is_refused_until_it_is_accepted(
+        self, source, sink, run, broker, tmp_path
+    ):
         checkpoint, out = tmp_path / "cp", sink()
         source.add(*rows(1))
         plain = (
-            source.stream().writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+            source.stream()
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
         )
         assert plain.start().awaitTermination(60)
         for name in ("0", ".0.crc"):
             (checkpoint / "commits" / name).unlink()
-        writer = lambda: ofa.write_stream(source.stream()).to(out).option("checkpointLocation", str(checkpoint))
+        writer = lambda: (
+            ofa.write_stream(source.stream()).to(out).option("checkpointLocation", str(checkpoint))
+        )
         with pytest.raises(ofa.CheckpointMismatchError, match="takeover"):
             writer().start()
         run(writer().option("onceforall.takeover", "accept"))

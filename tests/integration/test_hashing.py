@@ -10,15 +10,31 @@ pytestmark = pytest.mark.spark
 
 CASES = {
     "a map, in either order": ("map('a', 1, 'b', 2)", "map('b', 2, 'a', 1)", "map('a', 1, 'b', 3)"),
-    "a map of maps": ("map('x', map(1, 'a', 2, 'b'))", "map('x', map(2, 'b', 1, 'a'))", "map('x', map(1, 'a', 2, 'c'))"),
-    "an array of maps": ("array(map(1, 'a', 2, 'b'))", "array(map(2, 'b', 1, 'a'))", "array(map(1, 'a', 2, 'c'))"),
+    "a map of maps": (
+        "map('x', map(1, 'a', 2, 'b'))",
+        "map('x', map(2, 'b', 1, 'a'))",
+        "map('x', map(1, 'a', 2, 'c'))",
+    ),
+    "an array of maps": (
+        "array(map(1, 'a', 2, 'b'))",
+        "array(map(2, 'b', 1, 'a'))",
+        "array(map(1, 'a', 2, 'c'))",
+    ),
     "a struct with a map": (
         "struct(1 AS n, map(1, 2, 3, 4) AS m)",
         "struct(1 AS n, map(3, 4, 1, 2) AS m)",
         "struct(2 AS n, map(1, 2) AS m)",
     ),
-    "a variant": ('parse_json(\'{"a": 1, "b": 2}\')', 'parse_json(\'{"b": 2, "a": 1}\')', "parse_json('{\"a\": 1}')"),
-    "a map of variants": ("map(1, parse_json('1'))", "map(1, parse_json(' 1'))", "map(1, parse_json('2'))"),
+    "a variant": (
+        'parse_json(\'{"a": 1, "b": 2}\')',
+        'parse_json(\'{"b": 2, "a": 1}\')',
+        "parse_json('{\"a\": 1}')",
+    ),
+    "a map of variants": (
+        "map(1, parse_json('1'))",
+        "map(1, parse_json(' 1'))",
+        "map(1, parse_json('2'))",
+    ),
 }
 
 
@@ -36,40 +52,78 @@ def test_equal_values_have_equal_digests_and_others_have_others(spark, case):
 
 def digests_of(spark, kind, rows):
     fields = StructType.fromDDL(kind).fields
-    frame = spark.sql(" UNION ALL ".join(f"SELECT {row}" for row in rows)).toDF(*[field.name for field in fields])
+    frame = spark.sql(" UNION ALL ".join(f"SELECT {row}" for row in rows)).toDF(
+        *[field.name for field in fields]
+    )
     frame = frame.select(*[F.col(field.name).cast(field.dataType) for field in fields])
-    return [row["h"] for row in frame.select(row_hash(frame, [F.col(field.name) for field in fields]).alias("h")).collect()]
+    return [
+        row["h"]
+        for row in frame.select(
+            row_hash(frame, [F.col(field.name) for field in fields]).alias("h")
+        ).collect()
+    ]
 
 
 @pytest.mark.parametrize(
     ("kind", "rows"),
     [
         ("a string, b string", ["'x', NULL", "NULL, 'x'", "NULL, NULL"]),
-        ("a array<int>", ["array(1, NULL)", "array(NULL, 1)", "array(1)", "array()", "NULL", "array(NULL)"]),
+        (
+            "a array<int>",
+            ["array(1, NULL)", "array(NULL, 1)", "array(1)", "array()", "NULL", "array(NULL)"],
+        ),
         (
             "a array<int>, b array<int>",
-            ["array(1, 2), array()", "array(1), array(2)", "array(), array(1, 2)", "array(1, 2), NULL"],
+            [
+                "array(1, 2), array()",
+                "array(1), array(2)",
+                "array(), array(1, 2)",
+                "array(1, 2), NULL",
+            ],
         ),
         (
             "a array<array<int>>",
-            ["array(array(1), array(2))", "array(array(1, 2))", "array(array(1, 2), array())", "array(array(1, 2), NULL)"],
+            [
+                "array(array(1), array(2))",
+                "array(array(1, 2))",
+                "array(array(1, 2), array())",
+                "array(array(1, 2), NULL)",
+            ],
         ),
-        ("a struct<x: int, y: int>", ["struct(1, NULL)", "struct(NULL, 1)", "struct(NULL, NULL)", "NULL"]),
+        (
+            "a struct<x: int, y: int>",
+            ["struct(1, NULL)", "struct(NULL, 1)", "struct(NULL, NULL)", "NULL"],
+        ),
         (
             "a array<struct<x: int, y: int>>",
             ["array(struct(1, NULL))", "array(struct(NULL, 1))", "array(struct(1, NULL), NULL)"],
         ),
         (
             "a struct<x: array<int>, y: array<int>>",
-            ["struct(array(1), array(2))", "struct(array(1, 2), array())", "struct(array(1, 2), NULL)"],
+            [
+                "struct(array(1), array(2))",
+                "struct(array(1, 2), array())",
+                "struct(array(1, 2), NULL)",
+            ],
         ),
         (
             "a map<int, int>, b int",
-            ["map(1, NULL), 2", "map(1, 2), NULL", "map(1, NULL, 2, NULL), NULL", "map(), 1", "NULL, 1"],
+            [
+                "map(1, NULL), 2",
+                "map(1, 2), NULL",
+                "map(1, NULL, 2, NULL), NULL",
+                "map(), 1",
+                "NULL, 1",
+            ],
         ),
         (
             "a map<int, array<int>>",
-            ["map(1, array(2))", "map(1, array(), 2, array())", "map(1, array(2, NULL))", "map(1, NULL)"],
+            [
+                "map(1, array(2))",
+                "map(1, array(), 2, array())",
+                "map(1, array(2, NULL))",
+                "map(1, NULL)",
+            ],
         ),
         ("a string collate UTF8_LCASE", ["'x'", "'X'"]),
         ("a string collate UNICODE_CI", ["'x'", "'X'"]),
@@ -77,7 +131,8 @@ def digests_of(spark, kind, rows):
     ],
 )
 def test_what_differs_in_what_is_missing_or_where_it_ends_has_other_digests(spark, kind, rows):
-    """``xxhash64`` passes over nulls and the borders of arrays, and on Spark 4.0 takes a collation's equals for equal."""
+    """``xxhash64`` passes over nulls and the borders of arrays, and on Spark 4.0 takes a
+    collation's equals for equal."""
     assert len(set(digests_of(spark, kind, rows))) == len(rows)
     assert digests_of(spark, kind, rows) == digests_of(spark, kind, rows)
 

@@ -1,4 +1,5 @@
-"""Lost transactions of Kafka sources of all shapes, again and again: every one heals by restarts alone. ``make redos`` runs a hundred."""
+"""Lost transactions of Kafka sources of all shapes, again and again: every one heals by restarts
+alone. ``make redos`` runs a hundred."""
 
 import os
 import random
@@ -31,5 +32,8 @@ def test_every_loss_of_a_kafka_source_heals_by_restarts_alone(spark, broker, top
         job.start()
         job.assert_complete()
         redone, round_number = redone + len(job.commits()) - 1, round_number + 1
-        print(f"seed {SEED}, round {round_number}: partitions {partitions}, lost {losses}; {redone} redos so far")  # noqa: T201  whoever runs a hundred wants to see them
+        print(  # noqa: T201  whoever runs a hundred wants to see them
+            f"seed {SEED}, round {round_number}: partitions {partitions}, lost {losses}; {redone} "
+            "redos so far"
+        )
         assert len(job.commits()) > 1, "nothing was lost"

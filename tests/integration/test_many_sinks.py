@@ -1,4 +1,5 @@
-"""One decision for all sinks of a batch: who is written with whom, in which job, and what becomes of the others when one fails."""
+"""One decision for all sinks of a batch: who is written with whom, in which job, and what
+becomes of the others when one fails."""
 
 import uuid
 
@@ -44,7 +45,8 @@ def writer(frame, tmp_path, *sinks, **transforms):
 
 
 def test_the_steps_of_several_sinks_run_at_the_same_time(source, make, run, tmp_path):
-    """Each step of one sink waits for the same step of the other: one after the other, none would come to an end."""
+    """Each step of one sink waits for the same step of the other: one after the other, none
+    would come to an end."""
     both = [make("a", meets=2), make("b", meets=2)]
     source.add(*rows(1))
     run(writer(source.stream(), tmp_path, *both))
@@ -52,7 +54,9 @@ def test_the_steps_of_several_sinks_run_at_the_same_time(source, make, run, tmp_
 
 
 @pytest.mark.parametrize("step", ["pre_commit", "confirm"])
-def test_a_sink_that_fails_before_the_decision_makes_all_of_them_abort(source, make, run, tmp_path, step):
+def test_a_sink_that_fails_before_the_decision_makes_all_of_them_abort(
+    source, make, run, tmp_path, step
+):
     good, bad = make("good"), make("bad", fail=step)
     source.add(*rows(1, 2, 3))
     with pytest.raises(Exception, match=f"the recorder fails at {step}"):
@@ -63,10 +67,14 @@ def test_a_sink_that_fails_before_the_decision_makes_all_of_them_abort(source, m
     assert good.seen("value") == bad.seen("value") == ["v1", "v2", "v3"]
 
 
-def test_a_sink_that_is_away_at_recovery_does_not_hold_back_the_others(source, make, run, tmp_path, monkeypatch):
+def test_a_sink_that_is_away_at_recovery_does_not_hold_back_the_others(
+    source, make, run, tmp_path, monkeypatch
+):
     here, away = make("here"), make("away")
     source.add(*rows(1, 2))
-    monkeypatch.setattr(failpoints, "_failpoints", failpoints._Failpoints("append_commit.after=raise", None))
+    monkeypatch.setattr(
+        failpoints, "_failpoints", failpoints._Failpoints("append_commit.after=raise", None)
+    )
     with pytest.raises(Exception, match="failpoint"):
         run(writer(source.stream(), tmp_path, here, away))
     monkeypatch.setattr(failpoints, "_failpoints", None)
@@ -82,7 +90,8 @@ def test_a_sink_that_is_away_at_recovery_does_not_hold_back_the_others(source, m
 
 
 def test_a_restart_gives_the_checks_its_query_id_at_once(source, make, run, tmp_path, monkeypatch):
-    """With it a sink can refuse, before it makes anything, what belongs to this query and lies elsewhere."""
+    """With it a sink can refuse, before it makes anything, what belongs to this query and lies
+    elsewhere."""
     asked = []
     monkeypatch.setattr(Recorder, "check", lambda _, start: asked.append(start.query_id))
     source.add(*rows(1))
@@ -96,7 +105,9 @@ def test_a_restart_gives_the_checks_its_query_id_at_once(source, make, run, tmp_
 
 
 class TestWhoIsWrittenTogether:
-    def test_all_rows_of_a_key_come_to_one_task_of_a_sink_that_asks_for_it(self, source, make, run, spark, tmp_path):
+    def test_all_rows_of_a_key_come_to_one_task_of_a_sink_that_asks_for_it(
+        self, source, make, run, spark, tmp_path
+    ):
         keyed, plain = make("keyed", able=KEYED), make("plain")
         for part in range(3):
             source.add(*rows(*range(part * 20, part * 20 + 20)))
@@ -104,13 +115,22 @@ class TestWhoIsWrittenTogether:
         query = run(writer(frame, tmp_path, keyed, plain))
         assert len(plain.tasks()) > 1
         assert keyed.seen("value") == plain.seen("value") == sorted(f"v{n}" for n in range(60))
-        found = [row["key"] for task in keyed.tasks() for row in {row["key"]: row for row in task}.values()]
+        found = [
+            row["key"]
+            for task in keyed.tasks()
+            for row in {row["key"]: row for row in task}.values()
+        ]
         assert sorted(found) == ["k0", "k1", "k2"]
         assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))) >= 2
 
-    @pytest.mark.parametrize("able", [KEYED, Capabilities(two_phase=False, idempotent=True, one_task_per_key=("key",))])
-    def test_a_second_write_to_such_a_sink_in_one_batch_is_refused_at_once(self, source, make, tmp_path, able):
-        """A key that both have would be in two tasks: these wait for each other for ever, or the last one wins in silence."""
+    @pytest.mark.parametrize(
+        "able", [KEYED, Capabilities(two_phase=False, idempotent=True, one_task_per_key=("key",))]
+    )
+    def test_a_second_write_to_such_a_sink_in_one_batch_is_refused_at_once(
+        self, source, make, tmp_path, able
+    ):
+        """A key that both have would be in two tasks: these wait for each other for ever, or the
+        last one wins in silence."""
         keyed, plain = make("keyed", able=able), make("plain")
 
         @ofa.exactly_once(tmp_path / "cp", sinks={"keyed": keyed, "plain": plain})
@@ -121,12 +141,19 @@ class TestWhoIsWrittenTogether:
             transaction.write("keyed", batch)
 
         source.add(*rows(1, 2))
-        query = source.stream().writeStream.foreachBatch(process).option("checkpointLocation", str(tmp_path / "cp"))
+        query = (
+            source.stream()
+            .writeStream.foreachBatch(process)
+            .option("checkpointLocation", str(tmp_path / "cp"))
+        )
         started = query.trigger(availableNow=True).start()
         with pytest.raises(Exception, match="foreachBatch|keyed"):
             started.awaitTermination(60)
         told = str(ofa.error_of(started))
-        assert "UnsupportedQueryError: The sink keyed needs all rows of a batch that have the same key in one task" in told
+        assert (
+            "UnsupportedQueryError: The sink keyed needs all rows of a batch that have the same "
+            "key in one task" in told
+        )
         assert "unionByName" in told
         assert keyed.tasks() == plain.tasks() == keyed.left() == plain.left() == []
 
@@ -137,7 +164,9 @@ class TestWhoIsWrittenTogether:
         run(writer(source.stream().repartition(4), tmp_path, keyed))
         assert [len(task) for task in keyed.tasks()] == [20]
 
-    def test_the_rows_of_a_batch_are_computed_once_whatever_the_sinks_make_of_them(self, source, make, run, spark, tmp_path):
+    def test_the_rows_of_a_batch_are_computed_once_whatever_the_sinks_make_of_them(
+        self, source, make, run, spark, tmp_path
+    ):
         """Random rows, and a count of them: a second computation would show in both."""
         computed = spark.sparkContext.accumulator(0)
 
@@ -147,7 +176,10 @@ class TestWhoIsWrittenTogether:
             return uuid.uuid4().hex
 
         sinks = [make("plain"), make("keyed", able=KEYED), make("half"), make("shouting")]
-        transforms = {"half": lambda f: f.where("key = 'k1'"), "shouting": lambda f: f.withColumn("value", F.upper("value"))}
+        transforms = {
+            "half": lambda f: f.where("key = 'k1'"),
+            "shouting": lambda f: f.withColumn("value", F.upper("value")),
+        }
         source.add(*rows(*range(30)))
         frame = source.stream().withColumn("value", drawn.asNondeterministic()("value"))
         run(writer(frame, tmp_path, *sinks, **transforms))
@@ -158,7 +190,9 @@ class TestWhoIsWrittenTogether:
         assert set(half) < set(plain)
         assert computed.value == 30
 
-    def test_a_frame_that_two_jobs_read_is_computed_once_as_well(self, source, make, run, spark, tmp_path):
+    def test_a_frame_that_two_jobs_read_is_computed_once_as_well(
+        self, source, make, run, spark, tmp_path
+    ):
         computed = spark.sparkContext.accumulator(0)
 
         @F.udf("string")
@@ -175,15 +209,24 @@ class TestWhoIsWrittenTogether:
             transaction.write("keyed", derived)
 
         source.add(*rows(*range(12)))
-        query = source.stream().writeStream.foreachBatch(process).option("checkpointLocation", str(tmp_path / "cp"))
+        query = (
+            source.stream()
+            .writeStream.foreachBatch(process)
+            .option("checkpointLocation", str(tmp_path / "cp"))
+        )
         assert query.trigger(availableNow=True).start().awaitTermination(60)
         assert len(plain.seen("value")) == 12
         assert plain.seen("value") == keyed.seen("value")
         assert computed.value == 12
 
-    def test_a_stateful_batch_behind_several_transforms_counts_each_row_once(self, source, make, run, tmp_path):
+    def test_a_stateful_batch_behind_several_transforms_counts_each_row_once(
+        self, source, make, run, tmp_path
+    ):
         sinks = [make("low"), make("high")]
-        transforms = {"low": lambda f: f.where("count < 3").limit(1), "high": lambda f: f.where("count >= 3")}
+        transforms = {
+            "low": lambda f: f.where("count < 3").limit(1),
+            "high": lambda f: f.where("count >= 3"),
+        }
         for _ in range(3):
             source.add(*rows(0, 1, 2))
         frame = source.stream().groupBy("key").count()
@@ -195,7 +238,9 @@ class TestWhoIsWrittenTogether:
 class TestBatchesWithoutRows:
     ABLE = Capabilities(two_phase=True, empty_batches=True)
 
-    def test_a_sink_that_replaces_gets_a_transaction_for_a_batch_without_rows(self, source, make, run, tmp_path):
+    def test_a_sink_that_replaces_gets_a_transaction_for_a_batch_without_rows(
+        self, source, make, run, tmp_path
+    ):
         replacing, adding = make("replacing", able=self.ABLE), make("adding")
         source.add(*rows(1))
         run(writer(source.stream().where("key = 'none'"), tmp_path, replacing, adding))
@@ -203,13 +248,17 @@ class TestBatchesWithoutRows:
         assert adding.tasks() == []
 
     @pytest.mark.parametrize("kept", [False, True])
-    def test_it_is_completed_after_a_crash_too(self, source, make, run, tmp_path, monkeypatch, kept):
+    def test_it_is_completed_after_a_crash_too(
+        self, source, make, run, tmp_path, monkeypatch, kept
+    ):
         replacing = make("replacing", able=self.ABLE)
         source.add(*rows(1))
         start = lambda: writer(source.stream().where("key = 'none'"), tmp_path, replacing).option(
             "onceforall.redo", "durable" if kept else "replay"
         )
-        monkeypatch.setattr(failpoints, "_failpoints", failpoints._Failpoints("append_commit.after=raise", None))
+        monkeypatch.setattr(
+            failpoints, "_failpoints", failpoints._Failpoints("append_commit.after=raise", None)
+        )
         with pytest.raises(Exception, match="failpoint"):
             run(start())
         monkeypatch.setattr(failpoints, "_failpoints", None)
@@ -223,17 +272,27 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("able", "mode", "words"),
         [
-            (Capabilities(two_phase=False), "append", "can't be exactly-once.*two_phase.*idempotent.*at_least_once"),
+            (
+                Capabilities(two_phase=False),
+                "append",
+                "can't be exactly-once.*two_phase.*idempotent.*at_least_once",
+            ),
             (
                 Capabilities(two_phase=True, output_modes=frozenset({"append"})),
                 "update",
                 "output mode 'update'.*it serves: append",
             ),
-            (Capabilities(two_phase=True, delivery="exactly once"), "append", "none of exactly_once"),
+            (
+                Capabilities(two_phase=True, delivery="exactly once"),
+                "append",
+                "none of exactly_once",
+            ),
             (Capabilities(two_phase=True, transaction_timeout_ms=0), "append", "must be positive"),
         ],
     )
-    def test_a_sink_that_cannot_do_it_is_refused_at_start_with_the_reason(self, source, make, tmp_path, able, mode, words):
+    def test_a_sink_that_cannot_do_it_is_refused_at_start_with_the_reason(
+        self, source, make, tmp_path, able, mode, words
+    ):
         frame = source.stream() if mode == "append" else source.stream().groupBy("key").count()
         with pytest.raises(UnsupportedQueryError, match=f"Sink 'out'.*{words}"):
             writer(frame, tmp_path, make("out", able=able)).outputMode(mode).start()
@@ -243,13 +302,27 @@ class TestRefusals:
         able = Capabilities(two_phase=True, output_modes=frozenset({"append"}))
         out = make("out", able=able)
         source.add(*rows(1))
-        process = ofa.exactly_once(tmp_path / "cp", sinks={"out": out})(lambda b, _id, t: t.write("out", b))
-        query = source.stream().groupBy("key").count().writeStream.outputMode("update").foreachBatch(process)
+        process = ofa.exactly_once(tmp_path / "cp", sinks={"out": out})(
+            lambda b, _id, t: t.write("out", b)
+        )
+        query = (
+            source.stream()
+            .groupBy("key")
+            .count()
+            .writeStream.outputMode("update")
+            .foreachBatch(process)
+        )
         with pytest.raises(Exception, match="can't serve the output mode 'update'"):
-            query.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start().awaitTermination(60)
+            query.option("checkpointLocation", str(tmp_path / "cp")).trigger(
+                availableNow=True
+            ).start().awaitTermination(60)
         assert out.tasks() == []
 
-    @pytest.mark.parametrize("able", [Capabilities(two_phase=False, idempotent=True), Capabilities(False, None, "none")])
-    def test_one_without_two_phases_that_is_idempotent_or_promises_less_is_taken(self, source, make, tmp_path, able):
+    @pytest.mark.parametrize(
+        "able", [Capabilities(two_phase=False, idempotent=True), Capabilities(False, None, "none")]
+    )
+    def test_one_without_two_phases_that_is_idempotent_or_promises_less_is_taken(
+        self, source, make, tmp_path, able
+    ):
         query = writer(source.stream(), tmp_path, make("out", able=able)).start()
         query.stop()

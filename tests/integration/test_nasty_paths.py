@@ -9,7 +9,23 @@ from onceforall.spark import checkpoint as spark_checkpoint
 
 pytestmark = pytest.mark.spark
 
-NAMES = ["day%3D1", "a#b", "a?b", "a b", "a+b&c=d;e", "é", "a:b", "[x]", "{y,z}", "st*r", "%", "%%20", "~", "a\\b", "'\"`$x"]
+NAMES = [
+    "day%3D1",
+    "a#b",
+    "a?b",
+    "a b",
+    "a+b&c=d;e",
+    "é",
+    "a:b",
+    "[x]",
+    "{y,z}",
+    "st*r",
+    "%",
+    "%%20",
+    "~",
+    "a\\b",
+    "'\"`$x",
+]
 
 
 def streamed(source, checkpoint, sink):
@@ -17,9 +33,16 @@ def streamed(source, checkpoint, sink):
 
 
 @pytest.mark.parametrize(
-    "prefix", [pytest.param("", marks=pytest.mark.long), "file:", pytest.param("file://", marks=pytest.mark.long)]
+    "prefix",
+    [
+        pytest.param("", marks=pytest.mark.long),
+        "file:",
+        pytest.param("file://", marks=pytest.mark.long),
+    ],
 )
-def test_the_log_lies_in_sparks_own_checkpoint_and_nowhere_else(spark, source, run, tmp_path, prefix):
+def test_the_log_lies_in_sparks_own_checkpoint_and_nowhere_else(
+    spark, source, run, tmp_path, prefix
+):
     """Also where a neighbour has the name that one would get by unquoting."""
     source.add({"key": "a", "value": "1", "at": None})
     root = tmp_path / "here"
@@ -42,7 +65,10 @@ def test_a_restart_goes_on(source, run, tmp_path):
     for value in ("1", "2"):
         source.add({"key": "a", "value": value, "at": None})
         run(streamed(source, location, FileSink(tmp_path / "out")))
-    assert sorted(ofa.read_files(tmp_path / "out").to_arrow().column("value").to_pylist()) == ["1", "2"]
+    assert sorted(ofa.read_files(tmp_path / "out").to_arrow().column("value").to_pylist()) == [
+        "1",
+        "2",
+    ]
 
 
 def test_a_folder_that_is_not_the_querys_checkpoint_is_refused(tmp_path):

@@ -1,4 +1,5 @@
-"""The query on the page docs/own-sink.md, with the sink of that page, through a crash between the decision and the commit."""
+"""The query on the page docs/own-sink.md, with the sink of that page, through a crash between
+the decision and the commit."""
 
 import json
 import sys
@@ -13,10 +14,16 @@ pytestmark = pytest.mark.spark
 
 
 def rows_of(folder):
-    return sorted(json.loads(line)["value"] for file in folder.glob("*.jsonl") for line in file.read_text().splitlines())
+    return sorted(
+        json.loads(line)["value"]
+        for file in folder.glob("*.jsonl")
+        for line in file.read_text().splitlines()
+    )
 
 
-def test_the_query_on_the_page_survives_a_crash_between_decision_and_commit(spark, source, tmp_path, monkeypatch):
+def test_the_query_on_the_page_survives_a_crash_between_decision_and_commit(
+    spark, source, tmp_path, monkeypatch
+):
     for i in range(3):
         source.add(*[{"key": f"k{n % 3}", "value": f"v{100 * i + n}"} for n in range(40)])
     places = Places(tmp_path)
@@ -33,7 +40,9 @@ def test_the_query_on_the_page_survives_a_crash_between_decision_and_commit(spar
         return names["query"]
 
     with monkeypatch.context() as patched:
-        patched.setattr(failpoints, "_failpoints", failpoints._Failpoints("append_commit.after=raise@2", None))
+        patched.setattr(
+            failpoints, "_failpoints", failpoints._Failpoints("append_commit.after=raise@2", None)
+        )
         with pytest.raises(Exception, match="failpoint append_commit.after"):
             start().awaitTermination(120)
     assert len(rows_of(out)) == 40

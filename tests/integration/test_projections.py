@@ -1,4 +1,5 @@
-"""What the driver does per batch in Spark's Python API: columns are made once, and calls into the JVM stay few."""
+"""What the driver does per batch in Spark's Python API: columns are made once, and calls into
+the JVM stay few."""
 
 import threading
 
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.spark
 
 
 class Asked:
-    """A sink that counts how often it is asked for its columns, and takes only what has a column ``key``."""
+    """A sink that counts how often it is asked for its columns, and takes only what has a column
+    ``key``."""
 
     def __init__(self):
         self.times = 0
@@ -68,7 +70,9 @@ def test_what_several_sinks_take_is_there_once_and_each_finds_its_own(spark):
     row = frame.select(*made.columns).first()
     seen = {}
     for name, write in zip(sinks, made.writes, strict=True):
-        seen[name] = {column: row[place] for column, place in zip(write.names, write.places, strict=True)}
+        seen[name] = {
+            column: row[place] for column, place in zip(write.names, write.places, strict=True)
+        }
         # What one write alone takes, and its hash, is what it takes beside others.
         (alone,) = Projections(sinks).of_writes([name], frame).writes
         assert alone.names == write.names
@@ -90,8 +94,13 @@ def test_what_several_sinks_take_is_there_once_and_each_finds_its_own(spark):
 
 
 def test_the_sinks_of_this_library_share_what_needs_no_conversion(spark, tmp_path):
-    sinks = {"files": ofa.FileSink(str(tmp_path)), "kafka": ofa.KafkaSink({"bootstrap.servers": "127.0.0.1:1"}, topic="t")}
-    frame = spark.createDataFrame([(b"v", b"k", "text", 1)], "value binary, key binary, note string, n int")
+    sinks = {
+        "files": ofa.FileSink(str(tmp_path)),
+        "kafka": ofa.KafkaSink({"bootstrap.servers": "127.0.0.1:1"}, topic="t"),
+    }
+    frame = spark.createDataFrame(
+        [(b"v", b"k", "text", 1)], "value binary, key binary, note string, n int"
+    )
     made = Projections(sinks).of_writes(list(sinks), frame)
     assert len(made.columns) == 4 + 2
 
@@ -100,7 +109,11 @@ def test_another_schema_has_columns_of_its_own(spark, made):
     columns, sinks = made
     hashes = {
         frame.select(*columns.of_writes(["a"], frame).columns).first()[1]
-        for frame in (spark.sql("SELECT 1 AS key"), spark.sql("SELECT 1L AS key"), spark.sql("SELECT map('a', 1) AS key"))
+        for frame in (
+            spark.sql("SELECT 1 AS key"),
+            spark.sql("SELECT 1L AS key"),
+            spark.sql("SELECT map('a', 1) AS key"),
+        )
     }
     assert len(hashes) == sinks["a"].times == 3
 
@@ -133,7 +146,8 @@ def test_no_more_are_kept_than_so_many(spark, made, monkeypatch):
 
 
 def test_a_batch_makes_few_calls_into_the_jvm(source, run, tmp_path, monkeypatch):
-    """Each takes part of a millisecond: building the columns anew and copying Spark's configuration made more than 300 a batch."""
+    """Each takes part of a millisecond: building the columns anew and copying Spark's
+    configuration made more than 300 a batch."""
     calls, taken = [], []
     mine = threading.local()
     send, take = py4j.clientserver.ClientServerConnection.send_command, runs._QueryRun.take
@@ -157,7 +171,11 @@ def test_a_batch_makes_few_calls_into_the_jvm(source, run, tmp_path, monkeypatch
     for n in range(4):
         source.add({"key": "k", "value": str(n)})
     sink = ofa.FileSink(str(tmp_path / "out"))
-    run(ofa.write_stream(source.stream()).to(sink).option("checkpointLocation", str(tmp_path / "checkpoint")))
+    run(
+        ofa.write_stream(source.stream())
+        .to(sink)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
     assert len(taken) == 4
     assert 20 < max(taken[1:]) < 100, taken
 
@@ -166,5 +184,7 @@ def test_a_batch_makes_few_calls_into_the_jvm(source, run, tmp_path, monkeypatch
 def test_whether_tasks_are_speculative_is_asked_of_the_context_and_not_of_the_session(spark, said):
     session = spark.newSession()
     session._jsparkSession.sessionState().conf().setConfString("spark.speculation", said)
-    writer = SparkBatchWriter(session.range(1), 0, lambda *_: None, {}, "query", False, Projections({}))
+    writer = SparkBatchWriter(
+        session.range(1), 0, lambda *_: None, {}, "query", False, Projections({})
+    )
     assert not writer._attempts_lost()

@@ -1,4 +1,5 @@
-"""Transactions of a decided batch are lost before they are committed: the next start writes them again, and nothing else."""
+"""Transactions of a decided batch are lost before they are committed: the next start writes them
+again, and nothing else."""
 
 import json
 from contextlib import contextmanager
@@ -35,14 +36,22 @@ class Job:
     """A query whose one batch has three tasks, with a transaction each."""
 
     def __init__(self, broker, source, topic, checkpoint, run):
-        self.broker, self.source, self.topic, self.checkpoint, self._run = broker, source, topic, checkpoint, run
+        self.broker, self.source, self.topic, self.checkpoint, self._run = (
+            broker,
+            source,
+            topic,
+            checkpoint,
+            run,
+        )
         self.sink = ofa.KafkaSink({"bootstrap.servers": broker.bootstrap_servers}, topic=topic)
         for file in range(FILES):
             source.add(*({"key": str(file), "value": f"v{3 * file + n}"} for n in range(3)))
 
     def writer(self, transform=None, frame=None, mode="append", **options):
         frame = self.source.stream(files_per_batch=FILES) if frame is None else frame
-        writer = ofa.write_stream(frame).to(self.sink, name="out", transform=transform).outputMode(mode)
+        writer = (
+            ofa.write_stream(frame).to(self.sink, name="out", transform=transform).outputMode(mode)
+        )
         for key, value in options.items():
             writer = writer.option(f"onceforall.{key}", value)
         return writer.option("checkpointLocation", str(self.checkpoint))
@@ -61,7 +70,11 @@ class Job:
 
     def entries(self, kind):
         files = sorted((self.checkpoint / "onceforall" / "chains").glob("*/0*.json"))
-        return [entry for entry in (json.loads(file.read_text()) for file in files) if entry["kind"] == kind]
+        return [
+            entry
+            for entry in (json.loads(file.read_text()) for file in files)
+            if entry["kind"] == kind
+        ]
 
     def prepared(self):
         return self.entries("COMMIT")[-1]["body"]["committables"]["out"]
@@ -86,8 +99,13 @@ class Job:
         return values(self.broker.bootstrap_servers, self.topic, isolation="read_uncommitted")
 
     def assert_no_kept_rows(self):
-        # A task that was killed may keep another row; what a run does after its end takes that away, too.
-        until(lambda: not list((self.checkpoint / "onceforall").glob("rows/*")), 20, "no rows are kept")
+        # A task that was killed may keep another row; what a run does after its end takes that
+        # away, too.
+        until(
+            lambda: not list((self.checkpoint / "onceforall").glob("rows/*")),
+            20,
+            "no rows are kept",
+        )
 
     def assert_complete(self, expected=ROWS):
         released(self.broker.bootstrap_servers, self.topic)
@@ -132,8 +150,12 @@ def test_only_what_is_lost_is_written_again(decided, lost):
 
 @pytest.fixture
 def forgetful():
-    """A broker that forgets a transactional id when its transaction has been over for three seconds, and not while it is open."""
-    config = {"transaction.remove.expired.transaction.cleanup.interval.ms": "200", "transactional.id.expiration.ms": "3000"}
+    """A broker that forgets a transactional id when its transaction has been over for three
+    seconds, and not while it is open."""
+    config = {
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+        "transactional.id.expiration.ms": "3000",
+    }
     with EmbeddedKafka(config=config) as broker:
         yield broker
 
@@ -162,7 +184,9 @@ def test_what_is_lost_is_written_again_after_its_id_has_expired(job, forgetful):
             job.start()
     finally:
         witness.close()
-    assert (lost, None, 0) in fenced, "the id was not fenced, or was known to the broker; the test proves nothing"
+    assert (lost, None, 0) in fenced, (
+        "the id was not fenced, or was known to the broker; the test proves nothing"
+    )
     job.assert_complete()
     assert len(job.written()) == len(ROWS) + 3, "one transaction of three rows is written again"
 
@@ -303,11 +327,17 @@ def _a_folder_of_the_same_name_on_executors(keeping, tmp_path):
     return replace(keeping, folder=str(elsewhere.parent))
 
 
-@pytest.mark.parametrize("of_executors", [_no_folder_on_executors, _a_folder_of_the_same_name_on_executors])
-def test_where_executors_do_not_share_the_folder_the_query_goes_on_without_kept_rows(job, tmp_path, caplog, of_executors):
+@pytest.mark.parametrize(
+    "of_executors", [_no_folder_on_executors, _a_folder_of_the_same_name_on_executors]
+)
+def test_where_executors_do_not_share_the_folder_the_query_goes_on_without_kept_rows(
+    job, tmp_path, caplog, of_executors
+):
     original = RowKeeper.keeping
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RowKeeper, "keeping", lambda *arguments: of_executors(original(*arguments), tmp_path))
+        patch.setattr(
+            RowKeeper, "keeping", lambda *arguments: of_executors(original(*arguments), tmp_path)
+        )
         job.source.add({"key": "k", "value": "later"})
         job.start(random_part)
     assert [bool(c.get("rows")) for c in job.prepared()] == [False]
@@ -332,9 +362,14 @@ def test_lost_rows_that_the_replay_splits_are_found(job, spark):
     job.fail("append_commit.after=raise")
     job.lose()
     hashes = [
-        row[0] for row in spark.createDataFrame([(row,) for row in ROWS], "value string").select(F.hash("value")).collect()
+        row[0]
+        for row in spark.createDataFrame([(row,) for row in ROWS], "value string")
+        .select(F.hash("value"))
+        .collect()
     ]
-    apart = next(n for n in range(len(ROWS), 1000) if len({each % n for each in hashes}) == len(ROWS))
+    apart = next(
+        n for n in range(len(ROWS), 1000) if len({each % n for each in hashes}) == len(ROWS)
+    )
     job.start(lambda frame: frame.repartition(apart, "value"))
     job.assert_complete()
     second = job.entries("COMMIT")[1]["body"]["digests"]["out/0"]
@@ -364,7 +399,12 @@ def test_lost_rows_are_given_up_by_a_persons_word_and_stay_on_record(job):
     assert len(seen) == 2 * 3 + 1
     assert len(set(before) & set(seen)) == 2 * 3
     (loss,) = job.entries("COMMIT")[-1]["body"]["losses"]
-    assert (loss["batch"], loss["choice"], loss["lost_rows"], loss["visible_rows"]) == (0, "giveUp", 3, 6)
+    assert (loss["batch"], loss["choice"], loss["lost_rows"], loss["visible_rows"]) == (
+        0,
+        "giveUp",
+        3,
+        6,
+    )
     assert [each["name"] for each in loss["lost"]] == [lost]
     assert len(job.entries("DONE")) == 2
 
@@ -432,7 +472,9 @@ def test_an_attempt_that_the_driver_aborts_leaves_no_kept_rows(job):
 def test_an_attempt_of_which_a_task_fails_leaves_no_kept_rows(job):
     def failing_in_the_last_task(rows):
         refused = F.raise_error(F.lit("not this one")).cast("string")
-        return rows.withColumn("value", F.when(F.col("value") == ROWS[-1], refused).otherwise(F.col("value")))
+        return rows.withColumn(
+            "value", F.when(F.col("value") == ROWS[-1], refused).otherwise(F.col("value"))
+        )
 
     assert "not this one" in job.error_of(failing_in_the_last_task, redo="durable")
     job.assert_no_kept_rows()
@@ -451,7 +493,11 @@ def test_the_rows_of_an_attempt_in_doubt_are_kept(job):
 def test_a_stateful_query_is_redone_and_its_state_goes_on(job, redo):
     def counted():
         frame = job.source.stream(files_per_batch=FILES)
-        return frame.groupBy("key").count().select("key", F.concat_ws(":", "key", "count").alias("value"))
+        return (
+            frame.groupBy("key")
+            .count()
+            .select("key", F.concat_ws(":", "key", "count").alias("value"))
+        )
 
     job.fail("append_commit.after=raise", frame=counted(), mode="update", redo=redo)
     job.lose()
@@ -461,14 +507,20 @@ def test_a_stateful_query_is_redone_and_its_state_goes_on(job, redo):
 
 
 @pytest.mark.parametrize("answer", ["committed", "aborted"])
-def test_what_can_be_proved_by_nobody_stops_the_query_until_a_person_says_what_became_of_it(job, topic, answer):
-    # A partition for each file, and so for each transaction: what is deleted is the lost one and its marker, and nothing of the others.
+def test_what_can_be_proved_by_nobody_stops_the_query_until_a_person_says_what_became_of_it(
+    job, topic, answer
+):
+    # A partition for each file, and so for each transaction: what is deleted is the lost one and
+    # its marker, and nothing of the others.
     job.topic = topic(partitions=FILES)
     job.sink = ofa.KafkaSink({"bootstrap.servers": job.broker.bootstrap_servers}, topic=job.topic)
     apart = lambda frame: frame.withColumn("partition", F.col("key").cast("int"))
     job.fail("append_commit.after=raise", apart)
     first = job.prepared()[0]
-    rows = {p: [m.value().decode() for m in job.messages("read_uncommitted") if m.partition() == p] for p in range(FILES)}
+    rows = {
+        p: [m.value().decode() for m in job.messages("read_uncommitted") if m.partition() == p]
+        for p in range(FILES)
+    }
     assert sorted(map(sorted, rows.values())) == [ROWS[:3], ROWS[3:6], ROWS[6:]]
     lost = rows.pop(first["proof"]["partition"])
     others = sorted(value for values_of_one in rows.values() for value in values_of_one)
@@ -482,11 +534,14 @@ def test_what_can_be_proved_by_nobody_stops_the_query_until_a_person_says_what_b
     released(job.broker.bootstrap_servers, job.topic)
     assert job.seen() == others, "what is not in doubt is committed, and nobody has guessed"
     job.start(apart, inDoubt=answer)
-    # Who says "committed" has rows that were there until they were deleted; who says "aborted" gets them again, and those alone.
+    # Who says "committed" has rows that were there until they were deleted; who says "aborted" gets
+    # them again, and those alone.
     again = lost if answer == "aborted" else []
     job.assert_complete([*others, *again])
     assert job.written() == sorted([*others, *again])
-    assert [m.partition() for m in job.messages() if m.value().decode() in lost] == [first["proof"]["partition"]] * len(again)
+    assert [m.partition() for m in job.messages() if m.value().decode() in lost] == [
+        first["proof"]["partition"]
+    ] * len(again)
 
 
 def _delete_records(job, partition, offset):

@@ -1,4 +1,5 @@
-"""Lost transactions of queries that read Kafka: Spark gives the partitions of a replayed batch in another order than at first."""
+"""Lost transactions of queries that read Kafka: Spark gives the partitions of a replayed batch
+in another order than at first."""
 
 import json
 from collections import Counter
@@ -36,11 +37,19 @@ class Copy:
         assert producer.flush(20) == 0
 
     def start(self, failpoint="", transform=None, **options):
-        reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.broker.bootstrap_servers)
-        frame = reader.option("subscribe", ",".join(self.sources)).option("startingOffsets", "earliest").load().select("value")
+        reader = self.spark.readStream.format("kafka").option(
+            "kafka.bootstrap.servers", self.broker.bootstrap_servers
+        )
+        frame = (
+            reader.option("subscribe", ",".join(self.sources))
+            .option("startingOffsets", "earliest")
+            .load()
+            .select("value")
+        )
         frame = frame if transform is None else transform(frame)
         writer = ofa.write_stream(frame).to(
-            ofa.KafkaSink({"bootstrap.servers": self.broker.bootstrap_servers}, topic=self.out), name="out"
+            ofa.KafkaSink({"bootstrap.servers": self.broker.bootstrap_servers}, topic=self.out),
+            name="out",
         )
         writer = writer.to(
             ofa.FileSink(self.folder, format="json"),
@@ -60,18 +69,28 @@ class Copy:
         try:
             self._run(writer)
         except Exception as error:
-            # Spark 4.1's Kafka source fails behind a batch that was replayed, when it tells how far behind it is: in plain queries, too.
-            if not pyspark.__version__.startswith("4.1.") or "scala.collection.IterableOps.map" not in str(error):
+            # Spark 4.1's Kafka source fails behind a batch that was replayed, when it tells how far
+            # behind it is: in plain queries, too.
+            if not pyspark.__version__.startswith(
+                "4.1."
+            ) or "scala.collection.IterableOps.map" not in str(error):
                 raise
             self._run(writer)
 
     def commits(self):
         files = sorted((self.checkpoint / "onceforall" / "chains").glob("*/0*.json"))
-        return [entry["body"] for entry in (json.loads(file.read_text()) for file in files) if entry["kind"] == "COMMIT"]
+        return [
+            entry["body"]
+            for entry in (json.loads(file.read_text()) for file in files)
+            if entry["kind"] == "COMMIT"
+        ]
 
     def lose(self, count):
-        """Lose so many transactions of the newest decision, at most all that only it has: those of earlier ones are committed by now."""
-        *earlier, newest = [[c["name"] for c in commit["committables"]["out"]] for commit in self.commits()]
+        """Lose so many transactions of the newest decision, at most all that only it has: those
+        of earlier ones are committed by now."""
+        *earlier, newest = [
+            [c["name"] for c in commit["committables"]["out"]] for commit in self.commits()
+        ]
         names = [name for name in newest if not any(name in others for others in earlier)]
         assert names, "nothing can be lost, and the test proves nothing"
         client = CoordinatorClient(self.broker.bootstrap_servers)
@@ -83,7 +102,9 @@ class Copy:
     def assert_complete(self):
         released(self.broker.bootstrap_servers, self.out)
         assert values(self.broker.bootstrap_servers, self.out) == sorted(self.rows)
-        assert Counter(ofa.read_files(self.folder).dataset().to_table().column("value").to_pylist()) == Counter(self.rows)
+        assert Counter(
+            ofa.read_files(self.folder).dataset().to_table().column("value").to_pylist()
+        ) == Counter(self.rows)
 
 
 @pytest.fixture
@@ -109,7 +130,9 @@ def test_lost_transactions_of_a_kafka_source_heal_by_a_restart_alone(copy, parti
     job.assert_complete()
     first, *again = job.commits()
     assert len(again) == 1
-    changed = {c["name"] for c in again[0]["committables"]["out"]} - {c["name"] for c in first["committables"]["out"]}
+    changed = {c["name"] for c in again[0]["committables"]["out"]} - {
+        c["name"] for c in first["committables"]["out"]
+    }
     assert len(changed) == lost, "only what is lost is written again"
 
 

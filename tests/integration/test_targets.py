@@ -1,4 +1,5 @@
-"""A sink's target that is another one at a restart, or an older copy: it is refused, and nothing is created there. Whole queries on real Spark."""
+"""A sink's target that is another one at a restart, or an older copy: it is refused, and nothing
+is created there. Whole queries on real Spark."""
 
 import json
 import re
@@ -27,7 +28,9 @@ class Pipeline:
         self.written = []
 
     def writer(self, name="out", **options):
-        made = ofa.write_stream(self.source.stream()).to(ofa.FileSink(self.out, format="json"), name=name)
+        made = ofa.write_stream(self.source.stream()).to(
+            ofa.FileSink(self.out, format="json"), name=name
+        )
         named = {f"onceforall.{option}": value for option, value in options.items()}
         return made.options(**named).option("checkpointLocation", str(self.checkpoint))
 
@@ -61,9 +64,12 @@ def pipeline(source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "really", [pytest.param(True, id="mounted", marks=pytest.mark.long), pytest.param(False, id="renamed")]
+    "really",
+    [pytest.param(True, id="mounted", marks=pytest.mark.long), pytest.param(False, id="renamed")],
 )
-def test_a_volume_that_is_not_mounted_at_a_restart_is_missed_and_nothing_is_lost(pipeline, tmp_path, really):
+def test_a_volume_that_is_not_mounted_at_a_restart_is_missed_and_nothing_is_lost(
+    pipeline, tmp_path, really
+):
     with volume(tmp_path, really=really) as disk:
         pipeline.add()
         pipeline.run()
@@ -122,7 +128,10 @@ def test_a_folder_from_an_older_backup_is_found_to_be_behind_and_can_be_adopted(
     with pytest.raises(OptionError, match="no sink of this query"):
         pipeline.run(adoptTarget="other")
     pipeline.run(adoptTarget="out")
-    assert pipeline.decisions()[-1]["targets"]["out"]["adopted"]["position"] == {"batch": 1, "after": 0}
+    assert pipeline.decisions()[-1]["targets"]["out"]["adopted"]["position"] == {
+        "batch": 1,
+        "after": 0,
+    }
     pipeline.add()
     pipeline.run()
     assert pipeline.batches() == [0, 2, 3]
@@ -142,7 +151,9 @@ def test_a_new_folder_is_adopted_by_a_users_word_and_known_from_then_on(pipeline
     (tmp_path / "out").rename(tmp_path / "new")
     (tmp_path / "old").rename(tmp_path / "out")
     pipeline.add()
-    with pytest.raises(CheckpointMismatchError, match="the last decision that names it wrote to folder"):
+    with pytest.raises(
+        CheckpointMismatchError, match="the last decision that names it wrote to folder"
+    ):
         pipeline.run()
 
 
@@ -163,7 +174,7 @@ def test_a_sink_that_was_left_out_for_some_batches_still_knows_its_folder(pipeli
     assert pipeline.batches() == [0, 2]
 
 
-# --- another cluster -------------------------------------------------------------------------------------------------------------
+# --- another cluster ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -198,12 +209,18 @@ class ReplacedCluster:
 
 @pytest.mark.long
 @pytest.mark.kafka
-def test_a_decided_batch_is_not_looked_for_in_the_cluster_that_has_replaced_its_own(source, tmp_path, cluster):
+def test_a_decided_batch_is_not_looked_for_in_the_cluster_that_has_replaced_its_own(
+    source, tmp_path, cluster
+):
     def run(**options):
         sink = ofa.KafkaSink({"bootstrap.servers": cluster.servers}, topic="events")
         named = {f"onceforall.{option}": value for option, value in options.items()}
         made = ofa.write_stream(source.stream()).to(sink, name="out").options(**named)
-        query = made.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start()
+        query = (
+            made.option("checkpointLocation", str(tmp_path / "cp"))
+            .trigger(availableNow=True)
+            .start()
+        )
         try:
             assert query.awaitTermination(120)
         finally:

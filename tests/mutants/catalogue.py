@@ -1,7 +1,9 @@
 """The planted bugs, as data: one TOML file per area, beside this module.
 
-Each is one small change of one file, such as a tired programmer would make, with what it would do to a user. Its ``checks`` are tried in
-their order, cheap ones first, until one fails: tests as pytest takes them, by node id or by file and ``-k``.
+Each is one small change of one file, such as a tired programmer would make, with what it would do
+to a user. Its ``checks`` are tried in
+their order, cheap ones first, until one fails: tests as pytest takes them, by node id or by file
+and ``-k``.
 
     [[mutant]]
     id = "recovery-completes-what-is-done"   # a slug that says what is broken, unique
@@ -90,7 +92,10 @@ class Mutant:
         text = (source / self.file).read_text(encoding="utf-8")
         found = text.count(self.old)
         if found != 1:
-            raise ValueError(f"{self.id}: its `old` stands {found} times in {self.file}, and must stand there once")
+            raise ValueError(
+                f"{self.id}: its `old` stands {found} times in {self.file}, and must stand there "
+                "once"
+            )
         if self.old == self.new:
             raise ValueError(f"{self.id}: it changes nothing")
         return text.replace(self.old, self.new)
@@ -102,7 +107,11 @@ def load(folder: Path = FOLDER) -> list[Mutant]:
     Raises:
         ValueError: an entry is malformed, or an id stands there twice.
     """
-    mutants = [_mutant(entry, path.name) for path in sorted(folder.glob("*.toml")) for entry in _entries(path)]
+    mutants = [
+        _mutant(entry, path.name)
+        for path in sorted(folder.glob("*.toml"))
+        for entry in _entries(path)
+    ]
     ids = [mutant.id for mutant in mutants]
     twice = sorted({each for each in ids if ids.count(each) > 1})
     if twice:
@@ -120,11 +129,16 @@ def _mutant(entry: dict[str, Any], where: str) -> Mutant:
     name = entry.get("id")
     if not isinstance(name, str) or not _SLUG.fullmatch(name):
         raise ValueError(f"{where}: {name!r} is no id: words in lower case, joined by hyphens")
-    strange, missing = sorted(set(entry) - _FIELDS), sorted(_FIELDS - {"class", "timeout_s"} - set(entry))
+    strange, missing = (
+        sorted(set(entry) - _FIELDS),
+        sorted(_FIELDS - {"class", "timeout_s"} - set(entry)),
+    )
     if strange or missing:
         raise ValueError(f"{where}: {name}: unknown fields {strange}, missing fields {missing}")
     if not entry["checks"] or len(entry["why"]) < 20:
-        raise ValueError(f"{where}: {name} needs a check, and a sentence that says what it does to a user")
+        raise ValueError(
+            f"{where}: {name} needs a check, and a sentence that says what it does to a user"
+        )
     return Mutant(
         name,
         entry["file"],

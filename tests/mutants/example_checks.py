@@ -1,4 +1,5 @@
-"""Two checks for the tests of the runner; no run of all tests collects them, for the file's name is not that of one."""
+"""Two checks for the tests of the runner; no run of all tests collects them, for the file's name
+is not that of one."""
 
 from onceforall.protocol.names import sink_code
 

@@ -1,4 +1,5 @@
-"""A pytest plugin that writes down what each test came to, one JSON object per line, in the file that ``MUTANT_REPORT`` names."""
+"""A pytest plugin that writes down what each test came to, one JSON object per line, in the file
+that ``MUTANT_REPORT`` names."""
 
 from __future__ import annotations
 

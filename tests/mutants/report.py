@@ -1,4 +1,5 @@
-"""What a run of the mutants came to: ``build/mutants/results.json`` for programs, ``results.md`` for people."""
+"""What a run of the mutants came to: ``build/mutants/results.json`` for programs, ``results.md``
+for people."""
 
 from __future__ import annotations
 
@@ -15,11 +16,19 @@ from mutants.running import CAUGHT, Verdict
 
 
 def key_of(mutant: Mutant, package: Path) -> str:
-    """Return what tells whether an earlier verdict on a mutant still holds: a hash of it, of the package and of the files of its checks."""
+    """Return what tells whether an earlier verdict on a mutant still holds: a hash of it, of the
+    package and of the files of its checks."""
     digest = hashlib.sha256(json.dumps(asdict(mutant), sort_keys=True).encode())
-    files = sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    files = sorted(
+        path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
     named = sorted(
-        {ROOT / word.split("::")[0] for check in mutant.checks for word in check.split() if word.startswith("tests/")}
+        {
+            ROOT / word.split("::")[0]
+            for check in mutant.checks
+            for word in check.split()
+            if word.startswith("tests/")
+        }
     )
     for path in [*files, *(path for path in named if path.is_file())]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -27,7 +36,8 @@ def key_of(mutant: Mutant, package: Path) -> str:
 
 
 def earlier(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the verdicts of an earlier run by key; only those on caught mutants are worth keeping."""
+    """Return the verdicts of an earlier run by key; only those on caught mutants are worth
+    keeping."""
     path = folder / "results.json"
     if not path.exists():
         return {}
@@ -66,7 +76,9 @@ def write(folder: Path, rows: list[dict[str, Any]], planted: int) -> None:
     counts = totals(rows, planted)
     rows = sorted(rows, key=lambda row: (row["file"], row["id"]))
     temporary = folder / "results.json.tmp"
-    temporary.write_text(json.dumps({"totals": counts, "mutants": rows}, indent=1) + "\n", encoding="utf-8")
+    temporary.write_text(
+        json.dumps({"totals": counts, "mutants": rows}, indent=1) + "\n", encoding="utf-8"
+    )
     temporary.replace(folder / "results.json")
     (folder / "results.md").write_text(_page(rows, counts), encoding="utf-8")
 
@@ -75,16 +87,24 @@ def _page(rows: list[dict[str, Any]], counts: Mapping[str, int]) -> str:
     lines = [
         "# Mutants",
         "",
-        "Bugs that were planted in the code, one at a time, and the check that noticed each. Written by `make mutants`; `make evidence` says whether it is of the code that is",
+        (
+            "Bugs that were planted in the code, one at a time, and the check that noticed each. "
+            "Written by `make mutants`; `make evidence` says whether it is of the code that is"
+        ),
         "checked out.",
         "",
-        ", ".join(f"{count} {what}" for what, count in counts.items()) + f". Package and bugs: digest {package_digest()}.",
+        ", ".join(f"{count} {what}" for what, count in counts.items())
+        + f". Package and bugs: digest {package_digest()}.",
         "",
         "| bug | in | what it would do to a user | noticed by | s |",
         "|---|---|---|---|---|",
     ]
     for row in rows:
-        noticed = f"`{_short(row['caught_by'])}`" if row["status"] == CAUGHT else f"**{row['status']}**: {row['words']}"
+        noticed = (
+            f"`{_short(row['caught_by'])}`"
+            if row["status"] == CAUGHT
+            else f"**{row['status']}**: {row['words']}"
+        )
         cells = [row["id"], f"`{row['file']}`", row["why"], noticed, f"{row['seconds']:.0f}"]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -1,6 +1,7 @@
 """Plants each bug in a copy of the package and runs its checks: ``python tests/mutants/run.py``.
 
-Ends with 0 when every bug was noticed, and with 1 when one survived, could not be tried, or was not reached in time; it names those.
+Ends with 0 when every bug was noticed, and with 1 when one survived, could not be tried, or was not
+reached in time; it names those.
 """
 
 # ruff: noqa: T201  a command prints
@@ -29,11 +30,18 @@ from mutants.servers import started
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line says, and return the exit code."""
     options = _parser().parse_args(arguments)
-    chosen = [mutant for mutant in load(options.folder) if all(word in f"{mutant.id} {mutant.file}" for word in options.k)]
+    chosen = [
+        mutant
+        for mutant in load(options.folder)
+        if all(word in f"{mutant.id} {mutant.file}" for word in options.k)
+    ]
     if not chosen:
         print(f"no mutant has {' and '.join(options.k)} in its id or file", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="onceforall-mutants-") as folder, started(chosen) as servers:
+    with (
+        tempfile.TemporaryDirectory(prefix="onceforall-mutants-") as folder,
+        started(chosen) as servers,
+    ):
         workshop = Workshop(Path(folder), environment=servers)
         rows = _Run(options, workshop, chosen).rows()
     report.write(options.output, rows, len(chosen))
@@ -43,20 +51,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__)
     parser.add_argument(
-        "-k", action="append", default=[], metavar="WORD", help="only those with it in id or file; may be repeated"
+        "-k",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="only those with it in id or file; may be repeated",
     )
     parser.add_argument("--jobs", type=int, default=2, help="mutants at once (2)")
-    parser.add_argument("--minutes", type=float, default=40, help="begin no further mutant after so many (40)")
     parser.add_argument(
-        "--resume", action="store_true", help="keep earlier verdicts of which neither code nor checks have changed"
+        "--minutes", type=float, default=40, help="begin no further mutant after so many (40)"
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "mutants", help="where the results go")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep earlier verdicts of which neither code nor checks have changed",
+    )
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "mutants", help="where the results go"
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the mutants are")
     return parser
 
 
 class _Run:
-    def __init__(self, options: argparse.Namespace, workshop: Workshop, chosen: list[Mutant]) -> None:
+    def __init__(
+        self, options: argparse.Namespace, workshop: Workshop, chosen: list[Mutant]
+    ) -> None:
         self._options = options
         self._workshop = workshop
         self._chosen = chosen
@@ -95,7 +115,8 @@ class _Run:
         return fresh
 
     def _withdraw(self, fresh: list[dict[str, Any]]) -> None:
-        """A test that fails without the bug too has noticed nothing: run each that caught one, once, on the unchanged copy."""
+        """A test that fails without the bug too has noticed nothing: run each that caught one,
+        once, on the unchanged copy."""
         nodes = sorted({row["caught_by"] for row in fresh if row["status"] == CAUGHT})
         if not nodes:
             return
@@ -107,25 +128,37 @@ class _Run:
         ]
         with ThreadPoolExecutor(self._options.jobs) as threads:
             found = threads.map(
-                lambda group: self._workshop.failing_without_a_bug(group, DEFAULT_TIMEOUT_S), filter(None, groups)
+                lambda group: self._workshop.failing_without_a_bug(group, DEFAULT_TIMEOUT_S),
+                filter(None, groups),
             )
             wrong = {node: reason for each in found for node, reason in each.items()}
         for row in fresh:
             if row["caught_by"] in wrong and row["status"] == CAUGHT:
-                row["status"], row["words"] = BROKEN, f"{row['caught_by']} fails without the bug too: {wrong[row['caught_by']]}"
+                row["status"], row["words"] = (
+                    BROKEN,
+                    f"{row['caught_by']} fails without the bug too: {wrong[row['caught_by']]}",
+                )
 
 
 def _line(row: dict[str, Any], count: int, of: int) -> str:
-    noticed = row["caught_by"] if row["status"] == CAUGHT else f"{row['words']} {row['caught_by'] or ''}"
+    noticed = (
+        row["caught_by"] if row["status"] == CAUGHT else f"{row['words']} {row['caught_by'] or ''}"
+    )
     return f"{count:3}/{of} {row['status']:8} {row['seconds']:5.1f} s  {row['id']}: {noticed}"
 
 
 def _tell(rows: list[dict[str, Any]], chosen: list[Mutant], output: Path) -> int:
     counts = report.totals(rows, len(chosen))
-    print(", ".join(f"{count} {what}" for what, count in counts.items()) + f"; see {output / 'results.md'}")
+    print(
+        ", ".join(f"{count} {what}" for what, count in counts.items())
+        + f"; see {output / 'results.md'}"
+    )
     for row in rows:
         if row["status"] != CAUGHT:
-            print(f"{row['status'].upper()}: {row['id']} ({row['file']}): {row['words']}", file=sys.stderr)
+            print(
+                f"{row['status'].upper()}: {row['id']} ({row['file']}): {row['words']}",
+                file=sys.stderr,
+            )
     missing = {mutant.id for mutant in chosen} - {row["id"] for row in rows}
     for name in sorted(missing):
         print(f"NOT RUN: {name}: no time was left (--minutes); --resume goes on", file=sys.stderr)

@@ -1,9 +1,11 @@
 """Runs checks on a copy of the package, with or without a bug in it.
 
-The copy lies in a temporary folder that stands first in ``PYTHONPATH``, so that it is imported instead of the installed package, by pytest
-and by every process that its tests start: drivers, Spark's Python workers, the actors of the conformance suite. A ``sitecustomize`` beside it
-writes down from where each of those processes imports the package; a check in which another copy was imported proves nothing, and is
-reported as broken.
+The copy lies in a temporary folder that stands first in ``PYTHONPATH``, so that it is imported
+instead of the installed package, by pytest
+and by every process that its tests start: drivers, Spark's Python workers, the actors of the
+conformance suite. A ``sitecustomize`` beside it
+writes down from where each of those processes imports the package; a check in which another copy
+was imported proves nothing, and is reported as broken.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from mutants.catalogue import ROOT, SOURCE, Mutant
 CAUGHT, SURVIVED, BROKEN = "caught", "survived", "broken"
 
 _NO_VERDICT = {"ImportError", "SyntaxError", "NameError", "FixtureLookupError", "collection"}
-"""A check that fails by one of these says that the mutant is no program, or the check none; not that the bug was noticed."""
+"""A check that fails by one of these says that the mutant is no program, or the check none; not
+that the bug was noticed."""
 
 _TIMED_OUT = "Failed: Timeout"
 """A check that hangs is none: on a busy machine it would notice anything."""
@@ -80,20 +83,22 @@ class Verdict:
 
 
 class Workshop:
-    """A folder with a copy of the package as it was when the run began, from which mutated copies are made."""
+    """A folder with a copy of the package as it was when the run began, from which mutated
+    copies are made."""
 
-    def __init__(self, folder: Path, source: Path = SOURCE, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, source: Path = SOURCE, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Copy the package; what is edited meanwhile changes nothing.
 
-        Args:
-            folder: an empty one.
-            source: the package's folder.
-            environment: variables for pytest, and so for all that it starts; those of ``servers.started``.
+        Args: folder: an empty one. source: the package's folder. environment: variables for pytest,
+            and so for all that it starts; those of ``servers.started``.
         """
         self._folder = folder
         self._environment = dict(environment or {})
         self.package = folder / "original" / "onceforall"
-        # With what was compiled there before: a copy keeps the times by which that is known to be current.
+        # With what was compiled there before: a copy keeps the times by which that is known to be
+        # current.
         shutil.copytree(source, self.package, ignore=shutil.ignore_patterns("*.pyc.*"))
         (self.package.parent / "sitecustomize.py").write_text(_WATCH, encoding="utf-8")
 
@@ -127,10 +132,17 @@ class Workshop:
                     break
         finally:
             shutil.rmtree(copy, ignore_errors=True)
-        return Verdict(verdict.status, verdict.caught_by, verdict.words, time.monotonic() - started, verdict.importers)
+        return Verdict(
+            verdict.status,
+            verdict.caught_by,
+            verdict.words,
+            time.monotonic() - started,
+            verdict.importers,
+        )
 
     def failing_without_a_bug(self, nodes: Sequence[str], timeout_s: int) -> dict[str, str]:
-        """Run tests on the unchanged copy, and return those that fail there, or did not run, with the reason.
+        """Run tests on the unchanged copy, and return those that fail there, or did not run, with
+        the reason.
 
         Args:
             nodes: node ids.
@@ -138,11 +150,20 @@ class Workshop:
         """
         copy = Path(tempfile.mkdtemp(prefix="unchanged-", dir=self._folder))
         shutil.copytree(self.package.parent, copy, dirs_exist_ok=True)
-        reported = _pytest(copy, list(nodes), self._environment, timeout_s, _BASELINE_LIMIT_S, stop=False)
+        reported = _pytest(
+            copy, list(nodes), self._environment, timeout_s, _BASELINE_LIMIT_S, stop=False
+        )
         shutil.rmtree(copy, ignore_errors=True)
-        wrong = {each["node"]: f"{each['kinds'][0]}: {each['text']}" for each in reported.entries if each["failed"]}
+        wrong = {
+            each["node"]: f"{each['kinds'][0]}: {each['text']}"
+            for each in reported.entries
+            if each["failed"]
+        }
         passed = {each["node"] for each in reported.entries if not each["failed"]}
-        return {**{node: reported.trouble or "it did not run" for node in nodes if node not in passed}, **wrong}
+        return {
+            **{node: reported.trouble or "it did not run" for node in nodes if node not in passed},
+            **wrong,
+        }
 
     def _run(self, copy: Path, check: str, timeout_s: int) -> Verdict:
         started = time.monotonic()
@@ -161,7 +182,13 @@ class _Reported:
 
 
 def _pytest(
-    copy: Path, arguments: list[str], variables: Mapping[str, str], timeout_s: int, limit_s: int, *, stop: bool
+    copy: Path,
+    arguments: list[str],
+    variables: Mapping[str, str],
+    timeout_s: int,
+    limit_s: int,
+    *,
+    stop: bool,
 ) -> _Reported:
     report, output = copy / "report.jsonl", copy / "output.txt"
     for stale in (report, copy / "imports.log"):
@@ -174,7 +201,17 @@ def _pytest(
         # Of a mutant's failing example nobody else is to hear.
         "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / "hypothesis"),
     }
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--tb=short",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        "--rootdir",
+        str(ROOT),
+    ]
     command += [
         "-p",
         "mutants.recording",
@@ -187,7 +224,9 @@ def _pytest(
     ]
     command += [*(["-x"] if stop else []), *arguments]
     with output.open("wb") as file:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=file, stderr=file, start_new_session=True
+        )
         code: int | None = None
         try:
             code = process.wait(limit_s + _GRACE_S)
@@ -195,7 +234,9 @@ def _pytest(
             pass
         finally:
             _end(process)
-    entries = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+    entries = (
+        [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+    )
     origins, importers = _imports(copy)
     trouble = None
     if code is None:
@@ -229,7 +270,8 @@ def _last_line(output: Path) -> str:
 
 def _verdict(reported: _Reported, arguments: list[str]) -> tuple[str, str | None, str]:
     failed = [entry for entry in reported.entries if entry["failed"]]
-    # A copy whose check could not be collected has no first failure of a test, so trouble comes first.
+    # A copy whose check could not be collected has no first failure of a test, so trouble comes
+    # first.
     if reported.trouble is not None:
         return BROKEN, None, reported.trouble
     if not reported.entries:
@@ -239,5 +281,7 @@ def _verdict(reported: _Reported, arguments: list[str]) -> tuple[str, str | None
     first = failed[0]
     words = f"{first['kinds'][0]}: {first['text']}"
     is_copys = "/onceforall/" in first["where"] and not first["where"].startswith(str(ROOT))
-    unfit = (_NO_VERDICT | _NO_VERDICT_IN_THE_COPY if is_copys else _NO_VERDICT).intersection(first["kinds"])
+    unfit = (_NO_VERDICT | _NO_VERDICT_IN_THE_COPY if is_copys else _NO_VERDICT).intersection(
+        first["kinds"]
+    )
     return (BROKEN if unfit or words.startswith(_TIMED_OUT) else CAUGHT), first["node"], words

@@ -28,7 +28,8 @@ def configured(spark, settings):
 
 @pytest.fixture
 def rocksdb(spark):
-    """The session, with the state store that ``transformWithState`` needs, in a time zone that has daylight saving of its own."""
+    """The session, with the state store that ``transformWithState`` needs, in a time zone that
+    has daylight saving of its own."""
     with configured(spark, {**rocksdb_state(), "spark.sql.session.timeZone": "America/St_Johns"}):
         yield spark
 
@@ -48,7 +49,9 @@ class Folder:
         self._files += 1
 
     def stream(self, files_per_batch=1):
-        reader = self._spark.readStream.schema(self._schema).option("maxFilesPerTrigger", files_per_batch)
+        reader = self._spark.readStream.schema(self._schema).option(
+            "maxFilesPerTrigger", files_per_batch
+        )
         return reader.json(str(self._path))
 
 
@@ -82,5 +85,8 @@ def runs():
 
 def watermarks(checkpoint):
     """The watermark of each batch in milliseconds, from Spark's offset log."""
-    files = sorted((file for file in Path(checkpoint, "offsets").iterdir() if file.name.isdecimal()), key=lambda f: int(f.name))
+    files = sorted(
+        (file for file in Path(checkpoint, "offsets").iterdir() if file.name.isdecimal()),
+        key=lambda f: int(f.name),
+    )
     return [json.loads(file.read_text().splitlines()[1])["batchWatermarkMs"] for file in files]

@@ -1,4 +1,5 @@
-"""Attribution in Spark: through a decided batch that is run again and an undecided one, in a time zone with daylight saving; and what is refused."""
+"""Attribution in Spark: through a decided batch that is run again and an undecided one, in a
+time zone with daylight saving; and what is refused."""
 
 import random
 from datetime import datetime, timezone
@@ -8,21 +9,34 @@ import pytest
 
 import onceforall as ofa
 from onceforall.errors import OptionError, SchemaError, UnsupportedQueryError
-from onceforall.operators.attribution import attribute, attributed_orders, late_orders, unmatched_orders
+from onceforall.operators.attribution import (
+    attribute,
+    attributed_orders,
+    late_orders,
+    unmatched_orders,
+)
 from onceforall.operators.matching import Click, Order
 from operators.attribution_reference import reference
 from operators.conftest import watermarks
 
 pytestmark = pytest.mark.spark
 
-ORDERS = "user string, region int, ordered_at timestamp, order_id bigint, amount decimal(12,2), items array<struct<sku:string,n:int>>"
-CLICKS = "user string, region int, clicked_at timestamp, campaign string, price decimal(38,18), seen timestamp, raw binary"
+ORDERS = (
+    "user string, region int, ordered_at timestamp, order_id bigint, amount decimal(12,2), "
+    "items array<struct<sku:string,n:int>>"
+)
+CLICKS = (
+    "user string, region int, clicked_at timestamp, campaign string, price decimal(38,18), "
+    "seen timestamp, raw binary"
+)
 BASE_US = 1_699_164_000_000_000  # daylight saving ends within minutes in St. John's
 USER = ["user", "region"]
 
 
 def at(time_us):
-    return datetime.fromtimestamp(time_us // 1_000_000, timezone.utc).replace(microsecond=time_us % 1_000_000)
+    return datetime.fromtimestamp(time_us // 1_000_000, timezone.utc).replace(
+        microsecond=time_us % 1_000_000
+    )
 
 
 def text(time_us):
@@ -30,7 +44,8 @@ def text(time_us):
 
 
 class Feed:
-    """Random orders and clicks, a file of each per batch, and the same as the reference takes them."""
+    """Random orders and clicks, a file of each per batch, and the same as the reference takes
+    them."""
 
     def __init__(self, orders, clicks, seed):
         self._orders, self._clicks, self._draw = orders, clicks, random.Random(seed)
@@ -53,20 +68,35 @@ class Feed:
         self._number += 1
         orders.append(self._order((None, 0), self._now, items=None))
         self._orders.add(*draw.sample(orders, len(orders)))
-        self._clicks.add(*draw.sample(clicks, len(clicks)), {"user": "a", "region": None, "clicked_at": text(self._now)})
+        self._clicks.add(
+            *draw.sample(clicks, len(clicks)),
+            {"user": "a", "region": None, "clicked_at": text(self._now)},
+        )
         self.batches.append(rows)
 
     def _order(self, user, time, items):
         identity = {"user": user[0], "region": user[1], "order_id": self._number}
-        return {**identity, "ordered_at": text(time), "amount": f"{self._number}.10", "items": items}
+        return {
+            **identity,
+            "ordered_at": text(time),
+            "amount": f"{self._number}.10",
+            "items": items,
+        }
 
     def _click(self, user, time):
         identity = {"user": user[0], "region": user[1], "campaign": str(self._number)}
-        return {**identity, "clicked_at": text(time), "price": "1E-18", "seen": text(time + 1), "raw": "AP8="}
+        return {
+            **identity,
+            "clicked_at": text(time),
+            "price": "1E-18",
+            "seen": text(time + 1),
+            "raw": "AP8=",
+        }
 
 
 class Past:
-    """What the reference takes: what came in each batch, with the watermark that Spark says it had."""
+    """What the reference takes: what came in each batch, with the watermark that Spark says it
+    had."""
 
     def __init__(self, checkpoint, batches):
         marks = [1000 * mark for mark in watermarks(checkpoint)]
@@ -81,20 +111,36 @@ def frames(rocksdb, folder):
 
 def decided(frames, **changes):
     orders, clicks = (frame.stream() for frame in frames)
-    settings = {"user": USER, "order_time": "ordered_at", "click_time": "clicked_at", "window": "4 minutes", "tie": "seq"}
-    clicks = clicks.withColumn("seq", clicks["campaign"].cast("int")).withWatermark("clicked_at", "10 seconds")
-    return attribute(orders.withWatermark("ordered_at", "10 seconds"), clicks, **{**settings, **changes})
+    settings = {
+        "user": USER,
+        "order_time": "ordered_at",
+        "click_time": "clicked_at",
+        "window": "4 minutes",
+        "tie": "seq",
+    }
+    clicks = clicks.withColumn("seq", clicks["campaign"].cast("int")).withWatermark(
+        "clicked_at", "10 seconds"
+    )
+    return attribute(
+        orders.withWatermark("ordered_at", "10 seconds"), clicks, **{**settings, **changes}
+    )
 
 
-def test_each_order_is_once_where_it_belongs_through_failures_before_and_after_the_decision(frames, spark, runs, tmp_path):
+def test_each_order_is_once_where_it_belongs_through_failures_before_and_after_the_decision(
+    frames, spark, runs, tmp_path
+):
     feed = Feed(*frames, seed=16)
     outputs = {"attributed": attributed_orders, "unmatched": unmatched_orders, "late": late_orders}
 
     def writer():
         made = ofa.write_stream(decided(frames))
         for name, transform in outputs.items():
-            made.to(ofa.FileSink(str(tmp_path / name), format="parquet"), name=name, transform=transform)
-        return made.option("checkpointLocation", str(tmp_path / "cp")).option("onceforall.onDivergence", "fail")
+            made.to(
+                ofa.FileSink(str(tmp_path / name), format="parquet"), name=name, transform=transform
+            )
+        return made.option("checkpointLocation", str(tmp_path / "cp")).option(
+            "onceforall.onDivergence", "fail"
+        )
 
     feed.add()
     feed.add()
@@ -111,10 +157,14 @@ def test_each_order_is_once_where_it_belongs_through_failures_before_and_after_t
     past = Past(tmp_path / "cp", [one, two, [], three, four, []])
     expected = [each for batch in reference(past) for each in batch]
     clicks = {row["order_id"]: row["click"]["campaign"] for row in found["attributed"]}
-    assert clicks == {int(order.row): click.row for _, status, order, click in expected if status == "attributed"}
+    assert clicks == {
+        int(order.row): click.row for _, status, order, click in expected if status == "attributed"
+    }
     for name in outputs:
         ids = sorted(row["order_id"] for row in found[name] if row["user"] is not None)
-        assert ids == sorted(int(order.row) for _, status, order, _ in expected if status == name), name
+        assert ids == sorted(
+            int(order.row) for _, status, order, _ in expected if status == name
+        ), name
         assert len(ids) > 3, name
     assert len([row for row in found["unmatched"] if row["user"] is None]) == len(feed.batches)
     _assert_carried(found["attributed"], expected)
@@ -136,13 +186,28 @@ def test_a_user_whose_name_is_no_utf8_does_not_get_the_click_of_another_one(fram
     from pyspark.sql import functions as F
 
     def order(user, number, time_us):
-        return {"user": user, "order_id": number, "ordered_at": text(time_us), "amount": "1.00", "items": None}
+        return {
+            "user": user,
+            "order_id": number,
+            "ordered_at": text(time_us),
+            "amount": "1.00",
+            "items": None,
+        }
 
     names = ["FF", "FE", "FD"]
-    frames[0].add(*(order(user, number, BASE_US) for number, user in enumerate(names)), order("61", 9, BASE_US + 100_000_000))
-    clicks = [{"user": user, "clicked_at": text(BASE_US - 1), "campaign": user} for user in names[:2]]
-    frames[1].add(*clicks, {"user": "61", "clicked_at": text(BASE_US + 100_000_000), "campaign": "61"})
-    orders, clicks = (frame.stream().withColumn("user", F.unhex("user").cast("string")) for frame in frames)
+    frames[0].add(
+        *(order(user, number, BASE_US) for number, user in enumerate(names)),
+        order("61", 9, BASE_US + 100_000_000),
+    )
+    clicks = [
+        {"user": user, "clicked_at": text(BASE_US - 1), "campaign": user} for user in names[:2]
+    ]
+    frames[1].add(
+        *clicks, {"user": "61", "clicked_at": text(BASE_US + 100_000_000), "campaign": "61"}
+    )
+    orders, clicks = (
+        frame.stream().withColumn("user", F.unhex("user").cast("string")) for frame in frames
+    )
     matched = attribute(
         orders.withWatermark("ordered_at", "10 seconds"),
         clicks.withWatermark("clicked_at", "10 seconds"),
@@ -151,10 +216,16 @@ def test_a_user_whose_name_is_no_utf8_does_not_get_the_click_of_another_one(fram
         click_time="clicked_at",
         window="4 minutes",
     )
-    made = ofa.write_stream(matched).to(ofa.FileSink(str(tmp_path / "out"), format="parquet"), name="out")
+    made = ofa.write_stream(matched).to(
+        ofa.FileSink(str(tmp_path / "out"), format="parquet"), name="out"
+    )
     runs.whole(made.option("checkpointLocation", str(tmp_path / "cp")))
     found = ofa.read_files(tmp_path / "out").to_arrow().to_pylist()
-    assert {row["order_id"]: row["click"] and row["click"]["campaign"] for row in found} == {0: "FF", 1: "FE", 2: None}
+    assert {row["order_id"]: row["click"] and row["click"]["campaign"] for row in found} == {
+        0: "FF",
+        1: "FE",
+        2: None,
+    }
 
 
 class TestRefusals:
@@ -184,5 +255,8 @@ class TestRefusals:
         from onceforall.operators.state import memory_state
         from operators.conftest import configured
 
-        with configured(spark, memory_state()), pytest.raises(UnsupportedQueryError, match="RocksDB"):
+        with (
+            configured(spark, memory_state()),
+            pytest.raises(UnsupportedQueryError, match="RocksDB"),
+        ):
             decided(frames)

@@ -1,4 +1,5 @@
-"""Deduplication: the rule on random streams against a reference that remembers everything, and both ways in Spark."""
+"""Deduplication: the rule on random streams against a reference that remembers everything, and
+both ways in Spark."""
 
 import json
 import random
@@ -9,7 +10,12 @@ import pytest
 
 import onceforall as ofa
 from onceforall.errors import OptionError, SchemaError, UnsupportedQueryError
-from onceforall.operators.deduplication import DeduplicationRules, deduplicate, late_duplicates, unique_rows
+from onceforall.operators.deduplication import (
+    DeduplicationRules,
+    deduplicate,
+    late_duplicates,
+    unique_rows,
+)
 from operators.conftest import watermarks
 
 STREAMS = 1500
@@ -27,7 +33,11 @@ class Stream:
             for _ in range(draw.choice([0, 2, 6])):
                 now += draw.randrange(8)
                 number += draw.random() < 0.6
-                time = None if draw.random() < 0.03 else max(1, now - draw.choice([0, draw.randrange(60)]))
+                time = (
+                    None
+                    if draw.random() < 0.03
+                    else max(1, now - draw.choice([0, draw.randrange(60)]))
+                )
                 rows.append((draw.randrange(6), time, f"r{number}"))
             self.batches.append((watermark, rows))
             newest = max([newest, *(time or 0 for _, time, _ in rows)])
@@ -36,12 +46,17 @@ class Stream:
 
 
 def reference(stream):
-    """What each batch must say of its rows, from all that was unique before: per batch the sorted (id, status, row)."""
+    """What each batch must say of its rows, from all that was unique before: per batch the
+    sorted (id, status, row)."""
     unique, results = defaultdict(list), []
     marks = [mark for mark, _ in stream.batches]
     for number, (watermark, rows) in enumerate(stream.batches):
         # Forgotten at the end of the first batch whose watermark is a horizon behind.
-        known = {i for i, at in unique.items() if any(max(marks[batch:number]) < time + stream.horizon for batch, time in at)}
+        known = {
+            i
+            for i, at in unique.items()
+            if any(max(marks[batch:number]) < time + stream.horizon for batch, time in at)
+        }
         found = []
         for i in {i for i, _, _ in rows}:
             mine = [(time, row) for other, time, row in rows if other == i]
@@ -66,7 +81,9 @@ def run_batch(states, watermark, rows, rules, draw):
         states[i] = (step.state, step.wake_us)
         found += [(i, status, row) for status, row, _ in step.out]
     for i, (state, wake) in list(states.items()):
-        if wake is not None and (wake <= watermark or draw.random() < 0.1):  # a timer may come too early
+        if wake is not None and (
+            wake <= watermark or draw.random() < 0.1
+        ):  # a timer may come too early
             step = rules.due(state, watermark)
             states[i] = (step.state, step.wake_us)
     return {i: each for i, each in states.items() if each[0] is not None}, sorted(found)
@@ -77,8 +94,12 @@ def test_each_row_is_told_as_the_reference_tells_it_whatever_its_place_in_the_ba
     for seed in range(STREAMS):
         stream, draw, states = Stream(seed), random.Random(~seed), {}
         for (watermark, rows), wanted in zip(stream.batches, reference(stream), strict=True):
-            for _ in range(1 + (draw.random() < 0.3)):  # what is not the last attempt is lost in a crash
-                new, found = run_batch(states, watermark, rows, DeduplicationRules(stream.horizon), draw)
+            for _ in range(
+                1 + (draw.random() < 0.3)
+            ):  # what is not the last attempt is lost in a crash
+                new, found = run_batch(
+                    states, watermark, rows, DeduplicationRules(stream.horizon), draw
+                )
                 assert found == wanted, f"seed {seed}"
             states = new
             for _, status, _ in found:
@@ -90,7 +111,9 @@ def test_each_row_is_told_as_the_reference_tells_it_whatever_its_place_in_the_ba
 def test_a_row_that_is_behind_the_newest_one_by_the_whole_horizon_is_late_and_one_that_is_less_behind_is_not():
     watermark = 1000 - 60  # the newest row of the batches before is at 1000
     for time, status in [(940, "late"), (941, "unique")]:
-        (result,) = DeduplicationRules(60).take(None, [(json.dumps({"t": time}), "r")], watermark).out
+        (result,) = (
+            DeduplicationRules(60).take(None, [(json.dumps({"t": time}), "r")], watermark).out
+        )
         assert result == (status, "r", None)
 
 
@@ -114,22 +137,40 @@ class TestInSpark:
     def writer(self, frame, tmp_path, *outputs):
         made = ofa.write_stream(frame)
         for name, transform in outputs:
-            made.to(ofa.FileSink(str(tmp_path / name), format="parquet"), name=name, transform=transform)
-        return made.option("checkpointLocation", str(tmp_path / "cp")).option("onceforall.onDivergence", "fail")
+            made.to(
+                ofa.FileSink(str(tmp_path / name), format="parquet"), name=name, transform=transform
+            )
+        return made.option("checkpointLocation", str(tmp_path / "cp")).option(
+            "onceforall.onDivergence", "fail"
+        )
 
     def read(self, spark, tmp_path, name):
         return sorted(each["n"] for each in ofa.read_files(tmp_path / name).to_arrow().to_pylist())
 
-    def test_nothing_is_dropped_and_the_row_that_stays_is_the_same_after_a_replay(self, events, spark, runs, tmp_path):
+    def test_nothing_is_dropped_and_the_row_that_stays_is_the_same_after_a_replay(
+        self, events, spark, runs, tmp_path
+    ):
         def writer():
-            frame = deduplicate(events.stream(2).repartition(3), "id", "at", "60 seconds", late="keep")
-            outputs = [("unique", unique_rows), ("late", late_duplicates), ("all", lambda f: f.where("deduplication <> 'x'"))]
+            frame = deduplicate(
+                events.stream(2).repartition(3), "id", "at", "60 seconds", late="keep"
+            )
+            outputs = [
+                ("unique", unique_rows),
+                ("late", late_duplicates),
+                ("all", lambda f: f.where("deduplication <> 'x'")),
+            ]
             return self.writer(frame, tmp_path, *outputs)
 
         events.add(*(row("a", 100, n) for n in (9, 1, 5)), row("b", 101, 10), row(None, 100, 11))
         events.add(row("a", 99, 7), row("c", 200, 12), row(None, 101, 13))
         runs.whole(writer())
-        events.add(row("a", 150, 20), row("d", 130, 21), row("c", 200, 22), row("d", 141, 23), row("e", 139, 24))
+        events.add(
+            row("a", 150, 20),
+            row("d", 130, 21),
+            row("c", 200, 22),
+            row("d", 141, 23),
+            row("e", 139, 24),
+        )
         runs.failing(writer(), "append_commit.after=raise")
         events.add(row("e", 400, 30))
         events.add(row("a", 401, 31), row("c", 330, 32))
@@ -141,9 +182,30 @@ class TestInSpark:
         # By (time, content) a at 99 stays, and it is known until the watermark is at 159.
         assert self.read(spark, tmp_path, "unique") == [7, 10, 11, 12, 23, 30, 40]
         assert self.read(spark, tmp_path, "late") == [24, 41]
-        assert self.read(spark, tmp_path, "all") == [1, 5, 7, 9, 10, 11, 12, 13, 20, 21, 22, 23, 24, 30, 31, 32, 40, 41]
+        assert self.read(spark, tmp_path, "all") == [
+            1,
+            5,
+            7,
+            9,
+            10,
+            11,
+            12,
+            13,
+            20,
+            21,
+            22,
+            23,
+            24,
+            30,
+            31,
+            32,
+            40,
+            41,
+        ]
 
-    def test_ids_that_are_no_utf8_and_differ_in_a_byte_are_two_ids(self, events, spark, runs, tmp_path):
+    def test_ids_that_are_no_utf8_and_differ_in_a_byte_are_two_ids(
+        self, events, spark, runs, tmp_path
+    ):
         from pyspark.sql import functions as F
 
         events.add(row("FF", 100, 1), row("FE", 100, 2), row("61FF", 100, 3))
@@ -153,7 +215,9 @@ class TestInSpark:
         runs.whole(self.writer(judged, tmp_path, ("unique", unique_rows)))
         assert self.read(spark, tmp_path, "unique") == [1, 2, 3, 5]
 
-    def test_in_the_jvm_copies_within_the_horizon_and_late_rows_are_dropped(self, events, spark, runs, tmp_path):
+    def test_in_the_jvm_copies_within_the_horizon_and_late_rows_are_dropped(
+        self, events, spark, runs, tmp_path
+    ):
         events.add(row("a", 100, 1), row("b", 100, 2))
         events.add(row("a", 110, 3), row("c", 200, 4))
         events.add(row("c", 190, 5), row("a", 120, 6), row("d", 150, 7))

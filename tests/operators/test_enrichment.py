@@ -1,4 +1,5 @@
-"""Enrichment in Spark, from a real PostgreSQL whose values change between an attempt and its replay."""
+"""Enrichment in Spark, from a real PostgreSQL whose values change between an attempt and its
+replay."""
 
 import psycopg
 import pytest
@@ -21,27 +22,51 @@ def execute(url, statement, *arguments):
 
 
 class Job:
-    """A query that enriches keys with a name from a table, and writes to another table of that database."""
+    """A query that enriches keys with a name from a table, and writes to another table of that
+    database."""
 
     def __init__(self, url, events, tmp_path, runs):
         self.url, self.events, self.runs, self.checkpoint = url, events, runs, tmp_path / "cp"
         execute(url, "CREATE TABLE names (k text PRIMARY KEY, name text)")
         execute(url, "INSERT INTO names VALUES ('a', 'old'), ('b', 'other')")
-        execute(url, "CREATE TABLE history (k text, name text, since timestamptz, PRIMARY KEY (k, since))")
-        execute(url, "INSERT INTO history VALUES ('a', 'old', '-infinity'), ('b', 'other', '2020-01-01')")
+        execute(
+            url,
+            "CREATE TABLE history (k text, name text, since timestamptz, PRIMARY KEY (k, since))",
+        )
+        execute(
+            url,
+            "INSERT INTO history VALUES ('a', 'old', '-infinity'), ('b', 'other', '2020-01-01')",
+        )
 
     def lookup(self, table="names", **changes):
-        return PostgresLookup(self.url, table, key="k", columns={"name": "string"}, **{"retry_for_s": 5, **changes})
+        return PostgresLookup(
+            self.url, table, key="k", columns={"name": "string"}, **{"retry_for_s": 5, **changes}
+        )
 
     def enriched(self, way):
         frame = self.events.stream(2)
         if way == "as_of":
-            return enrich(frame, self.lookup("history", valid_from="since"), "key", as_of="at", status="found")
-        return enrich(frame, self.lookup(), "key", pin=way == "pinned", status="found", cache_for_s=0)
+            return enrich(
+                frame, self.lookup("history", valid_from="since"), "key", as_of="at", status="found"
+            )
+        return enrich(
+            frame, self.lookup(), "key", pin=way == "pinned", status="found", cache_for_s=0
+        )
 
     def writer(self, frame, mode="append", **options):
-        sink = ofa.PostgresSink(self.url, "out", create_table=True, retry_for_s=10, key=None if mode == "append" else "name")
-        made = ofa.write_stream(frame).to(sink).outputMode(mode).option("checkpointLocation", str(self.checkpoint))
+        sink = ofa.PostgresSink(
+            self.url,
+            "out",
+            create_table=True,
+            retry_for_s=10,
+            key=None if mode == "append" else "name",
+        )
+        made = (
+            ofa.write_stream(frame)
+            .to(sink)
+            .outputMode(mode)
+            .option("checkpointLocation", str(self.checkpoint))
+        )
         for name, value in options.items():
             made.option(f"onceforall.{name}", value)
         return made
@@ -52,9 +77,17 @@ class Job:
         execute(self.url, "INSERT INTO history VALUES ('a', 'new', '2026-01-01 12:00+00')")
 
     def lose(self):
-        """Drop what the decided batch has prepared, when the sessions of its run are gone, as those of a dead driver are."""
-        execute(self.url, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE 'ofa-m-%'")
-        tables = execute(self.url, "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE tablename ~ '^stg_'")
+        """Drop what the decided batch has prepared, when the sessions of its run are gone, as
+        those of a dead driver are."""
+        execute(
+            self.url,
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name "
+            "LIKE 'ofa-m-%'",
+        )
+        tables = execute(
+            self.url,
+            "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE tablename ~ '^stg_'",
+        )
         assert tables
         for (table,) in tables:
             execute(self.url, f"DROP TABLE {table}")
@@ -69,8 +102,18 @@ def row(key, n, at="2026-01-01T11:00:00Z"):
     return {"key": key, "at": at, "n": n}
 
 
-NEW = [(1, "a", "new", "found"), (2, "b", "other", "found"), (3, "c", "late", "found"), (4, None, None, "missing")]
-OLD = [(1, "a", "old", "found"), (2, "b", "other", "found"), (3, "c", None, "missing"), (4, None, None, "missing")]
+NEW = [
+    (1, "a", "new", "found"),
+    (2, "b", "other", "found"),
+    (3, "c", "late", "found"),
+    (4, None, None, "missing"),
+]
+OLD = [
+    (1, "a", "old", "found"),
+    (2, "b", "other", "found"),
+    (3, "c", None, "missing"),
+    (4, None, None, "missing"),
+]
 
 
 @pytest.mark.parametrize("way", ["pinned", "as_of"])
@@ -83,18 +126,26 @@ def test_a_decided_batch_that_is_written_again_has_the_values_that_were_decided(
     job.runs.whole(job.writer(job.enriched(way)))
     seen = "SELECT n, key, name, found FROM out ORDER BY n"
     assert execute(job.url, seen) == OLD
-    pinned = execute(job.url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'onceforall' AND tablename = 'lookups'")
+    pinned = execute(
+        job.url,
+        "SELECT count(*) FROM pg_tables WHERE schemaname = 'onceforall' AND tablename = 'lookups'",
+    )
     assert pinned == [(int(way == "pinned"),)]
     job.events.add(row("a", 5, "2026-01-01T12:00:00Z"), row("a", 6, "2026-01-01T11:59:59.999999Z"))
     job.runs.whole(job.writer(job.enriched(way)))
-    assert execute(job.url, seen)[4:] == [(5, "a", "new", "found"), (6, "a", "old" if way == "as_of" else "new", "found")]
+    assert execute(job.url, seen)[4:] == [
+        (5, "a", "new", "found"),
+        (6, "a", "old" if way == "as_of" else "new", "found"),
+    ]
 
 
 def test_a_key_that_is_missing_or_no_text_fails_a_pinned_batch_until_it_is_mended(job):
     def enriched():
         # As what is read from Kafka, nobody has looked at whether it is a text.
         keyed = job.events.stream(2).withColumn("key", F.unhex("key").cast("string"))
-        return enrich(keyed, job.lookup(), "key", pin=True, missing=missing, status="found").drop("at")
+        return enrich(keyed, job.lookup(), "key", pin=True, missing=missing, status="found").drop(
+            "at"
+        )
 
     job.events.add(row("61", 1), row("FF", 2), row("63", 3))
     missing = "null"
@@ -102,7 +153,11 @@ def test_a_key_that_is_missing_or_no_text_fails_a_pinned_batch_until_it_is_mende
     job.rename()
     job.runs.whole(job.writer(enriched().drop("key")))
     seen = "SELECT n, name, found FROM out ORDER BY n"
-    assert execute(job.url, seen) == [(1, "old", "found"), (2, None, "missing"), (3, None, "missing")]
+    assert execute(job.url, seen) == [
+        (1, "old", "found"),
+        (2, None, "missing"),
+        (3, None, "missing"),
+    ]
 
     missing = "fail"
     job.events.add(row("61", 4), row("64", 5))
@@ -135,8 +190,12 @@ def test_without_it_such_a_batch_gets_other_values_unless_its_rows_are_kept(job)
     assert execute(job.url, "SELECT n, key, name, found FROM out ORDER BY n") == OLD
 
 
-@pytest.mark.parametrize(("way", "counts"), [("pinned", {"old": 1, "new": 1}), ("as it is", {"old": 1, "new": 2})])
-def test_a_state_behind_it_is_rebuilt_from_the_same_values_only_when_they_are_pinned(job, way, counts):
+@pytest.mark.parametrize(
+    ("way", "counts"), [("pinned", {"old": 1, "new": 1}), ("as it is", {"old": 1, "new": 2})]
+)
+def test_a_state_behind_it_is_rebuilt_from_the_same_values_only_when_they_are_pinned(
+    job, way, counts
+):
     def counted():
         return job.enriched(way).groupBy("name").agg(F.count("*").alias("rows"))
 
@@ -153,15 +212,29 @@ def test_what_cannot_be_is_refused_before_the_query_starts(job):
     frame = job.events.stream()
     for error, words, call in [
         (SinkCheckError, "nothing", lambda: enrich(frame, job.lookup("nothing"), "key")),
-        (OptionError, "has several versions", lambda: enrich(frame, job.lookup("history", valid_from="since"), "key")),
+        (
+            OptionError,
+            "has several versions",
+            lambda: enrich(frame, job.lookup("history", valid_from="since"), "key"),
+        ),
         (
             OptionError,
             "Leave pin= out",
-            lambda: enrich(frame, job.lookup("history", valid_from="since"), "key", as_of="at", pin=True),
+            lambda: enrich(
+                frame, job.lookup("history", valid_from="since"), "key", as_of="at", pin=True
+            ),
         ),
         (OptionError, "missing='no'", lambda: enrich(frame, job.lookup(), "key", missing="no")),
-        (OptionError, "'x', which is not looked up", lambda: enrich(frame, job.lookup(), "key", defaults={"x": 1})),
-        (SchemaError, "there already", lambda: enrich(frame.withColumn("NAME", F.lit(1)), job.lookup(), "key")),
+        (
+            OptionError,
+            "'x', which is not looked up",
+            lambda: enrich(frame, job.lookup(), "key", defaults={"x": 1}),
+        ),
+        (
+            SchemaError,
+            "there already",
+            lambda: enrich(frame.withColumn("NAME", F.lit(1)), job.lookup(), "key"),
+        ),
         (SchemaError, "'at' is timestamp", lambda: enrich(frame, job.lookup(), "at")),
     ]:
         with pytest.raises(error, match=words):

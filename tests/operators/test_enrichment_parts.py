@@ -1,4 +1,5 @@
-"""What enrichment is made of, without Spark: the cache, versions by time, the arguments; and lookups and pins on a real PostgreSQL."""
+"""What enrichment is made of, without Spark: the cache, versions by time, the arguments; and
+lookups and pins on a real PostgreSQL."""
 
 import pickle
 import random
@@ -13,7 +14,13 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from onceforall.errors import OptionError, RefusedRecordError, SchemaError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import (
+    OptionError,
+    RefusedRecordError,
+    SchemaError,
+    SinkCheckError,
+    SinkUnavailableError,
+)
 from onceforall.operators import _enricher, enrichment
 from onceforall.operators import _pins as pins
 from onceforall.operators._enricher import Enricher, TimedCache, version_at
@@ -53,7 +60,9 @@ def enricher(lookup, **changes):
 
 
 def batch(*keys):
-    return pa.RecordBatch.from_pydict({"k": pa.array(keys, pa.string()), "n": pa.array(range(len(keys)), pa.int64())})
+    return pa.RecordBatch.from_pydict(
+        {"k": pa.array(keys, pa.string()), "n": pa.array(range(len(keys)), pa.int64())}
+    )
 
 
 STORE = {("a",): ("A", "1.50"), ("b",): ("B", None)}
@@ -94,7 +103,12 @@ class TestRows:
 
     def test_the_answer_for_a_missing_key_is_the_one_that_was_asked_for(self):
         (rows,) = enricher(Store(STORE), defaults=("none", Decimal("0.00")))([batch("x", "b")])
-        assert rows.to_pydict() == {"k": ["x", "b"], "n": [0, 1], "name": ["none", "B"], "price": [Decimal("0.00"), None]}
+        assert rows.to_pydict() == {
+            "k": ["x", "b"],
+            "n": [0, 1],
+            "name": ["none", "B"],
+            "price": [Decimal("0.00"), None],
+        }
         (rows,) = enricher(Store(STORE), missing="drop")([batch("x", "b", None)])
         assert rows.to_pydict()["n"] == [1]
         with pytest.raises(RefusedRecordError, match=r"store has no row for \{'k': 'x'\}"):
@@ -116,16 +130,21 @@ class TestRows:
         store = Store({("a",): ("A", None), ("b",): ("B", text)})
         store.columns = {"name": "string", "v": kind}
         with pytest.raises(
-            RefusedRecordError, match=rf"\{{'k': 'b'\}} in store, column 'v', does not fit the type {re.escape(str(arrow))}"
+            RefusedRecordError,
+            match=rf"\{{'k': 'b'\}} in store, column 'v', does not fit the type "
+            rf"{re.escape(str(arrow))}",
         ):
             list(enricher(store, types=(pa.string(), arrow))([batch("c", "a", "b", "a")]))
 
     @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
     def test_a_string_that_is_no_utf_8_is_a_missing_key(self, kind):
         texts = pa.array(
-            [b"a", b"\xff", None, b"a\xc3", b"b"], pa.large_binary() if pa.types.is_large_string(kind) else pa.binary()
+            [b"a", b"\xff", None, b"a\xc3", b"b"],
+            pa.large_binary() if pa.types.is_large_string(kind) else pa.binary(),
         )
-        column = pa.Array.from_buffers(kind, 5, texts.buffers())  # Spark checks no STRING that is cast from a BINARY
+        column = pa.Array.from_buffers(
+            kind, 5, texts.buffers()
+        )  # Spark checks no STRING that is cast from a BINARY
         rows = pa.RecordBatch.from_arrays([column], ["k"])
         store = Store(STORE)
         (made,) = enricher(store, status="s")([rows])
@@ -142,7 +161,10 @@ class TestRows:
         assert made.column("s").to_pylist() == ["found", "missing"]
 
     def test_what_failed_a_batch_is_asked_for_again_when_it_is_run_again(self):
-        for before, after, missing in [({}, ("A", "1.50"), "fail"), ({("a",): ("A", "x")}, ("A", "1.50"), "null")]:
+        for before, after, missing in [
+            ({}, ("A", "1.50"), "fail"),
+            ({("a",): ("A", "x")}, ("A", "1.50"), "null"),
+        ]:
             store = Store(dict(before))
             made = enricher(store, missing=missing)
             with pytest.raises(RefusedRecordError):
@@ -155,7 +177,10 @@ class TestRows:
         draw = random.Random(3)
         for _ in range(2000):
             starts = draw.sample(range(20), draw.randrange(5))
-            versions = [Version((str(start),), start, draw.choice([None, start + draw.randrange(1, 9)])) for start in starts]
+            versions = [
+                Version((str(start),), start, draw.choice([None, start + draw.randrange(1, 9)]))
+                for start in starts
+            ]
             if draw.random() < 0.3:
                 versions.append(Version(("first",), None, draw.choice([None, 4])))
             at, held = draw.randrange(-2, 30), None
@@ -172,7 +197,11 @@ def make(database):
 
     def lookup(table="t", key="k", columns=None, **changes):
         settings = {"retry_for_s": 5, **changes}
-        made.append(PostgresLookup(lambda: database, table, key=key, columns=columns or {"v": "string"}, **settings))
+        made.append(
+            PostgresLookup(
+                lambda: database, table, key=key, columns=columns or {"v": "string"}, **settings
+            )
+        )
         return made[-1]
 
     yield lookup
@@ -191,7 +220,14 @@ def hanging(database, monkeypatch):
         def lookup(self, key="k", retry_for_s=30):
             address = f"{self.relay.url(database)}?connect_timeout=2"
             self.made.append(
-                PostgresLookup(address, "t", key=key, columns={"v": "string"}, timeout_s=0.2, retry_for_s=retry_for_s)
+                PostgresLookup(
+                    address,
+                    "t",
+                    key=key,
+                    columns={"v": "string"},
+                    timeout_s=0.2,
+                    retry_for_s=retry_for_s,
+                )
             )
             return self.made[-1]
 
@@ -207,7 +243,8 @@ def hanging(database, monkeypatch):
 
 @pytest.fixture
 def pinned(database, make, monkeypatch):
-    """Make functions for batches of a query whose lookups are pinned: ``pinned(missing, number)``."""
+    """Make functions for batches of a query whose lookups are pinned: ``pinned(missing,
+    number)``."""
     with psycopg.connect(database, autocommit=True) as connection:
         pins.create(connection, "pinned")
 
@@ -215,7 +252,13 @@ def pinned(database, make, monkeypatch):
         def of_this_batch(lookup, schema):
             return pins.Pins(lookup, schema, "q", number)
 
-        made = enricher(make(columns={"v": "int"}), types=(pa.int32(),), defaults=(None,), missing=missing, pin_schema="pinned")
+        made = enricher(
+            make(columns={"v": "int"}),
+            types=(pa.int32(),),
+            defaults=(None,),
+            missing=missing,
+            pin_schema="pinned",
+        )
 
         def run(batches):
             monkeypatch.setattr(_enricher, "_pins_of_this_task", of_this_batch)
@@ -258,7 +301,9 @@ class TestPostgres:
             pa.binary(),
         )
         made = enricher(lookup, by=("k", "n"), types=arrow, defaults=(None,) * 8, status="found")
-        rows = pa.RecordBatch.from_pydict({"k": [key[0] for key in (a, b, c)], "n": pa.array([1, 1, 1], pa.int32())})
+        rows = pa.RecordBatch.from_pydict(
+            {"k": [key[0] for key in (a, b, c)], "n": pa.array([1, 1, 1], pa.int32())}
+        )
         (found,) = made([rows])
         first, second, third = found.to_pylist()
         assert first["at"].isoformat() == "2026-11-21T22:10:00.000001+00:00"
@@ -272,23 +317,30 @@ class TestPostgres:
         execute(
             database,
             "CREATE TABLE t (k text, day date, at timestamptz)",
-            "INSERT INTO t VALUES ('a', '2026-11-21', '2026-11-21 12:00+00'), ('b', 'infinity', null), ('c', '0044-03-15 BC', null), "
+            "INSERT INTO t VALUES ('a', '2026-11-21', '2026-11-21 12:00+00'), ('b', 'infinity', "
+            "null), ('c', '0044-03-15 BC', null), "
             "('d', null, 'infinity'), ('e', null, '-infinity')",
         )
-        made = enricher(make(columns={"day": "date", "at": "timestamp"}), types=(pa.date32(), pa.timestamp("us", "UTC")))
+        made = enricher(
+            make(columns={"day": "date", "at": "timestamp"}),
+            types=(pa.date32(), pa.timestamp("us", "UTC")),
+        )
         (rows,) = made([batch("a")])
         assert [value.isoformat() for value in rows.to_pylist()[0].values() if isinstance(value, date)] == [
             "2026-11-21", "2026-11-21T12:00:00+00:00",
         ]  # fmt: skip
         for key, column in [("b", "day"), ("c", "day"), ("d", "at"), ("e", "at")]:
-            with pytest.raises(RefusedRecordError, match=rf"\{{'k': '{key}'\}} in t\(k\):day,at, column '{column}'"):
+            with pytest.raises(
+                RefusedRecordError, match=rf"\{{'k': '{key}'\}} in t\(k\):day,at, column '{column}'"
+            ):
                 list(made([batch("a", key)]))
 
     def test_history_has_its_times_and_infinity_is_none(self, database, make):
         execute(
             database,
             "CREATE TABLE t (k text, v text, since timestamptz, until timestamptz)",
-            "INSERT INTO t VALUES ('a', '1', '-infinity', '1970-01-01 00:00:01+00'), ('a', '2', '1970-01-01 00:00:01+00', 'infinity'), ('a', '3', 'infinity', null)",
+            "INSERT INTO t VALUES ('a', '1', '-infinity', '1970-01-01 00:00:01+00'), ('a', '2', "
+            "'1970-01-01 00:00:01+00', 'infinity'), ('a', '3', 'infinity', null)",
         )
         lookup = make(valid_from="since", valid_to="until")
         versions = lookup.fetch([("a",)])[("a",)]
@@ -296,7 +348,11 @@ class TestPostgres:
         assert held == [("1",), ("1",), ("1",), ("2",), ("2",)]
 
     def test_more_keys_than_one_query_takes_and_two_rows_of_one_key(self, database, make):
-        execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t SELECT n, n::text FROM generate_series(0, 24) n")
+        execute(
+            database,
+            "CREATE TABLE t (k int, v text)",
+            "INSERT INTO t SELECT n, n::text FROM generate_series(0, 24) n",
+        )
         lookup = make(keys_per_query=7)
         found = lookup.fetch([(n,) for n in range(30)])
         assert found == {(n,): [Version((str(n),))] for n in range(25)}
@@ -304,7 +360,9 @@ class TestPostgres:
         with pytest.raises(RefusedRecordError, match=r"several rows for the key \(3,\)"):
             lookup.fetch([(2,), (3,)])
 
-    def test_a_key_that_the_column_cannot_hold_is_missing_and_a_value_that_cannot_be_read_is_an_error(self, database, make):
+    def test_a_key_that_the_column_cannot_hold_is_missing_and_a_value_that_cannot_be_read_is_an_error(
+        self, database, make
+    ):
         execute(
             database,
             "CREATE TABLE t (k uuid, n int2, v text)",
@@ -317,8 +375,14 @@ class TestPostgres:
         asked = random.Random(1).sample([*rows, *bad], 13)
         assert lookup.fetch(asked) == {row: [Version((str(row[1]),))] for row in rows}
         assert lookup.fetch(bad) == {}
-        (found,) = enricher(lookup, by=("k", "n"), types=(pa.string(),), defaults=(None,), status="s")(
-            [pa.RecordBatch.from_pydict({"k": pa.array(["a\0b", rows[3][0]]), "n": pa.array([1, 3])})]
+        (found,) = enricher(
+            lookup, by=("k", "n"), types=(pa.string(),), defaults=(None,), status="s"
+        )(
+            [
+                pa.RecordBatch.from_pydict(
+                    {"k": pa.array(["a\0b", rows[3][0]]), "n": pa.array([1, 3])}
+                )
+            ]
         )
         assert found.to_pydict()["v"] == [None, "3"]
         with pytest.raises(RefusedRecordError, match="boolean"):
@@ -328,22 +392,32 @@ class TestPostgres:
         execute(
             database,
             "CREATE DOMAIN code AS char(4)",
-            "CREATE TABLE t (k char(4), d code, b bit(3), w bit varying(3), s varchar(4), n numeric(4,2), v text)",
-            "INSERT INTO t SELECT k, k, b::bit(3), b::varbit, k, n, k FROM (VALUES ('ABCD', '101', 1.25), ('A', '100', 1.5), ('B ', '001', 2)) r(k, b, n)",
+            "CREATE TABLE t (k char(4), d code, b bit(3), w bit varying(3), s varchar(4), n "
+            "numeric(4,2), v text)",
+            "INSERT INTO t SELECT k, k, b::bit(3), b::varbit, k, n, k FROM (VALUES ('ABCD', "
+            "'101', 1.25), ('A', '100', 1.5), ('B ', '001', 2)) r(k, b, n)",
         )
 
         def fetched(column, *keys):
-            return {key: versions[0].values[0] for (key,), versions in make(key=column).fetch([(key,) for key in keys]).items()}
+            return {
+                key: versions[0].values[0]
+                for (key,), versions in make(key=column).fetch([(key,) for key in keys]).items()
+            }
 
         for column in ("k", "d"):
-            # Blanks at the end don't count for this type, however it is asked for: it has them for every text that is shorter.
+            # Blanks at the end don't count for this type, however it is asked for: it has them for
+            # every text that is shorter.
             assert fetched(column, "ABCD", "A", "A   ", "B", "AB", "ABCDE", " A", "", "X") == {
                 "ABCD": "ABCD",
                 "A": "A",
                 "A   ": "A",
                 "B": "B ",
             }
-        assert fetched("s", "ABCD", "A", "A   ", "B", "B ") == {"ABCD": "ABCD", "A": "A", "B ": "B "}
+        assert fetched("s", "ABCD", "A", "A   ", "B", "B ") == {
+            "ABCD": "ABCD",
+            "A": "A",
+            "B ": "B ",
+        }
         assert fetched("b", "101", "100", "1", "1010", "no") == {"101": "ABCD", "100": "A"}
         assert fetched("w", "101", "100", "1", "1010") == {"101": "ABCD", "100": "A"}
         assert fetched("n", Decimal("1.25"), Decimal("1.50"), Decimal("1.3"), Decimal(2)) == {
@@ -352,13 +426,19 @@ class TestPostgres:
 
     def test_what_is_not_there_is_refused_at_start_with_its_name(self, database, make):
         execute(database, "CREATE TABLE t (k int, v text)")
-        for lookup, words in [(make("nothing"), "nothing"), (make(columns={"w": "string"}), "w"), (make(key="x"), "x")]:
+        for lookup, words in [
+            (make("nothing"), "nothing"),
+            (make(columns={"w": "string"}), "w"),
+            (make(key="x"), "x"),
+        ]:
             with pytest.raises(SinkCheckError, match=words):
                 lookup.check(1)
         with pytest.raises(OptionError, match="asks by 2 columns"):
             make().check(2)
 
-    def test_a_slow_server_is_told_by_the_timeout_and_a_lost_connection_is_made_anew(self, database, make):
+    def test_a_slow_server_is_told_by_the_timeout_and_a_lost_connection_is_made_anew(
+        self, database, make
+    ):
         execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")
         execute(database, "CREATE VIEW slow AS SELECT k, v || pg_sleep(20)::text AS v FROM t")
         with pytest.raises(SinkUnavailableError, match="timeout_s=0.2"):
@@ -367,12 +447,15 @@ class TestPostgres:
         assert lookup.fetch([(1,)])
         execute(
             database,
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'ofa-lookup' AND datname = current_database()",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = "
+            "'ofa-lookup' AND datname = current_database()",
         )
         assert lookup.fetch([(1,)]) == {(1,): [Version(("x",))]}
 
     @pytest.mark.timeout(60)
-    @pytest.mark.parametrize("step", [b"set_config", b"parse_ident", b"LIMIT 0", b"format_type", b"WITH ORDINALITY w("])
+    @pytest.mark.parametrize(
+        "step", [b"set_config", b"parse_ident", b"LIMIT 0", b"format_type", b"WITH ORDINALITY w("]
+    )
     def test_a_server_that_hangs_is_given_up_in_time_and_asked_again(self, database, hanging, step):
         execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")
         lookup = hanging.lookup()
@@ -387,13 +470,17 @@ class TestPostgres:
             lookup.check(1)
 
     @pytest.mark.timeout(60)
-    def test_a_server_that_takes_connections_and_says_nothing_is_given_up_in_time(self, database, hanging):
+    def test_a_server_that_takes_connections_and_says_nothing_is_given_up_in_time(
+        self, database, hanging
+    ):
         hanging.relay.hang_at(b"", connections=1000)
         with pytest.raises(SinkUnavailableError, match=r"within 0\.001 s: .* timeout expired"):
             hanging.lookup(retry_for_s=0.001).fetch([(1,)])
 
     @pytest.mark.timeout(60)
-    def test_a_server_that_begins_to_hang_under_a_connection_is_asked_by_another_one(self, database, hanging):
+    def test_a_server_that_begins_to_hang_under_a_connection_is_asked_by_another_one(
+        self, database, hanging
+    ):
         execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")
         lookup = hanging.lookup(key=["k"])
         with psycopg.connect(database, autocommit=True) as connection:
@@ -432,15 +519,19 @@ class TestPostgres:
         for thread in threads:
             thread.join(30)
         assert answers[0] == answers[1] == answers[2] == answers[3]
-        assert {key for key, value in answers[0].items() if value is None} == {key for key in keys if key[1] % 5 == 0}
+        assert {key for key, value in answers[0].items() if value is None} == {
+            key for key in keys if key[1] % 5 == 0
+        }
         nobody_asks = pins.Pins(make("t", ["k", "n"]), "my 5 % pins", "q", 7).settle(keys, None)
         assert nobody_asks == answers[0]
         pins.Pins(make("t", ["k", "n"]), "my 5 % pins", "q", 20).clean()
-        assert pins.Pins(make("t", ["k", "n"]), "my 5 % pins", "q", 7).settle(keys[:1], lambda _: {keys[0]: ("new",)}) == {
-            keys[0]: ("new",)
-        }
+        assert pins.Pins(make("t", ["k", "n"]), "my 5 % pins", "q", 7).settle(
+            keys[:1], lambda _: {keys[0]: ("new",)}
+        ) == {keys[0]: ("new",)}
 
-    def test_what_another_task_pinned_while_one_was_looking_up_is_what_both_use(self, database, make):
+    def test_what_another_task_pinned_while_one_was_looking_up_is_what_both_use(
+        self, database, make
+    ):
         with psycopg.connect(database, autocommit=True) as connection:
             pins.create(connection, "pinned")
         mine, others = (pins.Pins(make("t", ["k"]), "pinned", "q", 1) for _ in range(2))
@@ -453,12 +544,20 @@ class TestPostgres:
         assert mine.settle([key], look_up_slowly) == {key: ("first",)}
         assert others.settle([key], None) == {key: ("first",)}
 
-    def test_a_batch_that_failed_for_what_it_looked_up_finds_what_was_mended(self, database, pinned):
-        execute(database, "CREATE TABLE t (k text, v text)", "INSERT INTO t VALUES ('a', '1'), ('b', '2')")
+    def test_a_batch_that_failed_for_what_it_looked_up_finds_what_was_mended(
+        self, database, pinned
+    ):
+        execute(
+            database,
+            "CREATE TABLE t (k text, v text)",
+            "INSERT INTO t VALUES ('a', '1'), ('b', '2')",
+        )
         made = pinned("fail", 1)
         with pytest.raises(RefusedRecordError, match=r"no row for \{'k': 'c'\}"):
             list(made([batch("a"), batch("b", "c")]))
-        execute(database, "INSERT INTO t VALUES ('c', 'three')", "UPDATE t SET v = '10' WHERE k = 'a'")
+        execute(
+            database, "INSERT INTO t VALUES ('c', 'three')", "UPDATE t SET v = '10' WHERE k = 'a'"
+        )
         with pytest.raises(RefusedRecordError, match=r"\{'k': 'c'\} in t\(k\):v, column 'v'"):
             list(made([batch("a"), batch("b", "c")]))
         execute(database, "UPDATE t SET v = '3' WHERE k = 'c'")
@@ -467,12 +566,25 @@ class TestPostgres:
         execute(database, "UPDATE t SET v = '30' WHERE k = 'c'")
         assert [batch.to_pydict()["v"] for batch in made([batch("a"), batch("b", "c")])] == rows
 
-    def test_of_what_is_pinned_only_what_no_replay_can_use_is_asked_for_again(self, database, pinned):
-        execute(database, "CREATE TABLE t (k text, v text)", "INSERT INTO t SELECT k, 9 FROM unnest('{a,b,c,d}'::text[]) k")
+    def test_of_what_is_pinned_only_what_no_replay_can_use_is_asked_for_again(
+        self, database, pinned
+    ):
+        execute(
+            database,
+            "CREATE TABLE t (k text, v text)",
+            "INSERT INTO t SELECT k, 9 FROM unnest('{a,b,c,d}'::text[]) k",
+        )
         keys = [(key,) for key in "abcd"]
         for number in (1, 2):
-            first = pins.Pins(PostgresLookup(database, "t", key="k", columns=["v"]), "pinned", "q", number)
-            assert first.settle(keys, lambda _: {("a",): ("1",), ("b",): ("one",), ("c",): (None,)})[("d",)] is None
+            first = pins.Pins(
+                PostgresLookup(database, "t", key="k", columns=["v"]), "pinned", "q", number
+            )
+            assert (
+                first.settle(keys, lambda _: {("a",): ("1",), ("b",): ("one",), ("c",): (None,)})[
+                    ("d",)
+                ]
+                is None
+            )
             first._lookup.close()
         (rows,) = pinned("fail", 1)([batch("a", "b", "c", "d")])
         assert rows.to_pydict()["v"] == [1, 9, None, 9]
@@ -482,7 +594,9 @@ class TestPostgres:
         (again,) = pinned("fail", 1)([batch("d", "c", "b", "a")])
         assert again.to_pydict()["v"] == [9, None, 9, 1]
 
-    def test_keys_of_any_length_are_pinned_and_short_ones_by_their_plain_names(self, database, make):
+    def test_keys_of_any_length_are_pinned_and_short_ones_by_their_plain_names(
+        self, database, make
+    ):
         with psycopg.connect(database, autocommit=True) as connection:
             pins.create(connection, "pinned")
         draw, query = random.Random(5), str(uuid.uuid4())
@@ -490,7 +604,10 @@ class TestPostgres:
         def text(length):
             return "".join(chr(draw.randrange(0x20, 0x7F)) for _ in range(length))
 
-        longest, longer = text(pins.LONGEST_NAME_BYTES - len("s1294:")), text(pins.LONGEST_NAME_BYTES - len("s1294:") + 1)
+        longest, longer = (
+            text(pins.LONGEST_NAME_BYTES - len("s1294:")),
+            text(pins.LONGEST_NAME_BYTES - len("s1294:") + 1),
+        )
         far = text(20_000)
         plain = [("short",), ("#",), ("é",), (longest,)]
         keys = [*plain, (longer,), (far,), (far[:-1] + "\t",)]
@@ -509,8 +626,12 @@ class TestPostgres:
                 "SELECT lookup, key FROM pinned.lookups WHERE query_id = %s AND batch = 1", [query]
             ).fetchall()
         assert len(noted) == len(keys) * len(lookups)
-        assert {lookup for lookup, _ in noted if not lookup.startswith("#")} == {lookup.name for lookup in lookups[:2]}
-        assert {key for _, key in noted if not key.startswith("#")} == {record_name(key) for key in plain}
+        assert {lookup for lookup, _ in noted if not lookup.startswith("#")} == {
+            lookup.name for lookup in lookups[:2]
+        }
+        assert {key for _, key in noted if not key.startswith("#")} == {
+            record_name(key) for key in plain
+        }
 
     def test_a_pin_that_another_task_has_replaced_meanwhile_stays(self, database, make):
         with psycopg.connect(database, autocommit=True) as connection:
@@ -526,11 +647,15 @@ class TestPostgres:
         def read_and_be_late(names):
             found = read(names)
             mine._read = read
-            assert others.settle(keys, lambda _: dict.fromkeys(keys, ("first",)), usable) == dict.fromkeys(keys, ("first",))
+            assert others.settle(
+                keys, lambda _: dict.fromkeys(keys, ("first",)), usable
+            ) == dict.fromkeys(keys, ("first",))
             return found
 
         read, mine._read = mine._read, read_and_be_late
-        assert mine.settle(keys, lambda _: dict.fromkeys(keys, ("second",)), usable) == dict.fromkeys(keys, ("first",))
+        assert mine.settle(
+            keys, lambda _: dict.fromkeys(keys, ("second",)), usable
+        ) == dict.fromkeys(keys, ("first",))
 
     def test_no_secret_is_in_a_pickle_or_a_text(self, postgres, database):
         execute(database, "CREATE TABLE t (k int, v text)", "INSERT INTO t VALUES (1, 'x')")
@@ -542,7 +667,9 @@ class TestPostgres:
         assert password.encode() not in shipped
         assert password not in repr(enricher(lookup))
         arrived = pickle.loads(shipped).lookup
-        with pytest.raises(SinkCheckError, match="'password' for PostgreSQL did not reach this process"):
+        with pytest.raises(
+            SinkCheckError, match="'password' for PostgreSQL did not reach this process"
+        ):
             arrived.fetch([(1,)])
         arrived.receive(lookup.secrets())
         assert arrived.fetch([(1,)])
@@ -550,10 +677,20 @@ class TestPostgres:
         lookup.close()
 
     def test_types_that_are_not_given_are_those_of_the_table(self, database, make):
-        execute(database, "CREATE TABLE t (k int, a varchar(3), b numeric(12,2), c timestamptz, d jsonb, e int2, f numeric)")
+        execute(
+            database,
+            "CREATE TABLE t (k int, a varchar(3), b numeric(12,2), c timestamptz, d jsonb, e "
+            "int2, f numeric)",
+        )
         lookup = make(columns=["a", "b", "c", "d", "e"])
         lookup.check(1)
-        assert lookup.columns == {"a": "string", "b": "decimal(12,2)", "c": "timestamp", "d": "string", "e": "smallint"}
+        assert lookup.columns == {
+            "a": "string",
+            "b": "decimal(12,2)",
+            "c": "timestamp",
+            "d": "string",
+            "e": "smallint",
+        }
         with pytest.raises(SchemaError, match="'f'.*numeric.*Say it"):
             make(columns=["f"]).check(1)
 

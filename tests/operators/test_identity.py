@@ -1,4 +1,5 @@
-"""Record identity: in Spark as in Python's uuid module, whatever the session's settings, and no two rows with one name."""
+"""Record identity: in Spark as in Python's uuid module, whatever the session's settings, and no
+two rows with one name."""
 
 import itertools
 import random
@@ -12,10 +13,19 @@ import pytest
 from pyspark.sql import functions as F
 
 from onceforall.errors import OptionError, SchemaError
-from onceforall.operators.identity import NAMESPACE, record_id, record_name, record_uuid, with_record_id
+from onceforall.operators.identity import (
+    NAMESPACE,
+    record_id,
+    record_name,
+    record_uuid,
+    with_record_id,
+)
 
 ORDERS = uuid.uuid5(NAMESPACE, "orders")
-SCHEMA = "s string, i bigint, d decimal(38,18), b boolean, day date, at timestamp, ntz timestamp_ntz, x binary, v string, small smallint"
+SCHEMA = (
+    "s string, i bigint, d decimal(38,18), b boolean, day date, at timestamp, ntz "
+    "timestamp_ntz, x binary, v string, small smallint"
+)
 
 
 def rows(count, seed):
@@ -27,7 +37,9 @@ def rows(count, seed):
         yield (
             maybe(draw.choice(words) + draw.choice(words)),
             maybe(draw.choice([0, -1, 2**63 - 1, -(2**63), draw.randrange(-1000, 1000)])),
-            maybe(Decimal(f"{draw.choice([0, 1, -1, 10**18, draw.randrange(-(10**37), 10**37)])}E-18")),
+            maybe(
+                Decimal(f"{draw.choice([0, 1, -1, 10**18, draw.randrange(-(10**37), 10**37)])}E-18")
+            ),
             maybe(draw.random() < 0.5),
             maybe(moment().date()),
             maybe(moment().replace(tzinfo=timezone.utc)),
@@ -43,15 +55,30 @@ class TestNames:
         assert record_name(["a", "bc"]) == "s1:as2:bc"
         assert record_name(["ab", "c"]) == "s2:abs1:c"
         assert record_name([None, "", "é", 1, True]) == "-s0:s2:éi1:1b4:true"
-        assert record_name([Decimal("1.50"), Decimal("1E-7"), b"\x00\xff"]) == "d4:1.50d4:1E-7x4:AP8="
-        assert record_name([date(2026, 11, 21), datetime(2026, 11, 21, 22)]) == "D10:2026-11-21n26:2026-11-21T22:00:00.000000"  # noqa: DTZ001
+        assert (
+            record_name([Decimal("1.50"), Decimal("1E-7"), b"\x00\xff"]) == "d4:1.50d4:1E-7x4:AP8="
+        )
+        assert (
+            record_name([date(2026, 11, 21), datetime(2026, 11, 21, 22)])  # noqa: DTZ001
+            == "D10:2026-11-21n26:2026-11-21T22:00:00.000000"
+        )
         berlin = timezone(timedelta(hours=1))
-        assert record_name([datetime(2026, 11, 21, 23, 0, 0, 7, berlin)]) == "t27:2026-11-21T22:00:00.000007Z"
+        assert (
+            record_name([datetime(2026, 11, 21, 23, 0, 0, 7, berlin)])
+            == "t27:2026-11-21T22:00:00.000007Z"
+        )
 
     def test_ids_that_were_given_out_once_stay_the_same(self):
-        """Values of the first release: a change of them would give every record of every user another id."""
-        assert str(record_uuid(["o-1", 7], namespace="orders")) == "0ffc1b53-aa95-5d9a-8aa5-e02d4894fa32"
-        assert str(record_uuid(["events", 3, 12345], namespace=uuid.NAMESPACE_DNS)) == "7a17edeb-00e1-56d1-b878-eab6884e4e00"
+        """Values of the first release: a change of them would give every record of every user
+        another id."""
+        assert (
+            str(record_uuid(["o-1", 7], namespace="orders"))
+            == "0ffc1b53-aa95-5d9a-8aa5-e02d4894fa32"
+        )
+        assert (
+            str(record_uuid(["events", 3, 12345], namespace=uuid.NAMESPACE_DNS))
+            == "7a17edeb-00e1-56d1-b878-eab6884e4e00"
+        )
 
     def test_no_two_different_rows_have_one_name(self):
         values = [
@@ -73,7 +100,9 @@ class TestNames:
             "2026-01-01",
         ]
         seen = {}
-        for row in itertools.chain.from_iterable(itertools.product(values, repeat=n) for n in (1, 2, 3)):
+        for row in itertools.chain.from_iterable(
+            itertools.product(values, repeat=n) for n in (1, 2, 3)
+        ):
             kinds = tuple((type(value), value) for value in row)
             assert seen.setdefault(record_name(row), kinds) == kinds
         assert len(seen) == sum(len(values) ** n for n in (1, 2, 3))
@@ -105,15 +134,27 @@ class TestInSpark:
         for key, value in before.items():
             spark.conf.set(key, value)
 
-    def test_spark_and_python_agree_in_any_time_zone_and_with_and_without_ansi(self, spark, settings):
+    def test_spark_and_python_agree_in_any_time_zone_and_with_and_without_ansi(
+        self, spark, settings
+    ):
         data = list(rows(400, seed=5))
         expected = [str(uuid.uuid5(ORDERS, record_name(row))) for row in data]
         assert len(set(expected)) > 390
-        for zone, ansi in [("UTC", "true"), ("America/St_Johns", "false"), ("Asia/Kathmandu", "true")]:
+        for zone, ansi in [
+            ("UTC", "true"),
+            ("America/St_Johns", "false"),
+            ("Asia/Kathmandu", "true"),
+        ]:
             settings(spark__sql__session__timeZone=zone, spark__sql__ansi__enabled=ansi)
-            frame = spark.createDataFrame([(n, *row) for n, row in enumerate(data)], f"n int, {SCHEMA}")
+            frame = spark.createDataFrame(
+                [(n, *row) for n, row in enumerate(data)], f"n int, {SCHEMA}"
+            )
             made = frame.withColumn("id", record_id(*frame.columns[1:], namespace="orders"))
-            typed = with_record_id(made, "by_type", *frame.columns[1:], namespace="orders").orderBy("n").collect()
+            typed = (
+                with_record_id(made, "by_type", *frame.columns[1:], namespace="orders")
+                .orderBy("n")
+                .collect()
+            )
             assert [row["id"] for row in typed] == expected, zone
             assert [row["by_type"] for row in typed] == expected, zone
 
@@ -124,13 +165,18 @@ class TestInSpark:
         assert tuple(made.first()) == (str(record_uuid(["a", 2], namespace="n")), 1)
 
     def test_a_plan_by_type_names_the_digest_once_and_has_no_branches(self, spark):
-        frame = with_record_id(spark.createDataFrame([], "a string, b bigint"), "id", "a", "b", namespace="n")
+        frame = with_record_id(
+            spark.createDataFrame([], "a string, b bigint"), "id", "a", "b", namespace="n"
+        )
         plan = frame._jdf.queryExecution().optimizedPlan().toString()
         assert plan.count("sha1(") == 1
         assert "raise_error" not in plan
 
     def test_the_id_is_a_uuid_of_version_5_and_the_width_of_an_integer_does_not_matter(self, spark):
-        widths = [record_id(F.col("id").cast(kind), namespace="n") for kind in ("tinyint", "smallint", "int", "bigint")]
+        widths = [
+            record_id(F.col("id").cast(kind), namespace="n")
+            for kind in ("tinyint", "smallint", "int", "bigint")
+        ]
         for row in spark.range(100).select(*widths).collect():
             found = uuid.UUID(row[0])
             assert (found.version, found.variant, str(found)) == (5, uuid.RFC_4122, row[0])
@@ -158,6 +204,8 @@ class TestInSpark:
     def test_the_example_in_the_documentation_runs(self, spark):
         page = (Path(__file__).parents[2] / "docs" / "operators.md").read_text(encoding="utf-8")
         (example,) = [
-            code for code in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) if "record_uuid" in code
+            code
+            for code in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+            if "record_uuid" in code
         ]
         exec(example, {"spark": spark})

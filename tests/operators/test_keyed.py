@@ -1,4 +1,5 @@
-"""The glue between ``transformWithState`` and rules, on Spark's own tester for stateful processors, which needs no Spark."""
+"""The glue between ``transformWithState`` and rules, on Spark's own tester for stateful
+processors, which needs no Spark."""
 
 import json
 import random
@@ -21,7 +22,10 @@ class Scaled:
         stream = Stream(seed)
         self.window = stream.window * 500
         self.batches = [
-            (mark * 500 // 1000 * 1000, [(user, row._replace(time_us=row.time_us * 500)) for user, row in rows])
+            (
+                mark * 500 // 1000 * 1000,
+                [(user, row._replace(time_us=row.time_us * 500)) for user, row in rows],
+            )
             for mark, rows in stream.batches
         ]
 
@@ -32,7 +36,9 @@ class InRows:
     def __init__(self, rules):
         from onceforall.operators._keyed import KeyedProcessor
 
-        self.tester = tester.TwsTester(KeyedProcessor(rules), timeMode="EventTime", eventTimeExtractor=lambda _: 2**62)
+        self.tester = tester.TwsTester(
+            KeyedProcessor(rules), timeMode="EventTime", eventTimeExtractor=lambda _: 2**62
+        )
 
     def batch(self, watermark_ms, by_key):
         self.tester._currentWatermarkMs = watermark_ms
@@ -43,7 +49,12 @@ class InRows:
     def taken(self, key, events):
         from pyspark.sql import Row
 
-        return [tuple(row) for row in self.tester.test(key, [Row(key=key, event=event, row=row) for event, row in events])]
+        return [
+            tuple(row)
+            for row in self.tester.test(
+                key, [Row(key=key, event=event, row=row) for event, row in events]
+            )
+        ]
 
     def expired(self):
         return [tuple(row) for row in self.tester._handleExpiredTimers()]
@@ -51,24 +62,33 @@ class InRows:
     def most_timers(self):
         """Of any key."""
         timers = self.tester.handle._timers
-        return max((len(list(timers.listTimers(key))) for key in list(timers.getAllKeysWithTimers())), default=0)
+        return max(
+            (len(list(timers.listTimers(key))) for key in list(timers.getAllKeysWithTimers())),
+            default=0,
+        )
 
     def left(self):
         timers = self.tester.handle._timers
         states = self.tester.handle.value_states["state"].state
-        return [value for value in states.values() if value is not None], list(timers.getAllKeysWithTimers())
+        return [value for value in states.values() if value is not None], list(
+            timers.getAllKeysWithTimers()
+        )
 
 
 class InPandas(InRows):
     def __init__(self, rules):
         from onceforall.operators._keyed import PandasKeyedProcessor
 
-        self.tester = tester.TwsTester(PandasKeyedProcessor(rules), timeMode="EventTime", eventTimeExtractor=lambda _: 2**62)
+        self.tester = tester.TwsTester(
+            PandasKeyedProcessor(rules), timeMode="EventTime", eventTimeExtractor=lambda _: 2**62
+        )
 
     def taken(self, key, events):
         import pandas as pd
 
-        return self._rows(self.tester.testInPandas(key, pd.DataFrame(events, columns=["event", "row"])))
+        return self._rows(
+            self.tester.testInPandas(key, pd.DataFrame(events, columns=["event", "row"]))
+        )
 
     def expired(self):
         self.tester._usingPandas = True
@@ -80,13 +100,22 @@ class InPandas(InRows):
 
 
 def event(row):
-    fields = {"t": row.time_us, "o": True} if isinstance(row, Order) else {"t": row.time_us, "k": row.tie}
-    return json.dumps({name: value for name, value in fields.items() if value is not None}), f"{type(row).__name__} {row.row}"
+    fields = (
+        {"t": row.time_us, "o": True}
+        if isinstance(row, Order)
+        else {"t": row.time_us, "k": row.tie}
+    )
+    return json.dumps(
+        {name: value for name, value in fields.items() if value is not None}
+    ), f"{type(row).__name__} {row.row}"
 
 
 def expected(found):
     """What the reference says, without the user, who is not in the output of the rules."""
-    return sorted((status, f"Order {order.row}", click and f"Click {click.row}") for _, status, order, click in found)
+    return sorted(
+        (status, f"Order {order.row}", click and f"Click {click.row}")
+        for _, status, order, click in found
+    )
 
 
 @pytest.mark.parametrize("way", [InRows, InPandas])
@@ -110,5 +139,8 @@ def test_timers_and_state_of_a_processor_give_what_the_reference_gives_and_nothi
 def test_an_order_of_nobody_or_of_no_time_is_told_at_once_and_leaves_nothing():
     processor = InRows(AttributionRules(10))
     events = [(json.dumps({"o": True}), "x"), (json.dumps({"o": True}), "a")]
-    assert processor.batch(5, {"{}": events}) == [("unmatched", "a", None), ("unmatched", "x", None)]
+    assert processor.batch(5, {"{}": events}) == [
+        ("unmatched", "a", None),
+        ("unmatched", "x", None),
+    ]
     assert processor.left() == ([], [])

@@ -29,7 +29,19 @@ def test_durations_are_read(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "10", "1 month", "seconds", "1.5 hours", "-1 second", "1 secondss", "5 seconds ago", 10, None]
+    "text",
+    [
+        "",
+        "10",
+        "1 month",
+        "seconds",
+        "1.5 hours",
+        "-1 second",
+        "1 secondss",
+        "5 seconds ago",
+        10,
+        None,
+    ],
 )
 def test_what_is_no_duration_is_refused(text):
     if text is None:
@@ -41,7 +53,15 @@ def test_what_is_no_duration_is_refused(text):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"count": 0}, {"count": True}, {"count": 1.5}, {"every": "0 seconds"}, {"every": timedelta()}, {"every": "soon"}],
+    [
+        {},
+        {"count": 0},
+        {"count": True},
+        {"count": 1.5},
+        {"every": "0 seconds"},
+        {"every": timedelta()},
+        {"every": "soon"},
+    ],
 )
 def test_a_trigger_that_would_never_or_always_fire_is_refused(arguments):
     with pytest.raises(OptionError, match="Trigger"):
@@ -55,7 +75,9 @@ def test_a_trigger_that_would_never_or_always_fire_is_refused(arguments):
         (lambda: operators.tumbling_window(None, key="k", size=None, aggregates={}), "size"),
         (lambda: operators.deduplicate(None, "id", "at", None), "horizon"),
         (
-            lambda: operators.attribute(None, None, user="u", order_time="at", click_time="at", window=None),
+            lambda: operators.attribute(
+                None, None, user="u", order_time="at", click_time="at", window=None
+            ),
             "window",
         ),
         (lambda: _checks.columns_named(None, None, "key"), "key"),
@@ -80,6 +102,11 @@ def test_every_public_name_is_there_and_others_are_not():
 
 
 def test_importing_the_operators_imports_neither_pandas_nor_spark():
-    code = "import sys, onceforall.operators as o; o.Trigger(count=1); print(sorted({'pandas', 'pyspark', 'google'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    code = (
+        "import sys, onceforall.operators as o; o.Trigger(count=1); print(sorted({'pandas', "
+        "'pyspark', 'google'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

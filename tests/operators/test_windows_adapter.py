@@ -1,4 +1,5 @@
-"""The glue to ``transformWithState`` in PySpark's own test harness, without a JVM: state, lists, timers and rows of several keys."""
+"""The glue to ``transformWithState`` in PySpark's own test harness, without a JVM: state, lists,
+timers and rows of several keys."""
 
 import json
 import random
@@ -7,10 +8,19 @@ import pandas as pd
 import pytest
 from pyspark.sql import Row
 
-from operators.test_windows_core import COLUMNS, FOLDS, event_of, random_history, random_rules, spec_of
+from operators.test_windows_core import (
+    COLUMNS,
+    FOLDS,
+    event_of,
+    random_history,
+    random_rules,
+    spec_of,
+)
 from operators.window_reference import in_processing_time, outputs, split_late
 
-harness = pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="the harness came with PySpark 4.2")
+harness = pytest.importorskip(
+    "pyspark.sql.streaming.tws_tester", reason="the harness came with PySpark 4.2"
+)
 
 NEVER_LATE = (
     2**62
@@ -28,16 +38,24 @@ class Query:
         self.event_time, self.pandas = event_time, pandas
         kind = processors.PandasWindowProcessor if pandas else processors.WindowProcessor
         mode = "EventTime" if event_time else "ProcessingTime" if timed else "None"
-        self.tester = harness.TwsTester(kind(spec, timed=timed), timeMode=mode, eventTimeExtractor=lambda _: NEVER_LATE)
+        self.tester = harness.TwsTester(
+            kind(spec, timed=timed), timeMode=mode, eventTimeExtractor=lambda _: NEVER_LATE
+        )
         self.said, self.late = {}, {}
 
     def batch(self, clock_us, shares):
-        """As Spark does it: rows first, then the timers that have expired. The harness's own methods fire timers before there are rows."""
+        """As Spark does it: rows first, then the timers that have expired. The harness's own
+        methods fire timers before there are rows."""
         self.tester._currentProcessingTimeMs = self.tester._currentWatermarkMs = clock_us // 1000
         self.tester.handle.setWatermark(clock_us // 1000)
         for key, events in shares.items():
             rows = [
-                {"key": key, "event": event_of(event).text, "row": repr(event) if self.event_time else None} for event in events
+                {
+                    "key": key,
+                    "event": event_of(event).text,
+                    "row": repr(event) if self.event_time else None,
+                }
+                for event in events
             ]
             if not rows:
                 continue
@@ -48,7 +66,11 @@ class Query:
         self.take(self.tester._handleExpiredTimers())
 
     def take(self, rows):
-        for row in rows.to_dict("records") if isinstance(rows, pd.DataFrame) else [row.asDict() for row in rows]:
+        for row in (
+            rows.to_dict("records")
+            if isinstance(rows, pd.DataFrame)
+            else [row.asDict() for row in rows]
+        ):
             if row["result"] is None:
                 self.late.setdefault(row["key"], []).append(row["late"])
             else:
@@ -60,7 +82,10 @@ def read(text):
     fields = json.loads(text)
     values = [fields.get(f"v{number}") for number in range(len(COLUMNS))]
     return {
-        **{name: fields.get(name) for name in ("kind", "index", "revision", "start", "end", "events", "closed_by")},
+        **{
+            name: fields.get(name)
+            for name in ("kind", "index", "revision", "start", "end", "events", "closed_by")
+        },
         **dict(zip((*FOLDS, "rows"), values, strict=True)),
         "rows": [json.loads(one) for one in values[-1]],
     }
@@ -78,20 +103,29 @@ def test_the_processor_gives_what_the_reference_gives(event_time, pandas):
         for key in "bc":
             other = random_history(rng, event_time=event_time)
             if event_time:
-                histories[key] = [(clock, other[n % len(other)][1]) for n, (clock, _) in enumerate(first)]
+                histories[key] = [
+                    (clock, other[n % len(other)][1]) for n, (clock, _) in enumerate(first)
+                ]
             else:
-                histories[key] = [(c, [(c, *e[1:]) for e in other[n % len(other)][1]]) for n, (c, _) in enumerate(first)]
+                histories[key] = [
+                    (c, [(c, *e[1:]) for e in other[n % len(other)][1]])
+                    for n, (c, _) in enumerate(first)
+                ]
             histories[key][-1] = (first[-1][0], [])
         query = Query(rules, event_time=event_time, pandas=pandas)
         for number, (clock, _) in enumerate(first):
             query.batch(clock, {key: history[number][1] for key, history in histories.items()})
         for key, history in histories.items():
-            on_time, too_late = split_late(history) if event_time else (in_processing_time(history), [])
+            on_time, too_late = (
+                split_late(history) if event_time else (in_processing_time(history), [])
+            )
             expected = [
                 {**row, "sum": None if row["sum"] is None else int(row["sum"])}
                 for row in outputs(rules, on_time, history[-1][0])
             ]
-            assert [read(text) for text in query.said.get(key, [])] == expected, f"seed {seed}, key {key}: {rules}\n{history}"
+            assert [read(text) for text in query.said.get(key, [])] == expected, (
+                f"seed {seed}, key {key}: {rules}\n{history}"
+            )
             assert query.late.get(key, []) == [repr(event) for event in too_late], f"seed {seed}"
             windows, late = windows + len(expected), late + len(too_late)
     assert windows > 100
@@ -123,7 +157,13 @@ def test_a_key_has_one_timer_however_many_events_come():
     query = Query(Rules(gap=1_000_000, duration=30_000_000, early=300_000), event_time=True)
     for second in range(1, 20):
         query.batch(
-            second * 1_000_000, {"a": [(second * 1_000_000 + ms * 1000, None, second * 10 + ms, 1) for ms in (1, 2, 700)]}
+            second * 1_000_000,
+            {
+                "a": [
+                    (second * 1_000_000 + ms * 1000, None, second * 10 + ms, 1)
+                    for ms in (1, 2, 700)
+                ]
+            },
         )
         query.tester.handle.setGroupingKey("a")
         assert len(list(query.tester.handle.listTimers())) == 1

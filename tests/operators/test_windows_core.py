@@ -1,4 +1,5 @@
-"""Windows against their reference on thousands of random streams: cut into batches at random, crashed, replayed, shuffled."""
+"""Windows against their reference on thousands of random streams: cut into batches at random,
+crashed, replayed, shuffled."""
 
 import json
 import random
@@ -27,14 +28,26 @@ def spec_of(rules, *, event_time):
         ours = SlidingRules(*rules.sliding)
     else:
         ours = SequentialRules(
-            rules.events, rules.gap, rules.duration, rules.size, rules.early_events, rules.early, numbered=rules.numbered
+            rules.events,
+            rules.gap,
+            rules.duration,
+            rules.size,
+            rules.early_events,
+            rules.early,
+            numbered=rules.numbered,
         )
     return Spec(ours, COLUMNS, ORDER, event_time)
 
 
 def event_of(event):
     time, order, tie, value = event
-    fields = {"t": time, "h": tie, "o0": order, **{f"v{n}": value for n in range(len(FOLDS))}, f"v{len(FOLDS)}": to_text(value)}
+    fields = {
+        "t": time,
+        "h": tie,
+        "o0": order,
+        **{f"v{n}": value for n in range(len(FOLDS))},
+        f"v{len(FOLDS)}": to_text(value),
+    }
     text = json.dumps({name: value for name, value in fields.items() if value is not None})
     return read_event(text, ORDER, [column.value for column in COLUMNS], row=repr(event))
 
@@ -53,12 +66,14 @@ class Key:
         logs = Log(lambda: pending), Log(lambda: rows)
         outcome = take(self.spec, head, *logs, events, clock)
         lists = [
-            tuple(log.added if log.replaced else (*old, *log.added)) for log, old in zip(logs, (pending, rows), strict=True)
+            tuple(log.added if log.replaced else (*old, *log.added))
+            for log, old in zip(logs, (pending, rows), strict=True)
         ]
         return (outcome.head, *lists), outcome
 
     def batch(self, events, clock):
-        """Do what Spark does with a batch: the input of the key, if there is any, then its timer, if that has expired."""
+        """Do what Spark does with a batch: the input of the key, if there is any, then its
+        timer, if that has expired."""
         steps = []
         before = self.state
         if events:
@@ -78,7 +93,8 @@ class Key:
 
 
 def run(spec, history, rng=None):
-    """Run a key's history; with a random generator, batches crash and are replayed with their rows in another order."""
+    """Run a key's history; with a random generator, batches crash and are replayed with their
+    rows in another order."""
     key = Key(spec)
     for clock, events in history:
         ours = [event_of(event) for event in events]
@@ -133,21 +149,37 @@ def random_rules(rng):
 def random_events(rng, times):
     tie = iter(rng.sample(range(10_000), 12))
     return [
-        (rng.choice(times), rng.choice([None, 0, 1, 2]), next(tie), rng.choice([None, *range(-3, 9)]))
+        (
+            rng.choice(times),
+            rng.choice([None, 0, 1, 2]),
+            next(tie),
+            rng.choice([None, *range(-3, 9)]),
+        )
         for _ in range(rng.choice([0, 0, 1, 2, 3, 8]))
     ]
 
 
 def random_history(rng, *, event_time):
-    """A history of one key: time goes on, events are out of order and a few late; the watermark stands still now and then."""
+    """A history of one key: time goes on, events are out of order and a few late; the watermark
+    stands still now and then."""
     history, now, watermark = [], 1_000_000, 0
     for _ in range(rng.randint(1, 9)):
         # Batches never share a millisecond: Spark writes its offset log between two of them.
-        now += rng.choice([0, 1, 500, 1_000, 3_000, 12_345]) if event_time else rng.choice([1, 2, 4, 9, 50]) * 1_000
+        now += (
+            rng.choice([0, 1, 500, 1_000, 3_000, 12_345])
+            if event_time
+            else rng.choice([1, 2, 4, 9, 50]) * 1_000
+        )
         if event_time:
             watermark = max(watermark, rng.choice([watermark, now // 1_000 * 1_000 - 3_000]))
             events = random_events(
-                rng, [now, *(now + rng.randint(-5_000, 2_000) for _ in range(8)), now // 1_000 * 1_000, None]
+                rng,
+                [
+                    now,
+                    *(now + rng.randint(-5_000, 2_000) for _ in range(8)),
+                    now // 1_000 * 1_000,
+                    None,
+                ],
             )
             history.append((watermark, events))
         else:
@@ -164,10 +196,12 @@ def test_event_time_windows_are_those_of_the_reference_after_any_crash(part):
         rules, history = random_rules(rng), random_history(rng, event_time=True)
         key = run(spec_of(rules, event_time=True), history, rng)
         on_time, too_late = split_late(history)
-        assert [said(result) for result in key.results] == outputs(rules, on_time, history[-1][0]), (
-            f"seed {seed}: {rules}\n{history}"
+        assert [said(result) for result in key.results] == outputs(
+            rules, on_time, history[-1][0]
+        ), f"seed {seed}: {rules}\n{history}"
+        assert [event.row for event in key.late] == [repr(event) for event in too_late], (
+            f"seed {seed}"
         )
-        assert [event.row for event in key.late] == [repr(event) for event in too_late], f"seed {seed}"
         windows, late = windows + len(key.results), late + len(key.late)
     assert windows > STREAMS
     assert late > STREAMS
@@ -181,7 +215,9 @@ def test_processing_time_windows_are_those_of_the_reference_after_any_crash(part
         rules, history = random_rules(rng), random_history(rng, event_time=False)
         key = run(spec_of(rules, event_time=False), history, rng)
         expected = outputs(rules, in_processing_time(history), history[-1][0])
-        assert [said(result) for result in key.results] == expected, f"seed {seed}: {rules}\n{history}"
+        assert [said(result) for result in key.results] == expected, (
+            f"seed {seed}: {rules}\n{history}"
+        )
         assert key.late == []
         windows += len(key.results)
     assert windows > STREAMS
@@ -194,16 +230,28 @@ def test_windows_of_event_time_do_not_depend_on_how_events_were_cut_into_batches
         rules = random_rules(rng)
         times = sorted(rng.randint(1_000, 60_000) for _ in range(rng.randint(1, 25)))
         ties = rng.sample(range(1000), len(times))
-        events = [(time, rng.choice([None, 1, 2]), tie, rng.randint(0, 9)) for time, tie in zip(times, ties, strict=True)]
+        events = [
+            (time, rng.choice([None, 1, 2]), tie, rng.randint(0, 9))
+            for time, tie in zip(times, ties, strict=True)
+        ]
         seen = []
         for _ in range(3):
-            arriving = sorted(events, key=lambda event: event[0] + rng.randint(0, 5_000))  # never more than 5 ms behind
+            arriving = sorted(
+                events, key=lambda event: event[0] + rng.randint(0, 5_000)
+            )  # never more than 5 ms behind
             history, last = [], 0
             while arriving:
                 share, arriving = arriving[: (n := rng.randint(1, 6))], arriving[n:]
                 history.append((last, share))
                 last = max(last, max(event[0] for event in share) - 5_001)
-            seen.append([said(result) for result in run(spec_of(rules, event_time=True), [*history, (10**6, [])]).results])
+            seen.append(
+                [
+                    said(result)
+                    for result in run(
+                        spec_of(rules, event_time=True), [*history, (10**6, [])]
+                    ).results
+                ]
+            )
         assert seen[0] == seen[1] == seen[2], f"seed {seed}: {rules}"
         windows += len(seen[0])
     assert windows > STREAMS
@@ -211,13 +259,18 @@ def test_windows_of_event_time_do_not_depend_on_how_events_were_cut_into_batches
 
 def test_a_key_without_an_open_session_leaves_no_state():
     rules = Rules(gap=1_000)
-    key = run(spec_of(rules, event_time=True), [(0, [(5_000, None, 1, 1)]), (6_000, []), (7_000, [(3_000, None, 2, 1)])])
+    key = run(
+        spec_of(rules, event_time=True),
+        [(0, [(5_000, None, 1, 1)]), (6_000, []), (7_000, [(3_000, None, 2, 1)])],
+    )
     assert len(key.results) == len(key.late) == 1
     assert key.state == (None, (), ())
 
 
 def test_a_large_window_without_rows_keeps_state_of_one_size():
-    spec = Spec(SequentialRules(events=10_000, numbered=True), COLUMNS[:-1], ORDER, event_time=False)
+    spec = Spec(
+        SequentialRules(events=10_000, numbered=True), COLUMNS[:-1], ORDER, event_time=False
+    )
     sizes = set()
     key = Key(spec)
     for batch in range(200):
@@ -262,7 +315,8 @@ def test_limits_of_a_session_may_change_and_its_aggregates_may_not():
     ):
         key.spec = other
         with pytest.raises(
-            CheckpointMismatchError, match=r"in processing time the first rule of time can't come.* new\s+checkpoint"
+            CheckpointMismatchError,
+            match=r"in processing time the first rule of time can't come.* new\s+checkpoint",
         ):
             key.batch([event_of((98_000, None, 2, 1))], 99_000)
 
@@ -270,12 +324,17 @@ def test_limits_of_a_session_may_change_and_its_aggregates_may_not():
 def test_an_event_that_is_behind_the_latest_one_by_the_whole_delay_is_late_and_one_that_is_less_behind_is_not():
     watermark = 100_000 - 5_000  # the latest event of the batches before is at 100,000
     events = [event_of((time, None, time, 1)) for time in (95_000, 95_001)]
-    outcome = take(spec_of(Rules(gap=1_000), event_time=True), None, Log(tuple), Log(tuple), events, watermark)
+    outcome = take(
+        spec_of(Rules(gap=1_000), event_time=True), None, Log(tuple), Log(tuple), events, watermark
+    )
     assert [event.time_us for event in outcome.late] == [95_000]
 
 
 def test_a_lowered_number_of_events_closes_a_window_that_holds_more_already():
-    key = run(spec_of(Rules(events=5), event_time=False), [(1_000, [(0, None, tie, tie) for tie in range(4)])])
+    key = run(
+        spec_of(Rules(events=5), event_time=False),
+        [(1_000, [(0, None, tie, tie) for tie in range(4)])],
+    )
     key.spec = spec_of(Rules(events=2), event_time=False)
     key.accept(*key.batch([event_of((0, None, 9, 9))], 2_000))
     assert [result.events for result in key.results] == [5]
@@ -289,7 +348,13 @@ def test_a_lowered_number_of_events_closes_a_window_that_holds_more_already():
         ("decimal", 0, "7", 7, "7"),
         ("decimal", 18, "0E-18", 0, "0.000000000000000000"),
         ("decimal", 6, "1E+3", 1_000_000_000, "1000.000000"),
-        ("decimal", 10, "9999999999999999999999999999.9999999999", 10**38 - 1, "9999999999999999999999999999.9999999999"),
+        (
+            "decimal",
+            10,
+            "9999999999999999999999999999.9999999999",
+            10**38 - 1,
+            "9999999999999999999999999999.9999999999",
+        ),
         ("double", 0, "Infinity", float("inf"), float("inf")),
         ("double", 0, 1, 1.0, 1.0),
         ("int", 0, 2**63 - 1, 2**63 - 1, 2**63 - 1),

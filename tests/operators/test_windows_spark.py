@@ -51,7 +51,11 @@ class Files:
         self.number += 1
 
     def stream(self):
-        return self.session.readStream.schema(self.schema).option("maxFilesPerTrigger", 1).json(str(self.folder))
+        return (
+            self.session.readStream.schema(self.schema)
+            .option("maxFilesPerTrigger", 1)
+            .json(str(self.folder))
+        )
 
 
 @pytest.fixture
@@ -64,7 +68,8 @@ def numbers(folder):
 
 
 def rewind(checkpoint, batch):
-    """Let Spark believe that it died in this batch, before it was committed: the next start runs it again."""
+    """Let Spark believe that it died in this batch, before it was committed: the next start runs
+    it again."""
     for folder, first in (("commits", batch), ("offsets", batch + 1)):
         for number in numbers(checkpoint / folder):
             if number >= first:
@@ -84,7 +89,8 @@ def watermarks_us(checkpoint):
 
 
 def collected(frame, checkpoint, **trigger):
-    """Run a query to the end of its input, and return its rows by batch; a replay must give the rows it gave before."""
+    """Run a query to the end of its input, and return its rows by batch; a replay must give the
+    rows it gave before."""
     batches = {}
 
     def collect(batch, number):
@@ -105,15 +111,29 @@ def collected(frame, checkpoint, **trigger):
     return batches, query
 
 
-def test_sessions_of_event_time_through_two_sinks_are_those_of_the_reference_over_a_replayed_batch(files, tmp_path):
-    """One stateful pass, two outputs; a replay that gave other rows than were decided would fail the query."""
+def test_sessions_of_event_time_through_two_sinks_are_those_of_the_reference_over_a_replayed_batch(
+    files, tmp_path
+):
+    """One stateful pass, two outputs; a replay that gave other rows than were decided would fail
+    the query."""
     rng = random.Random(8)
     now, batches = 1_700_000_000_000, []
     for number in range(6):
         events = [
-            (rng.choice("abc"), now + rng.randint(-9_000, 3_000), 100 * number + n, rng.randint(0, 999)) for n in range(8)
+            (
+                rng.choice("abc"),
+                now + rng.randint(-9_000, 3_000),
+                100 * number + n,
+                rng.randint(0, 999),
+            )
+            for n in range(8)
         ]
-        batches.append([event if rng.random() < 0.85 else (event[0], event[1] - 60_000, *event[2:]) for event in events])
+        batches.append(
+            [
+                event if rng.random() < 0.85 else (event[0], event[1] - 60_000, *event[2:])
+                for event in events
+            ]
+        )
         now += rng.choice([2_000, 9_000, 30_000])
     checkpoint = tmp_path / "checkpoint"
 
@@ -128,7 +148,11 @@ def test_sessions_of_event_time_through_two_sinks_are_those_of_the_reference_ove
             max_duration="9 seconds",
             order_by="seq",
             trigger=ops.Trigger(count=3, every="3 seconds"),
-            aggregates={"spend": ops.Sum("price"), "first": ops.First("price"), "rows": ops.Rows("seq", "price")},
+            aggregates={
+                "spend": ops.Sum("price"),
+                "first": ops.First("price"),
+                "rows": ops.Rows("seq", "price"),
+            },
         )
         query = (
             ofa.write_stream(sessions)
@@ -148,7 +172,12 @@ def test_sessions_of_event_time_through_two_sinks_are_those_of_the_reference_ove
     def add(some):
         for batch in some:
             files.add(
-                {"user": user, "at": (EPOCH + dt.timedelta(milliseconds=at)).isoformat(), "seq": seq, "price": cents / 100}
+                {
+                    "user": user,
+                    "at": (EPOCH + dt.timedelta(milliseconds=at)).isoformat(),
+                    "seq": seq,
+                    "price": cents / 100,
+                }
                 for user, at, seq, cents in batch
             )
 
@@ -166,7 +195,14 @@ def test_sessions_of_event_time_through_two_sinks_are_those_of_the_reference_ove
     for user in "abc":
         shares = dict(zip(with_data, batches, strict=True))
         history = [
-            (watermark, [(at * 1000, seq, 0, cents) for who, at, seq, cents in shares.get(number, []) if who == user])
+            (
+                watermark,
+                [
+                    (at * 1000, seq, 0, cents)
+                    for who, at, seq, cents in shares.get(number, [])
+                    if who == user
+                ],
+            )
             for number, watermark in enumerate(watermarks)
         ]
         on_time, too_late = split_late(history)
@@ -196,14 +232,24 @@ def test_sessions_of_event_time_through_two_sinks_are_those_of_the_reference_ove
     assert late
     seen_late = ofa.read_files(tmp_path / "late").to_arrow().to_pylist()
     assert sorted((row["user"], row["seq"]) for row in seen_late) == sorted(late)
-    counted = [p["observedMetrics"]["session_window"]["late"] for p in [*progress, *query.recentProgress]]
+    counted = [
+        p["observedMetrics"]["session_window"]["late"] for p in [*progress, *query.recentProgress]
+    ]
     assert sum(counted) >= len(late)
 
 
 def data_batches(checkpoint, batches):
-    """Return the numbers of the batches that read a file: those whose offset differs from that before."""
-    offsets = [(checkpoint / "offsets" / str(number)).read_text().splitlines()[-1] for number in range(batches)]
-    return [number for number, offset in enumerate(offsets) if number == 0 or offset != offsets[number - 1]]
+    """Return the numbers of the batches that read a file: those whose offset differs from that
+    before."""
+    offsets = [
+        (checkpoint / "offsets" / str(number)).read_text().splitlines()[-1]
+        for number in range(batches)
+    ]
+    return [
+        number
+        for number, offset in enumerate(offsets)
+        if number == 0 or offset != offsets[number - 1]
+    ]
 
 
 def plain(row):
@@ -238,12 +284,16 @@ def test_sliding_count_windows_go_on_over_a_restart(files, tmp_path, variant, mo
 
     def frame():
         aggregates = {"spend": ops.Sum("price"), "most": ops.Max("price"), "rows": ops.Rows("seq")}
-        return ops.count_window(files.stream(), key=["user"], size=4, slide=2, order_by=["seq"], aggregates=aggregates)
+        return ops.count_window(
+            files.stream(), key=["user"], size=4, slide=2, order_by=["seq"], aggregates=aggregates
+        )
 
     checkpoint = tmp_path / "checkpoint"
     prices = [None, Decimal("1.25"), Decimal("-3.00"), *(Decimal(n) for n in range(1, 12))]
     rows = [
-        {"user": user, "seq": n, "price": None if p is None else float(p)} for n, p in enumerate(prices) for user in ("a", None)
+        {"user": user, "seq": n, "price": None if p is None else float(p)}
+        for n, p in enumerate(prices)
+        for user in ("a", None)
     ]
     files.add(rows[:10])
     first, _ = collected(frame(), checkpoint)
@@ -262,11 +312,15 @@ def test_sliding_count_windows_go_on_over_a_restart(files, tmp_path, variant, mo
         assert [[one.seq for one in row.rows] for row in seen] == [
             list(range(2 * r["index"], 2 * r["index"] + 4)) for r in expected
         ]
-        assert all(row.kind == "window" and row.closed_by == "count" and row.events == 4 for row in seen)
+        assert all(
+            row.kind == "window" and row.closed_by == "count" and row.events == 4 for row in seen
+        )
         assert len(seen) == 6
 
 
-def test_in_processing_time_the_first_rule_of_time_cannot_come_over_a_restart_nor_the_last_one_go(files, tmp_path):
+def test_in_processing_time_the_first_rule_of_time_cannot_come_over_a_restart_nor_the_last_one_go(
+    files, tmp_path
+):
     from pyspark.errors import StreamingQueryException
 
     def run(checkpoint, **rules):
@@ -280,7 +334,9 @@ def test_in_processing_time_the_first_rule_of_time_cannot_come_over_a_restart_no
     run("with", **clock)
     files.add([{"user": "a", "seq": 2, "price": 1}])
     for checkpoint, rules in [("without", clock), ("with", {})]:
-        with pytest.raises(StreamingQueryException, match="STATE_STORE_INVALID_CONFIG_AFTER_RESTART"):
+        with pytest.raises(
+            StreamingQueryException, match="STATE_STORE_INVALID_CONFIG_AFTER_RESTART"
+        ):
             run(checkpoint, **rules)
     run("without")
     run("with", max_duration="2 hours")
@@ -306,13 +362,20 @@ def test_processing_time_is_the_batchs_own_and_the_same_in_a_replay(files, tmp_p
         batches.setdefault(number, []).append(rows)
 
     def start():
-        query = frame().writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint))
+        query = (
+            frame().writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint))
+        )
         running.append(query.trigger(processingTime="2 seconds").start())
         return running[-1]
 
     def stop(query):
-        """Stop it between two batches: in the middle of one, the interrupted ``collect`` would fill the log."""
-        until(lambda: not query.status["isTriggerActive"] or not query.isActive, 60, "the end of the batch")
+        """Stop it between two batches: in the middle of one, the interrupted ``collect`` would
+        fill the log."""
+        until(
+            lambda: not query.status["isTriggerActive"] or not query.isActive,
+            60,
+            "the end of the batch",
+        )
         query.stop()
 
     def said():
@@ -321,12 +384,22 @@ def test_processing_time_is_the_batchs_own_and_the_same_in_a_replay(files, tmp_p
     try:
         query = start()
         files.add([{"user": "a", "seq": 1, "price": 1}])
-        until(lambda: any(row.kind == "early" for row in said()), 60, "the first event's early result")
-        until(lambda: any(row.closed_by == "duration" for row in said()), 60, "the session's end, by time alone")
+        until(
+            lambda: any(row.kind == "early" for row in said()), 60, "the first event's early result"
+        )
+        until(
+            lambda: any(row.closed_by == "duration" for row in said()),
+            60,
+            "the session's end, by time alone",
+        )
         files.add([{"user": "b", "seq": n, "price": 1} for n in range(3)])
         until(lambda: any(row.closed_by == "count" for row in said()), 60, "the full session's end")
         stop(query)
-        closed = next(number for number, attempts in batches.items() if any(row.closed_by == "count" for row in attempts[-1]))
+        closed = next(
+            number
+            for number, attempts in batches.items()
+            if any(row.closed_by == "count" for row in attempts[-1])
+        )
         rewind(checkpoint, closed)
         start()
         until(lambda: len(batches[closed]) > 1, 60, "the replayed batch")
@@ -337,7 +410,9 @@ def test_processing_time_is_the_batchs_own_and_the_same_in_a_replay(files, tmp_p
     by_time = next(row for row in said() if row.closed_by == "duration")
     assert by_time.window_end - by_time.window_start == dt.timedelta(seconds=1)
     full = [row for row in batches[closed][1] if row.user == "b"]
-    assert [(row.kind, row.events, row.revision) for row in sorted(full, key=lambda row: row.revision)] == [
+    assert [
+        (row.kind, row.events, row.revision) for row in sorted(full, key=lambda row: row.revision)
+    ] == [
         ("early", 1, 0),
         ("early", 2, 1),
         ("window", 3, 2),
@@ -350,7 +425,15 @@ def test_a_tumbling_window_of_event_time_has_its_bounds_and_its_early_results(fi
         {"user": "a", "at": (EPOCH + dt.timedelta(milliseconds=start + ms)).isoformat(), "price": 1}
         for ms in (0, 20_000, 59_999)
     )
-    files.add([{"user": "a", "at": (EPOCH + dt.timedelta(milliseconds=start + 200_000)).isoformat(), "price": 1}])
+    files.add(
+        [
+            {
+                "user": "a",
+                "at": (EPOCH + dt.timedelta(milliseconds=start + 200_000)).isoformat(),
+                "price": 1,
+            }
+        ]
+    )
     frame = ops.tumbling_window(
         files.stream().withWatermark("at", "1 second"),
         key="user",
@@ -374,9 +457,12 @@ def test_every_type_comes_back_as_it_went_in(session):
     from pyspark.sql import types as T
 
     schema = T._parse_datatype_string(
-        "i tinyint, s smallint, n int, l bigint, f float, d double, p decimal(38,18), q decimal(5,0), t string, b binary, o boolean, "
-        "day date, ts timestamp, ntz timestamp_ntz, a array<struct<x:decimal(10,4),y:timestamp>>, m map<string,array<double>>, "
-        "r struct<z:struct<w:string>,v:float,_corrupt_record:string>, _corrupt_record string, _corrupt_record_ int"
+        "i tinyint, s smallint, n int, l bigint, f float, d double, p decimal(38,18), q "
+        "decimal(5,0), t string, b binary, o boolean, "
+        "day date, ts timestamp, ntz timestamp_ntz, a array<struct<x:decimal(10,4),y:timestamp>>, "
+        "m map<string,array<double>>, "
+        "r struct<z:struct<w:string>,v:float,_corrupt_record:string>, _corrupt_record string, "
+        "_corrupt_record_ int"
     )
     naive = dt.datetime  # as Spark gives them back
     moment = naive(1853, 7, 4, 1, 2, 3, 456789)
@@ -392,7 +478,10 @@ def test_every_type_comes_back_as_it_went_in(session):
     sent = frame.select(
         _columns.to_json(
             F.struct(
-                *[way.encode(F.col(f.name)).alias(f"v{n}") for n, (f, way) in enumerate(zip(schema.fields, made, strict=True))]
+                *[
+                    way.encode(F.col(f.name)).alias(f"v{n}")
+                    for n, (f, way) in enumerate(zip(schema.fields, made, strict=True))
+                ]
             )
         ),
         _columns.to_json(F.struct(*frame.columns)),
@@ -400,11 +489,15 @@ def test_every_type_comes_back_as_it_went_in(session):
     through = []
     for text, whole in sent.collect():
         fields = json.loads(text)
-        back = {f"v{n}": way.value.dump(way.value.load(fields.get(f"v{n}"))) for n, way in enumerate(made)}
+        back = {
+            f"v{n}": way.value.dump(way.value.load(fields.get(f"v{n}")))
+            for n, way in enumerate(made)
+        }
         through.append((json.dumps(back), whole))
     wire = T.StructType([T.StructField(f"v{n}", way.wire) for n, way in enumerate(made)])
     parsed = session.createDataFrame(through, "j string, w string").select(
-        _columns.from_json(F.col("j"), wire).alias("j"), _columns.from_json(F.col("w"), schema).alias("w")
+        _columns.from_json(F.col("j"), wire).alias("j"),
+        _columns.from_json(F.col("w"), schema).alias("w"),
     )
     out = parsed.select(
         *[
@@ -425,8 +518,12 @@ def test_a_column_that_spark_would_keep_for_texts_it_cannot_read_comes_back_as_i
     session.conf.set("spark.sql.columnNameOfCorruptRecord", "price")
     schema = T._parse_datatype_string("_corrupt_record string, price decimal(10,2), v0 string")
     rows = [("{", Decimal("1.50"), "x")]
-    frame = session.createDataFrame(rows, schema).select(_columns.to_json(F.struct("*")).alias("text"))
-    (back,) = frame.select(_columns.from_json(F.col("text"), schema).alias("r")).select("r.*").collect()
+    frame = session.createDataFrame(rows, schema).select(
+        _columns.to_json(F.struct("*")).alias("text")
+    )
+    (back,) = (
+        frame.select(_columns.from_json(F.col("text"), schema).alias("r")).select("r.*").collect()
+    )
     assert tuple(back) == rows[0]
 
 
@@ -450,12 +547,19 @@ BYTES = [
 def test_a_key_of_strings_comes_back_byte_for_byte_and_no_two_have_one_text(session):
     from pyspark.sql import functions as F
 
-    rows = [(number, one, other) for number, (one, other) in enumerate(itertools.product(BYTES, [*BYTES[1:4], None]))]
+    rows = [
+        (number, one, other)
+        for number, (one, other) in enumerate(itertools.product(BYTES, [*BYTES[1:4], None]))
+    ]
     raw = session.createDataFrame(rows, "number int, a binary, b binary")
-    frame = raw.select("number", F.col("a").cast("string").alias("a.`b"), F.col("b").cast("string").alias("c"))
+    frame = raw.select(
+        "number", F.col("a").cast("string").alias("a.`b"), F.col("b").cast("string").alias("c")
+    )
     names = ["a.`b", "number", "c"]
     found = frame.select(
-        "number", _columns.key_text(frame, ["a.`b", "c"]).alias("two"), _columns.key_text(frame, names).alias("key")
+        "number",
+        _columns.key_text(frame, ["a.`b", "c"]).alias("two"),
+        _columns.key_text(frame, names).alias("key"),
     )
     assert len({row.two for row in found.collect()}) == len(rows)
     schema = _columns.key_schema(frame, names)
@@ -488,7 +592,9 @@ def rate(session):
 
 
 def windowed(frame, **more):
-    return ops.session_window(frame, **{"key": "value", "gap": "1 minute", "aggregates": {}, **more})
+    return ops.session_window(
+        frame, **{"key": "value", "gap": "1 minute", "aggregates": {}, **more}
+    )
 
 
 @pytest.mark.parametrize(
@@ -533,7 +639,9 @@ def test_what_cannot_work_is_refused_before_the_query_starts(session, change, er
 
 
 def test_another_state_store_is_refused_and_named(spark):
-    with pytest.raises(UnsupportedQueryError, match=f"HDFSBackedStateStoreProvider.*{re.escape(ROCKSDB)}"):
+    with pytest.raises(
+        UnsupportedQueryError, match=f"HDFSBackedStateStoreProvider.*{re.escape(ROCKSDB)}"
+    ):
         windowed(rate(spark.newSession()))
 
 
@@ -557,7 +665,11 @@ def test_without_protobuf_the_extra_is_named(session, monkeypatch):
 
 def test_the_time_column_cannot_be_a_key(session):
     with pytest.raises(SchemaError, match="time column"):
-        windowed(rate(session).withWatermark("timestamp", "1 minute"), time="timestamp", key=["value", "timestamp"])
+        windowed(
+            rate(session).withWatermark("timestamp", "1 minute"),
+            time="timestamp",
+            key=["value", "timestamp"],
+        )
 
 
 def test_the_outputs_of_something_else_are_refused(session):
@@ -569,17 +681,39 @@ def test_the_outputs_of_something_else_are_refused(session):
 
 def test_the_examples_of_the_page_run(session, tmp_path):
     page = Path(__file__).parents[2] / "docs" / "operators-windows.md"
-    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert len(blocks) >= 4
     clicks = Files(
         session,
         tmp_path / "source",
-        "visitor string, campaign string, click_id long, clicked_at timestamp, price decimal(10,2), page string",
+        "visitor string, campaign string, click_id long, clicked_at timestamp, price "
+        "decimal(10,2), page string",
     )
     clicks.add(
-        [{"visitor": "v", "click_id": n, "clicked_at": f"2026-01-0{n}T00:00:00Z", "price": n, "page": "/"} for n in (1, 2)]
+        [
+            {
+                "visitor": "v",
+                "click_id": n,
+                "clicked_at": f"2026-01-0{n}T00:00:00Z",
+                "price": n,
+                "page": "/",
+            }
+            for n in (1, 2)
+        ]
     )
-    clicks.add([{"visitor": "v", "click_id": 3, "clicked_at": "2026-01-01T00:00:00Z", "price": 3, "page": "/late"}])
+    clicks.add(
+        [
+            {
+                "visitor": "v",
+                "click_id": 3,
+                "clicked_at": "2026-01-01T00:00:00Z",
+                "price": 3,
+                "page": "/late",
+            }
+        ]
+    )
     names = {"spark": session, "clicks": clicks.stream()}
     for block in blocks:
         exec(re.sub(r'"/(lake|checkpoints)/', f'"{tmp_path}/', block), names)
@@ -588,9 +722,15 @@ def test_the_examples_of_the_page_run(session, tmp_path):
         query.processAllAvailable()
     finally:
         query.stop()
-    (visit,) = [row for row in ofa.read_files(tmp_path / "visits").to_arrow().to_pylist() if row["kind"] == "window"]
+    (visit,) = [
+        row
+        for row in ofa.read_files(tmp_path / "visits").to_arrow().to_pylist()
+        if row["kind"] == "window"
+    ]
     assert (visit["events"], visit["closed_by"], visit["spend"]) == (1, "gap", Decimal("1.00"))
-    assert [row["page"] for row in ofa.read_files(tmp_path / "late_clicks").to_arrow().to_pylist()] == ["/late"]
+    assert [
+        row["page"] for row in ofa.read_files(tmp_path / "late_clicks").to_arrow().to_pylist()
+    ] == ["/late"]
     assert "checkout" in names["steps"].columns
     assert "dearest" in names["per_hundred"].columns
     assert names["batches"].isStreaming

@@ -1,6 +1,8 @@
-"""What windows must give, computed from the whole history at once: lists, slices and sums; no state, no clock that ticks.
+"""What windows must give, computed from the whole history at once: lists, slices and sums; no
+state, no clock that ticks.
 
-A history is a list of batches, each (clock, events); an event is (time, order, tie, value). Times are microseconds.
+A history is a list of batches, each (clock, events); an event is (time, order, tie, value). Times
+are microseconds.
 """
 
 from dataclasses import dataclass
@@ -9,7 +11,8 @@ from fractions import Fraction
 
 @dataclass(frozen=True)
 class Rules:
-    """One of: sliding (size, slide); tumbling by count (events, numbered); sessions; tumbling by time (size_us)."""
+    """One of: sliding (size, slide); tumbling by count (events, numbered); sessions; tumbling by
+    time (size_us)."""
 
     sliding: tuple | None = None
     events: int | None = None
@@ -22,10 +25,16 @@ class Rules:
 
 
 def split_late(history):
-    """Return the events that came in time, in order, and the late ones batch by batch, for one key in event time."""
+    """Return the events that came in time, in order, and the late ones batch by batch, for one
+    key in event time."""
     on_time = [e for clock, events in history for e in events if e[0] is not None and e[0] > clock]
-    late = [sorted((e for e in events if e[0] is None or e[0] <= clock), key=arrival) for clock, events in history]
-    return sorted((e for e in on_time if e[0] <= history[-1][0]), key=arrival), [e for batch in late for e in batch]
+    late = [
+        sorted((e for e in events if e[0] is None or e[0] <= clock), key=arrival)
+        for clock, events in history
+    ]
+    return sorted((e for e in on_time if e[0] <= history[-1][0]), key=arrival), [
+        e for batch in late for e in batch
+    ]
 
 
 def arrival(event):
@@ -34,16 +43,22 @@ def arrival(event):
 
 def in_processing_time(history):
     """Return the events in order, each with the clock of its batch for its time."""
-    return [(clock, *event[1:]) for clock, events in history for event in sorted(events, key=lambda e: arrival((0, *e[1:])))]
+    return [
+        (clock, *event[1:])
+        for clock, events in history
+        for event in sorted(events, key=lambda e: arrival((0, *e[1:])))
+    ]
 
 
 def outputs(rules, events, end):
-    """Return everything that windows say about these events (in order) until the clock shows ``end``."""
+    """Return everything that windows say about these events (in order) until the clock shows
+    ``end``."""
     if rules.sliding:
         size, slide = rules.sliding
         starts = range(0, len(events) - size + 1, slide)
         return [
-            _said("window", i, 0, events[s : s + size], None, events[s + size - 1][0], "count") for i, s in enumerate(starts)
+            _said("window", i, 0, events[s : s + size], None, events[s + size - 1][0], "count")
+            for i, s in enumerate(starts)
         ]
     said = []
     index, last_start, number = 0, None, 0
@@ -51,7 +66,9 @@ def outputs(rules, events, end):
         start = events[0][0] if rules.size is None else events[0][0] - events[0][0] % rules.size
         members = 1
         while (
-            members < len(events) and members != rules.events and _belongs(rules, start, events[members - 1], events[members])
+            members < len(events)
+            and members != rules.events
+            and _belongs(rules, start, events[members - 1], events[members])
         ):
             members += 1
         window, events = events[:members], events[members:]
@@ -61,7 +78,10 @@ def outputs(rules, events, end):
         number += 1
         closed = _closed(rules, start, window, end)
         shown = _shown_early(rules, start, window, end, closed)
-        said += [_said("early", name, revision, window[:upto], start, None, None) for revision, upto in enumerate(shown)]
+        said += [
+            _said("early", name, revision, window[:upto], start, None, None)
+            for revision, upto in enumerate(shown)
+        ]
         if closed:
             said.append(_said("window", name, len(shown), window, start, closed[1], closed[2]))
     return said
@@ -104,7 +124,12 @@ def _shown_early(rules, start, window, end, closed):
         if rules.early is not None:
             due = window[before][0] + rules.early
             upto = sum(event[0] <= due for event in window)
-            so_far = _closed(Rules(gap=rules.gap, duration=rules.duration, size=rules.size), start, window[:upto], due)
+            so_far = _closed(
+                Rules(gap=rules.gap, duration=rules.duration, size=rules.size),
+                start,
+                window[:upto],
+                due,
+            )
             if due <= end and not (so_far and so_far[0] <= due):
                 points.append((due, upto))
         if not points:

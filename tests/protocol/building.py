@@ -44,7 +44,9 @@ def history(batch, done=True, generation=0, index=1, **committables):
 
 
 def prepared(batch=0, elapsed_ms=0, attempts_lost=False, **committables):
-    return saw.WritesPrepared(committables or {"a": (handle("a0"),)}, digests(batch), elapsed_ms, attempts_lost)
+    return saw.WritesPrepared(
+        committables or {"a": (handle("a0"),)}, digests(batch), elapsed_ms, attempts_lost
+    )
 
 
 def answers(*completed, retired=(), lost=(), in_doubt=()):
@@ -91,17 +93,26 @@ class Walk:
 
     def sealing(self, asked=None, generation=1):
         """NEW to SEALING."""
-        return self.feed(asked or request(), saw.LogInspected(None, own_sealed=False), saw.GenerationClaimed(generation, None))
+        return self.feed(
+            asked or request(),
+            saw.LogInspected(None, own_sealed=False),
+            saw.GenerationClaimed(generation, None),
+        )
 
     def recovering(self, past=EMPTY, asked=None, spark_committed=-1):
         return self.sealing(asked).feed(saw.PastSealed(past, spark_committed))
 
     def redoing(self, *lost, stayed=(), asked=None, decided=None):
-        """Recovery has lost these; NEW to FENCING_LOST. ``decided``: the digests that the decision has."""
+        """Recovery has lost these; NEW to FENCING_LOST. ``decided``: the digests that the
+        decision has."""
         past = history(0, done=False, a=(*stayed, *lost))
         if decided is not None:
-            past = History(replace(past.decided, commit=replace(past.decided.commit, digests=decided)))
-        return self.recovering(past, asked).feed(saw.SinksRecovered({"a": answers(*stayed, lost=lost)}))
+            past = History(
+                replace(past.decided, commit=replace(past.decided.commit, digests=decided))
+            )
+        return self.recovering(past, asked).feed(
+            saw.SinksRecovered({"a": answers(*stayed, lost=lost)})
+        )
 
     def writing(self, past=EMPTY, asked=None):
         return self.recovering(past, asked).feed(saw.SinksRecovered({}))
@@ -123,5 +134,9 @@ class Walk:
         event = event or prepared(batch)
         names = event.committables.get("a", ())
         return self.feed(
-            request(batch), event, saw.DecisionAppended(1 + 2 * batch), answer or committed(*names), saw.DoneAppended()
+            request(batch),
+            event,
+            saw.DecisionAppended(1 + 2 * batch),
+            answer or committed(*names),
+            saw.DoneAppended(),
         )

@@ -1,4 +1,5 @@
-"""Every row of the transition table: how to get there, the event, and each phase that it leads to."""
+"""Every row of the transition table: how to get there, the event, and each phase that it leads
+to."""
 
 from __future__ import annotations
 
@@ -10,7 +11,19 @@ from onceforall.protocol.entries import Claim
 from onceforall.protocol.history import EMPTY
 from onceforall.protocol.machine import TRANSITIONS
 from onceforall.protocol.state import Run
-from protocol.building import CONFIG, Walk, answers, committed, digests, handle, history, prepared, request, task, tasks_of
+from protocol.building import (
+    CONFIG,
+    Walk,
+    answers,
+    committed,
+    digests,
+    handle,
+    history,
+    prepared,
+    request,
+    task,
+    tasks_of,
+)
 
 PAIRS = [(phase, event) for phase, row in TRANSITIONS.items() for event in row]
 EVENTS = saw.Event.__args__
@@ -27,15 +40,31 @@ RECOVERED = saw.SinksRecovered({"a": answers(handle("a0"))})
 SCENARIOS = [
     (W, request(), P.Inspecting),
     (lambda: W().feed(request()), EMPTY_INSPECTION, P.Claiming),
-    (lambda: W().feed(request()), saw.LogInspected(replace(OURS, query_id="other"), own_sealed=False), P.Stopped),
+    (
+        lambda: W().feed(request()),
+        saw.LogInspected(replace(OURS, query_id="other"), own_sealed=False),
+        P.Stopped,
+    ),
     (lambda: W().feed(request(), EMPTY_INSPECTION), saw.GenerationClaimed(0, None), P.Sealing),
-    (lambda: W().feed(request(), EMPTY_INSPECTION), saw.GenerationClaimed(1, replace(OURS, query_id="other")), P.Stopped),
+    (
+        lambda: W().feed(request(), EMPTY_INSPECTION),
+        saw.GenerationClaimed(1, replace(OURS, query_id="other")),
+        P.Stopped,
+    ),
     (lambda: W().sealing(), saw.PastSealed(EMPTY, -1), P.Recovering),
-    (lambda: W().sealing(), saw.PastSealed(history(0, done=False, gone=(handle("x"),)), -1), P.Stopped),
+    (
+        lambda: W().sealing(),
+        saw.PastSealed(history(0, done=False, gone=(handle("x"),)), -1),
+        P.Stopped,
+    ),
     (lambda: W().recovering(), saw.SinksRecovered({}), P.Writing),
     (lambda: W().recovering(history(0, done=False)), RECOVERED, P.ClosingPast),
     (lambda: W().recovering(history(0)), saw.SinksRecovered({}), P.Ready),
-    (lambda: W().recovering(history(0), request(stateful=True)), saw.SinksRecovered({}), P.Digesting),
+    (
+        lambda: W().recovering(history(0), request(stateful=True)),
+        saw.SinksRecovered({}),
+        P.Digesting,
+    ),
     (lambda: W().recovering(history(5)), saw.SinksRecovered({}), P.Stopped),
     (lambda: W().recovering(history(0, done=False)), saw.StopRequested(("a",)), P.Stopped),
     (
@@ -55,7 +84,11 @@ SCENARIOS = [
     (lambda: writing_kept(), prepared(a=(task("new"),)), P.Deciding),
     (lambda: writing_kept(), prepared(a=()), P.Aborting),
     (lambda: writing_kept(), saw.WritesFailed("reason"), P.Aborting),
-    (lambda: writing_kept().feed(prepared(a=(task("new"),)), saw.DecisionAppended(1)), committed(task("new")), P.ClosingPast),
+    (
+        lambda: writing_kept().feed(prepared(a=(task("new"),)), saw.DecisionAppended(1)),
+        committed(task("new")),
+        P.ClosingPast,
+    ),
     (lambda: closing_past(request(1)), saw.DoneAppended(), P.Writing),
     (lambda: closing_past(request(0)), saw.DoneAppended(), P.Ready),
     (lambda: closing_past(request(0, stateful=True)), saw.DoneAppended(), P.Digesting),
@@ -108,7 +141,9 @@ def closing_past(asked):
 
 
 def digesting(**changes):
-    return Walk(**changes).recovering(history(0), request(stateful=True)).feed(saw.SinksRecovered({}))
+    return (
+        Walk(**changes).recovering(history(0), request(stateful=True)).feed(saw.SinksRecovered({}))
+    )
 
 
 def phase_reached(phase):

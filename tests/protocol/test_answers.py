@@ -17,7 +17,14 @@ from protocol.building import Walk, answers, handle
         answers(),
         answers(handle("a1")),
     ],
-    ids=["complete and lost", "complete twice", "lost twice", "complete and in doubt", "none", "another"],
+    ids=[
+        "complete and lost",
+        "complete twice",
+        "lost twice",
+        "complete and in doubt",
+        "none",
+        "another",
+    ],
 )
 def test_each_transaction_has_exactly_one_answer(answer):
     walk = Walk().committing()

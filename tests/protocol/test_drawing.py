@@ -19,9 +19,16 @@ def test_the_drawing_in_the_documentation_is_up_to_date():
 
 
 def test_every_arrow_of_the_table_is_drawn_once():
-    arrows = [line.strip() for line in drawing().splitlines() if " --> " in line and "[*]" not in line]
+    arrows = [
+        line.strip() for line in drawing().splitlines() if " --> " in line and "[*]" not in line
+    ]
     drawn = [(source, to, event) for source, to, events in map(parts, arrows) for event in events]
-    table = [(p.__name__, to.__name__, e.__name__) for p, row in TRANSITIONS.items() for e, t in row.items() for to in t.to]
+    table = [
+        (p.__name__, to.__name__, e.__name__)
+        for p, row in TRANSITIONS.items()
+        for e, t in row.items()
+        for to in t.to
+    ]
     assert sorted(drawn) == sorted(table)
 
 
@@ -33,5 +40,7 @@ def parts(arrow):
 
 def test_another_table_gives_another_drawing(monkeypatch):
     before = drawing()
-    monkeypatch.setitem(TRANSITIONS[P.Ready], StopRequested, Transition(lambda run, *_: (run, ()), (P.Stopped,)))
+    monkeypatch.setitem(
+        TRANSITIONS[P.Ready], StopRequested, Transition(lambda run, *_: (run, ()), (P.Stopped,))
+    )
     assert drawing() != before

@@ -11,9 +11,12 @@ from onceforall.protocol.entries import Claim, Commit, Digest, Done, Seal, entry
 texts = st.text(max_size=20)
 numbers = st.integers(0, 2**63)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | texts, lambda v: st.lists(v, max_size=3) | st.dictionaries(texts, v, max_size=3)
+    st.none() | st.booleans() | st.integers() | texts,
+    lambda v: st.lists(v, max_size=3) | st.dictionaries(texts, v, max_size=3),
 )
-committables = st.dictionaries(texts, values, max_size=4).flatmap(lambda c: texts.map(lambda name: {**c, "name": name}))
+committables = st.dictionaries(texts, values, max_size=4).flatmap(
+    lambda c: texts.map(lambda name: {**c, "name": name})
+)
 digests = st.builds(Digest, rows=numbers, hash_sum=st.integers(0, 2**64 - 1))
 commits = st.builds(
     Commit,
@@ -23,7 +26,9 @@ commits = st.builds(
     digests=st.dictionaries(texts, st.lists(digests, max_size=3).map(tuple), max_size=3),
 )
 seals = st.builds(Seal, st.none() | numbers, st.none() | numbers, st.booleans())
-entries = st.one_of(commits, seals, st.builds(Claim, texts, texts, texts, texts), st.builds(Done, numbers))
+entries = st.one_of(
+    commits, seals, st.builds(Claim, texts, texts, texts, texts), st.builds(Done, numbers)
+)
 
 
 @given(entries)
@@ -34,7 +39,9 @@ def test_an_entry_comes_back_from_json_as_it_was(entry):
 def test_fields_that_an_older_release_did_not_write_have_defaults():
     claim = entry_from_body("CLAIM", {"query_id": "q", "run_id": "r", "checkpoint": "c"})
     assert claim == Claim("q", "r", "c", "")
-    assert entry_from_body("COMMIT", {"batch": 1, "offsets": ["o"], "committables": {}}) == Commit(1, ("o",), {}, {})
+    assert entry_from_body("COMMIT", {"batch": 1, "offsets": ["o"], "committables": {}}) == Commit(
+        1, ("o",), {}, {}
+    )
 
 
 def test_fields_of_a_newer_release_are_passed_over():

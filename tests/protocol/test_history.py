@@ -61,7 +61,8 @@ def test_a_seal_points_at_the_last_decision():
 
 @st.composite
 def pasts(draw):
-    """Chains as runs write them: batches in order, DONE before the next COMMIT, perhaps in a later chain."""
+    """Chains as runs write them: batches in order, DONE before the next COMMIT, perhaps in a
+    later chain."""
     chains, batch, undone = [[CLAIM]], 0, None
     for move in draw(st.lists(st.sampled_from(("commit", "done", "start")), max_size=25)):
         if move == "start":

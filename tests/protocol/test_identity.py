@@ -1,4 +1,5 @@
-"""Which target a sink leads to, and whether that is behind the log: the rule alone, and what the machine does with it."""
+"""Which target a sink leads to, and whether that is behind the log: the rule alone, and what the
+machine does with it."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def decided_targets(walk):
     return walk.only(do.AppendCommit).commit.targets
 
 
-# --- the rule ---------------------------------------------------------------------------------------------------------------------
+# --- the rule -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,9 @@ def test_only_what_the_log_and_the_run_both_know_is_compared():
         (Target(HERE, None), True, 5, None),
     ],
 )
-def test_a_target_must_have_the_last_batch_that_is_complete_there(target, done, spark_committed, batch):
+def test_a_target_must_have_the_last_batch_that_is_complete_there(
+    target, done, spark_committed, batch
+):
     decided = past(5, done, a=target).decided
     found = identity.complete_batches(decided, decided.commit.targets, spark_committed)
     assert found == ({} if batch is None else {"a": batch})
@@ -87,12 +90,17 @@ def test_a_target_is_behind_only_when_it_certainly_lacks_the_batch():
     assert "batch 3" in refusal.message
 
 
-# --- entries ----------------------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "target",
-    [Target(HERE, 4, 2), Target(HERE, 0), Target(adopted=Target(HERE, 3).body()), Target(HERE, 9, None, {"position": {}})],
+    [
+        Target(HERE, 4, 2),
+        Target(HERE, 0),
+        Target(adopted=Target(HERE, 3).body()),
+        Target(HERE, 9, None, {"position": {}}),
+    ],
 )
 def test_a_target_comes_back_from_the_log_as_it_was(target):
     entry = replace(commit(4), targets={"a": target})
@@ -103,12 +111,16 @@ def test_a_decision_without_targets_has_the_body_that_it_always_had():
     assert "targets" not in commit(4).body()
 
 
-# --- the machine ------------------------------------------------------------------------------------------------------------------
+# --- the machine ----------------------------------------------------------------------------------
 
 
 def test_another_target_than_the_last_decisions_is_refused_before_any_sink_is_touched():
     for done in (True, False):
-        walk = Walk(identities={"a": THERE}).sealing(request(1)).feed(saw.PastSealed(past(0, done, a=Target(HERE, 0)), -1))
+        walk = (
+            Walk(identities={"a": THERE})
+            .sealing(request(1))
+            .feed(saw.PastSealed(past(0, done, a=Target(HERE, 0)), -1))
+        )
         assert walk.stopped_with(CheckpointMismatchError)
         assert not any(isinstance(d, do.RecoverSinks) for d in walk.all)
 
@@ -135,11 +147,17 @@ def test_an_adopted_target_has_no_batch_before():
 def test_what_a_batch_wrote_to_names_the_batch_before_and_what_it_did_not_is_carried_on():
     history = past(4, a=Target(HERE, 2, 1), b=Target(THERE, 4, 2), gone=Target(THERE, 3))
     walk = Walk(identities={"a": HERE, "b": THERE}).writing(history, request(5)).feed(placed(5))
-    assert decided_targets(walk) == {"a": Target(HERE, 5, 2), "b": Target(THERE, 4, 2), "gone": Target(THERE, 3)}
+    assert decided_targets(walk) == {
+        "a": Target(HERE, 5, 2),
+        "b": Target(THERE, 4, 2),
+        "gone": Target(THERE, 3),
+    }
 
 
 def test_a_sink_that_needs_no_commit_is_placed_by_its_rows():
-    event = replace(prepared(0, a=()), digests={"a/0": (Digest(0, 0),), "b/1": (Digest(0, 0), Digest(2, 7))})
+    event = replace(
+        prepared(0, a=()), digests={"a/0": (Digest(0, 0),), "b/1": (Digest(0, 0), Digest(2, 7))}
+    )
     walk = Walk(identities={"a": HERE, "b": THERE}).writing().feed(event)
     assert decided_targets(walk) == {"b": Target(THERE, 0)}
 
@@ -150,18 +168,28 @@ def test_a_sink_that_tells_no_identity_is_not_in_the_decision():
 
 
 def test_a_target_that_changes_under_a_living_run_decides_nothing():
-    walk = Walk(identities={"a": HERE}).writing(past(0, a=Target(HERE, 0)), request(1)).feed(placed(1, THERE))
+    walk = (
+        Walk(identities={"a": HERE})
+        .writing(past(0, a=Target(HERE, 0)), request(1))
+        .feed(placed(1, THERE))
+    )
     assert [type(d) for d in walk.decisions] == [do.AbortAttempt]
     walk.feed(saw.AttemptAborted())
     assert walk.stopped_with(CheckpointMismatchError)
 
 
 def test_a_run_compares_with_what_it_has_decided_itself_and_adopts_once():
-    walk = Walk(identities={"a": THERE}, adopt_targets=frozenset({"a"})).writing(past(0, a=Target(HERE, 0)), request(1))
+    walk = Walk(identities={"a": THERE}, adopt_targets=frozenset({"a"})).writing(
+        past(0, a=Target(HERE, 0)), request(1)
+    )
     walk.feed(placed(1, THERE))
     given_up = {"identity": HERE, "position": {"batch": 0}}
     assert decided_targets(walk) == {"a": Target(THERE, 1, None, given_up)}
-    walk.feed(saw.DecisionAppended(1), saw.SinksCommitted({"a": answers(handle("a0", identity=THERE))}), saw.DoneAppended())
+    walk.feed(
+        saw.DecisionAppended(1),
+        saw.SinksCommitted({"a": answers(handle("a0", identity=THERE))}),
+        saw.DoneAppended(),
+    )
     walk.feed(request(2))
     assert walk.only(do.RunWrites).after == {"a": 1}
     walk.feed(placed(2, THERE))
@@ -181,7 +209,9 @@ def test_an_adoption_without_rows_stays_on_record():
 def test_a_redo_keeps_the_targets_and_its_batch_comes_after_the_same_one():
     lost = handle("a0", task=[0, 0])
     decided = replace(commit(4, a=(lost,)), targets={"a": Target(HERE, 4, 1)})
-    walk = Walk(identities={"a": HERE}).recovering(History(Decided(decided, 0, 1, done=False)), request(4))
+    walk = Walk(identities={"a": HERE}).recovering(
+        History(Decided(decided, 0, 1, done=False)), request(4)
+    )
     walk.feed(saw.SinksRecovered({"a": answers(lost=(lost,))}), saw.LostFenced())
     assert walk.only(do.RunWrites).after == {"a": 1}
     walk.feed(prepared(4, a=(handle("a1", task=[0, 0]),)))
@@ -190,24 +220,42 @@ def test_a_redo_keeps_the_targets_and_its_batch_comes_after_the_same_one():
 
 def test_behind_a_batch_that_was_closed_by_a_users_word_nobody_knows_the_batch_before():
     doubtful = handle("a0")
-    decided = replace(commit(4, a=(doubtful,)), targets={"a": Target(HERE, 4, 1), "b": Target(HERE, 3)})
-    walk = Walk(in_doubt="committed").recovering(History(Decided(decided, 0, 1, done=False)), request(5))
+    decided = replace(
+        commit(4, a=(doubtful,)), targets={"a": Target(HERE, 4, 1), "b": Target(HERE, 3)}
+    )
+    walk = Walk(in_doubt="committed").recovering(
+        History(Decided(decided, 0, 1, done=False)), request(5)
+    )
     walk.feed(saw.SinksRecovered({"a": answers(in_doubt=(doubtful,))}), saw.DoneAppended())
     assert walk.only(do.RunWrites).after == {"b": 3}
     walk.feed(placed(5))
     assert decided_targets(walk)["a"] == Target(HERE, 5, None)
-    walk.feed(saw.DecisionAppended(1), saw.SinksCommitted({"a": answers(handle("a0", identity=HERE))}), saw.DoneAppended())
+    walk.feed(
+        saw.DecisionAppended(1),
+        saw.SinksCommitted({"a": answers(handle("a0", identity=HERE))}),
+        saw.DoneAppended(),
+    )
     walk.feed(request(6))
     assert walk.only(do.RunWrites).after == {"a": 5, "b": 3}
 
 
 def test_a_batch_that_is_written_anew_without_a_sink_leaves_that_at_the_batch_before():
     lost = handle("a0", task=[0, 0])
-    decided = replace(commit(4, a=(lost,)), targets={"a": Target(HERE, 4, 1), "b": Target(THERE, 2)})
-    walk = Walk(identities={"a": HERE, "b": THERE}).recovering(History(Decided(decided, 0, 1, done=False)), request(4))
+    decided = replace(
+        commit(4, a=(lost,)), targets={"a": Target(HERE, 4, 1), "b": Target(THERE, 2)}
+    )
+    walk = Walk(identities={"a": HERE, "b": THERE}).recovering(
+        History(Decided(decided, 0, 1, done=False)), request(4)
+    )
     walk.feed(saw.SinksRecovered({"a": answers(lost=(lost,))}), saw.LostFenced())
-    # Nothing of the decision was ever visible, so any replay will do: this one has rows for the other sink.
-    walk.feed(replace(prepared(4, b=(handle("b1", task=[0, 0]),)), digests={"a/0": (Digest(0, 0),), "b/1": (Digest(3, 9),)}))
+    # Nothing of the decision was ever visible, so any replay will do: this one has rows for the
+    # other sink.
+    walk.feed(
+        replace(
+            prepared(4, b=(handle("b1", task=[0, 0]),)),
+            digests={"a/0": (Digest(0, 0),), "b/1": (Digest(3, 9),)},
+        )
+    )
     assert decided_targets(walk) == {"a": Target(HERE, 1), "b": Target(THERE, 4, 2)}
 
 
@@ -224,10 +272,16 @@ def test_what_is_given_up_behind_a_batch_that_spark_has_passed_keeps_its_place()
 def test_a_sink_of_which_all_is_given_up_stays_at_the_batch_before():
     lost = handle("a0", task=[0, 0])
     decided = replace(
-        commit(4, a=(lost,), b=(handle("b0", task=[1, 0]),)), targets={"a": Target(HERE, 4, 1), "b": Target(HERE, 4)}
+        commit(4, a=(lost,), b=(handle("b0", task=[1, 0]),)),
+        targets={"a": Target(HERE, 4, 1), "b": Target(HERE, 4)},
     )
-    walk = Walk(lost_rows=("giveUp", 4)).recovering(History(Decided(decided, 0, 1, done=False)), request(5))
-    walk.feed(saw.SinksRecovered({"a": answers(lost=(lost,)), "b": answers(handle("b0", task=[1, 0]))}), saw.LostFenced())
+    walk = Walk(lost_rows=("giveUp", 4)).recovering(
+        History(Decided(decided, 0, 1, done=False)), request(5)
+    )
+    walk.feed(
+        saw.SinksRecovered({"a": answers(lost=(lost,)), "b": answers(handle("b0", task=[1, 0]))}),
+        saw.LostFenced(),
+    )
     assert decided_targets(walk) == {"a": Target(HERE, 1), "b": Target(HERE, 4)}
 
 

@@ -49,16 +49,34 @@ def test_other_offsets_than_the_decided_ones_are_refused(stateful):
 @pytest.mark.parametrize("batch", [3, 6])
 def test_a_batch_below_the_last_decided_one_is_refused(batch):
     answer = judge(request(batch), history(7), 2)
-    refused(answer, CheckpointMismatchError, f"batch {batch}", "batch 7 is already decided", "checkpoint")
+    refused(
+        answer,
+        CheckpointMismatchError,
+        f"batch {batch}",
+        "batch 7 is already decided",
+        "checkpoint",
+    )
 
 
 def test_a_gap_behind_the_last_decided_batch_is_refused():
-    refused(judge(request(10), history(7), 9), CheckpointMismatchError, "batch 10", "8 to 9", "checkpoint")
+    refused(
+        judge(request(10), history(7), 9),
+        CheckpointMismatchError,
+        "batch 10",
+        "8 to 9",
+        "checkpoint",
+    )
 
 
 @pytest.mark.parametrize(("batch", "last", "spark"), [(7, 7, 7), (7, 9, 8), (7, 8, 7)])
 def test_a_batch_that_another_run_has_finished_meanwhile_is_refused(batch, last, spark):
-    refused(judge(request(batch), history(last), spark), FencedError, f"batch {batch}", f"batch {spark}", "another run")
+    refused(
+        judge(request(batch), history(last), spark),
+        FencedError,
+        f"batch {batch}",
+        f"batch {spark}",
+        "another run",
+    )
 
 
 def test_long_offsets_are_cut_in_the_message():
@@ -68,7 +86,9 @@ def test_long_offsets_are_cut_in_the_message():
 
 
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(-1, 6), st.booleans(), st.booleans())
-def test_a_batch_is_passed_over_only_for_the_offsets_that_were_decided(batch, last, spark, stateful, same):
+def test_a_batch_is_passed_over_only_for_the_offsets_that_were_decided(
+    batch, last, spark, stateful, same
+):
     asked = BatchRequested(batch, offsets(batch) if same else ("other",), stateful)
     answer = judge(asked, history(last), spark)
     if answer in {Verdict.SKIP, Verdict.DIGEST}:
@@ -96,7 +116,9 @@ def test_another_number_of_rows_differs():
 
 def test_a_write_that_only_one_of_both_has_differs():
     assert "a/0: 10 rows then, 0 now" in divergence(commit(0), {})
-    assert "z/9: 0 rows then, 1 now" in divergence(commit(0), {**digests(0), "z/9": (Digest(1, 1),)})
+    assert "z/9: 0 rows then, 1 now" in divergence(
+        commit(0), {**digests(0), "z/9": (Digest(1, 1),)}
+    )
 
 
 def test_a_write_without_rows_is_as_good_as_none():
@@ -114,13 +136,28 @@ CLONE = {**STORAGE, "nvme-serial": "vol0b"}
 
 def claimed(here, host="node-2", boot_id="boot-2", adopt=False):
     """Judge a start at a place, behind a run on node-1 in its first boot."""
-    config = RunConfig("query", "run", "/cp", ("out",), host=host, boot_id=boot_id, storage=here, adopt_checkpoint=adopt)
-    return judge_claim(config, Claim("query", "older run", "/cp", "me", "node-1", "boot-1", STORAGE))
+    config = RunConfig(
+        "query",
+        "run",
+        "/cp",
+        ("out",),
+        host=host,
+        boot_id=boot_id,
+        storage=here,
+        adopt_checkpoint=adopt,
+    )
+    return judge_claim(
+        config, Claim("query", "older run", "/cp", "me", "node-1", "boot-1", STORAGE)
+    )
 
 
 def test_a_cloned_volume_under_the_same_path_on_another_machine_is_refused():
     refused(
-        claimed(CLONE), CheckpointMismatchError, "clone", "nvme-serial was vol0a, and is vol0b", "onceforall.adoptCheckpoint"
+        claimed(CLONE),
+        CheckpointMismatchError,
+        "clone",
+        "nvme-serial was vol0a, and is vol0b",
+        "onceforall.adoptCheckpoint",
     )
 
 
@@ -129,7 +166,11 @@ def test_a_clone_is_refused_on_the_same_machine_behind_a_boot_and_in_another_pod
     assert claimed(CLONE, boot_id="boot-1") is not None
 
 
-@pytest.mark.parametrize("here", [{**STORAGE, "id": "b2"}, {**STORAGE, "folder": "18"}, {**STORAGE, "type": "xfs"}], ids=str)
+@pytest.mark.parametrize(
+    "here",
+    [{**STORAGE, "id": "b2"}, {**STORAGE, "folder": "18"}, {**STORAGE, "type": "xfs"}],
+    ids=str,
+)
 def test_a_copy_to_another_file_system_is_refused(here):
     assert claimed(here) is not None
 

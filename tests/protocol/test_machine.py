@@ -23,15 +23,32 @@ from onceforall.protocol.due_sweeps import leftovers
 from onceforall.protocol.entries import Claim
 from onceforall.protocol.history import EMPTY, CommitPermit, Decided, History
 from onceforall.protocol.transitions.write import SWEEPS_AFTER_LOSS
-from protocol.building import Walk, answers, commit, committed, digests, handle, history, prepared, request, task
+from protocol.building import (
+    Walk,
+    answers,
+    commit,
+    committed,
+    digests,
+    handle,
+    history,
+    prepared,
+    request,
+    task,
+)
 from protocol.scenarios import EMPTY_INSPECTION, KEPT, OURS, SCENARIOS, P, closing_past, digesting
 
-# --- a start ----------------------------------------------------------------------------------------------------------------------
+# --- a start --------------------------------------------------------------------------------------
 
 
 def test_a_start_claims_seals_and_only_then_touches_a_sink():
     walk = Walk().writing()
-    assert [type(d) for d in walk.all] == [do.InspectLog, do.ClaimGeneration, do.SealPast, do.RecoverSinks, do.RunWrites]
+    assert [type(d) for d in walk.all] == [
+        do.InspectLog,
+        do.ClaimGeneration,
+        do.SealPast,
+        do.RecoverSinks,
+        do.RunWrites,
+    ]
 
 
 def test_a_claim_says_who_runs():
@@ -40,7 +57,9 @@ def test_a_claim_says_who_runs():
 
 
 def test_the_log_of_another_query_is_refused_before_anything_is_written():
-    walk = Walk().feed(request(), saw.LogInspected(replace(OURS, query_id="other"), own_sealed=False))
+    walk = Walk().feed(
+        request(), saw.LogInspected(replace(OURS, query_id="other"), own_sealed=False)
+    )
     assert walk.stopped_with(CheckpointMismatchError)
     assert "other" in walk.only(do.StopRun).message
     assert do.ClaimGeneration not in map(type, walk.all)
@@ -55,18 +74,26 @@ def test_a_copied_checkpoint_is_refused_unless_it_is_adopted():
 
 
 def test_adopting_a_checkpoint_does_not_adopt_another_query():
-    walk = Walk(adopt_checkpoint=True).feed(request(), saw.LogInspected(replace(OURS, query_id="other"), own_sealed=False))
+    walk = Walk(adopt_checkpoint=True).feed(
+        request(), saw.LogInspected(replace(OURS, query_id="other"), own_sealed=False)
+    )
     assert walk.stopped_with(CheckpointMismatchError)
 
 
 def test_a_log_that_became_foreign_between_look_and_claim_is_not_sealed():
-    walk = Walk().feed(request(), EMPTY_INSPECTION, saw.GenerationClaimed(1, replace(OURS, query_id="other")))
+    walk = Walk().feed(
+        request(), EMPTY_INSPECTION, saw.GenerationClaimed(1, replace(OURS, query_id="other"))
+    )
     assert walk.stopped_with(CheckpointMismatchError)
     assert do.SealPast not in map(type, walk.all)
 
 
 def test_a_sink_in_doubt_cannot_be_removed():
-    walk = Walk().sealing().feed(saw.PastSealed(history(3, done=False, gone=(handle("x"),), a=(handle("a0"),)), 2))
+    walk = (
+        Walk()
+        .sealing()
+        .feed(saw.PastSealed(history(3, done=False, gone=(handle("x"),), a=(handle("a0"),)), 2))
+    )
     assert walk.stopped_with(InDoubtError)
     message = walk.only(do.StopRun).message
     assert "gone" in message
@@ -74,7 +101,10 @@ def test_a_sink_in_doubt_cannot_be_removed():
 
 
 def test_a_sink_that_is_gone_and_had_no_rows_or_is_done_does_not_matter():
-    assert Walk().recovering(history(3, done=False, gone=(), a=(handle("a0"),)), request(4)).phase is P.Recovering
+    assert (
+        Walk().recovering(history(3, done=False, gone=(), a=(handle("a0"),)), request(4)).phase
+        is P.Recovering
+    )
     assert Walk().recovering(history(3, gone=(handle("x"),)), request(4)).phase is P.Recovering
 
 
@@ -83,7 +113,10 @@ def test_recovery_sweeps_every_sink_and_spares_what_is_decided():
     sweeps = Walk().recovering(past).only(do.RecoverSinks).sweeps
     assert set(sweeps) == {"a", "b"}
     assert sweeps["a"].spared == sweeps["b"].spared == {"a0", "a1", "b0"}
-    assert all((s.generation, s.own, s.query_id, s.sink) == (1, False, "query", name) for name, s in sweeps.items())
+    assert all(
+        (s.generation, s.own, s.query_id, s.sink) == (1, False, "query", name)
+        for name, s in sweeps.items()
+    )
 
 
 def test_what_a_sink_that_is_gone_has_decided_is_spared_also_when_it_is_known_to_be_complete():
@@ -106,7 +139,11 @@ def test_a_decided_batch_is_skipped_on_its_replay():
 
 def test_a_transaction_that_is_lost_and_does_not_say_whose_rows_it_held_stops_the_run():
     past = history(0, done=False, a=(handle("a0"), handle("a1")))
-    walk = Walk().recovering(past, request(0)).feed(saw.SinksRecovered({"a": answers(handle("a1"), lost=[handle("a0")])}))
+    walk = (
+        Walk()
+        .recovering(past, request(0))
+        .feed(saw.SinksRecovered({"a": answers(handle("a1"), lost=[handle("a0")])}))
+    )
     assert walk.stopped_with(TransactionLostError)
     assert "a0" in walk.only(do.StopRun).message
     assert "PRODUCER_FENCED" in walk.only(do.StopRun).message
@@ -119,13 +156,15 @@ def test_what_spark_has_committed_was_complete_and_cannot_be_lost():
     assert walk.decisions == (do.AppendDone(1, 0),)
 
 
-# --- a batch ----------------------------------------------------------------------------------------------------------------------
+# --- a batch --------------------------------------------------------------------------------------
 
 
 def test_the_decision_names_everything_that_is_prepared():
     event = prepared(a=(handle("a0", pid=1),), b=(handle("b0"), handle("b1")))
     decision = Walk().deciding(event).only(do.AppendCommit)
-    assert decision == do.AppendCommit(1, replace(commit(0), committables=event.committables, digests=event.digests))
+    assert decision == do.AppendCommit(
+        1, replace(commit(0), committables=event.committables, digests=event.digests)
+    )
 
 
 def test_a_batch_without_rows_is_decided_too():
@@ -158,7 +197,11 @@ def test_a_failed_write_aborts_what_is_prepared_and_sweeps_ones_own_generation()
 
 @pytest.mark.parametrize(("elapsed_ms", "phase"), [(7_000, P.Deciding), (7_001, P.Aborting)])
 def test_a_batch_that_leaves_too_little_of_the_timeout_is_not_decided(elapsed_ms, phase):
-    walk = Walk(transaction_timeout_ms=10_000, decision_reserve_ms=3_000).writing().feed(prepared(elapsed_ms=elapsed_ms))
+    walk = (
+        Walk(transaction_timeout_ms=10_000, decision_reserve_ms=3_000)
+        .writing()
+        .feed(prepared(elapsed_ms=elapsed_ms))
+    )
     assert walk.phase is phase
     if phase is P.Aborting:
         walk.feed(saw.AttemptAborted())
@@ -178,7 +221,10 @@ def test_a_slow_batch_without_a_transaction_is_decided():
         *(
             (make, event, error)
             for make in (lambda: Walk().closing(), lambda: closing_past(request(0)))
-            for event, error in ((saw.AppendFenced(), FencedError), (saw.AppendUnknown("no answer"), OutcomeUnknownError))
+            for event, error in (
+                (saw.AppendFenced(), FencedError),
+                (saw.AppendUnknown("no answer"), OutcomeUnknownError),
+            )
         ),
     ],
 )
@@ -226,14 +272,23 @@ def test_what_stops_for_a_transaction_names_it_and_its_sink():
 
 
 def test_a_lost_transaction_stops_the_run_and_gets_no_done():
-    walk = Walk().committing(prepared(a=(handle("a0"), handle("a1")))).feed(committed(handle("a0"), lost=[handle("a1")]))
+    walk = (
+        Walk()
+        .committing(prepared(a=(handle("a0"), handle("a1"))))
+        .feed(committed(handle("a0"), lost=[handle("a1")]))
+    )
     assert walk.stopped_with(TransactionLostError)
     assert [type(d) for d in walk.decisions] == [do.StopRun]
     assert "a1" in walk.only(do.StopRun).message
 
 
 def test_what_looks_lost_to_a_replaced_run_is_its_successors_business():
-    assert Walk().committing().feed(committed(lost=[handle("a0")], sealed=True)).stopped_with(FencedError)
+    assert (
+        Walk()
+        .committing()
+        .feed(committed(lost=[handle("a0")], sealed=True))
+        .stopped_with(FencedError)
+    )
 
 
 def test_a_stop_while_a_sink_is_away_leaves_the_batch_in_doubt():
@@ -243,7 +298,7 @@ def test_a_stop_while_a_sink_is_away_leaves_the_batch_in_doubt():
     assert "next start completes it" in walk.only(do.StopRun).message
 
 
-# --- replays that only digest -----------------------------------------------------------------------------------------------------
+# --- replays that only digest ---------------------------------------------------------------------
 
 
 def test_a_replay_with_the_same_rows_returns():
@@ -256,7 +311,11 @@ def test_a_replay_with_other_rows_is_reported_and_returns():
 
 
 def test_a_replay_with_other_rows_stops_where_that_is_wanted():
-    assert digesting(on_divergence="fail").feed(saw.DigestsTaken(digests(0, rows=9))).stopped_with(DivergenceError)
+    assert (
+        digesting(on_divergence="fail")
+        .feed(saw.DigestsTaken(digests(0, rows=9)))
+        .stopped_with(DivergenceError)
+    )
 
 
 def test_a_replay_that_fails_aborts_nothing():
@@ -265,7 +324,7 @@ def test_a_replay_that_fails_aborts_nothing():
     assert walk.stopped_with(AttemptFailedError)
 
 
-# --- sweeping one's own -----------------------------------------------------------------------------------------------------------
+# --- sweeping one's own ---------------------------------------------------------------------------
 
 
 def test_ones_own_leftovers_are_swept_for_some_batches_after_a_lost_attempt():
@@ -306,16 +365,26 @@ def test_leftovers_of_a_run_whose_append_got_no_answer_spare_what_may_be_decided
 
 
 def test_another_lost_attempt_begins_the_count_anew():
-    walk = Walk().ready().batch(1, prepared(1, attempts_lost=True)).batch(2).batch(3, prepared(3, attempts_lost=True))
+    walk = (
+        Walk()
+        .ready()
+        .batch(1, prepared(1, attempts_lost=True))
+        .batch(2)
+        .batch(3, prepared(3, attempts_lost=True))
+    )
     assert walk.run.sweep_own == SWEEPS_AFTER_LOSS - 1
 
 
-# --- live producers ---------------------------------------------------------------------------------------------------------------
+# --- live producers -------------------------------------------------------------------------------
 
 
 def test_the_next_batch_gets_the_handles_that_were_completed_without_doubt():
     walk = Walk().committing(prepared(a=(handle("a0", epoch=1), handle("a1", epoch=2))))
-    walk.feed(committed(handle("a0", epoch=1), retired=[handle("a1", epoch=2)]), saw.DoneAppended(), request(1))
+    walk.feed(
+        committed(handle("a0", epoch=1), retired=[handle("a1", epoch=2)]),
+        saw.DoneAppended(),
+        request(1),
+    )
     assert walk.only(do.RunWrites).reusable == {"a": (handle("a0", epoch=1, batch=0),), "b": ()}
 
 
@@ -334,13 +403,19 @@ def test_a_handle_is_stamped_with_the_last_batch_that_completed_it():
 
 
 def test_a_handle_that_is_used_and_retired_is_not_handed_out_again():
-    walk = Walk().ready().batch(1, prepared(1, a=(handle("a0"),)), committed(retired=[handle("a0")]))
+    walk = (
+        Walk().ready().batch(1, prepared(1, a=(handle("a0"),)), committed(retired=[handle("a0")]))
+    )
     assert walk.run.reusable["a"] == ()
 
 
 def rolled(walk, batch, generation):
     """READY to WRITING, or whatever comes behind recovery, in this generation."""
-    walk.feed(request(batch), saw.LogInspected(OURS, own_sealed=False), saw.GenerationClaimed(generation, OURS))
+    walk.feed(
+        request(batch),
+        saw.LogInspected(OURS, own_sealed=False),
+        saw.GenerationClaimed(generation, OURS),
+    )
     return walk.feed(saw.PastSealed(walk.run.history, batch - 1))
 
 
@@ -377,7 +452,11 @@ def test_a_start_takes_no_names_of_the_generation_before_though_it_is_the_next_o
 
 
 def test_a_run_that_rolls_after_a_lost_attempt_sweeps_its_own_names_and_spares_its_live_producers():
-    walk = Walk(roll_after_entries=3).committing(prepared(attempts_lost=True)).feed(committed(handle("a0")), saw.DoneAppended())
+    walk = (
+        Walk(roll_after_entries=3)
+        .committing(prepared(attempts_lost=True))
+        .feed(committed(handle("a0")), saw.DoneAppended())
+    )
     rolled(walk, 1, 2)
     assert [type(d) for d in walk.decisions] == [do.SweepOwn, do.RecoverSinks]
     sweeps = walk.only(do.SweepOwn).sweeps
@@ -391,14 +470,22 @@ def test_a_run_that_rolls_and_has_lost_no_attempt_sweeps_nothing_of_its_own():
 
 
 def test_a_run_whose_names_are_new_does_not_sweep_them():
-    walk = Walk(roll_after_entries=3).committing(prepared(attempts_lost=True)).feed(committed(handle("a0")), saw.DoneAppended())
+    walk = (
+        Walk(roll_after_entries=3)
+        .committing(prepared(attempts_lost=True))
+        .feed(committed(handle("a0")), saw.DoneAppended())
+    )
     assert [type(d) for d in rolled(walk, 1, 3).decisions] == [do.RecoverSinks]
 
 
 def test_the_replay_of_a_batch_and_its_lost_transactions_bear_the_names_of_the_run():
     def rolling(**changes):
         walk = Walk(roll_after_entries=3, **changes).ready()
-        walk.feed(request(1, stateful=True), saw.LogInspected(OURS, own_sealed=False), saw.GenerationClaimed(2, OURS))
+        walk.feed(
+            request(1, stateful=True),
+            saw.LogInspected(OURS, own_sealed=False),
+            saw.GenerationClaimed(2, OURS),
+        )
         assert (walk.run.generation, walk.run.name_generation) == (2, 1)
         return walk
 
@@ -418,7 +505,7 @@ def test_leftovers_of_a_run_that_has_rolled_are_swept_under_its_own_names():
     assert {(s.generation, s.own) for s in leftovers(walk.run).values()} == {(1, True)}
 
 
-# --- rolling ----------------------------------------------------------------------------------------------------------------------
+# --- rolling --------------------------------------------------------------------------------------
 
 
 def test_a_run_goes_on_in_a_new_generation_when_its_chain_is_long():
@@ -433,7 +520,9 @@ def test_a_run_goes_on_in_a_new_generation_when_its_chain_is_long():
 
 
 def test_a_replaced_run_that_rolls_does_not_claim_above_its_successor():
-    walk = Walk(roll_after_entries=3).ready().feed(request(1), saw.LogInspected(OURS, own_sealed=True))
+    walk = (
+        Walk(roll_after_entries=3).ready().feed(request(1), saw.LogInspected(OURS, own_sealed=True))
+    )
     assert walk.stopped_with(FencedError)
     assert [type(d) for d in walk.decisions] == [do.StopRun]
 
@@ -454,22 +543,35 @@ def test_a_run_that_rolls_believes_the_sealed_log_and_not_its_memory():
 def test_a_run_rolls_again_in_its_new_generation():
     walk = Walk(roll_after_entries=3).ready()
     for generation in (2, 3):
-        walk.feed(request(generation - 1), saw.LogInspected(OURS, own_sealed=False), saw.GenerationClaimed(generation, OURS))
+        walk.feed(
+            request(generation - 1),
+            saw.LogInspected(OURS, own_sealed=False),
+            saw.GenerationClaimed(generation, OURS),
+        )
         walk.feed(saw.PastSealed(walk.run.history, generation - 2), saw.SinksRecovered({}))
-        walk.feed(prepared(generation - 1), saw.DecisionAppended(1), committed(handle("a0")), saw.DoneAppended())
+        walk.feed(
+            prepared(generation - 1),
+            saw.DecisionAppended(1),
+            committed(handle("a0")),
+            saw.DoneAppended(),
+        )
     assert walk.run.generation == 3
 
 
-# --- what the machine does not take on trust ----------------------------------------------------------------------------------
+# --- what the machine does not take on trust ------------------------------------------------------
 
 
 @pytest.mark.parametrize(("past", "batch"), [(EMPTY, 3), (history(2), 3)])
 def test_a_batch_that_spark_has_committed_without_us_is_not_written(past, batch):
-    walk = Walk().recovering(past, request(batch), spark_committed=batch).feed(saw.SinksRecovered({}))
+    walk = (
+        Walk().recovering(past, request(batch), spark_committed=batch).feed(saw.SinksRecovered({}))
+    )
     assert walk.stopped_with(FencedError)
 
 
-@pytest.mark.parametrize("named", [[], [handle("a0")], [handle("a0"), handle("a0")], [handle("a0"), handle("x")]])
+@pytest.mark.parametrize(
+    "named", [[], [handle("a0")], [handle("a0"), handle("a0")], [handle("a0"), handle("x")]]
+)
 def test_a_transaction_that_no_answer_names_is_not_taken_for_complete(named):
     walk = Walk().committing(prepared(a=(handle("a0"), handle("a1"))))
     with pytest.raises(ProtocolViolationError, match="Sink a"):

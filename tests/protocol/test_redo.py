@@ -1,4 +1,5 @@
-"""A decided transaction is lost: it is fenced and written again, alone, and only if the replay is what was decided."""
+"""A decided transaction is lost: it is fenced and written again, alone, and only if the replay
+is what was decided."""
 
 from __future__ import annotations
 
@@ -24,8 +25,29 @@ from onceforall.protocol import events as saw
 from onceforall.protocol.entries import Digest, total
 from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.redo import NO_ROWS, Redo, Way, difference, matched
-from protocol.building import Walk, answers, commit, committed, handle, history, prepared, request, task, tasks_of
-from protocol.scenarios import DECIDED, KEPT, LOST, OTHER, STAYED, P, giving_up_unknown, looking, writing_kept
+from protocol.building import (
+    Walk,
+    answers,
+    commit,
+    committed,
+    handle,
+    history,
+    prepared,
+    request,
+    task,
+    tasks_of,
+)
+from protocol.scenarios import (
+    DECIDED,
+    KEPT,
+    LOST,
+    OTHER,
+    STAYED,
+    P,
+    giving_up_unknown,
+    looking,
+    writing_kept,
+)
 
 NEW = task("new")
 ALONE = {"a": (NEW,)}
@@ -54,7 +76,9 @@ def test_the_batch_is_looked_at_before_a_part_of_it_is_written_again():
 
 def test_the_redo_is_a_decision_of_its_own_that_replaces_the_old_one():
     decision = writing_again().feed(written([NEW])).only(do.AppendCommit)
-    assert decision == do.AppendCommit(1, replace(commit(0), committables={"a": (STAYED, NEW)}, digests=DECIDED))
+    assert decision == do.AppendCommit(
+        1, replace(commit(0), committables={"a": (STAYED, NEW)}, digests=DECIDED)
+    )
 
 
 def test_nothing_of_the_redo_is_committed_before_that_decision_and_all_of_it_after():
@@ -72,7 +96,9 @@ def test_after_a_redo_the_batch_returns_and_no_producer_goes_on():
     assert walk.only(do.RunWrites) == do.RunWrites(1, 1, {}, 0)
 
 
-@pytest.mark.parametrize("again", [(), (NEW, task("more", partition=1)), (task("other", partition=1),)])
+@pytest.mark.parametrize(
+    "again", [(), (NEW, task("more", partition=1)), (task("other", partition=1),)]
+)
 def test_exactly_the_planned_transactions_must_be_prepared_again(again):
     walk = writing_again().feed(written(again)).feed(saw.AttemptAborted())
     assert walk.stopped_with(ProtocolViolationError)
@@ -87,12 +113,17 @@ def test_a_task_that_has_other_rows_than_when_it_was_looked_at_fails_the_redo():
     assert walk.stopped_with(NondeterministicReplayError)
     message = walk.only(do.StopRun).message
     assert "task 0 had 10 rows, and at its second run 10 of other content" in message
-    assert "giveUpUnseen:0" in message, "giveUp looks at a replay first, and that look matches each time"
+    assert "giveUpUnseen:0" in message, (
+        "giveUp looks at a replay first, and that look matches each time"
+    )
     assert do.AppendCommit not in map(type, walk.all)
 
 
 def test_a_task_that_only_digests_may_have_other_rows_than_when_it_was_looked_at():
-    assert writing_again().feed(written([NEW], tasks_of(1, 7))).only(do.AppendCommit).commit.digests == DECIDED
+    assert (
+        writing_again().feed(written([NEW], tasks_of(1, 7))).only(do.AppendCommit).commit.digests
+        == DECIDED
+    )
 
 
 def test_a_redo_that_is_fenced_at_its_decision_aborts_only_what_it_prepared_itself():
@@ -107,7 +138,11 @@ def test_a_redo_without_an_answer_to_its_decision_aborts_nothing():
 
 
 def test_the_redo_of_a_redo_after_a_crash_redoes_what_is_lost_by_then():
-    walk = Walk().redoing(task("new"), stayed=(STAYED,), decided=DECIDED).feed(saw.LostFenced(), saw.DigestsTaken(DECIDED))
+    walk = (
+        Walk()
+        .redoing(task("new"), stayed=(STAYED,), decided=DECIDED)
+        .feed(saw.LostFenced(), saw.DigestsTaken(DECIDED))
+    )
     assert walk.only(do.RunWrites).redo == {(0, 0)}
 
 
@@ -118,11 +153,15 @@ def test_a_transaction_that_is_lost_again_after_its_redo_stops_the_run_and_gets_
     assert do.AppendDone not in map(type, walk.all)
 
 
-# --- which tasks of a replay stand for lost ones ------------------------------------------------------------------------------------
+# --- which tasks of a replay stand for lost ones --------------------------------------------------
 
 
 def the_plan(decided, gone, replayed, key="a/0"):
-    redo = Redo({"a": tuple(task(f"a{p}", partition=p) for p in gone)}, frozenset({("a", "stayed")}), Way.MATCHED)
+    redo = Redo(
+        {"a": tuple(task(f"a{p}", partition=p) for p in gone)},
+        frozenset({("a", "stayed")}),
+        Way.MATCHED,
+    )
     return matched(replace(commit(0), digests={key: tuple(decided)}), redo, {key: tuple(replayed)})
 
 
@@ -135,9 +174,15 @@ def sums(*each):
     [
         pytest.param(sums(1, 2, 3), [0], sums(1, 2, 3), {0: 0}, {}, id="in its place"),
         pytest.param(sums(1, 2, 3), [0], sums(3, 1, 2), {1: 0}, {}, id="in another place"),
-        pytest.param(sums(1, 2, 3), [0, 2], sums(3, 2, 1), {2: 0, 0: 2}, {}, id="two that changed places"),
-        pytest.param(sums(5, 5, 5), [1], sums(5, 5, 5), {0: 1}, {}, id="equal ones are interchangeable"),
-        pytest.param(sums(5, 5, 6), [0, 1], sums(6, 5, 5), {1: 0, 2: 1}, {}, id="two equal ones need two"),
+        pytest.param(
+            sums(1, 2, 3), [0, 2], sums(3, 2, 1), {2: 0, 0: 2}, {}, id="two that changed places"
+        ),
+        pytest.param(
+            sums(5, 5, 5), [1], sums(5, 5, 5), {0: 1}, {}, id="equal ones are interchangeable"
+        ),
+        pytest.param(
+            sums(5, 5, 6), [0, 1], sums(6, 5, 5), {1: 0, 2: 1}, {}, id="two equal ones need two"
+        ),
         pytest.param(sums(1, 2), [0], sums(1, 9), {0: 0}, {}, id="what stays visible may differ"),
         pytest.param(
             (Digest(30, 3), Digest(10, 9)),
@@ -147,7 +192,14 @@ def sums(*each):
             {0: 2, 2: 3},
             id="split in two",
         ),
-        pytest.param(sums(1, 2, 9), [0, 1], (Digest(10, 9), Digest(20, 3)), {}, {1: 3}, id="two merged into one"),
+        pytest.param(
+            sums(1, 2, 9),
+            [0, 1],
+            (Digest(10, 9), Digest(20, 3)),
+            {},
+            {1: 3},
+            id="two merged into one",
+        ),
         pytest.param(
             sums(1, 2, 4, 9),
             [0, 1],
@@ -160,14 +212,18 @@ def sums(*each):
 )
 def test_lost_tasks_are_matched_by_what_they_wrote(decided, gone, replayed, tasks, places):
     plan = the_plan(decided, gone, replayed)
-    assert plan.places == {(0, partition): place for partition, place in {**tasks, **places}.items()}
+    assert plan.places == {
+        (0, partition): place for partition, place in {**tasks, **places}.items()
+    }
     assert plan.tasks == {(0, partition): replayed[partition] for partition in {**tasks, **places}}
     assert total(plan.digests["a/0"]) == total(decided)
     for (_, partition), place in plan.places.items():
         assert plan.digests["a/0"][place] == replayed[partition], (
             "a second loss must find the rows under the number in the decision"
         )
-    assert all(plan.digests["a/0"][p] == d for p, d in enumerate(decided) if p not in gone), "what stays keeps its place"
+    assert all(plan.digests["a/0"][p] == d for p, d in enumerate(decided) if p not in gone), (
+        "what stays keeps its place"
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,8 +233,15 @@ def test_lost_tasks_are_matched_by_what_they_wrote(decided, gone, replayed, task
         pytest.param(sums(5, 5, 6), [0, 1], sums(5, 6, 7), id="two equal ones, and only one there"),
         pytest.param(sums(1, 2), [0], (Digest(20, 3),), id="merged with what is visible"),
         pytest.param(sums(1, 2), [0], (), id="no task"),
-        pytest.param((NO_ROWS, Digest(10, 1)), [0], (Digest(10, 1),), id="an empty one where task 0 has rows"),
-        pytest.param(sums(3, 9), [0], (Digest(4, 3), Digest(6, 1), Digest(10, 9)), id="as many rows of other content"),
+        pytest.param(
+            (NO_ROWS, Digest(10, 1)), [0], (Digest(10, 1),), id="an empty one where task 0 has rows"
+        ),
+        pytest.param(
+            sums(3, 9),
+            [0],
+            (Digest(4, 3), Digest(6, 1), Digest(10, 9)),
+            id="as many rows of other content",
+        ),
     ],
 )
 def test_lost_tasks_without_a_match_have_no_plan(decided, gone, replayed):
@@ -191,13 +254,18 @@ def test_an_empty_transaction_is_the_drivers_again():
 
 
 @given(data=st.data())
-def test_whatever_a_replay_permutes_splits_and_merges_exactly_the_lost_rows_are_planned_or_nothing(data):
+def test_whatever_a_replay_permutes_splits_and_merges_exactly_the_lost_rows_are_planned_or_nothing(
+    data,
+):
     """Each row has a hash of its own, so that a plan can be checked row by row."""
     rows = [2**row for row in range(12)]
 
     def dealt(tasks):
         places = [data.draw(st.integers(0, tasks - 1)) for _ in rows]
-        return [[row for row, at in zip(rows, places, strict=True) if at == task] for task in range(tasks)]
+        return [
+            [row for row, at in zip(rows, places, strict=True) if at == task]
+            for task in range(tasks)
+        ]
 
     decided = [each for each in dealt(data.draw(st.integers(1, 5))) if each]
     gone = sorted(data.draw(st.sets(st.sampled_from(range(len(decided))), min_size=1)))
@@ -225,11 +293,17 @@ def test_whatever_a_replay_permutes_splits_and_merges_exactly_the_lost_rows_are_
     [
         (
             tasks_of(9, 2),
-            "The rows themselves differ.*a/0: 2 tasks with 20 rows then, 2 with 20 now; of the lost ones task 0 .10 rows. has no match",
+            (
+                "The rows themselves differ.*a/0: 2 tasks with 20 rows then, 2 with 20 now; of the "
+                "lost ones task 0 .10 rows. has no match"
+            ),
         ),
         (
             {"a/0": (Digest(20, 3),)},
-            "The rows are the same, but they are divided.*a/0: 2 tasks with 20 rows then, 1 with 20 now",
+            (
+                "The rows are the same, but they are divided.*a/0: 2 tasks with 20 rows then, 1 with "
+                "20 now"
+            ),
         ),
         ({}, "has not the writes a/0"),
     ],
@@ -247,13 +321,16 @@ def test_a_replay_without_a_match_writes_nothing_and_says_how_it_differs(again, 
 def test_many_lost_tasks_without_a_match_are_not_all_named():
     lost = {"a": tuple(task(f"a{p}", partition=p) for p in range(9))}
     redo = Redo(lost, frozenset({("a", "x")}), Way.MATCHED)
-    message = difference(replace(commit(0), digests=tasks_of(*range(1, 11))), redo, tasks_of(*range(21, 31)))
+    message = difference(
+        replace(commit(0), digests=tasks_of(*range(1, 11))), redo, tasks_of(*range(21, 31))
+    )
     assert message.count("task ") == 5
     assert "and 4 more" in message
 
 
 def test_a_second_loss_finds_the_rows_under_their_number_in_the_redos_decision():
-    """The replay came in another order, so that Spark's number of the task is not the number in the decision."""
+    """The replay came in another order, so that Spark's number of the task is not the number in
+    the decision."""
     swapped = tasks_of(2, 1)
     walk = looking().feed(saw.DigestsTaken(swapped))
     assert walk.only(do.RunWrites).redo == {(0, 1)}
@@ -261,7 +338,9 @@ def test_a_second_loss_finds_the_rows_under_their_number_in_the_redos_decision()
     assert again.committables["a"] == (STAYED, task("new", partition=0))
     assert again.digests == DECIDED
     second = Walk().redoing(task("new", partition=0), stayed=(STAYED,), decided=again.digests)
-    assert second.feed(saw.LostFenced(), saw.DigestsTaken(swapped)).only(do.RunWrites).redo == {(0, 1)}
+    assert second.feed(saw.LostFenced(), saw.DigestsTaken(swapped)).only(do.RunWrites).redo == {
+        (0, 1)
+    }
 
 
 def test_a_stateful_replay_that_matches_what_is_lost_and_differs_elsewhere_is_reported():
@@ -269,11 +348,15 @@ def test_a_stateful_replay_that_matches_what_is_lost_and_differs_elsewhere_is_re
     walk = Walk().redoing(LOST, stayed=(STAYED,), asked=asked, decided=DECIDED)
     walk.feed(saw.LostFenced(), saw.DigestsTaken(tasks_of(1, 9)))
     assert list(map(type, walk.decisions)) == [do.ReportDivergence, do.RunWrites]
-    strict = Walk(on_divergence="fail").redoing(LOST, stayed=(STAYED,), asked=asked, decided=DECIDED)
-    assert strict.feed(saw.LostFenced(), saw.DigestsTaken(tasks_of(1, 9))).stopped_with(DivergenceError)
+    strict = Walk(on_divergence="fail").redoing(
+        LOST, stayed=(STAYED,), asked=asked, decided=DECIDED
+    )
+    assert strict.feed(saw.LostFenced(), saw.DigestsTaken(tasks_of(1, 9))).stopped_with(
+        DivergenceError
+    )
 
 
-# --- everything is lost ---------------------------------------------------------------------------------------------------------------
+# --- everything is lost ---------------------------------------------------------------------------
 
 
 def test_when_all_of_a_decision_is_lost_any_replay_is_written_and_decided_anew():
@@ -293,9 +376,17 @@ def test_when_all_of_a_decision_is_lost_any_replay_is_written_and_decided_anew()
 
 
 def test_a_whole_batch_with_other_rows_is_not_written_where_the_user_wants_no_divergence():
-    walk = Walk(on_divergence="fail").redoing(LOST, decided=DECIDED).feed(saw.LostFenced(), written([NEW], OTHER))
+    walk = (
+        Walk(on_divergence="fail")
+        .redoing(LOST, decided=DECIDED)
+        .feed(saw.LostFenced(), written([NEW], OTHER))
+    )
     assert walk.feed(saw.AttemptAborted()).stopped_with(DivergenceError)
-    same = Walk(on_divergence="fail").redoing(LOST, decided=DECIDED).feed(saw.LostFenced(), written([NEW], DECIDED))
+    same = (
+        Walk(on_divergence="fail")
+        .redoing(LOST, decided=DECIDED)
+        .feed(saw.LostFenced(), written([NEW], DECIDED))
+    )
     assert same.only(do.AppendCommit)
 
 
@@ -309,20 +400,32 @@ def test_a_decision_is_not_all_lost_while_another_sink_has_a_part_of_it():
 def test_a_name_that_two_sinks_have_is_lost_on_one_only():
     past = history(0, done=False, a=(LOST,), b=(LOST,))
     found = {"a": answers(lost=[LOST]), "b": answers(LOST)}
-    assert Walk().recovering(past).feed(saw.SinksRecovered(found), saw.LostFenced()).phase is P.Looking
+    assert (
+        Walk().recovering(past).feed(saw.SinksRecovered(found), saw.LostFenced()).phase is P.Looking
+    )
 
 
 def test_a_stateful_query_that_lost_all_of_a_batch_gets_rows_and_state_from_one_replay():
     """Kept rows would be those of another run than the state is."""
     walk = Walk(durable=True).redoing(KEPT, asked=request(0, stateful=True)).feed(saw.LostFenced())
     assert walk.only(do.RunWrites).redo is None
-    asked_for = Walk(durable=True, kept_first=True).redoing(KEPT, asked=request(0, stateful=True)).feed(saw.LostFenced())
-    assert asked_for.only(do.WriteKept), "whoever asks for kept rows gets the very rows that were decided"
-    partly = Walk(durable=True).redoing(KEPT, stayed=(STAYED,), asked=request(0, stateful=True)).feed(saw.LostFenced())
+    asked_for = (
+        Walk(durable=True, kept_first=True)
+        .redoing(KEPT, asked=request(0, stateful=True))
+        .feed(saw.LostFenced())
+    )
+    assert asked_for.only(do.WriteKept), (
+        "whoever asks for kept rows gets the very rows that were decided"
+    )
+    partly = (
+        Walk(durable=True)
+        .redoing(KEPT, stayed=(STAYED,), asked=request(0, stateful=True))
+        .feed(saw.LostFenced())
+    )
     assert partly.only(do.WriteKept)
 
 
-# --- what a person chooses ------------------------------------------------------------------------------------------------------------
+# --- what a person chooses ------------------------------------------------------------------------
 
 
 def record_of(walk):
@@ -331,7 +434,11 @@ def record_of(walk):
 
 
 def test_lost_rows_are_given_up_only_by_a_persons_word_for_this_batch():
-    assert looking(lost_rows=("giveUp", 1)).feed(saw.DigestsTaken(OTHER)).stopped_with(NondeterministicReplayError)
+    assert (
+        looking(lost_rows=("giveUp", 1))
+        .feed(saw.DigestsTaken(OTHER))
+        .stopped_with(NondeterministicReplayError)
+    )
     walk = looking(lost_rows=("giveUp", 0)).feed(saw.DigestsTaken(OTHER))
     decided = walk.only(do.AppendCommit).commit
     assert decided.committables == {"a": (STAYED,)}
@@ -381,25 +488,40 @@ def test_rows_are_not_given_up_because_a_replay_fails():
 @pytest.mark.parametrize("stayed", [(STAYED,), ()], ids=["a part", "all"])
 @pytest.mark.parametrize("durable", [False, True])
 def test_rows_are_given_up_without_a_replay_by_a_word_of_its_own(stayed, durable):
-    walk = Walk(lost_rows=("giveUpUnseen", 0), durable=durable).redoing(KEPT, stayed=stayed, decided=DECIDED)
+    walk = Walk(lost_rows=("giveUpUnseen", 0), durable=durable).redoing(
+        KEPT, stayed=stayed, decided=DECIDED
+    )
     walk.feed(saw.LostFenced())
     assert walk.only(do.AppendCommit).commit.committables == {"a": stayed}
     assert record_of(walk)["choice"] == "giveUp"
-    other = Walk(lost_rows=("giveUpUnseen", 1), durable=durable).redoing(KEPT, stayed=stayed, decided=DECIDED)
+    other = Walk(lost_rows=("giveUpUnseen", 1), durable=durable).redoing(
+        KEPT, stayed=stayed, decided=DECIDED
+    )
     assert do.AppendCommit not in map(type, other.feed(saw.LostFenced()).decisions)
 
 
 def test_what_only_a_lost_transaction_says_of_its_write_is_handed_on():
     """``FileSink`` has the layout of a write's files on its first transaction only."""
-    lost, others = task("a0", layout="of 0", rows={"file": "x"}), (task("a1", partition=1), task("a2", partition=2))
+    lost, others = (
+        task("a0", layout="of 0", rows={"file": "x"}),
+        (task("a1", partition=1), task("a2", partition=2)),
+    )
     of_write_1 = handle("b0", task=[1, 0])
-    walk = Walk(lost_rows=("giveUp", 0)).redoing(lost, stayed=(of_write_1, *others), decided=tasks_of(1, 2, 3))
+    walk = Walk(lost_rows=("giveUp", 0)).redoing(
+        lost, stayed=(of_write_1, *others), decided=tasks_of(1, 2, 3)
+    )
     walk.feed(saw.LostFenced(), saw.DigestsTaken(OTHER))
-    assert walk.only(do.AppendCommit).commit.committables["a"] == (of_write_1, {**others[0], "layout": "of 0"}, others[1])
+    assert walk.only(do.AppendCommit).commit.committables["a"] == (
+        of_write_1,
+        {**others[0], "layout": "of 0"},
+        others[1],
+    )
 
 
 def test_a_batch_is_not_written_beside_itself_when_the_writes_have_changed_places():
-    walk = looking(lost_rows=("writeAll", 0)).feed(saw.DigestsTaken({"b/0": OTHER["a/0"], "a/1": OTHER["a/0"]}))
+    walk = looking(lost_rows=("writeAll", 0)).feed(
+        saw.DigestsTaken({"b/0": OTHER["a/0"], "a/1": OTHER["a/0"]})
+    )
     assert walk.stopped_with(NondeterministicReplayError)
     assert "in another order" in walk.only(do.StopRun).message
 
@@ -411,7 +533,9 @@ def test_a_lost_task_that_was_merged_is_found_though_a_visible_one_has_the_same_
 
 
 def test_the_reason_on_record_is_short():
-    walk = looking(lost_rows=("giveUp", 0)).feed(saw.DigestsTaken({"a/0": tuple(Digest(9, n) for n in range(2))}))
+    walk = looking(lost_rows=("giveUp", 0)).feed(
+        saw.DigestsTaken({"a/0": tuple(Digest(9, n) for n in range(2))})
+    )
     assert 0 < len(record_of(walk)["reason"]) <= 500
 
 
@@ -426,10 +550,12 @@ def test_what_was_chosen_stays_on_record_in_every_later_decision():
 def test_rows_of_which_an_earlier_release_recorded_no_task_can_be_given_up():
     walk = giving_up_unknown().feed(saw.LostFenced())
     assert walk.only(do.AppendCommit).commit.committables == {"a": (STAYED,)}
-    assert record_of(walk)["lost"] == [{"sink": "a", "name": "a0", "task": [None, None], "rows": None}]
+    assert record_of(walk)["lost"] == [
+        {"sink": "a", "name": "a0", "task": [None, None], "rows": None}
+    ]
 
 
-# --- for which batch ------------------------------------------------------------------------------------------------------------------
+# --- for which batch ------------------------------------------------------------------------------
 
 
 def test_a_lost_batch_is_not_redone_for_another_request():
@@ -447,10 +573,12 @@ def test_a_loss_is_not_redone_for_other_offsets():
 
 def test_what_looks_lost_to_a_replaced_run_is_not_redone():
     walk = Walk().recovering(history(0, done=False, a=(LOST,)))
-    assert walk.feed(saw.SinksRecovered({"a": answers(lost=[LOST])}, sealed=True)).stopped_with(FencedError)
+    assert walk.feed(saw.SinksRecovered({"a": answers(lost=[LOST])}, sealed=True)).stopped_with(
+        FencedError
+    )
 
 
-# --- from kept rows -----------------------------------------------------------------------------------------------------------------
+# --- from kept rows -------------------------------------------------------------------------------
 
 
 def test_kept_rows_are_written_without_the_users_function():
@@ -459,48 +587,71 @@ def test_kept_rows_are_written_without_the_users_function():
 
 
 def test_kept_rows_are_not_used_unless_they_are_asked_for():
-    walk = Walk().redoing(KEPT, stayed=(STAYED,), decided=DECIDED).feed(saw.LostFenced(), saw.DigestsTaken(DECIDED))
+    walk = (
+        Walk()
+        .redoing(KEPT, stayed=(STAYED,), decided=DECIDED)
+        .feed(saw.LostFenced(), saw.DigestsTaken(DECIDED))
+    )
     assert walk.only(do.RunWrites).redo == {(0, 0)}
 
 
 def test_where_the_rows_of_some_were_kept_those_are_written_and_the_others_come_at_the_next_start():
     """A disk that was full for a moment must not take the rows along that other tasks have kept."""
     bare = task("a2", partition=2)
-    walk = Walk(durable=True, lost_rows=("giveUp", 0)).redoing(KEPT, bare, stayed=(STAYED,), decided=tasks_of(1, 2, 3))
+    walk = Walk(durable=True, lost_rows=("giveUp", 0)).redoing(
+        KEPT, bare, stayed=(STAYED,), decided=tasks_of(1, 2, 3)
+    )
     assert walk.only(do.FenceLost).committables == {"a": (KEPT,)}
     walk.feed(saw.LostFenced())
     assert walk.only(do.WriteKept).lost == {"a": (KEPT,)}
     walk.feed(prepared(a=(NEW,)))
-    assert {c["name"] for c in walk.only(do.AppendCommit).commit.committables["a"]} == {"new", "a1", "a2"}
+    assert {c["name"] for c in walk.only(do.AppendCommit).commit.committables["a"]} == {
+        "new",
+        "a1",
+        "a2",
+    }
     assert not walk.only(do.AppendCommit).commit.losses
     walk.feed(saw.DecisionAppended(1), saw.SinksCommitted({"a": answers(STAYED, NEW, lost=[bare])}))
     assert walk.stopped_with(TransactionLostError)
-    again = Walk(durable=True, lost_rows=("giveUp", 0)).redoing(bare, stayed=(STAYED, NEW), decided=tasks_of(1, 2, 3))
+    again = Walk(durable=True, lost_rows=("giveUp", 0)).redoing(
+        bare, stayed=(STAYED, NEW), decided=tasks_of(1, 2, 3)
+    )
     again.feed(saw.LostFenced(), saw.DigestsTaken(tasks_of(4)))
-    assert [each["name"] for each in record_of(again)["lost"]] == ["a2"], "only what no kept rows stand for is given up"
+    assert [each["name"] for each in record_of(again)["lost"]] == ["a2"], (
+        "only what no kept rows stand for is given up"
+    )
 
 
 def test_after_a_redo_from_kept_rows_a_stateless_batch_is_skipped_and_a_stateful_one_digests():
     for stateful, decision in ((False, do.ReturnBatch(0)), (True, do.TakeDigests(0, 1))):
-        walk = Walk(durable=True).redoing(KEPT, stayed=(STAYED,), asked=request(0, stateful=stateful), decided=DECIDED)
-        walk.feed(saw.LostFenced(), prepared(a=(NEW,)), saw.DecisionAppended(1), committed(STAYED, NEW))
+        walk = Walk(durable=True).redoing(
+            KEPT, stayed=(STAYED,), asked=request(0, stateful=stateful), decided=DECIDED
+        )
+        walk.feed(
+            saw.LostFenced(), prepared(a=(NEW,)), saw.DecisionAppended(1), committed(STAYED, NEW)
+        )
         assert walk.decisions == (do.AppendDone(1, 0),)
         assert walk.feed(saw.DoneAppended()).decisions == (decision,)
 
 
-# --- without proof ------------------------------------------------------------------------------------------------------------------
+# --- without proof --------------------------------------------------------------------------------
 
 
 def in_doubt(**changes):
     past = history(0, done=False, a=(LOST,))
-    return Walk(**changes).recovering(past).feed(saw.SinksRecovered({"a": answers(in_doubt=[LOST])}))
+    return (
+        Walk(**changes).recovering(past).feed(saw.SinksRecovered({"a": answers(in_doubt=[LOST])}))
+    )
 
 
 def test_without_proof_the_run_stops_in_doubt_and_names_the_choices():
     walk = in_doubt()
     assert walk.stopped_with(InDoubtError)
     message = walk.only(do.StopRun).message
-    assert all(words in message for words in ("a0 of sink a", "onceforall.inDoubt=committed", "onceforall.inDoubt=aborted"))
+    assert all(
+        words in message
+        for words in ("a0 of sink a", "onceforall.inDoubt=committed", "onceforall.inDoubt=aborted")
+    )
     assert do.AppendDone not in map(type, walk.all)
 
 
@@ -516,7 +667,11 @@ def test_a_user_may_say_what_became_of_it():
 
 @pytest.mark.parametrize("said", ["committed", "aborted"])
 def test_what_a_user_says_is_about_what_the_start_finds_and_not_about_later_batches(said):
-    walk = Walk(in_doubt=said).committing().feed(saw.SinksCommitted({"a": answers(in_doubt=[handle("a0")])}))
+    walk = (
+        Walk(in_doubt=said)
+        .committing()
+        .feed(saw.SinksCommitted({"a": answers(in_doubt=[handle("a0")])}))
+    )
     assert walk.stopped_with(InDoubtError)
 
 
@@ -528,7 +683,9 @@ def test_what_a_user_says_of_the_past_is_not_said_of_what_was_written_again():
     for said in ("committed", "aborted"):
         walk = writing_again(in_doubt=said)
         walk.feed(written([NEW]), saw.DecisionAppended(1))
-        assert walk.feed(saw.SinksCommitted({"a": answers(STAYED, in_doubt=[NEW])})).stopped_with(InDoubtError)
+        assert walk.feed(saw.SinksCommitted({"a": answers(STAYED, in_doubt=[NEW])})).stopped_with(
+            InDoubtError
+        )
 
 
 def test_what_nothing_can_write_again_is_passed_over_only_by_the_word_of_a_user():
@@ -539,7 +696,9 @@ def test_what_nothing_can_write_again_is_passed_over_only_by_the_word_of_a_user(
         walk = Walk(in_doubt=said).recovering(past).feed(found)
         assert walk.stopped_with(TransactionLostError)
         assert "onceforall.inDoubt=committed" in walk.only(do.StopRun).message
-    assert Walk(in_doubt="committed").recovering(past).feed(found).decisions == (do.AppendDone(1, 0),)
+    assert Walk(in_doubt="committed").recovering(past).feed(found).decisions == (
+        do.AppendDone(1, 0),
+    )
 
 
 def test_what_a_user_says_does_not_overrule_proof():
@@ -552,12 +711,18 @@ SHARING = {"layout": "x1", "shared": {"x1": "of 1"}}
 
 
 def test_what_a_lost_transaction_shared_is_handed_on_to_one_that_stays():
-    """``FileSink`` says there how files are read; what is written again may be read in another way, and says so itself."""
+    """``FileSink`` says there how files are read; what is written again may be read in another
+    way, and says so itself."""
     lost = task("a0", **SHARING)
-    stayed = (task("a1", partition=1, layout="x1"), task("a2", partition=2, layout="x2", shared={"x2": "of 2"}))
+    stayed = (
+        task("a1", partition=1, layout="x1"),
+        task("a2", partition=2, layout="x2", shared={"x2": "of 2"}),
+    )
     new = task("new", layout="x3", shared={"x3": "of 3"})
     walk = Walk().redoing(lost, stayed=stayed, decided=tasks_of(1, 2, 3))
-    walk.feed(saw.LostFenced(), saw.DigestsTaken(tasks_of(1, 2, 3)), written([new], tasks_of(1, 2, 3)))
+    walk.feed(
+        saw.LostFenced(), saw.DigestsTaken(tasks_of(1, 2, 3)), written([new], tasks_of(1, 2, 3))
+    )
     decided = walk.only(do.AppendCommit).commit.committables["a"]
     assert decided == ({**stayed[0], "shared": {"x1": "of 1"}}, stayed[1], new)
 
@@ -565,11 +730,16 @@ def test_what_a_lost_transaction_shared_is_handed_on_to_one_that_stays():
 @pytest.mark.parametrize("choice", ["giveUp", "writeAll"])
 def test_what_is_shared_is_handed_on_too_where_a_person_has_chosen(choice):
     stayed = task("a1", partition=1, layout="x1")
-    walk = Walk(lost_rows=(choice, 0)).redoing(task("a0", **SHARING), stayed=(stayed,), decided=DECIDED)
+    walk = Walk(lost_rows=(choice, 0)).redoing(
+        task("a0", **SHARING), stayed=(stayed,), decided=DECIDED
+    )
     walk.feed(saw.LostFenced(), saw.DigestsTaken(OTHER))
     if choice == "writeAll":
         walk.feed(written([task("n0"), task("n1", partition=1)], tasks_of(7, 8)))
-    assert walk.only(do.AppendCommit).commit.committables["a"][0] == {**stayed, "shared": {"x1": "of 1"}}
+    assert walk.only(do.AppendCommit).commit.committables["a"][0] == {
+        **stayed,
+        "shared": {"x1": "of 1"},
+    }
 
 
 def test_what_stays_is_left_as_it_is_where_it_says_all_itself():
@@ -581,11 +751,15 @@ def test_what_stays_is_left_as_it_is_where_it_says_all_itself():
 
 def test_what_is_given_up_is_handed_on_to_its_own_run_only():
     def of(generation, partition, **fields):
-        return task(f"ofa.q.a.{generation}.0.0.{partition}.0.{partition}", partition=partition, **fields)
+        return task(
+            f"ofa.q.a.{generation}.0.0.{partition}.0.{partition}", partition=partition, **fields
+        )
 
     old, new = of(0, 0, layout="of 0"), of(1, 1, layout="of 1")
     stayed = (of(1, 2), of(0, 3))
-    walk = Walk(lost_rows=("giveUp", 0)).redoing(old, new, stayed=stayed, decided=tasks_of(1, 2, 3, 4))
+    walk = Walk(lost_rows=("giveUp", 0)).redoing(
+        old, new, stayed=stayed, decided=tasks_of(1, 2, 3, 4)
+    )
     walk.feed(saw.LostFenced(), saw.DigestsTaken(OTHER))
     decided = walk.only(do.AppendCommit).commit.committables["a"]
     assert decided == ({**stayed[0], "layout": "of 1"}, {**stayed[1], "layout": "of 0"})

@@ -1,4 +1,5 @@
-"""Every state in which a run stops has a way out: the one that docs/stopped.md names is walked here."""
+"""Every state in which a run stops has a way out: the one that docs/stopped.md names is walked
+here."""
 
 from __future__ import annotations
 
@@ -18,7 +19,18 @@ from onceforall.protocol.entries import Target
 from onceforall.protocol.history import EMPTY, History
 from onceforall.protocol.transitions import decide, outcomes, recover, redo, write
 from onceforall.protocol.transitions import start as start_rows
-from protocol.building import Walk, answers, committed, digests, handle, history, prepared, request, task, tasks_of
+from protocol.building import (
+    Walk,
+    answers,
+    committed,
+    digests,
+    handle,
+    history,
+    prepared,
+    request,
+    task,
+    tasks_of,
+)
 from protocol.scenarios import DECIDED, KEPT, LOST, OTHER, OURS, RECOVERED, STAYED, P
 
 PAGE = Path(__file__).parents[2] / "docs" / "stopped.md"
@@ -69,28 +81,52 @@ FENCED, UNKNOWN = saw.AppendFenced(), saw.AppendUnknown("no answer")
 MOVED = saw.LogInspected(replace(OURS, checkpoint="/elsewhere"), own_sealed=False)
 
 STOPS = [
-    Stop(P.Inspecting, lambda: Walk().feed(request(), MOVED), lambda: Walk(adopt_checkpoint=True).feed(request(), MOVED)),
+    Stop(
+        P.Inspecting,
+        lambda: Walk().feed(request(), MOVED),
+        lambda: Walk(adopt_checkpoint=True).feed(request(), MOVED),
+    ),
     Stop(
         P.Claiming,
-        lambda: Walk().feed(request(), saw.LogInspected(None, own_sealed=False), saw.GenerationClaimed(1, MOVED.newest)),
-        lambda: Walk(adopt_checkpoint=True).feed(request(), MOVED, saw.GenerationClaimed(1, MOVED.newest)),
+        lambda: Walk().feed(
+            request(),
+            saw.LogInspected(None, own_sealed=False),
+            saw.GenerationClaimed(1, MOVED.newest),
+        ),
+        lambda: Walk(adopt_checkpoint=True).feed(
+            request(), MOVED, saw.GenerationClaimed(1, MOVED.newest)
+        ),
     ),
     Stop(
         P.Inspecting,
-        lambda: Walk(roll_after_entries=3).ready().feed(request(1), saw.LogInspected(OURS, own_sealed=True)),
+        lambda: (
+            Walk(roll_after_entries=3)
+            .ready()
+            .feed(request(1), saw.LogInspected(OURS, own_sealed=True))
+        ),
         lambda: recovered(history(0), request(1)),
     ),
     Stop(
         P.Recovering,
-        lambda: start(part_lost()).feed(saw.SinksRecovered({"a": answers(STAYED, lost=[LOST])}, sealed=True)),
+        lambda: start(part_lost()).feed(
+            saw.SinksRecovered({"a": answers(STAYED, lost=[LOST])}, sealed=True)
+        ),
         lambda: looking(),
     ),
     Stop(P.ClosingPast, lambda: recovered(WHOLE_PAST).feed(FENCED), lambda: recovered(WHOLE_PAST)),
-    Stop(P.Deciding, lambda: Walk().deciding().feed(FENCED, saw.AttemptAborted()), lambda: recovered(UNDECIDED)),
     Stop(
-        P.Committing, lambda: Walk().committing(committed_by(LOST)).feed(seen_lost(sealed=True)), lambda: recovered(WHOLE_PAST)
+        P.Deciding,
+        lambda: Walk().deciding().feed(FENCED, saw.AttemptAborted()),
+        lambda: recovered(UNDECIDED),
     ),
-    Stop(P.Closing, lambda: Walk().closing().feed(FENCED), lambda: recovered(history(0), request(1))),
+    Stop(
+        P.Committing,
+        lambda: Walk().committing(committed_by(LOST)).feed(seen_lost(sealed=True)),
+        lambda: recovered(WHOLE_PAST),
+    ),
+    Stop(
+        P.Closing, lambda: Walk().closing().feed(FENCED), lambda: recovered(history(0), request(1))
+    ),
     Stop(
         P.Sealing,
         lambda: Walk(sinks=("b",)).sealing().feed(saw.PastSealed(WHOLE_PAST, -1)),
@@ -99,7 +135,12 @@ STOPS = [
     Stop(
         P.Sealing,
         lambda: start(placed("here"), request(1), identities={"a": {"folder": "there"}}),
-        lambda: recovered(placed("here"), request(1), identities={"a": {"folder": "there"}}, adopt_targets=frozenset({"a"})),
+        lambda: recovered(
+            placed("here"),
+            request(1),
+            identities={"a": {"folder": "there"}},
+            adopt_targets=frozenset({"a"}),
+        ),
     ),
     Stop(
         P.Recovering,
@@ -110,14 +151,24 @@ STOPS = [
     ),
     Stop(
         P.Recovering,
-        lambda: start(part_lost()).feed(saw.SinksRecovered({"a": answers(STAYED, in_doubt=[LOST])})),
-        lambda: start(part_lost(), in_doubt="committed").feed(saw.SinksRecovered({"a": answers(STAYED, in_doubt=[LOST])})),
+        lambda: start(part_lost()).feed(
+            saw.SinksRecovered({"a": answers(STAYED, in_doubt=[LOST])})
+        ),
+        lambda: start(part_lost(), in_doubt="committed").feed(
+            saw.SinksRecovered({"a": answers(STAYED, in_doubt=[LOST])})
+        ),
     ),
-    Stop(P.Recovering, lambda: start(WHOLE_PAST).feed(saw.StopRequested(("a",))), lambda: recovered(WHOLE_PAST)),
+    Stop(
+        P.Recovering,
+        lambda: start(WHOLE_PAST).feed(saw.StopRequested(("a",))),
+        lambda: recovered(WHOLE_PAST),
+    ),
     Stop(
         P.Recovering,
         lambda: found_lost(start(part_lost(UNKNOWN_TASK)), handle("a0")),
-        lambda: found_lost(start(part_lost(UNKNOWN_TASK), lost_rows=("giveUp", 0)), handle("a0")).feed(saw.LostFenced()),
+        lambda: found_lost(
+            start(part_lost(UNKNOWN_TASK), lost_rows=("giveUp", 0)), handle("a0")
+        ).feed(saw.LostFenced()),
     ),
     Stop(
         P.Recovering,
@@ -126,7 +177,11 @@ STOPS = [
             saw.LostFenced(), saw.DecisionAppended(1), committed(STAYED), saw.DoneAppended()
         ),
     ),
-    Stop(P.FencingLost, lambda: found_lost(start(part_lost())).feed(saw.StopRequested(("a",))), lambda: looking()),
+    Stop(
+        P.FencingLost,
+        lambda: found_lost(start(part_lost())).feed(saw.StopRequested(("a",))),
+        lambda: looking(),
+    ),
     Stop(
         P.Looking,
         lambda: looking().feed(saw.DigestsTaken(OTHER)),
@@ -153,28 +208,50 @@ STOPS = [
         lambda: looking().feed(saw.DigestsTaken(DECIDED), again(OTHER), saw.AttemptAborted()),
         lambda: looking(lost_rows=("giveUpUnseen", 0)),
     ),
-    Stop(P.Looking, lambda: looking().feed(saw.DigestsTaken({"a/1": ()})), lambda: looking().feed(saw.DigestsTaken(DECIDED))),
+    Stop(
+        P.Looking,
+        lambda: looking().feed(saw.DigestsTaken({"a/1": ()})),
+        lambda: looking().feed(saw.DigestsTaken(DECIDED)),
+    ),
     Stop(
         P.Digesting,
         lambda: digesting(on_divergence="fail").feed(saw.DigestsTaken(digests(0, rows=9))),
         lambda: digesting(on_divergence="warn").feed(saw.DigestsTaken(digests(0, rows=9))),
     ),
-    Stop(P.Digesting, lambda: digesting().feed(FAILED), lambda: digesting().feed(saw.DigestsTaken(digests(0)))),
+    Stop(
+        P.Digesting,
+        lambda: digesting().feed(FAILED),
+        lambda: digesting().feed(saw.DigestsTaken(digests(0))),
+    ),
     Stop(
         P.Writing,
-        lambda: Walk(transaction_timeout_ms=10).writing().feed(prepared(elapsed_ms=11), saw.AttemptAborted()),
+        lambda: (
+            Walk(transaction_timeout_ms=10)
+            .writing()
+            .feed(prepared(elapsed_ms=11), saw.AttemptAborted())
+        ),
         lambda: Walk(transaction_timeout_ms=20).writing().feed(prepared(elapsed_ms=11)),
     ),
-    Stop(P.Deciding, lambda: Walk().deciding().feed(saw.AppendTooLate(), saw.AttemptAborted()), lambda: recovered(UNDECIDED)),
+    Stop(
+        P.Deciding,
+        lambda: Walk().deciding().feed(saw.AppendTooLate(), saw.AttemptAborted()),
+        lambda: recovered(UNDECIDED),
+    ),
     Stop(
         P.WritingAgain,
         lambda: looking().feed(saw.DigestsTaken(DECIDED), again(OTHER), saw.AttemptAborted()),
         lambda: looking().feed(saw.DigestsTaken(DECIDED), again(DECIDED)),
     ),
-    Stop(P.Writing, lambda: Walk().writing().feed(FAILED, saw.AttemptAborted()), lambda: recovered(UNDECIDED)),
     Stop(
         P.Writing,
-        lambda: recovered(placed("here"), request(1)).feed(written_to("there"), saw.AttemptAborted()),
+        lambda: Walk().writing().feed(FAILED, saw.AttemptAborted()),
+        lambda: recovered(UNDECIDED),
+    ),
+    Stop(
+        P.Writing,
+        lambda: recovered(placed("here"), request(1)).feed(
+            written_to("there"), saw.AttemptAborted()
+        ),
         lambda: recovered(placed("here"), request(1)).feed(written_to("here")),
     ),
     Stop(
@@ -184,22 +261,48 @@ STOPS = [
     ),
     Stop(
         P.WritingAgain,
-        lambda: looking().feed(saw.DigestsTaken(DECIDED), again(DECIDED, task("other", partition=1)), saw.AttemptAborted()),
+        lambda: looking().feed(
+            saw.DigestsTaken(DECIDED),
+            again(DECIDED, task("other", partition=1)),
+            saw.AttemptAborted(),
+        ),
         lambda: looking().feed(saw.DigestsTaken(DECIDED), again(DECIDED)),
     ),
-    Stop(P.WritingAgain, lambda: kept(durable=True).feed(prepared(a=()), saw.AttemptAborted()), lambda: kept(durable=True)),
+    Stop(
+        P.WritingAgain,
+        lambda: kept(durable=True).feed(prepared(a=()), saw.AttemptAborted()),
+        lambda: kept(durable=True),
+    ),
     Stop(P.Deciding, lambda: Walk().deciding().feed(UNKNOWN), lambda: recovered(WHOLE_PAST)),
     Stop(P.Deciding, lambda: Walk().deciding().feed(UNKNOWN), lambda: recovered(UNDECIDED)),
     Stop(P.ClosingPast, lambda: recovered(WHOLE_PAST).feed(UNKNOWN), lambda: recovered(WHOLE_PAST)),
-    Stop(P.Closing, lambda: Walk().closing().feed(UNKNOWN), lambda: recovered(history(0), request(1))),
-    Stop(P.Committing, lambda: Walk().committing().feed(saw.StopRequested(("a",))), lambda: recovered(WHOLE_PAST)),
+    Stop(
+        P.Closing, lambda: Walk().closing().feed(UNKNOWN), lambda: recovered(history(0), request(1))
+    ),
     Stop(
         P.Committing,
-        lambda: Walk().committing(committed_by(LOST)).feed(saw.SinksCommitted({"a": answers(in_doubt=[LOST])})),
-        lambda: start(WHOLE_PAST, in_doubt="committed").feed(saw.SinksRecovered({"a": answers(in_doubt=[handle("a0")])})),
+        lambda: Walk().committing().feed(saw.StopRequested(("a",))),
+        lambda: recovered(WHOLE_PAST),
     ),
-    Stop(P.Committing, lambda: Walk().committing(committed_by(LOST)).feed(seen_lost()), lambda: looking()),
-    Stop(P.Ready, lambda: Walk().ready().feed(request(7)), lambda: recovered(history(0), request(1))),
+    Stop(
+        P.Committing,
+        lambda: (
+            Walk()
+            .committing(committed_by(LOST))
+            .feed(saw.SinksCommitted({"a": answers(in_doubt=[LOST])}))
+        ),
+        lambda: start(WHOLE_PAST, in_doubt="committed").feed(
+            saw.SinksRecovered({"a": answers(in_doubt=[handle("a0")])})
+        ),
+    ),
+    Stop(
+        P.Committing,
+        lambda: Walk().committing(committed_by(LOST)).feed(seen_lost()),
+        lambda: looking(),
+    ),
+    Stop(
+        P.Ready, lambda: Walk().ready().feed(request(7)), lambda: recovered(history(0), request(1))
+    ),
     Stop(
         P.ClosingPast,
         lambda: recovered(WHOLE_PAST, request(5)).feed(saw.DoneAppended()),
@@ -210,7 +313,12 @@ STOPS = [
 
 def placed(folder):
     past = history(0)
-    return History(replace(past.decided, commit=replace(past.decided.commit, targets={"a": Target({"folder": folder}, 0)})))
+    return History(
+        replace(
+            past.decided,
+            commit=replace(past.decided.commit, targets={"a": Target({"folder": folder}, 0)}),
+        )
+    )
 
 
 def written_to(folder):
@@ -256,12 +364,17 @@ def error_of(stop):
 def test_a_stopped_run_has_a_way_out(stop):
     walk = stop.walk()
     assert walk.phase is P.Stopped
-    assert next(phase for phase in reversed(walk.phases) if phase not in {P.Stopped, P.Aborting}) is stop.phase
+    assert (
+        next(phase for phase in reversed(walk.phases) if phase not in {P.Stopped, P.Aborting})
+        is stop.phase
+    )
     assert goes_on(stop.out())
 
 
 def test_the_page_has_every_state_in_which_a_run_stops_and_no_other():
-    rows = re.findall(r"^\| ([a-z ,]+) \| `([A-Za-z]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| ([a-z ,]+) \| `([A-Za-z]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
     listed = {(phase, error) for phases, error in rows for phase in phases.split(", ")}
     assert listed == {(stop.phase.title, error_of(stop)) for stop in STOPS}
 
@@ -271,12 +384,15 @@ ROWS = (start_rows, recover, redo, write, decide, outcomes)
 
 
 def test_every_place_in_the_machine_that_stops_a_run_is_walked(monkeypatch):
-    """By the line: a new call of ``stop``, ``abort`` or ``replaced`` needs a stop in the list above."""
+    """By the line: a new call of ``stop``, ``abort`` or ``replaced`` needs a stop in the list
+    above."""
     calls = {
         (module.__name__, node.lineno)
         for module in ROWS
         for node in ast.walk(ast.parse(inspect.getsource(module)))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in STOPPING
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in STOPPING
     }
     met = set()
     for module, name in itertools.product(ROWS, STOPPING):
@@ -292,8 +408,17 @@ def test_every_place_in_the_machine_that_stops_a_run_is_walked(monkeypatch):
         monkeypatch.setattr(module, name, noting)
     for stop in STOPS:
         stop.walk()
-    # A committable without a name is a bug of a sink, which stops the run as any other failed attempt does.
-    walk = Walk().writing().feed(saw.WritesPrepared({"a": (handle("x"), handle("x"))}, digests(0), 0, attempts_lost=False))
+    # A committable without a name is a bug of a sink, which stops the run as any other failed
+    # attempt does.
+    walk = (
+        Walk()
+        .writing()
+        .feed(
+            saw.WritesPrepared(
+                {"a": (handle("x"), handle("x"))}, digests(0), 0, attempts_lost=False
+            )
+        )
+    )
     assert goes_on(recovered(UNDECIDED))
     assert walk.phase is P.Aborting
     assert len(calls) > 15

@@ -52,11 +52,17 @@ def test_names_are_compared_as_a_whole():
     assert OWN.covers("query", "a", 5, "spared.1")
 
 
-QUERIES, SINKS, NAMES = st.sampled_from(["query", "other"]), st.sampled_from(["a", "b"]), st.sampled_from(["x", "spared"])
+QUERIES, SINKS, NAMES = (
+    st.sampled_from(["query", "other"]),
+    st.sampled_from(["a", "b"]),
+    st.sampled_from(["x", "spared"]),
+)
 
 
 @given(st.booleans(), QUERIES, SINKS, st.integers(0, 8), NAMES)
 def test_the_rule_in_one_sentence(own, query, sink, generation, name):
-    covered = Sweep("query", "a", 5, own, frozenset({"spared"})).covers(query, sink, generation, name)
+    covered = Sweep("query", "a", 5, own, frozenset({"spared"})).covers(
+        query, sink, generation, name
+    )
     nobody_can_decide_it = generation < 5 or (own and (sink, generation) == ("a", 5))
     assert covered == (query == "query" and name != "spared" and nobody_can_decide_it)

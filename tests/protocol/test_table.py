@@ -21,11 +21,13 @@ from onceforall.protocol.state import Run
 from protocol.building import CONFIG, Walk, handle, history, request
 from protocol.scenarios import EVENTS, PAIRS, SCENARIOS, phase_reached
 
-# --- the table --------------------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("make", "event", "to"), SCENARIOS, ids=lambda v: v.__name__ if isinstance(v, type) else type(v).__name__
+    ("make", "event", "to"),
+    SCENARIOS,
+    ids=lambda v: v.__name__ if isinstance(v, type) else type(v).__name__,
 )
 def test_an_event_leads_where_the_table_says(make, event, to):
     walk = make()
@@ -68,7 +70,9 @@ def test_an_event_without_a_row_raises_and_leaves_the_state_as_it_was(phase, eve
 
 def test_a_row_that_leads_elsewhere_than_it_says_raises(monkeypatch):
     monkeypatch.setitem(
-        TRANSITIONS[P.New], saw.BatchRequested, Transition(lambda run, *_: (replace(run, phase=P.Ready()), ()), (P.Writing,))
+        TRANSITIONS[P.New],
+        saw.BatchRequested,
+        Transition(lambda run, *_: (replace(run, phase=P.Ready()), ()), (P.Writing,)),
     )
     with pytest.raises(ProtocolViolationError, match="must not lead to ready"):
         step(Run(CONFIG), request())
@@ -87,7 +91,7 @@ def test_every_stop_names_a_remedy_or_what_is_not_lost():
             assert len(message) > 30 or message == "reason", message
 
 
-# --- the permit -------------------------------------------------------------------------------------------------------------------
+# --- the permit -----------------------------------------------------------------------------------
 
 
 def permits(decisions):
@@ -126,7 +130,9 @@ def test_the_library_makes_a_permit_in_one_place_only_from_a_durable_decision():
         str(path.relative_to(package))
         for path in package.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "CommitPermit"
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] == "CommitPermit"
     }
-    # The conformance suite plays the driver for a sink that is tried out; it isn't a part of a query.
+    # The conformance suite plays the driver for a sink that is tried out; it isn't a part of a
+    # query.
     assert made == {"protocol/history.py", "testing/conformance/actor.py"}

@@ -22,7 +22,9 @@ from simulator.systems import QUERY
 
 
 def _row(patch, phase, event, apply, *to):
-    patch.setitem(TRANSITIONS[phase], event, Transition(apply, (*TRANSITIONS[phase][event].to, *to)))
+    patch.setitem(
+        TRANSITIONS[phase], event, Transition(apply, (*TRANSITIONS[phase][event].to, *to))
+    )
 
 
 def recovery_completes_what_is_done(patch):
@@ -50,17 +52,28 @@ def commit_before_the_decision_is_durable(patch):
         coordinator._commit(do.CommitSinks(permit, decision.commit.committables))
         return Coordinator._append_commit(coordinator, decision)
 
-    patch.setattr(Coordinator, "_executors", {**Coordinator._executors, do.AppendCommit: (append_commit, "append_commit")})
+    patch.setattr(
+        Coordinator,
+        "_executors",
+        {**Coordinator._executors, do.AppendCommit: (append_commit, "append_commit")},
+    )
 
 
 def a_sweep_takes_newer_generations(patch):
-    patch.setattr(Sweep, "covers", lambda sweep, query, sink, generation, name: name not in sweep.spared)
+    patch.setattr(
+        Sweep, "covers", lambda sweep, query, sink, generation, name: name not in sweep.spared
+    )
 
 
 def a_sink_spares_only_its_own(patch):
     def sweeps(run, spared, *, own):
-        names = {sink: frozenset(c["name"] for c in spared.get(sink, ())) for sink in run.config.sinks}
-        return {sink: Sweep(QUERY, sink, run.name_generation, own, names[sink]) for sink in run.config.sinks}
+        names = {
+            sink: frozenset(c["name"] for c in spared.get(sink, ())) for sink in run.config.sinks
+        }
+        return {
+            sink: Sweep(QUERY, sink, run.name_generation, own, names[sink])
+            for sink in run.config.sinks
+        }
 
     patch.setattr(due_sweeps, "_sweeps", sweeps)
 
@@ -75,7 +88,9 @@ def own_leftovers_are_swept_at_the_decision(patch):
 
 def an_append_without_an_answer_aborts(patch):
     def unknown(run, at, event):
-        return outcomes.abort(run, at.commit.committables, *_stop_of(outcomes.unknown(run, at, event)))
+        return outcomes.abort(
+            run, at.commit.committables, *_stop_of(outcomes.unknown(run, at, event))
+        )
 
     _row(patch, P.Deciding, saw.AppendUnknown, unknown, P.Aborting)
 
@@ -86,7 +101,10 @@ def _stop_of(outcome):
 
 def handles_in_doubt_are_used_again(patch):
     def committed(run, at, event):
-        answers = {s: replace(a, completed=a.completed + a.retired, retired=()) for s, a in event.answers.items()}
+        answers = {
+            s: replace(a, completed=a.completed + a.retired, retired=())
+            for s, a in event.answers.items()
+        }
         return decide.committed(run, at, replace(event, answers=answers))
 
     _row(patch, P.Committing, saw.SinksCommitted, committed)
@@ -95,21 +113,32 @@ def handles_in_doubt_are_used_again(patch):
 def handles_are_fenced_before_done(patch):
     def committed(run, at, event):
         after, decisions = decide.committed(run, at, event)
-        return after, (do.RetireHandles({s: a.retired + a.completed for s, a in event.answers.items()}), *decisions)
+        return after, (
+            do.RetireHandles({s: a.retired + a.completed for s, a in event.answers.items()}),
+            *decisions,
+        )
 
     _row(patch, P.Committing, saw.SinksCommitted, committed)
 
 
 def a_loss_is_passed_over_at_commit(patch):
     def committed(run, at, event):
-        return decide.committed(run, at, replace(event, answers={s: replace(a, lost=()) for s, a in event.answers.items()}))
+        return decide.committed(
+            run,
+            at,
+            replace(event, answers={s: replace(a, lost=()) for s, a in event.answers.items()}),
+        )
 
     _row(patch, P.Committing, saw.SinksCommitted, committed)
 
 
 def a_loss_is_passed_over_in_recovery(patch):
     def recovered(run, at, event):
-        return recover.recovered(run, at, replace(event, answers={s: replace(a, lost=()) for s, a in event.answers.items()}))
+        return recover.recovered(
+            run,
+            at,
+            replace(event, answers={s: replace(a, lost=()) for s, a in event.answers.items()}),
+        )
 
     _row(patch, P.Recovering, saw.SinksRecovered, recovered)
 
@@ -130,9 +159,17 @@ def a_decided_batch_is_written_again(patch):
 def a_fenced_append_counts_as_done(patch):
     def append_commit(coordinator, decision):
         event = Coordinator._append_commit(coordinator, decision)
-        return saw.DecisionAppended(coordinator.run.entries) if isinstance(event, saw.AppendFenced) else event
+        return (
+            saw.DecisionAppended(coordinator.run.entries)
+            if isinstance(event, saw.AppendFenced)
+            else event
+        )
 
-    patch.setattr(Coordinator, "_executors", {**Coordinator._executors, do.AppendCommit: (append_commit, "append_commit")})
+    patch.setattr(
+        Coordinator,
+        "_executors",
+        {**Coordinator._executors, do.AppendCommit: (append_commit, "append_commit")},
+    )
 
 
 def names_are_counted_anew_in_each_batch(patch):
@@ -151,11 +188,20 @@ names_are_counted_anew_in_each_batch.options = {"kinds": ("kafka",), "partitions
 def a_redo_writes_every_task_again(patch):
     def looked(run, at, event):
         after, decisions = redo_rows.looked(run, at, event)
-        return after, tuple(replace(d, redo=None) if isinstance(d, do.RunWrites) else d for d in decisions)
+        return after, tuple(
+            replace(d, redo=None) if isinstance(d, do.RunWrites) else d for d in decisions
+        )
 
     def merged(commit, redo, again, digests):
-        kept = {sink: tuple(c for c in cs if (sink, c["name"]) in redo.stayed) for sink, cs in commit.committables.items()}
-        return replace(commit, committables={sink: (*kept.get(sink, ()), *cs) for sink, cs in again.items()}, digests=digests)
+        kept = {
+            sink: tuple(c for c in cs if (sink, c["name"]) in redo.stayed)
+            for sink, cs in commit.committables.items()
+        }
+        return replace(
+            commit,
+            committables={sink: (*kept.get(sink, ()), *cs) for sink, cs in again.items()},
+            digests=digests,
+        )
 
     patch.setattr(redo_rows, "written_again", lambda *_: None)
     patch.setattr(redo_rows, "merged", merged)
@@ -166,7 +212,9 @@ def a_redo_is_committed_under_the_old_decision(patch):
     def prepared_again(run, at, event):
         commit = redo.merged(at.decided.commit, at.redo, event.committables, event.digests)
         decided = replace(at.decided, commit=commit)
-        committing = replace(run, phase=P.Committing(at.request, decided, at.redo), history=History(decided))
+        committing = replace(
+            run, phase=P.Committing(at.request, decided, at.redo), history=History(decided)
+        )
         return committing, (do.CommitSinks(decided.permit, commit.committables),)
 
     _row(patch, P.WritingAgain, saw.WritesPrepared, prepared_again, P.Committing)
@@ -180,7 +228,8 @@ def what_is_committed_counts_as_lost(patch):
 
 
 def a_database_forgets_its_marker(patch):
-    """Not the library's code: the simulated sinks are what they claim to be only if the checks see it when they aren't."""
+    """Not the library's code: the simulated sinks are what they claim to be only if the checks
+    see it when they aren't."""
 
     def complete(system, batch, committables):
         for committable in committables:
@@ -223,7 +272,9 @@ def a_claim_that_was_only_read_is_built_on(patch):
         while not log._create(generation, 0, claim).ours:
             generation += 1
         log._lengths[generation] = 1
-        return Claimed(generation, log._chains.read(generation - 1, 0).entry if generation else None)
+        return Claimed(
+            generation, log._chains.read(generation - 1, 0).entry if generation else None
+        )
 
     patch.setattr(CommitLog, "claim", claim)
 
@@ -232,7 +283,12 @@ def names_survive_another_runs_claim(patch):
     patch.setattr(start, "_is_next", lambda run, generation: run.generation >= 0)
 
 
-names_survive_another_runs_claim.options = {"roll_after_entries": 3, "kinds": ("kafka",), "partitions": 1, "generations": 3}
+names_survive_another_runs_claim.options = {
+    "roll_after_entries": 3,
+    "kinds": ("kafka",),
+    "partitions": 1,
+    "generations": 3,
+}
 
 
 def recovery_does_not_complete(patch):
@@ -257,7 +313,12 @@ def lost_tasks_are_matched_by_place(patch):
     patch.setattr(redo, "_at", lambda digests, place: digests[place])
 
 
-lost_tasks_are_matched_by_place.options = {"kinds": ("kafka",), "partitions": 3, "timeouts": 3, "durable": False}
+lost_tasks_are_matched_by_place.options = {
+    "kinds": ("kafka",),
+    "partitions": 3,
+    "timeouts": 3,
+    "durable": False,
+}
 
 
 def one_task_stands_for_two_lost_ones(patch):

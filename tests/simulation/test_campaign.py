@@ -1,4 +1,5 @@
-"""The campaign over many schedules: it counts, it resumes, it finds, and it never passes on nothing."""
+"""The campaign over many schedules: it counts, it resumes, it finds, and it never passes on
+nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def in_this_process(monkeypatch):
     monkeypatch.setattr(campaign, "ProcessPoolExecutor", InThisProcess)
 
 
-def test_the_command_plays_in_processes_of_its_own_and_writes_what_it_found(tmp_path, monkeypatch, capsys):
+def test_the_command_plays_in_processes_of_its_own_and_writes_what_it_found(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(campaign, "CHUNK", 20)
     assert main(["--schedules", "30", "--workers", "2", "--folder", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
@@ -51,7 +54,10 @@ def test_the_command_plays_in_processes_of_its_own_and_writes_what_it_found(tmp_
     assert results["faults"] >= 5 * results["schedules"]
     assert results["faults"] == sum(results["faults_by_kind"].values())
     assert results["operations"] > results["faults"]
-    assert results["endings"]["healed"] == results["schedules"] + results["schedules_with_fewer_faults"]
+    assert (
+        results["endings"]["healed"]
+        == results["schedules"] + results["schedules_with_fewer_faults"]
+    )
     assert "schedules with 5 faults or more" in capsys.readouterr().out
 
 
@@ -67,7 +73,9 @@ def test_a_campaign_goes_on_where_it_stopped(tmp_path, small, in_this_process):
     assert any(line.startswith("Going on behind") for line in said)
 
 
-def test_what_other_sources_have_proved_does_not_count(tmp_path, small, in_this_process, monkeypatch):
+def test_what_other_sources_have_proved_does_not_count(
+    tmp_path, small, in_this_process, monkeypatch
+):
     said = []
     Campaign(Plan(30, folder=tmp_path, workers=1), said.append).run()
     monkeypatch.setattr(campaign, "protocol_digest", lambda: "another")
@@ -80,7 +88,9 @@ def test_a_campaign_that_has_no_time_is_not_complete(tmp_path, small, in_this_pr
     assert not results["complete"]
 
 
-def test_a_violation_is_shown_with_its_seed_and_fails_the_campaign(tmp_path, small, in_this_process, monkeypatch, capsys):
+def test_a_violation_is_shown_with_its_seed_and_fails_the_campaign(
+    tmp_path, small, in_this_process, monkeypatch, capsys
+):
     a_decided_batch_is_written_again(monkeypatch)
     assert main(["--schedules", "10", "--workers", "1", "--folder", str(tmp_path)]) == 1
     results = json.loads((tmp_path / "results.json").read_text())
@@ -103,7 +113,9 @@ def test_an_error_of_the_simulator_itself_does_not_pass(monkeypatch):
     assert len(tally.violations) == 3
 
 
-@pytest.mark.parametrize("nothing", [{"schedules": 0}, {"schedules": 1, "workers": 0}, {"schedules": 1, "moves": 0}])
+@pytest.mark.parametrize(
+    "nothing", [{"schedules": 0}, {"schedules": 1, "workers": 0}, {"schedules": 1, "moves": 0}]
+)
 def test_an_empty_campaign_is_refused(nothing):
     with pytest.raises(OptionError, match="would prove nothing"):
         Plan(**nothing)

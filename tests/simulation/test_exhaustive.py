@@ -1,4 +1,5 @@
-"""Small worlds, searched to their end: every interleaving, crash, freeze, time-out and lost answer that they have room for."""
+"""Small worlds, searched to their end: every interleaving, crash, freeze, time-out and lost
+answer that they have room for."""
 
 from __future__ import annotations
 
@@ -25,12 +26,24 @@ FINE = Options(generations=2, batches=2, participants=1, timeouts=1, fine=True)
 OF_THE_MODEL = Options(generations=3, batches=2, participants=2, timeouts=2)
 
 WORLDS = {
-    "two sinks that time out": (Options(generations=2, batches=2, participants=2, timeouts=2), 4000),
-    "two sinks, rows kept": (Options(generations=2, batches=2, participants=2, timeouts=1, durable=True), 2000),
-    "state to be rebuilt": (Options(generations=2, batches=2, participants=1, timeouts=1, stateful=True), 400),
+    "two sinks that time out": (
+        Options(generations=2, batches=2, participants=2, timeouts=2),
+        4000,
+    ),
+    "two sinks, rows kept": (
+        Options(generations=2, batches=2, participants=2, timeouts=1, durable=True),
+        2000,
+    ),
+    "state to be rebuilt": (
+        Options(generations=2, batches=2, participants=1, timeouts=1, stateful=True),
+        400,
+    ),
     "three starts": (Options(generations=3, batches=2, participants=1), 5000),
     "an id that is forgotten": (WITH_EXPIRY, 400),
-    "a task that fails": (Options(generations=2, batches=1, participants=2, timeouts=1, failures=1), 2000),
+    "a task that fails": (
+        Options(generations=2, batches=1, participants=2, timeouts=1, failures=1),
+        2000,
+    ),
     "an answer that is lost": (WITH_LOST_ANSWER, 3000),
     "two answers that are lost": (WITH_LOST_ANSWERS, 3000),
     "every call of the store a step": (FINE, 2500),
@@ -51,7 +64,11 @@ def test_no_order_of_steps_in_a_small_world_breaks_the_promise(name):
 
 
 def test_a_search_meets_every_way_in_which_its_world_lets_a_driver_end():
-    outcomes = {**explore(WITH_TIMEOUT).outcomes, **explore(WITH_LOST_ANSWERS).outcomes, **explore(FINE).outcomes}
+    outcomes = {
+        **explore(WITH_TIMEOUT).outcomes,
+        **explore(WITH_LOST_ANSWERS).outcomes,
+        **explore(FINE).outcomes,
+    }
     assert set(outcomes) >= {
         "finished",
         "conflict",
@@ -71,11 +88,15 @@ def test_crashes_as_moves_of_their_own_lead_to_no_other_world():
     assert crashing.worlds == without.worlds > 150
 
 
-@pytest.mark.parametrize("options", [WITH_TIMEOUT, WITH_EXPIRY, FINE], ids=["coarse", "expiry", "fine"])
+@pytest.mark.parametrize(
+    "options", [WITH_TIMEOUT, WITH_EXPIRY, FINE], ids=["coarse", "expiry", "fine"]
+)
 def test_what_is_not_explored_twice_leads_to_no_other_world(options, monkeypatch):
     reduced = explore(options)
     monkeypatch.setattr(Moves, "_settle", lambda *_: None)
-    monkeypatch.setattr(Moves, "_claims_at_once", property(lambda _: False, lambda *_: None), raising=False)
+    monkeypatch.setattr(
+        Moves, "_claims_at_once", property(lambda _: False, lambda *_: None), raising=False
+    )
     every = explore(options)
     assert every.exhausted
     assert every.states > 1.3 * reduced.states
@@ -96,7 +117,9 @@ def test_a_search_says_the_same_when_it_is_run_again_in_another_process(tmp_path
         "1",
     ]
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
-    shown = subprocess.run([*command, "--output", path], env=environment, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [*command, "--output", path], env=environment, capture_output=True, text=True, check=True
+    ).stdout
     assert "exhausted" in shown
     (there,) = json.loads(path.read_text())
     here = explore(WITH_TIMEOUT).as_json()
@@ -105,7 +128,7 @@ def test_a_search_says_the_same_when_it_is_run_again_in_another_process(tmp_path
     assert {**there, "seconds": 0} == {**json.loads(json.dumps(here)), "seconds": 0}
 
 
-# --- planted bugs --------------------------------------------------------------------------------------------------------------
+# --- planted bugs ---------------------------------------------------------------------------------
 
 PLANTED = {
     "recovery_completes_what_is_done": SMALL,
@@ -140,8 +163,12 @@ def test_a_planted_bug_is_found_and_its_trace_replays(name, monkeypatch):
     assert str(replayed.value).startswith(result.violation)
 
 
-@pytest.mark.parametrize(("options", "outcome"), [(WITH_TIMEOUT, 0), (WITH_EXPIRY, 1)], ids=["committed", "lost"])
-def test_a_sink_that_takes_every_transaction_that_it_cannot_commit_for_one_outcome_is_found(options, outcome, monkeypatch):
+@pytest.mark.parametrize(
+    ("options", "outcome"), [(WITH_TIMEOUT, 0), (WITH_EXPIRY, 1)], ids=["committed", "lost"]
+)
+def test_a_sink_that_takes_every_transaction_that_it_cannot_commit_for_one_outcome_is_found(
+    options, outcome, monkeypatch
+):
     monkeypatch.setattr(World, "outcome", lambda *_: outcome)
     assert explore(options).violation
 

@@ -22,7 +22,7 @@ def _quiet():
         yield
 
 
-# --- seeded random schedules ---------------------------------------------------------------------------------------------------
+# --- seeded random schedules ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first_seed", range(0, 1200, 400))
@@ -32,7 +32,13 @@ def test_random_schedules_keep_the_promise_and_come_to_an_end_after_healing(firs
 
 
 def test_long_random_schedules_keep_the_promise():
-    endings_of(range(10_000, 10_100), moves=200, generations=6, batches=4, kinds=("kafka", "database", "files"))
+    endings_of(
+        range(10_000, 10_100),
+        moves=200,
+        generations=6,
+        batches=4,
+        kinds=("kafka", "database", "files"),
+    )
 
 
 def test_with_entries_as_they_are_in_production_the_promise_is_kept_too():
@@ -41,7 +47,10 @@ def test_with_entries_as_they_are_in_production_the_promise_is_kept_too():
 
 def test_random_schedules_reach_every_way_in_which_a_driver_can_end_and_every_fault():
     outcomes = [explore(seed, real_bytes=False) for seed in range(400)]
-    outcomes += [explore(seed, kinds=("kafka",), timeouts=3, expiries=0, durable=False) for seed in range(300)]
+    outcomes += [
+        explore(seed, kinds=("kafka",), timeouts=3, expiries=0, durable=False)
+        for seed in range(300)
+    ]
     endings = {ending for outcome in outcomes for ending in outcome.endings}
     assert endings >= {
         "finished",
@@ -102,7 +111,13 @@ for seed in range(40):
 def test_a_seed_replays_its_schedule_exactly_in_another_process_whatever_its_hash_seed():
     def shown(hash_seed):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, "-c", SHOW], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", SHOW],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return done.stdout
 
     first = shown("1")
@@ -139,11 +154,20 @@ def test_a_broken_guard_is_found(break_a_guard, monkeypatch):
 @pytest.mark.parametrize("stateful", [False, True])
 @pytest.mark.parametrize("lost", [1, 2, 4])
 def test_a_lost_batch_is_redone_whatever_step_of_the_redo_a_crash_meets(durable, stateful, lost):
-    """Decided, then timed out in part or whole; the successor is killed in front of each of its operations in turn."""
+    """Decided, then timed out in part or whole; the successor is killed in front of each of its
+    operations in turn."""
     steps, crashes = 0, 0
     while True:
         steps += 1
-        simulation = Simulation(Options(batches=2, kinds=("kafka", "kafka"), timeouts=lost, durable=durable, stateful=stateful))
+        simulation = Simulation(
+            Options(
+                batches=2,
+                kinds=("kafka", "kafka"),
+                timeouts=lost,
+                durable=durable,
+                stateful=stateful,
+            )
+        )
         try:
             simulation.start()
             first = simulation.drivers[0]
@@ -167,7 +191,10 @@ def test_a_lost_batch_is_redone_whatever_step_of_the_redo_a_crash_meets(durable,
 
 @pytest.mark.parametrize("kinds", [("kafka",), ("kafka", "kafka")])
 def test_a_driver_that_is_frozen_in_front_of_any_operation_decides_nothing_dead(kinds):
-    """It wakes when its transactions have timed out. Where no row is visible by then, a replay with other rows heals it by itself."""
+    """It wakes when its transactions have timed out.
+
+    Where no row is visible by then, a replay with other rows heals it by itself.
+    """
     too_late, decided, steps, frozen = 0, 0, 0, True
     while frozen:
         steps += 1
@@ -191,12 +218,16 @@ def test_a_driver_that_is_frozen_in_front_of_any_operation_decides_nothing_dead(
         finally:
             simulation.close()
     assert too_late, "no driver came too late; the test proves nothing"
-    assert decided, "no driver was frozen between its decision and its commit; the test proves nothing"
+    assert decided, (
+        "no driver was frozen between its decision and its commit; the test proves nothing"
+    )
 
 
 def test_ids_that_are_counted_anew_in_each_batch_let_a_late_task_abort_what_is_decided():
-    """Why an id that a lost task attempt may still claim must not be given out again in a later batch."""
-    # In batch 0 a speculative attempt (slot 1) has not begun yet; in batch 1 a task of another worker has slot 1.
+    """Why an id that a lost task attempt may still claim must not be given out again in a later
+    batch."""
+    # In batch 0 a speculative attempt (slot 1) has not begun yet; in batch 1 a task of another
+    # worker has slot 1.
     one, two = ("other worker", 0), ("other worker", 1)
     batch_0 = [one, ("second attempt", 1), one, one, ("second attempt", 0)]
     batch_1 = [one, ("second attempt", 0), two, ("second attempt", 0)]
@@ -223,7 +254,7 @@ def test_ids_that_are_counted_anew_in_each_batch_let_a_late_task_abort_what_is_d
         simulation.close()
 
 
-# --- the same world, with Hypothesis as the adversary ----------------------------------------------------------------------------
+# --- the same world, with Hypothesis as the adversary ---------------------------------------------
 
 
 class PlannedFaults:
@@ -249,7 +280,9 @@ class ProtocolMachine(RuleBasedStateMachine):
         roll=st.sampled_from((3, 1000)),
         timeouts=st.integers(0, 2),
         durable=st.booleans(),
-        whims=st.sets(st.sampled_from(("second attempt", "other worker", "stands before its sync"))),
+        whims=st.sets(
+            st.sampled_from(("second attempt", "other worker", "stands before its sync"))
+        ),
     )
     def begin(self, partitions, kinds, stateful, roll, timeouts, durable, whims):
         options = Options(
@@ -291,7 +324,11 @@ class ProtocolMachine(RuleBasedStateMachine):
     def advance_a_task(self, data):
         self.simulation.advance(data.draw(st.sampled_from(self.simulation.unfinished_tasks)))
 
-    @precondition(lambda self: self.simulation and self.simulation.timeouts and self.simulation.open_transactions)
+    @precondition(
+        lambda self: (
+            self.simulation and self.simulation.timeouts and self.simulation.open_transactions
+        )
+    )
     @rule(data=st.data())
     def time_out(self, data):
         self.simulation.time_out(*data.draw(st.sampled_from(self.simulation.open_transactions)))

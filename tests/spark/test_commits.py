@@ -1,14 +1,20 @@
-"""Entries of Spark's commit log that a detachment writes: durable like everything that a decision rests on."""
+"""Entries of Spark's commit log that a detachment writes: durable like everything that a
+decision rests on."""
 
 from onceforall.spark import commits as spark_commits
 from support.syncing import Recorder
 
 
-def test_an_entry_is_synced_before_it_has_its_name_and_its_folder_behind_that(tmp_path, monkeypatch):
-    """The log is set aside next: without the folder's sync, a loss of power takes the entry, and the plain query writes its batch again."""
+def test_an_entry_is_synced_before_it_has_its_name_and_its_folder_behind_that(
+    tmp_path, monkeypatch
+):
+    """The log is set aside next: without the folder's sync, a loss of power takes the entry, and
+    the plain query writes its batch again."""
     (tmp_path / "commits").mkdir()
     recorder = Recorder(monkeypatch)
     spark_commits.enter(tmp_path, 0)
     linked = recorder.linked(tmp_path / "commits" / "0")
-    assert any(what == "sync" and path.name.startswith(".0.") for what, path in recorder.calls[:linked])
+    assert any(
+        what == "sync" and path.name.startswith(".0.") for what, path in recorder.calls[:linked]
+    )
     assert recorder.synced(tmp_path / "commits") > linked

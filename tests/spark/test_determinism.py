@@ -12,7 +12,8 @@ pytestmark = pytest.mark.spark
 
 
 class Streamless:
-    """An execution of which nothing can be asked: that of a query whose plan was found to be deterministic."""
+    """An execution of which nothing can be asked: that of a query whose plan was found to be
+    deterministic."""
 
 
 def of_frames():
@@ -42,11 +43,19 @@ def of_python(text):
 SAME = {
     "the batch itself": lambda b: b,
     "columns of it": lambda b: b.select("key", (F.col("number") + 1).alias("n")).where("n > 0"),
-    "more columns than a plan's text shows": lambda b: b.select(*[(F.col("number") + n).alias(f"c{n}") for n in range(60)]),
-    "counts, extremes and sums of whole numbers": lambda b: b.groupBy("key").agg(F.count("*"), F.max("real"), F.sum("number")),
+    "more columns than a plan's text shows": lambda b: b.select(
+        *[(F.col("number") + n).alias(f"c{n}") for n in range(60)]
+    ),
+    "counts, extremes and sums of whole numbers": lambda b: b.groupBy("key").agg(
+        F.count("*"), F.max("real"), F.sum("number")
+    ),
     "a sum of an expression": lambda b: b.groupBy("key").agg(F.sum(F.col("number") * 2 + 1) + 1),
-    "an average of decimals": lambda b: b.groupBy("key").agg(F.avg(F.col("number").cast("decimal(10,2)"))),
-    "a sum of reals that were made whole": lambda b: b.groupBy("key").agg(F.sum(F.col("real").cast("bigint"))),
+    "an average of decimals": lambda b: b.groupBy("key").agg(
+        F.avg(F.col("number").cast("decimal(10,2)"))
+    ),
+    "a sum of reals that were made whole": lambda b: b.groupBy("key").agg(
+        F.sum(F.col("real").cast("bigint"))
+    ),
     "distinct rows": lambda b: b.distinct(),
     "duplicates of whole rows removed": lambda b: b.dropDuplicates(),
     "duplicates by every column removed": lambda b: b.select("key").dropDuplicates(["key"]),
@@ -55,7 +64,9 @@ SAME = {
     "all in one task": lambda b: b.coalesce(1),
     "ordered within tasks": lambda b: b.sortWithinPartitions("key"),
     "joined with itself": lambda b: b.alias("l").join(b.alias("r"), "key"),
-    "joined with what is distinct in it": lambda b: b.join(F.broadcast(b.select("key").distinct()), "key"),
+    "joined with what is distinct in it": lambda b: b.join(
+        F.broadcast(b.select("key").distinct()), "key"
+    ),
     "exploded": lambda b: b.select(F.explode(F.array("number", "real"))),
     "grouping sets": lambda b: b.cube("key").count(),
 }
@@ -65,29 +76,61 @@ OTHER = {
     "rand with a seed": (lambda b: b.withColumn("r", F.rand(7)), r"rand\(\)"),
     "uuid": (lambda b: b.withColumn("r", F.expr("uuid()")), r"uuid\(\)"),
     "shuffle": (lambda b: b.select(F.shuffle(F.array("number", "real"))), r"shuffle\(\)"),
-    "the number of a row in its task": (lambda b: b.select(F.monotonically_increasing_id()), "monotonically_increasing_id"),
+    "the number of a row in its task": (
+        lambda b: b.select(F.monotonically_increasing_id()),
+        "monotonically_increasing_id",
+    ),
     "the number of a task": (lambda b: b.select(F.spark_partition_id()), "spark_partition_id"),
-    "a random vector": (lambda b: b.select(F.aes_encrypt("key", F.lit("0123456789abcdef"))), "deterministic|random vector"),
+    "a random vector": (
+        lambda b: b.select(F.aes_encrypt("key", F.lit("0123456789abcdef"))),
+        "deterministic|random vector",
+    ),
     "the current time": (lambda b: b.withColumn("t", F.current_timestamp()), "current time"),
     "today": (lambda b: b.where(F.current_date() > "2020-01-01"), "current time"),
     "a Python function": (lambda b: b.select(of_python("key")), "Python function of_python"),
-    "a Python function of many rows": (lambda b: b.mapInArrow(lambda rows: rows, b.schema), "MapInArrow"),
-    "a Python function of groups": (lambda b: b.groupBy("key").applyInPandas(lambda rows: rows, b.schema), "InPandas"),
+    "a Python function of many rows": (
+        lambda b: b.mapInArrow(lambda rows: rows, b.schema),
+        "MapInArrow",
+    ),
+    "a Python function of groups": (
+        lambda b: b.groupBy("key").applyInPandas(lambda rows: rows, b.schema),
+        "InPandas",
+    ),
     "a sum of reals": (lambda b: b.groupBy("key").agg(F.sum("real")), "floating-point"),
-    "a sum of an expression of reals": (lambda b: b.groupBy("key").agg(F.sum(F.col("real") * 2) + 1), "floating-point"),
-    "a sum of who knows what": (lambda b: b.groupBy("key").agg(F.sum(F.sqrt("number"))), "floating-point"),
-    "an average of whole numbers": (lambda b: b.groupBy("key").agg(F.avg("number")), "floating-point"),
-    "a list": (lambda b: b.groupBy("key").agg(F.collect_list("number")), "order of rows|collect_list"),
+    "a sum of an expression of reals": (
+        lambda b: b.groupBy("key").agg(F.sum(F.col("real") * 2) + 1),
+        "floating-point",
+    ),
+    "a sum of who knows what": (
+        lambda b: b.groupBy("key").agg(F.sum(F.sqrt("number"))),
+        "floating-point",
+    ),
+    "an average of whole numbers": (
+        lambda b: b.groupBy("key").agg(F.avg("number")),
+        "floating-point",
+    ),
+    "a list": (
+        lambda b: b.groupBy("key").agg(F.collect_list("number")),
+        "order of rows|collect_list",
+    ),
     "the first": (lambda b: b.groupBy("key").agg(F.first("number")), "order of rows|first"),
     "a limit": (lambda b: b.limit(3), "Limit"),
     "a sample": (lambda b: b.sample(0.5, seed=1), "Sample"),
-    "a rank": (lambda b: b.withColumn("r", F.row_number().over(Window.partitionBy("key").orderBy("number"))), "Window"),
+    "a rank": (
+        lambda b: b.withColumn(
+            "r", F.row_number().over(Window.partitionBy("key").orderBy("number"))
+        ),
+        "Window",
+    ),
     "duplicates by a key removed": (lambda b: b.dropDuplicates(["key"]), "first row of each key"),
     "ordered as a whole": (lambda b: b.orderBy("key"), "global order"),
     "spread evenly": (lambda b: b.repartition(3), "without a key"),
     "put together": (lambda b: b.coalesce(2), "without a key"),
     "placed by ranges": (lambda b: b.repartitionByRange(3, "key"), "without a key"),
-    "rows of another RDD": (lambda b: b.union(b.sparkSession.createDataFrame([("a", 1, 2.0)])), "RDD"),
+    "rows of another RDD": (
+        lambda b: b.union(b.sparkSession.createDataFrame([("a", 1, 2.0)])),
+        "RDD",
+    ),
     "rows that the function made": (
         lambda b: b.join(b.sparkSession.sql("select * from values ('a') as t(key)"), "key"),
         "from the function itself",
@@ -107,7 +150,9 @@ def test_a_frame_that_may_differ_in_a_replay_is_kept_with_the_reason_in_words(ba
         raise AssertionError(of_frames().why_not(batch, [make(batch)]))
 
 
-@pytest.mark.parametrize("query", ["{b} join {t} on number = id", "{b} where number in (select id from {t})"])
+@pytest.mark.parametrize(
+    "query", ["{b} join {t} on number = id", "{b} where number in (select id from {t})"]
+)
 def test_a_table_that_may_change_is_found_also_in_a_subquery(spark, batch, table, query):
     batch.createOrReplaceTempView("batch_of_test")
     frame = spark.sql("select key from " + query.format(b="batch_of_test", t=f"parquet.`{table}`"))
@@ -115,7 +160,10 @@ def test_a_table_that_may_change_is_found_also_in_a_subquery(spark, batch, table
 
 
 def test_all_frames_of_a_batch_count(batch):
-    assert of_frames().why_not(batch, [batch, batch.select("key"), batch.withColumn("t", F.now())]) is not None
+    assert (
+        of_frames().why_not(batch, [batch, batch.select("key"), batch.withColumn("t", F.now())])
+        is not None
+    )
 
 
 def test_what_a_function_makes_of_a_later_batch_is_looked_at_again(batch):
@@ -128,13 +176,17 @@ def test_columns_that_a_plans_text_leaves_out_count(batch):
     made = of_frames()
     many = [(F.col("number") + n).alias(f"c{n}") for n in range(60)]
     assert made.why_not(batch, [batch.select(*many, F.lit(1).alias("last"))]) is None
-    assert made.why_not(batch, [batch.select(*many, F.current_timestamp().alias("last"))]) is not None
+    assert (
+        made.why_not(batch, [batch.select(*many, F.current_timestamp().alias("last"))]) is not None
+    )
 
 
 def test_a_plan_that_looks_as_before_is_not_read_again(batch, monkeypatch):
     made = of_frames()
     assert made.why_not(batch, [batch.select("key")]) is None
-    monkeypatch.setattr("onceforall.spark.determinism._reason", lambda *_, **__: pytest.fail("it was read again"))
+    monkeypatch.setattr(
+        "onceforall.spark.determinism._reason", lambda *_, **__: pytest.fail("it was read again")
+    )
     assert made.why_not(batch, [batch.select("key")]) is None
 
 
@@ -143,7 +195,7 @@ def test_a_plan_that_cannot_be_read_is_not_trusted(batch):
     assert "can't be read" in of_frames().why_not(batch, [object()])
 
 
-# --- whole queries -------------------------------------------------------------------------------------------------------------------
+# --- whole queries --------------------------------------------------------------------------------
 
 
 def verdict(stream, folder, mode="append"):
@@ -152,10 +204,16 @@ def verdict(stream, folder, mode="append"):
 
     def look(batch, _):
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        found.append(Determinism(execution_of(batch.sparkSession, query_id)).why_not(batch, [batch]))
+        found.append(
+            Determinism(execution_of(batch.sparkSession, query_id)).why_not(batch, [batch])
+        )
         batch.collect()
 
-    writer = stream.writeStream.foreachBatch(look).outputMode(mode).option("checkpointLocation", str(folder / "cp"))
+    writer = (
+        stream.writeStream.foreachBatch(look)
+        .outputMode(mode)
+        .option("checkpointLocation", str(folder / "cp"))
+    )
     query = writer.trigger(once=True).start()
     assert query.awaitTermination(60)
     (one,) = found
@@ -166,16 +224,27 @@ def verdict(stream, folder, mode="append"):
 def stream(spark, tmp_path):
     folder = tmp_path / "source"
     folder.mkdir()
-    (folder / "1.json").write_text('{"key": "a", "number": 1, "real": 2.0, "at": "2026-01-01T00:00:00Z"}\n')
-    return spark.readStream.schema("key string, number int, real double, at timestamp").json(str(folder))
+    (folder / "1.json").write_text(
+        '{"key": "a", "number": 1, "real": 2.0, "at": "2026-01-01T00:00:00Z"}\n'
+    )
+    return spark.readStream.schema("key string, number int, real double, at timestamp").json(
+        str(folder)
+    )
 
 
 SAME_STREAMS = {
     "rows as they are": (lambda s: s, "append"),
-    "the time of the batch": (lambda s: s.withColumn("t", F.current_timestamp()).where(F.now() > "2020-01-01"), "append"),
+    "the time of the batch": (
+        lambda s: s.withColumn("t", F.current_timestamp()).where(F.now() > "2020-01-01"),
+        "append",
+    ),
     "counts": (lambda s: s.groupBy("key").agg(F.count("*"), F.sum("number")), "update"),
     "counts in windows": (
-        lambda s: s.withWatermark("at", "1 hour").groupBy(F.window("at", "1 hour"), "key").agg(F.max("real")),
+        lambda s: (
+            s.withWatermark("at", "1 hour")
+            .groupBy(F.window("at", "1 hour"), "key")
+            .agg(F.max("real"))
+        ),
         "update",
     ),
     "two streams": (lambda s: s.select("key").union(s.select("key")), "append"),
@@ -184,7 +253,11 @@ OTHER_STREAMS = {
     "uuid": (lambda s: s.withColumn("u", F.expr("uuid()")), "append", r"uuid\(\)"),
     "a Python function": (lambda s: s.select(of_python("key")), "append", "of_python"),
     "an average": (lambda s: s.groupBy("key").agg(F.avg("real")), "complete", "floating-point"),
-    "the first of its key": (lambda s: s.dropDuplicates(["key"]), "append", "first row of each key"),
+    "the first of its key": (
+        lambda s: s.dropDuplicates(["key"]),
+        "append",
+        "first row of each key",
+    ),
 }
 
 

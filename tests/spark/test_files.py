@@ -36,7 +36,9 @@ def synced(recorder, checkpoint):
     return {str(path.relative_to(checkpoint)) for what, path in recorder.calls if what == "sync"}
 
 
-def test_before_the_decision_all_is_durable_on_which_the_batch_depends(files, checkpoint, monkeypatch):
+def test_before_the_decision_all_is_durable_on_which_the_batch_depends(
+    files, checkpoint, monkeypatch
+):
     recorder = Recorder(monkeypatch)
     files.sync_identity()
     assert synced(recorder, checkpoint) == {"metadata", "."}
@@ -44,13 +46,26 @@ def test_before_the_decision_all_is_durable_on_which_the_batch_depends(files, ch
     (checkpoint / "state" / "0" / "3" / "2.delta").write_text("written by the batch's tasks")
     files.written().result()
     assert synced(recorder, checkpoint) == {
-        *("metadata", ".", "offsets", "offsets/0", "offsets/1", "commits", "commits/0", "sources", "sources/0", "sources/0/0"),
+        *(
+            "metadata",
+            ".",
+            "offsets",
+            "offsets/0",
+            "offsets/1",
+            "commits",
+            "commits/0",
+            "sources",
+            "sources/0",
+            "sources/0/0",
+        ),
         *("state", "state/0", "state/0/3", "state/0/3/1.delta", "state/0/3/2.delta"),
         *("state/0/_metadata", "state/0/_metadata/metadata"),
     }
 
 
-def test_what_is_durable_is_not_synced_again_and_what_is_new_is_with_the_folder_that_names_it(files, checkpoint, monkeypatch):
+def test_what_is_durable_is_not_synced_again_and_what_is_new_is_with_the_folder_that_names_it(
+    files, checkpoint, monkeypatch
+):
     files.begin(1)
     files.written().result()
     (checkpoint / "offsets" / "2").write_text("x")
@@ -59,7 +74,14 @@ def test_what_is_durable_is_not_synced_again_and_what_is_new_is_with_the_folder_
     recorder = Recorder(monkeypatch)
     files.begin(2)
     files.written().result()
-    assert synced(recorder, checkpoint) == {"offsets/2", "offsets", "commits/1", "commits", "state/0", "state/0/4"}
+    assert synced(recorder, checkpoint) == {
+        "offsets/2",
+        "offsets",
+        "commits/1",
+        "commits",
+        "state/0",
+        "state/0/4",
+    }
 
 
 def test_a_file_that_was_replaced_is_synced_again(files, checkpoint, monkeypatch):
@@ -80,7 +102,9 @@ def test_a_plan_that_is_not_there_fails_the_attempt_before_its_decision(files):
         files.written().result()
 
 
-def test_a_file_system_that_refuses_to_sync_fails_the_attempt_before_its_decision(files, monkeypatch):
+def test_a_file_system_that_refuses_to_sync_fails_the_attempt_before_its_decision(
+    files, monkeypatch
+):
     def refuse(_):
         raise OSError(5, "Input/output error")
 
@@ -90,10 +114,14 @@ def test_a_file_system_that_refuses_to_sync_fails_the_attempt_before_its_decisio
         files.written().result()
 
 
-def test_a_large_state_is_synced_by_several_threads_and_none_is_left_out(files, checkpoint, monkeypatch):
+def test_a_large_state_is_synced_by_several_threads_and_none_is_left_out(
+    files, checkpoint, monkeypatch
+):
     for number in range(100):
         (checkpoint / "state" / "0" / "3" / f"{number}.changelog").write_text("x")
     recorder = Recorder(monkeypatch)
     files.begin(1)
     files.written().result()
-    assert {f"state/0/3/{number}.changelog" for number in range(100)} <= synced(recorder, checkpoint)
+    assert {f"state/0/3/{number}.changelog" for number in range(100)} <= synced(
+        recorder, checkpoint
+    )

@@ -138,13 +138,17 @@ def test_a_relative_checkpoint_is_one_of_the_jvms_folder(spark, tmp_path, monkey
     """Python may have changed its own since."""
     theirs = spark.sparkContext._jvm.java.lang.System.getProperty("user.dir")
     monkeypatch.chdir(tmp_path)
-    assert str(hadoop_paths.checkpoint_folder(spark, "checkpoints/a%3D")) == f"{theirs}/checkpoints/a%3D"
+    assert (
+        str(hadoop_paths.checkpoint_folder(spark, "checkpoints/a%3D"))
+        == f"{theirs}/checkpoints/a%3D"
+    )
 
 
 @pytest.mark.spark
 @pytest.mark.long
 def test_a_folder_that_the_jvm_cannot_name_is_refused(tmp_path):
-    """Its locale is POSIX: Spark would make a folder of question marks, and Python reads another."""
+    """Its locale is POSIX: Spark would make a folder of question marks, and Python reads
+    another."""
     code = (
         "from support.small_spark import small_spark\n"
         "from onceforall.spark.hadoop_paths import checkpoint_folder\n"
@@ -156,9 +160,19 @@ def test_a_folder_that_the_jvm_cannot_name_is_refused(tmp_path):
         "except OptionError as error:\n"
         "    print('REFUSED', ascii(str(error)))\n"
     )
-    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {
+        **os.environ,
+        "LC_ALL": "C",
+        "PYTHONUTF8": "1",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
     ended = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=200
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
     )
     assert f"ASCII {tmp_path}" in ended.stdout
     assert "REFUSED" in ended.stdout

@@ -1,4 +1,5 @@
-"""What a loss of power leaves of Spark's files in a checkpoint, and what is put back from the commit log; Spark itself is in tests/crash."""
+"""What a loss of power leaves of Spark's files in a checkpoint, and what is put back from the
+commit log; Spark itself is in tests/crash."""
 
 import json
 
@@ -56,7 +57,9 @@ class Checkpoint:
         }
 
     def set_aside(self):
-        return sorted(file.name.rpartition(".")[0] for file in (self.path / mending.SET_ASIDE).glob("*"))
+        return sorted(
+            file.name.rpartition(".")[0] for file in (self.path / mending.SET_ASIDE).glob("*")
+        )
 
 
 @pytest.fixture
@@ -64,7 +67,9 @@ def checkpoint(tmp_path):
     return Checkpoint(tmp_path / "cp")
 
 
-@pytest.mark.parametrize("torn", ["", PLAN[:20], PLAN[:-3], "\n".join(PLAN.split("\n")[:-1]), "\0" * 40], ids=range(5))
+@pytest.mark.parametrize(
+    "torn", ["", PLAN[:20], PLAN[:-3], "\n".join(PLAN.split("\n")[:-1]), "\0" * 40], ids=range(5)
+)
 def test_the_torn_plan_of_a_decided_batch_is_put_back_as_it_was(checkpoint, torn):
     before = checkpoint.files()
     checkpoint.write("offsets/1", torn)
@@ -128,7 +133,9 @@ def test_a_torn_id_is_the_one_that_the_newest_claim_has(checkpoint):
     assert checkpoint.text("metadata") == before
 
 
-def test_an_id_that_is_missing_altogether_is_not_put_back_for_somebody_may_have_begun_anew(checkpoint):
+def test_an_id_that_is_missing_altogether_is_not_put_back_for_somebody_may_have_begun_anew(
+    checkpoint,
+):
     checkpoint.lose("metadata")
     mending.put_back(checkpoint.path)
     assert not (checkpoint.path / "metadata").exists()
@@ -161,7 +168,9 @@ def test_a_plan_that_says_something_else_is_left_to_the_command_which_keeps_it(c
     assert checkpoint.set_aside() == ["offsets.1", "offsets.2"]
 
 
-def test_a_plan_that_says_something_else_of_a_batch_that_spark_has_finished_is_no_loss_of_power(checkpoint):
+def test_a_plan_that_says_something_else_of_a_batch_that_spark_has_finished_is_no_loss_of_power(
+    checkpoint,
+):
     checkpoint.write("offsets/1", PLAN.replace(":3", ":9"))
     checkpoint.write("commits/1", COMMITTED)
     with pytest.raises(CheckpointMismatchError, match="no loss of power does that"):
@@ -175,7 +184,11 @@ def test_a_decision_of_an_earlier_release_takes_the_plans_settings_from_the_batc
     lines = made.text("offsets/1").split("\n")
     assert tuple(lines[2:]) == OFFSETS
     # The watermark is what the batch before has left behind.
-    assert json.loads(lines[1]) == {"batchWatermarkMs": 7000, "batchTimestampMs": 1795264652177, "conf": {"a": "b"}}
+    assert json.loads(lines[1]) == {
+        "batchWatermarkMs": 7000,
+        "batchTimestampMs": 1795264652177,
+        "conf": {"a": "b"},
+    }
 
 
 def test_state_is_not_rebuilt_with_settings_that_nobody_knows(tmp_path):
@@ -187,7 +200,9 @@ def test_state_is_not_rebuilt_with_settings_that_nobody_knows(tmp_path):
         mending.put_back(made.path)
 
 
-@pytest.mark.parametrize("gone", [("metadata",), ("offsets/0",), ("sources/0/2",), ("state", "commits/0")], ids="+".join)
+@pytest.mark.parametrize(
+    "gone", [("metadata",), ("offsets/0",), ("sources/0/2",), ("state", "commits/0")], ids="+".join
+)
 def test_a_missing_plan_is_not_put_back_where_spark_could_not_run_its_batch(tmp_path, gone):
     """A checkpoint that was restored or edited: the start refuses it by what it is, as ever."""
     made = Checkpoint(tmp_path / "cp", offsets=('{"logOffset":2}',))
@@ -222,7 +237,10 @@ def test_a_plan_whose_input_a_source_does_not_know_any_more_is_planned_anew(tmp_
     if torn is not None:
         made.write("sources/0/3", torn)
     mending.put_back(made.path)
-    assert [name for name in made.set_aside() if name.startswith("offsets")] == ["offsets.2", "offsets.3"]
+    assert [name for name in made.set_aside() if name.startswith("offsets")] == [
+        "offsets.2",
+        "offsets.3",
+    ]
 
 
 def test_a_plan_whose_input_the_sources_know_stays(tmp_path):
@@ -268,7 +286,10 @@ def test_a_plan_that_is_as_it_was_decided_is_whole_whatever_its_offsets_look_lik
     assert made.files() == before
 
 
-@pytest.mark.parametrize("line", ["17", "any text: of a source of one's own", '0:{"t":{"0":3}}', "my-source:-", '"quoted"'])
+@pytest.mark.parametrize(
+    "line",
+    ["17", "any text: of a source of one's own", '0:{"t":{"0":3}}', "my-source:-", '"quoted"'],
+)
 def test_offsets_that_are_no_json_are_not_taken_for_torn(checkpoint, line):
     checkpoint.write("offsets/2", "\n".join((*HEADER, line, "-")))
     before = checkpoint.files()

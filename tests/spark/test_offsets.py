@@ -1,4 +1,5 @@
-"""What a person is told about a batch's input, for each kind of source, as Spark 4 writes its offset log."""
+"""What a person is told about a batch's input, for each kind of source, as Spark 4 writes its
+offset log."""
 
 import json
 
@@ -17,7 +18,15 @@ def checkpoint(tmp_path):
         def plan(self, batch, *lines, version="v1"):
             file = tmp_path / "offsets" / str(batch)
             file.parent.mkdir(exist_ok=True)
-            file.write_text("\n".join([version, METADATA, *(x if isinstance(x, str) else json.dumps(x) for x in lines)]))
+            file.write_text(
+                "\n".join(
+                    [
+                        version,
+                        METADATA,
+                        *(x if isinstance(x, str) else json.dumps(x) for x in lines),
+                    ]
+                )
+            )
 
         def source(self, source, number, content):
             file = tmp_path / "sources" / str(source) / str(number)
@@ -35,7 +44,8 @@ def test_kafka_offsets_are_told_by_partition_and_those_that_do_not_move_are_left
     checkpoint.plan(7, {"clicks": {"10": 3, "0": 240, "1": 7, "2": 9}, "orders": {"0": 6}})
     assert (
         checkpoint.described(7)
-        == "source 0: clicks[0]: 120..240, clicks[2]: ?..9, clicks[10]: 0..3, orders[0]: 5..6 (each range without its end)"
+        == "source 0: clicks[0]: 120..240, clicks[2]: ?..9, clicks[10]: 0..3, orders[0]: 5..6 "
+        "(each range without its end)"
     )
 
 
@@ -64,16 +74,23 @@ def test_files_are_named(checkpoint):
         checkpoint.source(0, number, f"v1\n{json.dumps(entry)}".encode())
     checkpoint.plan(4, {"logOffset": 0})
     checkpoint.plan(5, {"logOffset": 2})
-    assert checkpoint.described(5) == "source 0: the files file:///in/part 1.json, file:///in/part 2.json"
+    assert (
+        checkpoint.described(5)
+        == "source 0: the files file:///in/part 1.json, file:///in/part 2.json"
+    )
     (checkpoint.path / "sources" / "0" / "2").unlink()
-    assert checkpoint.described(5) == f"source 0: the files of its log from 1 to 2 ({checkpoint.path / 'sources' / '0'})"
+    assert (
+        checkpoint.described(5)
+        == f"source 0: the files of its log from 1 to 2 ({checkpoint.path / 'sources' / '0'})"
+    )
 
 
 def test_numbers_unknown_sources_and_sources_without_data(checkpoint):
     checkpoint.plan(0, 100, "-", {"shard": "a", "at": [1]}, "not json")
     checkpoint.plan(1, 200, "-", {"shard": "a", "at": [2]}, "not json either")
     assert checkpoint.described(1) == (
-        'source 0: 100..200; source 2: from {"shard": "a", "at": [1]} to {"shard": "a", "at": [2]}; '
+        'source 0: 100..200; source 2: from {"shard": "a", "at": [1]} to {"shard": "a", "at": '
+        "[2]}; "
         "source 3: from not json to not json either"
     )
     checkpoint.plan(1, {"long": "x" * 1000})
@@ -83,7 +100,10 @@ def test_numbers_unknown_sources_and_sources_without_data(checkpoint):
 def test_named_sources_of_the_second_version_are_told_by_name(checkpoint):
     checkpoint.plan(0, 'orders:{"t":{"0":1}}', "clicks:-", version="v2")
     checkpoint.plan(1, "clicks:5", 'orders:{"t":{"0":2}}', version="v2")
-    assert checkpoint.described(1) == "source clicks: ?..5; source orders: t[0]: 1..2 (each range without its end)"
+    assert (
+        checkpoint.described(1)
+        == "source clicks: ?..5; source orders: t[0]: 1..2 (each range without its end)"
+    )
 
 
 @pytest.mark.parametrize("content", ["", "v1", "v1\n"])
@@ -94,7 +114,17 @@ def test_a_damaged_file_is_said_to_be_unreadable(checkpoint, content):
 
 
 @pytest.mark.parametrize(
-    "line", ["{}", "[]", "null", "true", '{"t":{}}', '{"t":{"0":null}}', '{"logOffset":"x"}', '{"t":{"a":1}}']
+    "line",
+    [
+        "{}",
+        "[]",
+        "null",
+        "true",
+        '{"t":{}}',
+        '{"t":{"0":null}}',
+        '{"logOffset":"x"}',
+        '{"t":{"a":1}}',
+    ],
 )
 def test_no_line_of_any_source_is_an_error(checkpoint, line):
     for before in (line, "-", '{"t":{"0":1}}'):

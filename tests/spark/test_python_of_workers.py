@@ -1,4 +1,5 @@
-"""Which interpreter Spark starts its Python workers with: that of the program, unless the user chose one."""
+"""Which interpreter Spark starts its Python workers with: that of the program, unless the user
+chose one."""
 
 import os
 import sys

@@ -1,4 +1,5 @@
-"""Whether a batch has lost a task attempt is read from counts that Spark's listener bus fills, perhaps later."""
+"""Whether a batch has lost a task attempt is read from counts that Spark's listener bus fills,
+perhaps later."""
 
 from types import SimpleNamespace
 
@@ -8,7 +9,9 @@ from onceforall.spark.task_counts import COUNTS_ARE_THERE_WITHIN_S, stage_lost_a
 
 
 def stage(completed, failed=0, attempt=0, tasks=3):
-    return SimpleNamespace(numTasks=tasks, numCompletedTasks=completed, numFailedTasks=failed, currentAttemptId=attempt)
+    return SimpleNamespace(
+        numTasks=tasks, numCompletedTasks=completed, numFailedTasks=failed, currentAttemptId=attempt
+    )
 
 
 class Context:

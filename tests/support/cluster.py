@@ -1,4 +1,5 @@
-"""A standalone Spark cluster of two workers on two loopback addresses: speculation never copies a task to the same host."""
+"""A standalone Spark cluster of two workers on two loopback addresses: speculation never copies
+a task to the same host."""
 
 import contextlib
 import os
@@ -17,7 +18,8 @@ HOSTS = ("127.0.0.2", "127.0.0.3")
 
 class Cluster:
     def __init__(self, folder, environments=None):
-        """Args: folder: for logs and work. environments: by host, the whole environment of its worker, in place of ours."""
+        """Args: folder: for logs and work. environments: by host, the whole environment of its
+        worker, in place of ours."""
         self._environments = environments or {}
         self.folder = Path(folder)
         self.folder.mkdir()
@@ -34,13 +36,35 @@ class Cluster:
         return self
 
     def _start_all(self):
-        self._start("master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", self.port)
+        self._start(
+            "master",
+            "org.apache.spark.deploy.master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            self.port,
+        )
         until(lambda: "New state: ALIVE" in self._log("master"), 60, "the master is up")
         for host in HOSTS:
             work = ("--work-dir", self.folder / f"work-{host}")
-            self._start(host, "org.apache.spark.deploy.worker.Worker", "--host", host, "-c", 1, "-m", "800m", *work, self.url)
+            self._start(
+                host,
+                "org.apache.spark.deploy.worker.Worker",
+                "--host",
+                host,
+                "-c",
+                1,
+                "-m",
+                "800m",
+                *work,
+                self.url,
+            )
         for host in HOSTS:
-            until(lambda host=host: "Successfully registered" in self._log(host), 60, f"the worker on {host} is up")
+            until(
+                lambda host=host: "Successfully registered" in self._log(host),
+                60,
+                f"the worker on {host} is up",
+            )
 
     def __exit__(self, *_):
         while self._processes:
@@ -74,11 +98,19 @@ class Cluster:
             0,
             *arguments,
         ]
-        environment = {**self._environments.get(name, os.environ), "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"}
+        environment = {
+            **self._environments.get(name, os.environ),
+            "SPARK_HOME": str(home),
+            "SPARK_SCALA_VERSION": "2.13",
+        }
         with (self.folder / f"{name}.log").open("wb") as log:
             self._processes.append(
                 subprocess.Popen(
-                    [str(part) for part in command], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    [str(part) for part in command],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
                 )
             )
 

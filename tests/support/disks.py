@@ -1,4 +1,5 @@
-"""A small file system of its own for a test: it can be full, and read-only, as a disk is, with no call of the library replaced."""
+"""A small file system of its own for a test: it can be full, and read-only, as a disk is, with
+no call of the library replaced."""
 
 import contextlib
 import errno
@@ -47,7 +48,8 @@ class SmallDisk:
 
 @contextlib.contextmanager
 def small_disk(root):
-    """Mount one at a folder; the test is skipped where that isn't allowed: its twins with failpoints say the same everywhere."""
+    """Mount one at a folder; the test is skipped where that isn't allowed: its twins with
+    failpoints say the same everywhere."""
     root.mkdir()
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("only root can mount a file system")
@@ -67,7 +69,8 @@ def _mount(*arguments):
 
 
 class Volume:
-    """A folder that is mounted at another one, and can go away from there and come back with what it held."""
+    """A folder that is mounted at another one, and can go away from there and come back with
+    what it held."""
 
     def __init__(self, volume, mount_point):
         self.mount_point = mount_point
@@ -81,7 +84,8 @@ class Volume:
 
 
 class RenamedVolume:
-    """The twin of a volume where nobody may mount: the folder is renamed away, and an empty one is left."""
+    """The twin of a volume where nobody may mount: the folder is renamed away, and an empty one
+    is left."""
 
     def __init__(self, volume, mount_point):
         self.mount_point = mount_point
@@ -98,7 +102,8 @@ class RenamedVolume:
 
 @contextlib.contextmanager
 def volume(folder, *, really):
-    """A volume that is mounted at ``folder/out``; the test is skipped where mounting isn't allowed: its twin says the same everywhere."""
+    """A volume that is mounted at ``folder/out``; the test is skipped where mounting isn't
+    allowed: its twin says the same everywhere."""
     made, mount_point = folder / "volume", folder / "out"
     made.mkdir()
     mount_point.mkdir()

@@ -30,7 +30,8 @@ def assert_exactly_once(pipeline):
 
 
 class Pipeline:
-    """The pipeline of ``pipeline.py``: one checkpoint and one output topic, and any number of drivers in turn or at once."""
+    """The pipeline of ``pipeline.py``: one checkpoint and one output topic, and any number of
+    drivers in turn or at once."""
 
     def __init__(self, folder, bootstrap, topic, **config):
         self.folder = Path(folder)
@@ -49,7 +50,9 @@ class Pipeline:
         self.drivers = []
 
     def start(self, failpoints="", **config):
-        driver = Driver(self.folder / f"driver{next(self._numbers)}", {**self.config, **config}, failpoints)
+        driver = Driver(
+            self.folder / f"driver{next(self._numbers)}", {**self.config, **config}, failpoints
+        )
         self.drivers.append(driver)
         return driver
 
@@ -62,10 +65,15 @@ class Pipeline:
 
     def batches(self):
         """Return how many batches are in Spark's own commit log."""
-        return 1 + max(int(file.name) for file in (self.checkpoint / "commits").iterdir() if file.name.isdecimal())
+        return 1 + max(
+            int(file.name)
+            for file in (self.checkpoint / "commits").iterdir()
+            if file.name.isdecimal()
+        )
 
     def entries(self, kind=None):
-        """Return the bodies of the commit log's entries in the order of generations, with kind, generation and index."""
+        """Return the bodies of the commit log's entries in the order of generations, with kind,
+        generation and index."""
         found = []
         for file in sorted((self.checkpoint / "onceforall" / "chains").glob("*/*.json")):
             entry = json.loads(file.read_text())
@@ -100,7 +108,9 @@ class Driver:
             "ONCEFORALL_FAILPOINTS": failpoints,
             "ONCEFORALL_FAILPOINTS_SEEN": str(self.seen),
             "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join(filter(None, [config.get("package"), str(TESTS), os.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [config.get("package"), str(TESTS), os.environ.get("PYTHONPATH")])
+            ),
             "CHAOS_SINKS": ",".join(config.get("sinks", [])),
             "SPARK_LOCAL_IP": "127.0.0.1",
             # The JVM that only makes up the command of the other one.
@@ -126,11 +136,17 @@ class Driver:
             deadline_s,
             f"failpoint {name}\n{self.log()}",
         )
-        assert (self.seen / name).exists(), f"the driver ended before failpoint {name}:\n{self.log()}"
+        assert (self.seen / name).exists(), (
+            f"the driver ended before failpoint {name}:\n{self.log()}"
+        )
 
     def wait_for(self, name, deadline_s=90):
         """Wait for a file that the driver leaves in its work folder, and return its JSON."""
-        until(lambda: (self.work / name).exists() or self.process.poll() is not None, deadline_s, f"{name}\n{self.log()}")
+        until(
+            lambda: (self.work / name).exists() or self.process.poll() is not None,
+            deadline_s,
+            f"{name}\n{self.log()}",
+        )
         assert (self.work / name).exists(), f"the driver ended before {name}:\n{self.log()}"
         return json.loads((self.work / name).read_text())
 
@@ -144,7 +160,9 @@ class Driver:
 
     def wait_until_killed(self, deadline_s=120):
         self.wait(deadline_s)
-        assert self.process.returncode == -signal.SIGKILL, f"ended with {self.process.returncode}, not killed:\n{self.log()}"
+        assert self.process.returncode == -signal.SIGKILL, (
+            f"ended with {self.process.returncode}, not killed:\n{self.log()}"
+        )
 
     def status(self):
         assert (self.work / "status.json").exists(), self.log()

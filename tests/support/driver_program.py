@@ -1,4 +1,5 @@
-"""What the programs of a driver process have in common: their configuration, the files they leave, and their end behind a batch."""
+"""What the programs of a driver process have in common: their configuration, the files they
+leave, and their end behind a batch."""
 
 import json
 import logging

@@ -1,4 +1,5 @@
-"""Starts queries on a cluster, one for each interpreter of the workers, and writes what each start said.
+"""Starts queries on a cluster, one for each interpreter of the workers, and writes what each start
+said.
 
 ``python executors_job.py MASTER FOLDER``
 """
@@ -23,10 +24,18 @@ class NeedsKafka(ofa.FileSink):
 
 
 def started(spark, sink, name):
-    """Start a query and let it go through one batch; return what is wrong, and how long it took to start."""
-    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 4).option("numPartitions", 4).load()
+    """Start a query and let it go through one batch; return what is wrong, and how long it took
+    to start."""
+    rows = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", 4)
+        .option("numPartitions", 4)
+        .load()
+    )
     writer = ofa.write_stream(rows.select("value")).to(sink(FOLDER / name / "out", format="json"))
-    writer = writer.option("checkpointLocation", str(FOLDER / name / "checkpoint")).trigger(once=True)
+    writer = writer.option("checkpointLocation", str(FOLDER / name / "checkpoint")).trigger(
+        once=True
+    )
     began = time.monotonic()
     try:
         query = writer.start()
@@ -38,7 +47,9 @@ def started(spark, sink, name):
 
 
 def main():
-    spark = small_spark(MASTER, settings={"spark.executor.memory": "512m", "spark.cores.max": "2"}).getOrCreate()
+    spark = small_spark(
+        MASTER, settings={"spark.executor.memory": "512m", "spark.cores.max": "2"}
+    ).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     until = time.monotonic() + 60
     while len(executors._executors(spark.sparkContext)) < 2 and time.monotonic() < until:

@@ -12,21 +12,30 @@ SOURCE = Path(onceforall.__file__).parent
 
 def modules():
     """Return the production modules by their paths relative to the package."""
-    return {path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*.py"))}
+    return {
+        path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
 
 
 def decision_points():
-    """Return the failpoints before and after each executor of a decision; their names are made from the table of executors."""
+    """Return the failpoints before and after each executor of a decision; their names are made
+    from the table of executors."""
     names = [name for _, name in Coordinator._executors.values()]
     # The executor of StopRun always raises, so nothing comes after it.
     return {f"{name}.{when}" for name in names for when in ("before", "after")} - {"stop.after"}
 
 
 def points_in(node):
-    """Return the literal names of the failpoints in a syntax tree, those of ``around`` with both endings."""
+    """Return the literal names of the failpoints in a syntax tree, those of ``around`` with both
+    endings."""
     found = set()
     for call in ast.walk(node):
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
+        if (
+            not isinstance(call, ast.Call)
+            or not isinstance(call.func, ast.Attribute)
+            or not call.args
+        ):
             continue
         if not isinstance(call.func.value, ast.Name) or call.func.value.id != "failpoints":
             continue

@@ -1,6 +1,8 @@
-"""The framing of Kafka's protocol: a size before each frame, and in each request a header that says what kind it is.
+"""The framing of Kafka's protocol: a size before each frame, and in each request a header that says
+what kind it is.
 
-Nothing of the bodies is understood, but for the addresses that some answers give (https://kafka.apache.org/protocol).
+Nothing of the bodies is understood, but for the addresses that some answers give
+(https://kafka.apache.org/protocol).
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ _MAX_FRAME_BYTES = 128 << 20
 
 
 class Api(IntEnum):
-    """The kinds of requests for which faults are usually planned (https://kafka.apache.org/protocol#protocol_api_keys)."""
+    """The kinds of requests for which faults are usually planned
+    (https://kafka.apache.org/protocol#protocol_api_keys)."""
 
     PRODUCE = 0
     METADATA = 3
@@ -37,13 +40,11 @@ ANSWERS_WITH_ADDRESSES = {Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUST
 class Request:
     """One request of a client.
 
-    Attributes:
-        connection: number of the client's connection, counted from 1.
-        api_key: what kind of request, see ``Api``.
-        api_version: version of its body.
-        correlation_id: the client's number for it, on that connection.
-        client_id: what the client calls itself; None when it doesn't say.
-        frame: all of it, header included, without the leading size; empty in the list of all requests.
+    Attributes: connection: number of the client's connection, counted from 1. api_key: what kind of
+        request, see ``Api``. api_version: version of its body. correlation_id: the client's number
+        for it, on that connection. client_id: what the client calls itself; None when it doesn't
+        say. frame: all of it, header included, without the leading size; empty in the list of all
+        requests.
     """
 
     connection: int
@@ -63,7 +64,10 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     """
     size = int.from_bytes(await reader.readexactly(4), "big")
     if size > _MAX_FRAME_BYTES:
-        raise ValueError(f"{size} bytes are no frame of Kafka's protocol. Connect without TLS, which can't be proxied.")
+        raise ValueError(
+            f"{size} bytes are no frame of Kafka's protocol. Connect without TLS, which can't be "
+            "proxied."
+        )
     return await reader.readexactly(size)
 
 
@@ -80,8 +84,11 @@ def parse_request(connection: int, frame: bytes) -> Request:
 
 
 def with_other_ports(frame: bytes, ports: Mapping[int, int]) -> bytes:
-    """Return one of the ``ANSWERS_WITH_ADDRESSES`` with other ports of 127.0.0.1 in the place of the brokers' own."""
+    """Return one of the ``ANSWERS_WITH_ADDRESSES`` with other ports of 127.0.0.1 in the place of
+    the brokers' own."""
     # In every version of these answers a port, as four bytes, follows the host's text.
     for port, other in ports.items():
-        frame = frame.replace(HOST.encode() + struct.pack(">i", port), HOST.encode() + struct.pack(">i", other))
+        frame = frame.replace(
+            HOST.encode() + struct.pack(">i", port), HOST.encode() + struct.pack(">i", other)
+        )
     return frame

@@ -1,21 +1,24 @@
-"""A TCP proxy in front of one real Kafka broker, with which a test makes requests late, loses answers, and resets connections.
+"""A TCP proxy in front of one real Kafka broker, with which a test makes requests late, loses
+answers, and resets connections.
 
-It understands the framing of Kafka's protocol and the header of each request, not what the bodies say, so any client works with it. The
-fault that it is made for is the *late request*: a client's connection is lost while the network still carries a request of it, which
+It understands the framing of Kafka's protocol and the header of each request, not what the bodies
+say, so any client works with it. The
+fault that it is made for is the *late request*: a client's connection is lost while the network
+still carries a request of it, which
 reaches the broker when the client has long since connected again and repeated it::
 
-    with KafkaProxy(broker.port) as proxy:
-        client = Producer({"bootstrap.servers": proxy.address, ...})
-        late = proxy.hold(Api.END_TXN)                # the next EndTxn goes no further
-        ...                                           # the client commits, in a thread
-        late.wait()
-        late.cut()                                    # the client loses its connection; the broker does not
-        ...                                           # the client connects again, repeats EndTxn, and begins another transaction
-        answers = late.release()                      # only now does the broker get the first one, and answers it
+    with KafkaProxy(broker.port) as proxy: client = Producer({"bootstrap.servers": proxy.address,
+        ...}) late = proxy.hold(Api.END_TXN)                # the next EndTxn goes no further ...
+        # the client commits, in a thread late.wait() late.cut()
+        # the client loses its connection; the broker does not ...
+        # the client connects again, repeats EndTxn, and begins another transaction answers =
+        late.release()                      # only now does the broker get the first one, and
+        answers it
 
-Clients are sent through the proxy by their ``bootstrap.servers``, and stay with it: where a broker's answer names the broker's own port,
-the proxy puts its own in its place. The broker needs no setting for that, and other clients may use it directly meanwhile. What is sent
-over TLS can't be read, and can't be proxied.
+Clients are sent through the proxy by their ``bootstrap.servers``, and stay with it: where a
+broker's answer names the broker's own port,
+the proxy puts its own in its place. The broker needs no setting for that, and other clients may use
+it directly meanwhile. What is sent over TLS can't be read, and can't be proxied.
 """
 
 from __future__ import annotations
@@ -57,9 +60,17 @@ _Answer: TypeAlias = "asyncio.Future[bytes | None]"
 
 
 class Fault:
-    """Something that happens to requests; made by ``KafkaProxy``. Safe to use from any thread but the proxy's own."""
+    """Something that happens to requests; made by ``KafkaProxy``. Safe to use from any thread
+    but the proxy's own."""
 
-    def __init__(self, proxy: KafkaProxy, kind: str, api_key: int, when: Callable[[Request], bool] | None, count: int) -> None:
+    def __init__(
+        self,
+        proxy: KafkaProxy,
+        kind: str,
+        api_key: int,
+        when: Callable[[Request], bool] | None,
+        count: int,
+    ) -> None:
         self._proxy = proxy
         self._api_key = api_key
         self._when = when
@@ -89,13 +100,15 @@ class Fault:
             if not self._caught.wait_for(lambda: len(self._requests) >= count, timeout_s):
                 seen = sorted({request.api_key for request in self._proxy.requests()})
                 raise TimeoutError(
-                    f"No fault {self.kind!r} for {count} request(s) with api key {self._api_key} in {timeout_s} s; api keys seen: {seen}. Check the predicate, and "
+                    f"No fault {self.kind!r} for {count} request(s) with api key {self._api_key} "
+                    f"in {timeout_s} s; api keys seen: {seen}. Check the predicate, and "
                     "that the client connects to the proxy."
                 )
             return self._requests[count - 1]
 
     def cut(self) -> None:
-        """End the client connections of these requests with a reset; the broker's side stays open until what is held is answered."""
+        """End the client connections of these requests with a reset; the broker's side stays
+        open until what is held is answered."""
         self._proxy.call(self._cut())
 
     async def _cut(self) -> None:
@@ -103,10 +116,11 @@ class Fault:
             _reset(connection.client)
 
     def release(self, timeout_s: float = _DEADLINE_S) -> list[bytes | None]:
-        """Let the held requests go to the broker, in order. From then on it happens to no further request, whatever kind of fault it is.
+        """Let the held requests go to the broker, in order. From then on it happens to no further
+        request, whatever kind of fault it is.
 
-        Returns:
-            The broker's answer to each (header included); None where the broker's connection ended before it.
+        Returns: The broker's answer to each (header included); None where the broker's connection
+            ended before it.
 
         Raises:
             TimeoutError: an answer is missing after ``timeout_s``.
@@ -122,10 +136,15 @@ class Fault:
 
     def takes(self, request: Request) -> bool:
         """Tell whether it is to happen to this request (called by the proxy)."""
-        return self.left > 0 and request.api_key == self._api_key and (self._when is None or self._when(request))
+        return (
+            self.left > 0
+            and request.api_key == self._api_key
+            and (self._when is None or self._when(request))
+        )
 
     def catch(self, request: Request, connection: _Connection) -> _Answer:
-        """Note a request that it happens to; the result is for the broker's answer (called by the proxy)."""
+        """Note a request that it happens to; the result is for the broker's answer (called by
+        the proxy)."""
         self.left -= 1
         answer: _Answer = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
@@ -146,7 +165,8 @@ class Fault:
 class _Connection:
     """A client's connection and the one to the broker that goes with it.
 
-    ``sent`` is what the broker has not answered yet; ``late`` is for the answers that are awaited even when the client has gone.
+    ``sent`` is what the broker has not answered yet; ``late`` is for the answers that are awaited
+    even when the client has gone.
     """
 
     number: int
@@ -159,15 +179,16 @@ class _Connection:
 class KafkaProxy:
     """A proxy on a free port of 127.0.0.1, from ``start`` to ``stop``; also a context manager.
 
-    Faults may be planned and released at any time, from any thread. Of several that fit a request, the one planned first happens.
+    Faults may be planned and released at any time, from any thread. Of several that fit a request,
+    the one planned first happens.
     """
 
     def __init__(self, broker_port: int, *, aliases: Mapping[int, int] | None = None) -> None:
         """Nothing is started yet.
 
-        Args:
-            broker_port: where the broker listens, on 127.0.0.1.
-            aliases: in a cluster with several brokers, each with a proxy of its own: the ports of the other brokers, and what clients
+        Args: broker_port: where the broker listens, on 127.0.0.1. aliases: in a cluster with
+            several brokers, each with a proxy of its own: the ports of the other brokers, and what
+            clients
                 are to use in their place. Read at each answer, so it may be filled in later.
         """
         self._broker_port = broker_port
@@ -187,7 +208,12 @@ class KafkaProxy:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.stop()
 
     @property
@@ -197,7 +223,9 @@ class KafkaProxy:
 
     def start(self) -> None:
         """Listen; the broker need not run yet. A proxy is started once."""
-        self._thread = threading.Thread(target=self._loop.run_forever, name="kafka-proxy", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="kafka-proxy", daemon=True
+        )
         self._thread.start()
         self.call(self._listen())
 
@@ -242,33 +270,48 @@ class KafkaProxy:
         except concurrent.futures.TimeoutError as error:
             future.cancel()
             raise TimeoutError(
-                f"The proxy has no result after {timeout_s} s. Check that the broker behind it answers."
+                f"The proxy has no result after {timeout_s} s. Check that the broker behind it "
+                "answers."
             ) from error
 
-    # --- faults ----------------------------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
     def hold(
-        self, api_key: int, when: Callable[[Request], bool] | None = None, *, count: int = 1, alone: bool = False
+        self,
+        api_key: int,
+        when: Callable[[Request], bool] | None = None,
+        *,
+        count: int = 1,
+        alone: bool = False,
     ) -> Fault:
         """Keep requests back until they are released.
 
-        Args:
-            api_key: what kind of request.
-            when: only those for which this is true; called in the proxy's thread.
-            count: how many, at most.
-            alone: later requests of the same connection overtake a held one; by default they wait behind it, as TCP has them.
+        Args: api_key: what kind of request. when: only those for which this is true; called in the
+            proxy's thread. count: how many, at most. alone: later requests of the same connection
+            overtake a held one; by default they wait behind it, as TCP has them.
         """
         return self._plan("hold", api_key, when, count, alone=alone)
 
-    def delay(self, api_key: int, delay_s: float, when: Callable[[Request], bool] | None = None, *, count: int = 1) -> Fault:
+    def delay(
+        self,
+        api_key: int,
+        delay_s: float,
+        when: Callable[[Request], bool] | None = None,
+        *,
+        count: int = 1,
+    ) -> Fault:
         """Keep requests, and what comes behind them, back for a time in seconds."""
         return self._plan("delay", api_key, when, count, delay_s=delay_s)
 
-    def swallow(self, api_key: int, when: Callable[[Request], bool] | None = None, *, count: int = 1) -> Fault:
+    def swallow(
+        self, api_key: int, when: Callable[[Request], bool] | None = None, *, count: int = 1
+    ) -> Fault:
         """Give requests to the broker, but not its answers to the client."""
         return self._plan("swallow", api_key, when, count)
 
-    def reset(self, api_key: int, when: Callable[[Request], bool] | None = None, *, count: int = 1) -> Fault:
+    def reset(
+        self, api_key: int, when: Callable[[Request], bool] | None = None, *, count: int = 1
+    ) -> Fault:
         """End the connection at a request, which the broker does not get."""
         return self._plan("reset", api_key, when, count)
 
@@ -300,12 +343,17 @@ class KafkaProxy:
         self.call(cut())
 
     def requests(self, api_key: int | None = None) -> list[Request]:
-        """Return the last 10,000 requests that came from clients, without their bodies; those with one api key, where it is given."""
-        return [request for request in list(self._log) if api_key is None or request.api_key == api_key]
+        """Return the last 10,000 requests that came from clients, without their bodies; those
+        with one api key, where it is given."""
+        return [
+            request for request in list(self._log) if api_key is None or request.api_key == api_key
+        ]
 
-    # --- in the proxy's thread -------------------------------------------------------------------------------------------------
+    # --- in the proxy's thread --------------------------------------------------------------------
 
-    async def _serve(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -313,7 +361,9 @@ class KafkaProxy:
         try:
             broker_reader, broker = await asyncio.open_connection(HOST, self._broker_port)
             self._count += 1
-            await self._connected(_Connection(self._count, client, broker), client_reader, broker_reader)
+            await self._connected(
+                _Connection(self._count, client, broker), client_reader, broker_reader
+            )
         except (OSError, EOFError, asyncio.CancelledError):
             pass  # the broker is away, a side has ended, or the proxy stops
         except Exception as error:
@@ -325,7 +375,10 @@ class KafkaProxy:
             self._tasks.discard(task)
 
     async def _connected(
-        self, connection: _Connection, client_reader: asyncio.StreamReader, broker_reader: asyncio.StreamReader
+        self,
+        connection: _Connection,
+        client_reader: asyncio.StreamReader,
+        broker_reader: asyncio.StreamReader,
     ) -> None:
         self._open.add(connection)
         answers = asyncio.create_task(self._pass_answers(connection, broker_reader))
@@ -411,6 +464,9 @@ def _settle(answer: _Answer, frame: bytes | None) -> None:
 
 def _reset(client: asyncio.StreamWriter) -> None:
     if not client.transport.is_closing():
-        # Without lingering, closing sends a reset, as a network does that has forgotten the connection.
-        client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        # Without lingering, closing sends a reset, as a network does that has forgotten the
+        # connection.
+        client.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
         client.transport.abort()

@@ -1,4 +1,5 @@
-"""The blocks of code on the pages, as they stand there, and what puts real things in the place of their hosts, paths and topics."""
+"""The blocks of code on the pages, as they stand there, and what puts real things in the place
+of their hosts, paths and topics."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +7,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*/README.md")]
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "examples").glob("*/README.md"),
+    ]
 )
 PICTURES = {"text", "mermaid"}
 """What is no code: output, layouts of folders, settings, drawings."""
@@ -16,7 +22,8 @@ _FRAGMENT = re.compile(r"\A(?:#|--) fragment: \S")
 
 @dataclass(frozen=True)
 class Block:
-    """One block: its page (as the repository knows it), the line of its fence, language and content."""
+    """One block: its page (as the repository knows it), the line of its fence, language and
+    content."""
 
     page: str
     line: int
@@ -37,7 +44,9 @@ def blocks(page, *languages):
     path = ROOT / page
     text = path.read_text(encoding="utf-8")
     found = [
-        Block(str(path.relative_to(ROOT)), text.count("\n", 0, match.start()) + 1, match[1], match[2])
+        Block(
+            str(path.relative_to(ROOT)), text.count("\n", 0, match.start()) + 1, match[1], match[2]
+        )
         for match in _FENCE.finditer(text)
     ]
     return [block for block in found if not languages or block.language in languages]
@@ -75,7 +84,12 @@ RUN_ELSEWHERE = {
 def elsewhere(block):
     """The test of another file that runs a block, or None."""
     return next(
-        (test for (page, start), test in RUN_ELSEWHERE.items() if page == block.page and block.code.startswith(start)), None
+        (
+            test
+            for (page, start), test in RUN_ELSEWHERE.items()
+            if page == block.page and block.code.startswith(start)
+        ),
+        None,
     )
 
 
@@ -90,7 +104,13 @@ class Places:
     """
 
     def __init__(self, folder, servers=None, topic=None, database=None):
-        self.folder, self.servers, self._make, self.database, self.topics = folder, servers, topic, database, {}
+        self.folder, self.servers, self._make, self.database, self.topics = (
+            folder,
+            servers,
+            topic,
+            database,
+            {},
+        )
 
     def path(self, written):
         """The real place of a path of the pages."""
@@ -110,9 +130,15 @@ class Places:
         code = servers.sub(lambda _: self._known(self.servers), code)
         if "postgresql://ads@db/ads" in code:
             # A password is given once: in the URL, or as the block gives it.
-            url = re.sub(r":[^:@/]+@", "@", self._known(self.database)) if "password=" in code else self._known(self.database)
+            url = (
+                re.sub(r":[^:@/]+@", "@", self._known(self.database))
+                if "password=" in code
+                else self._known(self.database)
+            )
             code = code.replace("postgresql://ads@db/ads", url)
-        return re.sub(r"(?<![\w.])/(checkpoints|lake|run/secrets|volume|etc)/", rf"{self.folder}/\1/", code)
+        return re.sub(
+            r"(?<![\w.])/(checkpoints|lake|run/secrets|volume|etc)/", rf"{self.folder}/\1/", code
+        )
 
     @staticmethod
     def _known(thing):

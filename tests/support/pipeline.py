@@ -1,7 +1,9 @@
-"""A driver process of its own: rows 0, 1, 2, … from a source that replays exactly, to one or several sinks, exactly once.
+"""A driver process of its own: rows 0, 1, 2, … from a source that replays exactly, to one or
+several sinks, exactly once.
 
-``python pipeline.py CONFIG.json``, with the keys of ``DEFAULTS``. It stops by itself after batch ``until_batch``, and leaves
-``pids.json`` and ``status.json`` in its work folder. Tests kill, freeze and wake it. With ``awaits`` it is a program as users write
+``python pipeline.py CONFIG.json``, with the keys of ``DEFAULTS``. It stops by itself after batch
+``until_batch``, and leaves ``pids.json`` and ``status.json`` in its work folder. Tests kill, freeze
+and wake it. With ``awaits`` it is a program as users write
 it: it waits in ``awaitTermination``, catches nothing, and leaves no status.
 """
 
@@ -59,10 +61,17 @@ def main():
 
         sync_record.install(config["syncs"])
     work = Path(config["work"])
-    settings = {"spark.default.parallelism": "2", "spark.sql.streaming.minBatchesToRetain": "100", **config["spark"]}
+    settings = {
+        "spark.default.parallelism": "2",
+        "spark.sql.streaming.minBatchesToRetain": "100",
+        **config["spark"],
+    }
     spark = small_spark(config["master"], config["java_options"], settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    leave(work / "pids.json", {"python": os.getpid(), "jvm": jvm_of(spark), "package": str(Path(ofa.__file__).parent)})
+    leave(
+        work / "pids.json",
+        {"python": os.getpid(), "jvm": jvm_of(spark), "package": str(Path(ofa.__file__).parent)},
+    )
 
     rows = (
         spark.readStream.format("rate-micro-batch")
@@ -76,18 +85,25 @@ def main():
         # State, in the output mode that every sink serves.
         rows = rows.dropDuplicates(["value"])
     if config["stateful"]:
-        counted = rows.groupBy((F.col("value") % 7).alias("bucket")).agg(F.count("*").alias("n"), F.max("value").alias("last"))
+        counted = rows.groupBy((F.col("value") % 7).alias("bucket")).agg(
+            F.count("*").alias("n"), F.max("value").alias("last")
+        )
         out = counted.select(
             F.col("bucket").cast("string").alias("key"),
             F.concat_ws(":", F.col("bucket"), F.col("n"), F.col("last")).alias("value"),
         )
         mode = "update"
     else:
-        out = rows.select((F.col("value") % 7).cast("string").alias("key"), F.col("value").cast("string").alias("value"))
+        out = rows.select(
+            (F.col("value") % 7).cast("string").alias("key"),
+            F.col("value").cast("string").alias("value"),
+        )
         mode = "append"
     if config["random"]:
         out = out.withColumn("value", F.concat_ws("/", "value", F.expr("uuid()")))
-    writer = ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
+    writer = (
+        ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
+    )
     for kind in config["sinks"]:
         writer.to(_sink(kind, config), name="out" if kind == "kafka" else kind)
     query = writer.options(**config["options"]).trigger(processingTime=config["trigger"]).start()
@@ -116,7 +132,11 @@ def _sink(kind, config):
     import onceforall as ofa
 
     if kind == "kafka":
-        options = {"bootstrap.servers": config["bootstrap"], "transaction.timeout.ms": 600_000, **config["sink_options"]}
+        options = {
+            "bootstrap.servers": config["bootstrap"],
+            "transaction.timeout.ms": 600_000,
+            **config["sink_options"],
+        }
         return ofa.KafkaSink(options, topic=config["topic"], delivery=config["delivery"])
     if kind == "files":
         return ofa.FileSink(config["files"], format="json", partition_by=["key"])

@@ -1,6 +1,8 @@
-"""Tasks and drivers of a PostgresSink without Spark: their calls in the right order, and the same in a process that can be killed.
+"""Tasks and drivers of a PostgresSink without Spark: their calls in the right order, and the same
+in a process that can be killed.
 
-As a program: ``python -m support.postgres_sink SPEC``, where SPEC is JSON; it prints one line of JSON per step.
+As a program: ``python -m support.postgres_sink SPEC``, where SPEC is JSON; it prints one line of
+JSON per step.
 """
 
 import json
@@ -25,13 +27,25 @@ KEYED = "CREATE TABLE t (id bigint PRIMARY KEY, v text)"
 
 
 def rows(*numbers, v="x"):
-    return pa.RecordBatch.from_pydict({"id": pa.array(numbers, pa.int64()), "v": pa.array([v] * len(numbers), pa.string())})
+    return pa.RecordBatch.from_pydict(
+        {"id": pa.array(numbers, pa.int64()), "v": pa.array([v] * len(numbers), pa.string())}
+    )
 
 
 class Query:
     """One query's calls on one sink, in this process."""
 
-    def __init__(self, url, ddl=TABLE, *, query=None, name="out", output_mode="append", generation=1, **options):
+    def __init__(
+        self,
+        url,
+        ddl=TABLE,
+        *,
+        query=None,
+        name="out",
+        output_mode="append",
+        generation=1,
+        **options,
+    ):
         self.url = url
         self.id = query or str(uuid.uuid4())
         self.name = name
@@ -66,7 +80,8 @@ class Query:
         )  # fmt: skip
 
     def write(self, batch, *parts, partition=0, slot=None, write=0):
-        """Write Arrow batches in one task attempt; the committable as the commit log gives it back."""
+        """Write Arrow batches in one task attempt; the committable as the commit log gives it
+        back."""
         transaction = self.sink.begin_transaction(self.attempt(batch, partition, slot, write))
         for part in parts:
             self.sink.invoke(transaction, part)
@@ -82,7 +97,9 @@ class Query:
         return self.sink.commit(CommitPermit(self.generation, 1, batch), committables)
 
     def sweep(self, *, own=False, spared=()):
-        return self.sink.recover(Sweep(self.id, self.name, self.generation, own, frozenset(c["name"] for c in spared)))
+        return self.sink.recover(
+            Sweep(self.id, self.name, self.generation, own, frozenset(c["name"] for c in spared))
+        )
 
     def ids(self):
         return sorted(number for (number,) in self.execute("SELECT id FROM t"))
@@ -99,7 +116,9 @@ def staging_tables(url, schema="onceforall"):
 
 def prepared(url):
     with psycopg.connect(url, autocommit=True) as connection:
-        found = connection.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()").fetchall()
+        found = connection.execute(
+            "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+        ).fetchall()
         return [gid for (gid,) in found]
 
 
@@ -107,7 +126,9 @@ def make_role(url, *grants):
     """A role that may log in; the URL with which it connects."""
     role = f"r{uuid.uuid4().hex[:10]}"
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'of-a-role'").format(sql.Identifier(role)))
+        connection.execute(
+            sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'of-a-role'").format(sql.Identifier(role))
+        )
         for grant in grants:
             connection.execute(grant.format(role=role))
     address = url.split("@", 1)[1]
@@ -133,18 +154,30 @@ def start(spec, failpoints=""):
 
 def main():
     spec = json.loads(sys.argv[1])
-    query = Query(spec["url"], None, query=spec["query"], generation=spec.get("generation", 1), **spec.get("options", {}))
+    query = Query(
+        spec["url"],
+        None,
+        query=spec["query"],
+        generation=spec.get("generation", 1),
+        **spec.get("options", {}),
+    )
     batch, committables = spec.get("batch", 0), spec.get("committables", [])
     for step in spec["steps"]:
         said = None
         if step == "write":
-            committables = [query.write(batch, rows(*part), partition=i) for i, part in enumerate(spec["rows"])]
+            committables = [
+                query.write(batch, rows(*part), partition=i) for i, part in enumerate(spec["rows"])
+            ]
             said = committables
         elif step == "confirm":
             query.sink.confirm(committables)
         elif step == "commit":
             report = query.commit(batch, committables)
-            said = [len(report.completed) + len(report.retired), len(report.lost), len(report.in_doubt)]
+            said = [
+                len(report.completed) + len(report.retired),
+                len(report.lost),
+                len(report.in_doubt),
+            ]
         elif step == "recover":
             said = query.sweep()
         sys.stdout.write(json.dumps([step, said]) + "\n")

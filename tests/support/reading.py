@@ -1,4 +1,5 @@
-"""Reads topics as a consumer of the pipeline would: at read_committed, up to the last stable offset."""
+"""Reads topics as a consumer of the pipeline would: at read_committed, up to the last stable
+offset."""
 
 import time
 import uuid
@@ -13,7 +14,8 @@ LATER = f"read on {uuid.uuid4()}".encode()
 
 
 def read_all(bootstrap, topic, isolation="read_committed", deadline_s=30):
-    """Return every visible message of a topic, up to its present end, as confluent_kafka messages."""
+    """Return every visible message of a topic, up to its present end, as confluent_kafka
+    messages."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -30,7 +32,9 @@ def read_all(bootstrap, topic, isolation="read_committed", deadline_s=30):
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
         messages, ended, until = [], set(), time.monotonic() + deadline_s
         while len(ended) < len(partitions):
-            assert time.monotonic() < until, f"{topic}: partitions {set(partitions) - ended} never reached their end"
+            assert time.monotonic() < until, (
+                f"{topic}: partitions {set(partitions) - ended} never reached their end"
+            )
             message = consumer.poll(1.0)
             if message is None:
                 continue
@@ -46,14 +50,18 @@ def read_all(bootstrap, topic, isolation="read_committed", deadline_s=30):
 
 def values(bootstrap, topic, **kwargs):
     """Return the values of all visible messages, sorted."""
-    return sorted(m.value().decode() for m in read_all(bootstrap, topic, **kwargs) if m.value() != LATER)
+    return sorted(
+        m.value().decode() for m in read_all(bootstrap, topic, **kwargs) if m.value() != LATER
+    )
 
 
 def held_back(bootstrap, topic):
     """Return how many offsets of a topic lie behind an open transaction (over all partitions)."""
     ends = []
     for isolation in ("read_committed", "read_uncommitted"):
-        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation})
+        consumer = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation}
+        )
         try:
             partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
             ends.append(sum(_end(consumer, topic, p) for p in partitions))
@@ -63,17 +71,27 @@ def held_back(bootstrap, topic):
 
 
 def released(bootstrap, topic):
-    """Wait until no transaction holds readers back: the brokers answer a commit or an abort before its markers are written."""
-    until(lambda: held_back(bootstrap, topic) == 0, 20, f"no transaction holds back the readers of {topic}")
+    """Wait until no transaction holds readers back: the brokers answer a commit or an abort
+    before its markers are written."""
+    until(
+        lambda: held_back(bootstrap, topic) == 0,
+        20,
+        f"no transaction holds back the readers of {topic}",
+    )
 
 
 def _end(consumer, topic, partition):
-    return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10, cached=False)[1]
+    return consumer.get_watermark_offsets(
+        TopicPartition(topic, partition), timeout=10, cached=False
+    )[1]
 
 
 def reads_on(bootstrap, topic, deadline_s=2):
-    """Let a plain transactional producer write to each partition, and wait until a reader that began at the topic's beginning sees all of that."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"later-{uuid.uuid4().hex}"})
+    """Let a plain transactional producer write to each partition, and wait until a reader that
+    began at the topic's beginning sees all of that."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": f"later-{uuid.uuid4().hex}"}
+    )
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -86,7 +104,9 @@ def reads_on(bootstrap, topic, deadline_s=2):
     missing = set()
     try:
         partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+        consumer.assign(
+            [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions]
+        )
         producer.init_transactions(10)
         producer.begin_transaction()
         for partition in partitions:
@@ -101,7 +121,10 @@ def reads_on(bootstrap, topic, deadline_s=2):
             return not missing
 
         def told():
-            return f"readers of {topic} go on in its partitions {sorted(missing)}; {held_back(bootstrap, topic)} offsets are held back"
+            return (
+                f"readers of {topic} go on in its partitions {sorted(missing)}; "
+                f"{held_back(bootstrap, topic)} offsets are held back"
+            )
 
         until(all_seen, deadline_s, Story(told))
     finally:

@@ -1,4 +1,5 @@
-"""A two-phase sink for tests of many sinks: a JSON file per transaction in a local folder, which tells which task wrote what."""
+"""A two-phase sink for tests of many sinks: a JSON file per transaction in a local folder, which
+tells which task wrote what."""
 
 import json
 import threading
@@ -12,7 +13,8 @@ from onceforall.sink import Capabilities, CommitReport, TwoPhaseCommitSink
 
 
 def meet(folder, who, parties):
-    """Return when so many have come here, in whatever process; fail when they don't come at the same time."""
+    """Return when so many have come here, in whatever process; fail when they don't come at the
+    same time."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / who).touch()
     deadline = time.monotonic() + 20
@@ -23,7 +25,8 @@ def meet(folder, who, parties):
 
 
 class Recorder(TwoPhaseCommitSink):
-    """Writes each transaction's rows, as JSON, to ``<folder>/<state>/<transaction>``, where the state is open or seen."""
+    """Writes each transaction's rows, as JSON, to ``<folder>/<state>/<transaction>``, where the
+    state is open or seen."""
 
     kind = "recorder"
 
@@ -39,7 +42,11 @@ class Recorder(TwoPhaseCommitSink):
         return self.able
 
     def columns(self, schema):
-        return super().columns(schema) if self.taken is None else [F.expr(column) for column in self.taken]
+        return (
+            super().columns(schema)
+            if self.taken is None
+            else [F.expr(column) for column in self.taken]
+        )
 
     def _step(self, name):
         if self.meets:
@@ -71,7 +78,9 @@ class Recorder(TwoPhaseCommitSink):
         self._step("commit")
         for committable in committables:
             if not (self.folder / "seen" / committable["name"]).exists():
-                (self.folder / "open" / committable["name"]).rename(self.folder / "seen" / committable["name"])
+                (self.folder / "open" / committable["name"]).rename(
+                    self.folder / "seen" / committable["name"]
+                )
         return CommitReport(completed=tuple(committables))
 
     def abort(self, committables):

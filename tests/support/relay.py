@@ -10,7 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 class Relay:
     """Listens on a port of its own.
 
-    ``lose_answers`` lets requests through, drops what the server says, and then cuts the connection. ``hang_at`` leaves the next connections
+    ``lose_answers`` lets requests through, drops what the server says, and then cuts the
+    connection. ``hang_at`` leaves the next connections
     open and without another answer as soon as they send these bytes: a server that is frozen.
     """
 
@@ -54,8 +55,9 @@ class Relay:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client):
-        # Not select.select: it refuses descriptors above 1,023, and a process that has run many tests has those.
-        # An OSError is one end that went away; the other one is closed, as a network would.
+        # Not select.select: it refuses descriptors above 1,023, and a process that has run many
+        # tests has those. An OSError is one end that went away; the other one is closed, as a
+        # network would.
         with (
             client,
             contextlib.suppress(OSError),
@@ -73,7 +75,12 @@ class Relay:
                     if readable is server and self._losing.is_set():
                         self.lost += 1
                         return
-                    if readable is client and not hangs and self.hung < self._to_hang and self._hang_at in data:
+                    if (
+                        readable is client
+                        and not hangs
+                        and self.hung < self._to_hang
+                        and self._hang_at in data
+                    ):
                         self.hung += 1
                         hangs = True
                     if hangs:

@@ -1,6 +1,8 @@
-"""A driver process whose sink has a planted password, and that logs all it can: what it leaves is searched for the password.
+"""A driver process whose sink has a planted password, and that logs all it can: what it leaves is
+searched for the password.
 
-``python secured.py``, with its configuration (``DEFAULTS``) as JSON on standard input, so that no file and no command line has it.
+``python secured.py``, with its configuration (``DEFAULTS``) as JSON on standard input, so that no
+file and no command line has it.
 """
 
 import json
@@ -36,11 +38,22 @@ def main():
     spark.sparkContext.setLogLevel("INFO")
 
     def run(options, checkpoint):
-        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 2).load()
+        rows = (
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", 10)
+            .option("numPartitions", 2)
+            .load()
+        )
         out = rows.select(F.col("value").cast("string").alias("value"))
-        sink = ofa.KafkaSink(options, topic=config["topic"], transactional_id_prefix=config["prefix"])
+        sink = ofa.KafkaSink(
+            options, topic=config["topic"], transactional_id_prefix=config["prefix"]
+        )
         (work / f"{checkpoint}.pickle").write_bytes(pickle.dumps(sink) + cloudpickle.dumps(sink))
-        writer = ofa.write_stream(out).to(sink, name="out").option("checkpointLocation", str(work / checkpoint))
+        writer = (
+            ofa.write_stream(out)
+            .to(sink, name="out")
+            .option("checkpointLocation", str(work / checkpoint))
+        )
         logger.info("%r %s %r", sink, sink, writer)
         query = writer.trigger(processingTime="100 milliseconds").start()
         while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < 2):
@@ -56,14 +69,21 @@ def main():
     except ofa.OnceForAllError as error:
         logger.exception("as expected")
         refused = str(error)
-    left = [str(path) for path in (work / "local").rglob("*") if path.is_file() and holds(path, config)]
+    left = [
+        str(path) for path in (work / "local").rglob("*") if path.is_file() and holds(path, config)
+    ]
     spark.stop()
-    (work / "status.json").write_text(json.dumps({"batches": done + 1, "refused": refused, "left": left}))
+    (work / "status.json").write_text(
+        json.dumps({"batches": done + 1, "refused": refused, "left": left})
+    )
 
 
 def holds(path, config):
     data = path.read_bytes()
-    return any(secret.encode() in data for secret in (config["options"]["sasl.password"], config["wrong_password"]))
+    return any(
+        secret.encode() in data
+        for secret in (config["options"]["sasl.password"], config["wrong_password"])
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""A broker that asks for a password and goes by ACLs, and what its clients and its administrator need."""
+"""A broker that asks for a password and goes by ACLs, and what its clients and its administrator
+need."""
 
 import uuid
 
@@ -15,7 +16,12 @@ from confluent_kafka.admin import (
 from support.waiting import until
 
 PASSWORD = "planted-hunter2,=\"'"
-SCRAM = {"security.protocol": "sasl_ssl", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "ads", "sasl.password": PASSWORD}
+SCRAM = {
+    "security.protocol": "sasl_ssl",
+    "sasl.mechanism": "SCRAM-SHA-256",
+    "sasl.username": "ads",
+    "sasl.password": PASSWORD,
+}
 
 
 class Secured:
@@ -31,11 +37,21 @@ class Secured:
         }
 
     def scram(self, user="ads", password=PASSWORD, **more):
-        options = {**SCRAM, **self.ca, "bootstrap.servers": self.kafka.sasl_servers, "sasl.username": user}
+        options = {
+            **SCRAM,
+            **self.ca,
+            "bootstrap.servers": self.kafka.sasl_servers,
+            "sasl.username": user,
+        }
         return {**options, "sasl.password": password, **more}
 
     def mutual(self):
-        return {"bootstrap.servers": self.kafka.tls_servers, "security.protocol": "ssl", **self.ca, **self.certificate}
+        return {
+            "bootstrap.servers": self.kafka.tls_servers,
+            "security.protocol": "ssl",
+            **self.ca,
+            **self.certificate,
+        }
 
     def topic(self):
         name = f"t-{uuid.uuid4().hex[:12]}"
@@ -44,13 +60,21 @@ class Secured:
 
     @staticmethod
     def acl(kind, name, operation, user, pattern=ResourcePatternType.LITERAL):
-        return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+        return AclBinding(
+            kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+        )
 
     def for_topic(self, topic, user="ads", operation=AclOperation.WRITE):
         return self.acl(ResourceType.TOPIC, topic, operation, user)
 
     def for_ids(self, prefix, user="ads", operation=AclOperation.WRITE):
-        return self.acl(ResourceType.TRANSACTIONAL_ID, f"{prefix}:", operation, user, ResourcePatternType.PREFIXED)
+        return self.acl(
+            ResourceType.TRANSACTIONAL_ID,
+            f"{prefix}:",
+            operation,
+            user,
+            ResourcePatternType.PREFIXED,
+        )
 
     def grant(self, *acls):
         """Grant the rights; they count when this returns."""
@@ -62,12 +86,25 @@ class Secured:
         """Take the rights away; they are gone when this returns."""
         for future in self.admin.delete_acls([self._filter(acl) for acl in acls]).values():
             assert future.result(20), "there was no such ACL"
-        until(lambda: not any(self._known(acl) for acl in acls), 20, "the broker no longer goes by the ACLs")
+        until(
+            lambda: not any(self._known(acl) for acl in acls),
+            20,
+            "the broker no longer goes by the ACLs",
+        )
 
     def _known(self, acl):
-        # The controller answers when an ACL is in its log; the broker goes by it when it has read that log, and tells here what it goes by.
+        # The controller answers when an ACL is in its log; the broker goes by it when it has read
+        # that log, and tells here what it goes by.
         return self.admin.describe_acls(self._filter(acl)).result(20)
 
     @staticmethod
     def _filter(a):
-        return AclBindingFilter(a.restype, a.name, a.resource_pattern_type, a.principal, a.host, a.operation, a.permission_type)
+        return AclBindingFilter(
+            a.restype,
+            a.name,
+            a.resource_pattern_type,
+            a.principal,
+            a.host,
+            a.operation,
+            a.permission_type,
+        )

@@ -1,4 +1,5 @@
-"""What the sinks of a pipeline show to their readers, and what is left in them when all is quiet."""
+"""What the sinks of a pipeline show to their readers, and what is left in them when all is
+quiet."""
 
 import psycopg
 
@@ -18,7 +19,9 @@ def shown(pipeline, kind):
     if kind == "kafka":
         return values(pipeline.bootstrap, pipeline.topic)
     if kind == "files":
-        return sorted(row["value"] for row in ofa.read_files(pipeline.config["files"]).to_arrow().to_pylist())
+        return sorted(
+            row["value"] for row in ofa.read_files(pipeline.config["files"]).to_arrow().to_pylist()
+        )
     with psycopg.connect(pipeline.config["database"], autocommit=True) as connection:
         return sorted(value for (value,) in connection.execute("SELECT value FROM out").fetchall())
 

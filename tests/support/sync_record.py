@@ -1,6 +1,8 @@
-"""Records in a process what it syncs, so that a test can take the rest away: a loss of power where no file system can be mounted.
+"""Records in a process what it syncs, so that a test can take the rest away: a loss of power where
+no file system can be mounted.
 
-The record is a file of JSON lines, for another process reads it when this one was killed. It lies outside the folder that forgets.
+The record is a file of JSON lines, for another process reads it when this one was killed. It lies
+outside the folder that forgets.
 """
 
 import json
@@ -10,7 +12,8 @@ from pathlib import Path
 
 
 def install(record):
-    """Record each ``os.fsync`` of this process from now on: a file by its inode and size, a folder by the names in it."""
+    """Record each ``os.fsync`` of this process from now on: a file by its inode and size, a
+    folder by the names in it."""
     original = os.fsync
 
     def fsync(descriptor):
@@ -18,7 +21,10 @@ def install(record):
         # Before the call: what comes while it runs need not be covered.
         if stat.S_ISDIR(found.st_mode):
             with os.scandir(descriptor) as entries:
-                line = {"folder": found.st_ino, "names": {entry.name: entry.inode() for entry in entries}}
+                line = {
+                    "folder": found.st_ino,
+                    "names": {entry.name: entry.inode() for entry in entries},
+                }
         else:
             line = {"file": found.st_ino, "size": found.st_size}
         original(descriptor)
@@ -29,12 +35,12 @@ def install(record):
 
 
 def forget_unsynced(root, record, *, keep_names):
-    """Take away from a folder what was never synced, as a loss of power may; return what was lost or emptied.
+    """Take away from a folder what was never synced, as a loss of power may; return what was lost
+    or emptied.
 
-    Args:
-        root: the folder; its own name is taken for durable.
-        record: what ``install`` wrote.
-        keep_names: whether a file whose name was not synced stays, without its content (ext4 does that), or goes as a whole.
+    Args: root: the folder; its own name is taken for durable. record: what ``install`` wrote.
+        keep_names: whether a file whose name was not synced stays, without its content (ext4 does
+        that), or goes as a whole.
     """
     sizes, folders = {}, {}
     for line in Path(record).read_text(encoding="utf-8").splitlines():

@@ -1,11 +1,13 @@
-"""Records what is synced, linked and made in a file system, by path and in order: a loss of power can't be had in a test."""
+"""Records what is synced, linked and made in a file system, by path and in order: a loss of
+power can't be had in a test."""
 
 import os
 from pathlib import Path
 
 
 class Recorder:
-    """The system calls that make files durable, as ``("sync", path)``, ``("link", target)`` and ``("unlink", path)``, in their order."""
+    """The system calls that make files durable, as ``("sync", path)``, ``("link", target)`` and
+    ``("unlink", path)``, in their order."""
 
     def __init__(self, monkeypatch):
         self.calls = []

@@ -10,7 +10,9 @@ def until(condition, deadline_s=20.0, what="the condition"):
         result = condition()
         if result:
             return result
-        assert time.monotonic() < end, f"not within {deadline_s} s: {what}; the last answer was {result!r}"
+        assert time.monotonic() < end, (
+            f"not within {deadline_s} s: {what}; the last answer was {result!r}"
+        )
         time.sleep(0.02)
 
 

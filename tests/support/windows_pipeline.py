@@ -1,6 +1,8 @@
-"""A driver process of its own: sessions of event time, with early results and late rows, to two Kafka topics, exactly once.
+"""A driver process of its own: sessions of event time, with early results and late rows, to two
+Kafka topics, exactly once.
 
-``python windows_pipeline.py CONFIG.json``, with keys as in ``pipeline.py``. The rows are 0, 1, 2, …; ``event_of`` says what becomes of them.
+``python windows_pipeline.py CONFIG.json``, with keys as in ``pipeline.py``. The rows are 0, 1, 2,
+…; ``event_of`` says what becomes of them.
 """
 
 import os
@@ -15,8 +17,14 @@ GAP_MS, DURATION_MS, EVENTS, EARLY = 750, 1_200, 6, 2
 
 
 def event_of(row, rows_per_batch):
-    """Return (user, time in milliseconds, value) of a row: up to five seconds out of order, some twenty seconds late."""
-    at = START_MS + row // rows_per_batch * 1000 - row * 7919 % 5000 - (20_000 if row % 37 == 0 else 0)
+    """Return (user, time in milliseconds, value) of a row: up to five seconds out of order, some
+    twenty seconds late."""
+    at = (
+        START_MS
+        + row // rows_per_batch * 1000
+        - row * 7919 % 5000
+        - (20_000 if row % 37 == 0 else 0)
+    )
     return row % 7, at, row
 
 
@@ -66,8 +74,16 @@ def main():
     kafka = {"bootstrap.servers": config["bootstrap"], "transaction.timeout.ms": 600_000}
     query = (
         ofa.write_stream(sessions)
-        .to(ofa.KafkaSink(kafka, topic=config["topic"]), name="out", transform=lambda batch: _said(ops.results(batch)))
-        .to(ofa.KafkaSink(kafka, topic=config["late_topic"]), name="late", transform=lambda batch: _late(ops.late_rows(batch)))
+        .to(
+            ofa.KafkaSink(kafka, topic=config["topic"]),
+            name="out",
+            transform=lambda batch: _said(ops.results(batch)),
+        )
+        .to(
+            ofa.KafkaSink(kafka, topic=config["late_topic"]),
+            name="late",
+            transform=lambda batch: _late(ops.late_rows(batch)),
+        )
         .option("checkpointLocation", config["checkpoint"])
         .option("onceforall.onDivergence", "fail")
         .trigger(processingTime="100 milliseconds")
@@ -81,14 +97,28 @@ def _said(batch):
     from pyspark.sql import functions as F
 
     times = [F.unix_micros(name).alias(name) for name in ("window_start", "window_end")]
-    fields = ["user", "kind", "window_index", "revision", "events", "closed_by", "total", F.col("rows.value").alias("rows")]
-    return batch.select(F.col("user").cast("string").alias("key"), F.to_json(F.struct(*fields, *times)).alias("value"))
+    fields = [
+        "user",
+        "kind",
+        "window_index",
+        "revision",
+        "events",
+        "closed_by",
+        "total",
+        F.col("rows.value").alias("rows"),
+    ]
+    return batch.select(
+        F.col("user").cast("string").alias("key"),
+        F.to_json(F.struct(*fields, *times)).alias("value"),
+    )
 
 
 def _late(batch):
     from pyspark.sql import functions as F
 
-    return batch.select(F.col("user").cast("string").alias("key"), F.col("value").cast("string").alias("value"))
+    return batch.select(
+        F.col("user").cast("string").alias("key"), F.col("value").cast("string").alias("value")
+    )
 
 
 if __name__ == "__main__":

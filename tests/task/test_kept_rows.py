@@ -1,4 +1,5 @@
-"""Rows that are kept for a redo, without Spark: durable before they are named, checked before they are written."""
+"""Rows that are kept for a redo, without Spark: durable before they are named, checked before
+they are written."""
 
 import logging
 
@@ -52,7 +53,9 @@ def test_kept_rows_that_are_damaged_are_refused(tmp_path, place):
 
 
 def test_rows_of_a_complete_batch_and_of_lower_ones_are_forgotten_and_no_others(tmp_path):
-    old, complete, next_one = (keep(tmp_path, batch, generation) for batch, generation in ((3, 0), (4, 1), (5, 1)))
+    old, complete, next_one = (
+        keep(tmp_path, batch, generation) for batch, generation in ((3, 0), (4, 1), (5, 1))
+    )
     forget(tmp_path, 4)
     assert not (tmp_path / old["file"]).exists()
     assert not (tmp_path / complete["file"]).exists()
@@ -60,14 +63,16 @@ def test_rows_of_a_complete_batch_and_of_lower_ones_are_forgotten_and_no_others(
 
 
 def test_rows_of_an_aborted_attempt_are_forgotten_and_no_others(tmp_path):
-    decided, aborted, other = (keep(tmp_path, batch, generation) for batch, generation in ((5, 0), (5, 1), (15, 1)))
+    decided, aborted, other = (
+        keep(tmp_path, batch, generation) for batch, generation in ((5, 0), (5, 1), (15, 1))
+    )
     forget_attempt(tmp_path, 1, 5)
     assert not (tmp_path / aborted["file"]).exists()
     assert numbers(tmp_path, decided) == numbers(tmp_path, other) == list(range(100))
     forget_attempt(tmp_path / "none", 1, 5)
 
 
-# --- whether rows are kept ------------------------------------------------------------------------------------------------------------
+# --- whether rows are kept ------------------------------------------------------------------------
 
 
 def keeper(folder, reason="uuid() is not deterministic", *, required=False):
@@ -88,8 +93,12 @@ def test_rows_are_kept_where_a_replay_may_differ_and_the_reason_is_said_once(tmp
     for batch in range(2):
         keeping = of_run.keeping(None, [], 3, batch)
         assert (keeping.folder, keeping.required) == (str(tmp_path / "rows"), False)
-        assert (tmp_path / "rows" / f"3.{batch}").is_dir(), "the driver makes the folder, for the tasks don't"
-    assert [record.getMessage() for record in caplog.records if "uuid()" in record.getMessage()] != []
+        assert (tmp_path / "rows" / f"3.{batch}").is_dir(), (
+            "the driver makes the folder, for the tasks don't"
+        )
+    assert [
+        record.getMessage() for record in caplog.records if "uuid()" in record.getMessage()
+    ] != []
     assert len(caplog.records) == 1
 
 
@@ -102,7 +111,9 @@ def test_rows_that_must_be_kept_are_whatever_a_plan_says(tmp_path):
     assert keeper(tmp_path, None, required=True).keeping(None, [], 0, 0).required
 
 
-def test_a_folder_that_cannot_be_made_fails_the_batch_only_where_rows_must_be_kept(tmp_path, caplog):
+def test_a_folder_that_cannot_be_made_fails_the_batch_only_where_rows_must_be_kept(
+    tmp_path, caplog
+):
     (tmp_path / "rows").write_text("a file")
     of_run = keeper(tmp_path / "rows")
     assert [of_run.keeping(None, [], 0, batch) for batch in range(2)] == [None, None]
@@ -113,7 +124,9 @@ def test_a_folder_that_cannot_be_made_fails_the_batch_only_where_rows_must_be_ke
 
 
 def test_a_task_makes_no_folder_of_its_own_for_rows_that_need_not_be_kept(tmp_path):
-    kept = KeptFile(str(tmp_path / "rows"), TaskAttempt("query", "out", 0, 0, 0, 1, 2), required=False)
+    kept = KeptFile(
+        str(tmp_path / "rows"), TaskAttempt("query", "out", 0, 0, 0, 1, 2), required=False
+    )
     with pytest.raises(AttemptFailedError, match="No such file") as caught:
         kept.add(ROWS)
     assert "durable" not in str(caught.value), "nobody has set that option"
@@ -131,11 +144,20 @@ def test_kept_rows_that_the_driver_does_not_see_do_not_count(tmp_path, caplog):
         keeper(tmp_path, required=True).seen([result_of(elsewhere)])
 
 
-def test_what_has_no_kept_rows_passes_and_a_task_that_could_not_keep_them_is_reported_once(tmp_path, caplog):
-    results = [{"refused": "a record"}, {"committable": None}, {"committable": {"name": "t", "rows": {}}}]
+def test_what_has_no_kept_rows_passes_and_a_task_that_could_not_keep_them_is_reported_once(
+    tmp_path, caplog
+):
+    results = [
+        {"refused": "a record"},
+        {"committable": None},
+        {"committable": {"name": "t", "rows": {}}},
+    ]
     assert keeper(tmp_path).seen(results) == results
     assert not warnings(caplog)
-    without = {"committable": {"name": "t"}, "not_kept": "A task can't keep rows in /rows: No space left on device."}
+    without = {
+        "committable": {"name": "t"},
+        "not_kept": "A task can't keep rows in /rows: No space left on device.",
+    }
     assert keeper(tmp_path).seen([without, without]) == [without, without]
     (warning,) = warnings(caplog)
     assert "No space left" in warning

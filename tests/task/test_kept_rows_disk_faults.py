@@ -1,4 +1,5 @@
-"""Rows that are kept for a redo, on a disk that is full, read-only, or fails at any step: the attempt fails, and names the file."""
+"""Rows that are kept for a redo, on a disk that is full, read-only, or fails at any step: the
+attempt fails, and names the file."""
 
 import pyarrow as pa
 import pytest
@@ -42,11 +43,16 @@ def test_a_full_disk_fails_the_attempt_and_the_next_one_keeps_its_rows(disk):
 def test_a_read_only_disk_fails_the_attempt(disk):
     folder = disk.root / "rows"
     (folder / "1.7").mkdir(parents=True)
-    with disk.read_only(), pytest.raises(AttemptFailedError, match=f"{folder}/{NAME}: Read-only file system"):
+    with (
+        disk.read_only(),
+        pytest.raises(AttemptFailedError, match=f"{folder}/{NAME}: Read-only file system"),
+    ):
         kept(folder)
 
 
-@pytest.mark.parametrize("step", ["file_made", "added", "finish.written", "finish.synced", "finish.folders_synced"])
+@pytest.mark.parametrize(
+    "step", ["file_made", "added", "finish.written", "finish.synced", "finish.folders_synced"]
+)
 def test_an_error_at_a_step_fails_the_attempt(tmp_path, armed, step):
     armed(f"kept.{step}=error:EIO")
     with pytest.raises(AttemptFailedError, match=f"{tmp_path}/{NAME}: Input/output error"):

@@ -30,7 +30,9 @@ class Context:
 
 class Sink:
     def begin_transaction(self, attempt):
-        raise AssertionError("a transaction is begun that nobody will decide: it would hold every reader back")
+        raise AssertionError(
+            "a transaction is begun that nobody will decide: it would hold every reader back"
+        )
 
 
 class Refusing(Sink):
@@ -63,16 +65,25 @@ def test_a_refused_record_says_of_which_sink_it_is(at):
 
 
 @pytest.mark.parametrize(
-    "how", [{"digest_only": True}, {"digest_only": False, "redo": frozenset({(0, 2)})}], ids=["replay", "redo of another task"]
+    "how",
+    [{"digest_only": True}, {"digest_only": False, "redo": frozenset({(0, 2)})}],
+    ids=["replay", "redo of another task"],
 )
 def test_a_task_that_only_digests_opens_no_transaction(how):
     spec = WriteSpec(Sink(), "out", 0)
     writer = WriteTask((spec,), "query", 1, 0, 5, **how)._writer(spec, Context())
     writer.add(ROWS, HASHES)
-    assert {**writer.finish(), "write": 0} == {"write": 0, "rows": 2, "hash_sum": f"{7:016x}", "committable": None}
+    assert {**writer.finish(), "write": 0} == {
+        "write": 0,
+        "rows": 2,
+        "hash_sum": f"{7:016x}",
+        "committable": None,
+    }
 
 
-def test_a_worker_takes_what_it_has_loaded_out_of_the_collectors_sight_once_its_first_result_is_out(monkeypatch):
+def test_a_worker_takes_what_it_has_loaded_out_of_the_collectors_sight_once_its_first_result_is_out(
+    monkeypatch,
+):
     """PySpark collects behind each task, which took longer than a task with few rows."""
     seen = []
     monkeypatch.setattr(TaskContext, "get", Context)
@@ -89,7 +100,8 @@ def test_a_worker_takes_what_it_has_loaded_out_of_the_collectors_sight_once_its_
 
 
 def test_large_types_are_plain_for_every_sink_at_each_depth():
-    """With ``spark.sql.execution.arrow.useLargeVarTypes`` Spark gives texts, bytes and lists with offsets of 64 bits."""
+    """With ``spark.sql.execution.arrow.useLargeVarTypes`` Spark gives texts, bytes and lists
+    with offsets of 64 bits."""
     large = {
         "t": pa.array(["a", None], pa.large_string()),
         "b": pa.array([b"a", None], pa.large_binary()),

@@ -1,4 +1,5 @@
-"""Each promise of the checker has at least one planted violation here that must be reported under its own name, and true histories are never blamed."""
+"""Each promise of the checker has at least one planted violation here that must be reported
+under its own name, and true histories are never blamed."""
 
 from __future__ import annotations
 
@@ -69,11 +70,16 @@ def only(report):
     return kind
 
 
-# --- when all is quiet -------------------------------------------------------------------------------------------------------
+# --- when all is quiet ----------------------------------------------------------------------------
 
 
 def test_what_is_right_is_not_blamed():
-    report = check_quiet(TRUTH, {"out": topic(through(3)), "files": table(through(3))}, range(3), {"out": [], "files": []})
+    report = check_quiet(
+        TRUTH,
+        {"out": topic(through(3)), "files": table(through(3))},
+        range(3),
+        {"out": [], "files": []},
+    )
     assert report.ok, report.violations
     assert report.sinks["out"] == SinkCounts(records=60, expected=60)
     assert report.total.records == 120
@@ -90,7 +96,9 @@ def test_a_lost_row_is_reported_as_lost():
 
 
 def test_a_lost_batch_is_reported_as_lost_and_the_sinks_as_disagreeing():
-    report = check_quiet(TRUTH, {"out": topic(through(3)), "files": table([*range(20), *range(40, 60)])}, range(3))
+    report = check_quiet(
+        TRUTH, {"out": topic(through(3)), "files": table([*range(20), *range(40, 60)])}, range(3)
+    )
     assert report.kinds() == {findings.LOST, findings.DISAGREEING}
     assert report.sinks["files"].lost == ROWS
     assert report.sinks["out"].lost == 0
@@ -167,11 +175,15 @@ def test_a_key_in_two_partitions_is_reported_unless_that_is_wanted():
 def test_the_order_of_arrival_at_the_reader_means_nothing():
     order = np.random.default_rng(1).permutation(60)
     rows = topic(through(3))
-    assert quiet(Rows(rows.ids[order], rows.lanes[order], rows.positions[order], rows.keys[order])).ok
+    assert quiet(
+        Rows(rows.ids[order], rows.lanes[order], rows.positions[order], rows.keys[order])
+    ).ok
 
 
 def test_leftovers_are_reported():
-    report = quiet(table(through(3)), leftovers={"out": ["prepared transaction x", "staging table y"]})
+    report = quiet(
+        table(through(3)), leftovers={"out": ["prepared transaction x", "staging table y"]}
+    )
     assert only(report) == findings.LEFTOVER
     assert report.sinks["out"].leftovers == 2
 
@@ -182,7 +194,9 @@ def test_leftovers_of_a_sink_that_was_not_read_are_reported():
     assert not report.ok
 
 
-@pytest.mark.parametrize("views", [{}, {"out": NO_ROWS}, {"out": table(through(0)), "files": table(through(0))}])
+@pytest.mark.parametrize(
+    "views", [{}, {"out": NO_ROWS}, {"out": table(through(0)), "files": table(through(0))}]
+)
 def test_no_records_at_all_fail(views):
     report = check_quiet(TRUTH, views, range(0))
     assert only(report) == findings.NOTHING_READ
@@ -208,7 +222,12 @@ def test_each_sink_may_have_a_truth_of_its_own():
     truths = {"out": TRUTH, "counts": counts}
     assert check_quiet(truths, {"out": topic(through(3)), "counts": view}, range(3)).ok
     lost = Rows(view.ids[:-1], view.lanes[:-1], view.positions[:-1], view.keys[:-1])
-    assert check_quiet(truths, {"out": topic(through(3)), "counts": lost}, range(3)).sinks["counts"].lost == 1
+    assert (
+        check_quiet(truths, {"out": topic(through(3)), "counts": lost}, range(3))
+        .sinks["counts"]
+        .lost
+        == 1
+    )
 
 
 def test_a_running_count_is_what_a_plain_count_gives():
@@ -224,7 +243,10 @@ def test_a_running_count_is_what_a_plain_count_gives():
         expected += [(f"{b}:{counts[b]}:{lasts[b]}", batch) for b in sorted(set(touched))]
     truth = running_counts(4, 5, KEYS)
     ordinals = np.arange(len(expected))
-    assert list(zip(truth.ids_at(ordinals).tolist(), truth.batches_at(ordinals).tolist(), strict=True)) == expected
+    assert (
+        list(zip(truth.ids_at(ordinals).tolist(), truth.batches_at(ordinals).tolist(), strict=True))
+        == expected
+    )
     assert last_counts(4, 5, KEYS) == {str(b): (counts[b], lasts[b]) for b in counts}
 
 
@@ -242,7 +264,9 @@ def test_listed_ids_may_be_any_texts_in_any_batches():
     assert check_quiet(truth, {"out": view}, {5, 7}).ok
     assert check_quiet(truth, {"out": view}, {5}).kinds() == {findings.UNDECIDED}
     assert check_quiet(truth, {"out": view}, {5, 6, 7}).ok  # a batch without rows
-    assert check_quiet(truth, {"out": Rows(np.asarray(["a", "zz"]))}, {5}).kinds() == {findings.ALIEN}
+    assert check_quiet(truth, {"out": Rows(np.asarray(["a", "zz"]))}, {5}).kinds() == {
+        findings.ALIEN
+    }
     with pytest.raises(ValueError, match="twice"):
         TableTruth(["a", "a"], [0, 1])
     with pytest.raises(ValueError, match="same length"):
@@ -278,7 +302,7 @@ def test_a_hundred_thousand_rows_take_well_below_a_second():
     assert time.process_time() - began < 0.8
 
 
-# --- any corruption is found -------------------------------------------------------------------------------------------------
+# --- any corruption is found ----------------------------------------------------------------------
 
 
 @st.composite
@@ -287,7 +311,9 @@ def histories(draw):
     batches = draw(st.integers(1, 5))
     ids = []
     for batch in range(batches):
-        tasks = [list(range(batch * ROWS + task, (batch + 1) * ROWS, TASKS)) for task in range(TASKS)]
+        tasks = [
+            list(range(batch * ROWS + task, (batch + 1) * ROWS, TASKS)) for task in range(TASKS)
+        ]
         turns = [task for task, rows in enumerate(tasks) for _ in rows]
         ids += [tasks[task].pop(0) for task in draw(st.permutations(turns))]
     return batches, ids
@@ -305,7 +331,11 @@ def test_a_correct_history_is_never_blamed(history):
 @settings(max_examples=150, deadline=None)
 def test_any_corruption_of_a_correct_history_is_found_under_its_name(history, data):
     batches, ids = history
-    kind = data.draw(st.sampled_from(["drop", "duplicate", "alien", "undecided", "partial", "swap", "key", "late"]))
+    kind = data.draw(
+        st.sampled_from(
+            ["drop", "duplicate", "alien", "undecided", "partial", "swap", "key", "late"]
+        )
+    )
     at = data.draw(st.integers(0, len(ids) - 1))
     keys = None
     if kind == "drop":
@@ -327,7 +357,11 @@ def test_any_corruption_of_a_correct_history_is_found_under_its_name(history, da
         expected = findings.TORN
     elif kind == "swap":
         # Two rows of one key and one task change places.
-        others = [i for i, row in enumerate(ids) if row % KEYS == ids[at] % KEYS and row // ROWS != ids[at] // ROWS]
+        others = [
+            i
+            for i, row in enumerate(ids)
+            if row % KEYS == ids[at] % KEYS and row // ROWS != ids[at] // ROWS
+        ]
         if not others:
             return
         other = data.draw(st.sampled_from(others))
@@ -339,7 +373,11 @@ def test_any_corruption_of_a_correct_history_is_found_under_its_name(history, da
         expected = findings.WRONG_KEY
     else:
         # A row that comes behind those of a later batch of its key.
-        later = [i for i, row in enumerate(ids) if row % KEYS == ids[at] % KEYS and row // ROWS > ids[at] // ROWS]
+        later = [
+            i
+            for i, row in enumerate(ids)
+            if row % KEYS == ids[at] % KEYS and row // ROWS > ids[at] // ROWS
+        ]
         if not later:
             return
         ids.insert(later[-1], ids.pop(at))
@@ -349,15 +387,20 @@ def test_any_corruption_of_a_correct_history_is_found_under_its_name(history, da
     assert not report.ok
 
 
-# --- while drivers run ---------------------------------------------------------------------------------------------------------
+# --- while drivers run ----------------------------------------------------------------------------
 
 
 def watch(*looks, whole=("files",), **more):
-    """Feed looks, each of (ids in the topic, ids in files, number of decided batches), a second apart."""
+    """Feed looks, each of (ids in the topic, ids in files, number of decided batches), a second
+    apart."""
     check = RunningCheck(TRUTH, whole=whole, **more)
     for second, (out, files, decided) in enumerate(looks):
         views = {"out": table(out), "files": table(files)}
-        check.observe({sink: rows for sink, rows in views.items() if rows is not None}, range(decided), at_s=second)
+        check.observe(
+            {sink: rows for sink, rows in views.items() if rows is not None},
+            range(decided),
+            at_s=second,
+        )
     return check.report()
 
 
@@ -376,7 +419,9 @@ def test_a_run_in_which_sinks_are_one_decided_batch_apart_is_not_blamed():
 
 def test_a_decision_between_reading_sinks_and_log_is_no_reason_for_blame():
     # Both the end of one batch and the decision of the next came behind the reading of the sinks.
-    assert watch((through(1), through(1), 1), (through(1), through(1), 4), (through(3), through(3), 4)).ok
+    assert watch(
+        (through(1), through(1), 1), (through(1), through(1), 4), (through(3), through(3), 4)
+    ).ok
 
 
 def test_a_visible_batch_that_is_not_decided_yet_is_reported():
@@ -385,15 +430,21 @@ def test_a_visible_batch_that_is_not_decided_yet_is_reported():
 
 
 def test_a_part_of_a_batch_is_reported_where_batches_are_whole():
-    report = watch((through(1), through(1), 2), (through(1), range(27), 2), (through(2), through(2), 2))
+    report = watch(
+        (through(1), through(1), 2), (through(1), range(27), 2), (through(2), through(2), 2)
+    )
     assert only(report) == findings.TORN
     assert report.sinks["files"].torn == 1
 
 
 def test_a_sink_that_is_two_decided_batches_behind_is_reported():
-    report = watch((through(1), through(1), 2), (through(2), through(2), 3), (range(27), through(3), 4))
+    report = watch(
+        (through(1), through(1), 2), (through(2), through(2), 3), (range(27), through(3), 4)
+    )
     assert findings.BEHIND in report.kinds()
-    report = watch((through(1), through(1), 1), (through(1), through(1), 3), (through(1), through(3), 3))
+    report = watch(
+        (through(1), through(1), 1), (through(1), through(1), 3), (through(1), through(3), 3)
+    )
     assert only(report) == findings.BEHIND
 
 
@@ -404,7 +455,9 @@ def test_a_sink_may_take_a_while_to_show_what_is_complete_but_not_for_ever():
 
 
 def test_reads_that_go_back_are_reported():
-    report = watch((through(2), through(2), 2), (range(39), through(2), 2), (through(2), through(2), 2))
+    report = watch(
+        (through(2), through(2), 2), (range(39), through(2), 2), (through(2), through(2), 2)
+    )
     assert only(report) == findings.WENT_BACK
     report = watch((through(2), through(2), 2), (through(2), through(1), 2))
     assert only(report) == findings.WENT_BACK
@@ -430,7 +483,10 @@ def test_a_sink_that_is_away_for_a_look_is_not_blamed():
 
 def test_looks_that_never_showed_a_row_fail():
     assert only(RunningCheck(TRUTH).report()) == findings.NOTHING_READ
-    assert only(watch((through(0), through(0), 0), (through(1), through(0), 1))) == findings.NOTHING_READ
+    assert (
+        only(watch((through(0), through(0), 0), (through(1), through(0), 1)))
+        == findings.NOTHING_READ
+    )
 
 
 def test_the_same_is_said_once():
@@ -457,10 +513,12 @@ def runs(draw):
 @settings(max_examples=80, deadline=None)
 def test_a_correct_run_is_never_blamed(looks):
     report = watch(*looks)
-    assert report.violations == () or (report.kinds() == {findings.NOTHING_READ} and looks[-1][2] == 0)
+    assert report.violations == () or (
+        report.kinds() == {findings.NOTHING_READ} and looks[-1][2] == 0
+    )
 
 
-# --- the commit log --------------------------------------------------------------------------------------------------------------
+# --- the commit log -------------------------------------------------------------------------------
 
 QUERY = "7f000001-0000-4000-8000-000000000001"
 
@@ -501,7 +559,9 @@ SEEN = {"files": {0: [name(0)], 1: [name(1)], 2: [name(2, 1)], 3: [name(3, 2)]}}
 
 def test_a_log_with_one_effective_decision_per_batch_is_not_blamed():
     log = LogView(dict(enumerate(RIGHT)))
-    assert check_log(log, spark_committed=3, attempts=SEEN, unanswered=[(0, 1), (1, 4), (0, 2)]) == ()
+    assert (
+        check_log(log, spark_committed=3, attempts=SEEN, unanswered=[(0, 1), (1, 4), (0, 2)]) == ()
+    )
     assert check_log(log, spark_committed=2) == ()
     assert log.decided() == range(4)
     assert log.newest_done == 3
@@ -518,11 +578,17 @@ def test_a_log_with_one_effective_decision_per_batch_is_not_blamed():
             lambda: replace(staying(), digests={"files": (Digest(ROWS - 1, 3), Digest(1, 4))}),
             id="of a part, divided otherwise",
         ),
-        pytest.param(lambda: replace(staying(digest=8), losses=({"choice": "giveUp"},)), id="that a person has paid for"),
+        pytest.param(
+            lambda: replace(staying(digest=8), losses=({"choice": "giveUp"},)),
+            id="that a person has paid for",
+        ),
     ],
 )
 def test_a_batch_that_was_lost_may_be_decided_again(redo):
-    assert kinds(chain(claim(), commit(0), Seal(0, 1, done=False)), chain(claim(), redo(), Done(0))) == []
+    assert (
+        kinds(chain(claim(), commit(0), Seal(0, 1, done=False)), chain(claim(), redo(), Done(0)))
+        == []
+    )
 
 
 def test_a_log_from_which_old_entries_were_cleaned_is_not_blamed():
@@ -566,7 +632,9 @@ def test_a_visible_attempt_that_is_not_the_decided_one_is_reported():
 
 def test_a_decided_attempt_that_is_not_visible_is_reported():
     assert kinds(*RIGHT, attempts={"files": {**SEEN["files"], 3: []}}) == [findings.LOST]
-    assert kinds(*RIGHT, attempts={"files": {b: n for b, n in SEEN["files"].items() if b != 1}}) == [findings.LOST]
+    assert kinds(
+        *RIGHT, attempts={"files": {b: n for b, n in SEEN["files"].items() if b != 1}}
+    ) == [findings.LOST]
 
 
 def test_an_outcome_that_is_still_unknown_is_reported():
@@ -575,23 +643,38 @@ def test_an_outcome_that_is_still_unknown_is_reported():
 
 
 def test_an_outcome_that_became_both_is_reported():
-    sealed = (*RIGHT[:2], chain(claim(), Seal(1, 4, done=False)), chain(claim(), commit(3, 3), Done(3)))
+    sealed = (
+        *RIGHT[:2],
+        chain(claim(), Seal(1, 4, done=False)),
+        chain(claim(), commit(3, 3), Done(3)),
+    )
     seen = {"files": {**SEEN["files"], 3: [name(3, 3)]}}
     assert kinds(*sealed, attempts=seen, unanswered=[(2, 3)]) == []
     both = {"files": {**SEEN["files"], 3: [name(3, 3), name(3, 2)]}}
-    assert set(kinds(*sealed, attempts=both, unanswered=[(2, 3)])) == {findings.UNDECIDED, findings.UNRESOLVED}
+    assert set(kinds(*sealed, attempts=both, unanswered=[(2, 3)])) == {
+        findings.UNDECIDED,
+        findings.UNRESOLVED,
+    }
 
 
 def test_a_ghost_of_an_older_generation_is_one_of_an_unanswered_decision_too():
     """A redo names what an earlier generation prepared."""
-    sealed = (*RIGHT[:2], chain(claim(), Seal(1, 4, done=False)), chain(claim(), commit(3, 3), Done(3)))
+    sealed = (
+        *RIGHT[:2],
+        chain(claim(), Seal(1, 4, done=False)),
+        chain(claim(), commit(3, 3), Done(3)),
+    )
     older = {"files": {**SEEN["files"], 3: [name(3, 3), name(3, 1)]}}
     assert findings.UNRESOLVED in kinds(*sealed, attempts=older, unanswered=[(2, 3)])
 
 
 def test_every_kind_of_violation_is_planted_in_this_file():
     text = Path(__file__).read_text(encoding="utf-8")
-    names = {constant: value for constant, value in vars(findings).items() if constant.isupper() and isinstance(value, str)}
+    names = {
+        constant: value
+        for constant, value in vars(findings).items()
+        if constant.isupper() and isinstance(value, str)
+    }
     assert set(names.values()) == set(findings.KINDS)
     assert [constant for constant in names if f"findings.{constant}" not in text] == []
 

@@ -1,4 +1,5 @@
-"""The conformance suite finds what is wrong: each broken sink is told by the case that is there for it, and the sound one passes."""
+"""The conformance suite finds what is wrong: each broken sink is told by the case that is there
+for it, and the sound one passes."""
 
 import contextlib
 import json
@@ -21,7 +22,8 @@ PASSWORD = "correct horse battery staple"
 
 @pytest.fixture(autouse=True)
 def _password(monkeypatch):
-    # A class that names PASSWORD would take it along when it is pickled by value, as those of a test are.
+    # A class that names PASSWORD would take it along when it is pickled by value, as those of a
+    # test are.
     monkeypatch.setenv("SINK_PASSWORD", PASSWORD)
 
 
@@ -29,7 +31,11 @@ def under_test(folder, kind=JsonFileSink, patience_s=1.0, **more):
     return SinkUnderTest(
         make_sink=lambda: kind(folder),
         rows=lambda numbers: pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())}),
-        read=lambda: [json.loads(line)["n"] for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()],
+        read=lambda: [
+            json.loads(line)["n"]
+            for file in folder.glob("*.jsonl")
+            for line in file.read_text().splitlines()
+        ],
         leftovers=lambda: [path.name for path in folder.glob("*.tmp")],
         patience_s=patience_s,
         another_target=lambda: another_folder(folder),
@@ -49,7 +55,10 @@ def another_folder(folder):
 def failing(folder, kind, *only, **more):
     with pytest.raises(ConformanceError) as raised:
         check_sink(under_test(folder, kind, **more), only=only or None)
-    assert all(failure.case in str(raised.value) and failure.what in str(raised.value) for failure in raised.value.failures)
+    assert all(
+        failure.case in str(raised.value) and failure.what in str(raised.value)
+        for failure in raised.value.failures
+    )
     return {failure.case: failure.what for failure in raised.value.failures}
 
 
@@ -77,14 +86,27 @@ class WithSecret(JsonFileSink):
 
 
 def test_a_sink_whose_tasks_need_a_secret_passes(tmp_path):
-    some = ["no_secret_is_shown", "commit_of_an_unpickled_sinks_work", "lost_transactions_are_reported"]
-    report = check_sink(under_test(tmp_path, WithSecret, secrets=[PASSWORD], lose=lose(tmp_path)), only=some)
+    some = [
+        "no_secret_is_shown",
+        "commit_of_an_unpickled_sinks_work",
+        "lost_transactions_are_reported",
+    ]
+    report = check_sink(
+        under_test(tmp_path, WithSecret, secrets=[PASSWORD], lose=lose(tmp_path)), only=some
+    )
     assert set(report.passed) == set(some)
 
 
 @pytest.mark.long
 def test_a_sound_sink_passes_every_case_with_a_kill_at_every_line(tmp_path):
-    sink = under_test(tmp_path, WithSecret, patience_s=20, crash_points=50, lose=lose(tmp_path), secrets=[PASSWORD])
+    sink = under_test(
+        tmp_path,
+        WithSecret,
+        patience_s=20,
+        crash_points=50,
+        lose=lose(tmp_path),
+        secrets=[PASSWORD],
+    )
     report = check_sink(sink)
     assert set(report.skipped) == {"missing_predecessor_is_noticed"}
     assert set(report.passed) == set(cases(WithSecret(tmp_path))) - set(report.skipped)
@@ -112,14 +134,20 @@ class KnowsItsBatches(JsonFileSink):
 
 
 def test_a_sink_that_knows_its_batches_passes_the_cases_about_its_target(tmp_path):
-    some = ["target_has_an_identity", "another_target_has_another_identity", "missing_predecessor_is_noticed"]
+    some = [
+        "target_has_an_identity",
+        "another_target_has_another_identity",
+        "missing_predecessor_is_noticed",
+    ]
     report = check_sink(under_test(tmp_path, KnowsItsBatches), only=some)
     assert set(report.passed) == set(some)
 
 
 def test_without_another_target_the_suite_says_what_it_did_not_look_at(tmp_path):
     sink = replace(under_test(tmp_path), another_target=None)
-    report = check_sink(sink, only=["target_has_an_identity", "another_target_has_another_identity"])
+    report = check_sink(
+        sink, only=["target_has_an_identity", "another_target_has_another_identity"]
+    )
     assert report.passed == ("target_has_an_identity",)
     assert "another_target" in report.skipped["another_target_has_another_identity"]
 
@@ -163,7 +191,9 @@ def test_an_idempotent_sink_gets_the_cases_for_one(tmp_path):
 
 
 def test_a_sink_that_says_it_is_idempotent_and_is_not_is_found(tmp_path):
-    found = failing(tmp_path, Doubling, "each_row_is_there_once", "written_twice", "two_attempts_of_one_task")
+    found = failing(
+        tmp_path, Doubling, "each_row_is_there_once", "written_twice", "two_attempts_of_one_task"
+    )
     assert set(found) == {"written_twice", "two_attempts_of_one_task"}
     assert "more than once" in found["written_twice"]
 
@@ -194,7 +224,7 @@ def test_what_can_not_be_loaded_in_another_process_is_said(tmp_path, capfd):
     assert "no_such_module" in capfd.readouterr().err
 
 
-# --- broken sinks, and the cases that must find them ---------------------------------------------------------------------------
+# --- broken sinks, and the cases that must find them ----------------------------------------------
 
 
 class CommitIsNotIdempotent(JsonFileSink):
@@ -282,9 +312,13 @@ class CommitHidesALoss(JsonFileSink):
 
 class CommitLosesWhatItCanNotFind(JsonFileSink):
     def commit(self, permit, committables):
-        report = super().commit(permit, [c for c in committables if (self.folder / f"{c['name']}.tmp").exists()])
+        report = super().commit(
+            permit, [c for c in committables if (self.folder / f"{c['name']}.tmp").exists()]
+        )
         missing = [c for c in committables if c not in report.completed]
-        return CommitReport(report.completed, lost=tuple(LostTransaction(c, "not there") for c in missing))
+        return CommitReport(
+            report.completed, lost=tuple(LostTransaction(c, "not there") for c in missing)
+        )
 
 
 class VisibleBeforeCommit(JsonFileSink):
@@ -374,7 +408,11 @@ class RecoverForgetsTheSpared(JsonFileSink):
 
 class RecoverComparesByTheBeginning(JsonFileSink):
     def recover(self, sweep):
-        found = [path for path in self.folder.glob("*.tmp") if path.name.startswith(f"ofa.{sweep.query_id}.out-")]
+        found = [
+            path
+            for path in self.folder.glob("*.tmp")
+            if path.name.startswith(f"ofa.{sweep.query_id}.out-")
+        ]
         for path in found:
             path.unlink(missing_ok=True)
         return len(found)
@@ -385,7 +423,11 @@ class RecoverKeepsToItsOwnName(JsonFileSink):
         from onceforall.protocol.names import parse_name, sink_code
 
         names = [path.stem for path in self.folder.glob("*.tmp")]
-        found = [n for n in names if sweep.covers_name(n) and parse_name(n).sink_code == sink_code(sweep.sink)]
+        found = [
+            n
+            for n in names
+            if sweep.covers_name(n) and parse_name(n).sink_code == sink_code(sweep.sink)
+        ]
         self.abort([{"name": name} for name in found])
         return len(found)
 
@@ -415,7 +457,10 @@ class TellsASecretInItsRepresentation(JsonFileSink):
 
 class TellsASecretInACommittable(JsonFileSink):
     def pre_commit(self, file):
-        return {**super().pre_commit(file), "url": "db://me:{SINK_PASSWORD}@host".format_map(os.environ)}
+        return {
+            **super().pre_commit(file),
+            "url": "db://me:{SINK_PASSWORD}@host".format_map(os.environ),
+        }
 
 
 class HoldsALock(JsonFileSink):
@@ -442,11 +487,14 @@ class HoldsALock(JsonFileSink):
 
 
 class CommitIsTornByACrash(JsonFileSink):
-    """Copies row by row: who is killed in between has shown a part, and the next one shows it again."""
+    """Copies row by row: who is killed in between has shown a part, and the next one shows it
+    again."""
 
     def commit(self, permit, committables):
         for committable in committables:
-            temporary, final = (self.folder / f"{committable['name']}.{end}" for end in ("tmp", "jsonl"))
+            temporary, final = (
+                self.folder / f"{committable['name']}.{end}" for end in ("tmp", "jsonl")
+            )
             if not temporary.exists():
                 continue
             for line in temporary.read_text().splitlines():
@@ -537,7 +585,11 @@ BROKEN = [
     (ConfirmsBehindAGap, "missing_predecessor_is_noticed", "confirm took a batch"),
     # From here on: long.
     (CommitReturnsNothing, "commit_twice", "instead of a CommitReport"),
-    (CommitReportsLossesAsCommittables, "lost_transactions_are_reported", "must be LostTransactions"),
+    (
+        CommitReportsLossesAsCommittables,
+        "lost_transactions_are_reported",
+        "must be LostTransactions",
+    ),
     (ConfirmReturnsNames, "commit_twice", "task"),
     (ConfirmForgetsTheLibrarysKeys, "commit_twice", "'task' is gone"),
     (BearsNoSecondThread, "two_writes_in_one_task", "somebody is here"),
@@ -580,16 +632,33 @@ QUICK = 18
 
 @pytest.mark.parametrize(
     ("kind", "case", "words"),
-    [pytest.param(*broken, marks=[pytest.mark.long] if i >= QUICK else []) for i, broken in enumerate(BROKEN)],
+    [
+        pytest.param(*broken, marks=[pytest.mark.long] if i >= QUICK else [])
+        for i, broken in enumerate(BROKEN)
+    ],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_broken_sink_is_found_by_the_case_that_is_there_for_it(kind, case, words, tmp_path):
-    found = failing(tmp_path, kind, case, patience_s=0.3, lose=lose(tmp_path), secrets=[PASSWORD], crash_points=50)
+    found = failing(
+        tmp_path,
+        kind,
+        case,
+        patience_s=0.3,
+        lose=lose(tmp_path),
+        secrets=[PASSWORD],
+        crash_points=50,
+    )
     assert case in found
     assert words in found[case]
     assert PASSWORD not in str(found)
 
 
 def test_every_broken_sink_is_tried():
-    kinds = {value for value in globals().values() if isinstance(value, type) and issubclass(value, JsonFileSink)}
-    assert kinds - {JsonFileSink, IdempotentSink, Doubling, WithSecret, KnowsItsBatches} == {kind for kind, _, _ in BROKEN}
+    kinds = {
+        value
+        for value in globals().values()
+        if isinstance(value, type) and issubclass(value, JsonFileSink)
+    }
+    assert kinds - {JsonFileSink, IdempotentSink, Doubling, WithSecret, KnowsItsBatches} == {
+        kind for kind, _, _ in BROKEN
+    }

@@ -1,4 +1,5 @@
-"""Every step has a failpoint, and the catalogue has them all: read from the syntax trees, so that a step without one can't be added."""
+"""Every step has a failpoint, and the catalogue has them all: read from the syntax trees, so
+that a step without one can't be added."""
 
 import ast
 import re
@@ -14,11 +15,26 @@ from support import failpoint_calls
 
 SOURCES = failpoint_calls.modules()
 SINKS = {"kafka": "KafkaSink", "files": "FileSink", "postgres": "PostgresSink"}
-CONTRACT = ("check", "begin_transaction", "invoke", "pre_commit", "discard", "confirm", "commit", "abort", "retire", "recover")
+CONTRACT = (
+    "check",
+    "begin_transaction",
+    "invoke",
+    "pre_commit",
+    "discard",
+    "confirm",
+    "commit",
+    "abort",
+    "retire",
+    "recover",
+)
 ON_DISK = ("commit_log/local.py", "sinks/files/folders.py")
 CHANGES = {"_sync", "_sync_folder", "sync_file", "sync_folder", "link", "unlink", "_make", "mkdir"}
 ONE_OR_THE_OTHER = {"LocalStore._make"}  # changes one thing, in one of two ways
-PREFIXES = {"kafka": ("kafka",), "file": ("files",), "postgres": tuple(k for k in SINK_KINDS if k.startswith("postgres"))}
+PREFIXES = {
+    "kafka": ("kafka",),
+    "file": ("files",),
+    "postgres": tuple(k for k in SINK_KINDS if k.startswith("postgres")),
+}
 
 
 def differences(sources):
@@ -31,12 +47,17 @@ def methods_without_a_failpoint(sources):
     found = []
     for package, name in SINKS.items():
         functions = failpoint_calls.functions(sources[f"sinks/{package}/sink.py"])
-        found += [f"{name}.{m}" for m in CONTRACT if not failpoint_calls.points_in(functions[f"{name}.{m}"])]
+        found += [
+            f"{name}.{m}"
+            for m in CONTRACT
+            if not failpoint_calls.points_in(functions[f"{name}.{m}"])
+        ]
     return found
 
 
 def changes_without_a_failpoint(sources):
-    """Return where a function changes the disk, or syncs it, twice without a failpoint in between."""
+    """Return where a function changes the disk, or syncs it, twice without a failpoint in
+    between."""
     found = []
     for module in ON_DISK:
         for name, function in failpoint_calls.functions(sources[module]).items():
@@ -92,9 +113,13 @@ class TestTheChecksThemselves:
             if sum(other.count(call.strip()) for other in SOURCES.values()) == 1
         ]
         assert len(calls) > 100
-        points = {module: failpoint_calls.points_in(ast.parse(text)) for module, text in SOURCES.items()}
+        points = {
+            module: failpoint_calls.points_in(ast.parse(text)) for module, text in SOURCES.items()
+        }
         for module, call in calls:
-            left = failpoint_calls.points_in(ast.parse(SOURCES[module].replace(call, call.replace("failpoints.hit", "print"))))
+            left = failpoint_calls.points_in(
+                ast.parse(SOURCES[module].replace(call, call.replace("failpoints.hit", "print")))
+            )
             others = set().union(*(found for name, found in points.items() if name != module))
             assert set(CATALOGUE) - failpoint_calls.decision_points() - left - others, call
 
@@ -106,7 +131,9 @@ class TestTheChecksThemselves:
     @pytest.mark.parametrize("step", ["synced", "linked"])
     def test_a_change_without_a_failpoint_is_found(self, step):
         store = SOURCES["commit_log/local.py"]
-        (line,) = re.findall(rf'^ *failpoints\.hit\("store\.create\.{step}"\)\n', store, re.MULTILINE)
+        (line,) = re.findall(
+            rf'^ *failpoints\.hit\("store\.create\.{step}"\)\n', store, re.MULTILINE
+        )
         assert changes_without_a_failpoint(self.without("commit_log/local.py", line))
 
 
@@ -131,4 +158,6 @@ class TestTheCatalogue:
             assert set(CATALOGUE[name].sinks) <= set(PREFIXES[prefix]), name
 
     def test_every_need_is_needed(self):
-        assert {point.needs for point in CATALOGUE.values()} | {p.recovery_needs for p in CATALOGUE.values()} == set(NEEDS)
+        assert {point.needs for point in CATALOGUE.values()} | {
+            p.recovery_needs for p in CATALOGUE.values()
+        } == set(NEEDS)

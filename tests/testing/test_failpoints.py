@@ -1,4 +1,5 @@
-"""What a failpoint does when it is switched on, each in a process of its own, and that nothing unknown can be switched on."""
+"""What a failpoint does when it is switched on, each in a process of its own, and that nothing
+unknown can be switched on."""
 
 import os
 import signal
@@ -56,11 +57,17 @@ thread.join()
 
 
 def start(specification, hits=1, command=(), **variables):
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(failpoints.VARIABLE)}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(failpoints.VARIABLE)
+    }
     arguments = [*command, sys.executable, "-c", PROGRAM, str(hits)]
     return subprocess.Popen(
         arguments,
-        env={**environment, failpoints.VARIABLE: specification, **{key: str(value) for key, value in variables.items()}},
+        env={
+            **environment,
+            failpoints.VARIABLE: specification,
+            **{key: str(value) for key, value in variables.items()},
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -97,18 +104,29 @@ class TestActions:
 
     def test_freeze_stops_the_process_until_it_is_told_to_go_on(self):
         process = start("test.here=freeze")
-        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, 30, "the process is frozen")
+        until(
+            lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED,
+            30,
+            "the process is frozen",
+        )
         process.send_signal(signal.SIGCONT)
         code, lines, _ = ended(process)
         assert (code, lines) == (0, ["passed", "inside"])
 
     def test_freeze_stops_the_thread_that_is_there_before_it_goes_on(self):
-        """A signal to the process may be taken by any of its threads, and those that have not heard go on for a while."""
+        """A signal to the process may be taken by any of its threads, and those that have not
+        heard go on for a while."""
         variables = {**os.environ, failpoints.VARIABLE: "test.here=freeze"}
         command = [sys.executable, "-c", IN_A_THREAD]
-        with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, start_new_session=True) as process:
+        with subprocess.Popen(
+            command, env=variables, stdout=subprocess.PIPE, start_new_session=True
+        ) as process:
             try:
-                until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, 60, "the process is frozen")
+                until(
+                    lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED,
+                    60,
+                    "the process is frozen",
+                )
                 os.set_blocking(process.stdout.fileno(), False)
                 assert process.stdout.read() is None
             finally:
@@ -124,7 +142,10 @@ class TestActions:
 
     def test_around_lies_before_and_behind_the_call(self):
         assert ended(start("test.whole.asked=kill"))[:2] == (-signal.SIGKILL, ["passed"])
-        assert ended(start("test.whole.answered=kill"))[:2] == (-signal.SIGKILL, ["passed", "inside"])
+        assert ended(start("test.whole.answered=kill"))[:2] == (
+            -signal.SIGKILL,
+            ["passed", "inside"],
+        )
 
 
 class TestOverProcesses:

@@ -1,4 +1,5 @@
-"""Observers on real servers, with what they must find planted there: what no transaction ended, what was aborted, what is there twice."""
+"""Observers on real servers, with what they must find planted there: what no transaction ended,
+what was aborted, what is there twice."""
 
 from __future__ import annotations
 
@@ -29,7 +30,14 @@ from onceforall.sinks.kafka.names import TransactionalId as KafkaName
 from onceforall.sinks.kafka.names import format_name
 from onceforall.sinks.postgres.names import staging_table, task_connection
 from onceforall.testing import observers
-from onceforall.testing.checker import UNREADABLE, RunningCheck, UniformTruth, check_log, check_quiet, findings
+from onceforall.testing.checker import (
+    UNREADABLE,
+    RunningCheck,
+    UniformTruth,
+    check_log,
+    check_quiet,
+    findings,
+)
 from onceforall.testing.observers import (
     CommitLogObserver,
     FileObserver,
@@ -51,7 +59,7 @@ def check(rows, batches, leftovers=()):
     return check_quiet(TRUTH, {"out": rows}, range(batches), {"out": list(leftovers)})
 
 
-# --- Kafka ----------------------------------------------------------------------------------------------------------------------
+# --- Kafka ----------------------------------------------------------------------------------------
 
 
 class Topic:
@@ -64,12 +72,25 @@ class Topic:
         self._slots = iter(range(100))
 
     def ends(self):
-        """Return where each partition ends, behind what is open as well; none for a topic so new that no broker leads it yet."""
-        consumer = ck.Consumer({"bootstrap.servers": self.servers, "group.id": "ends", "isolation.level": "read_uncommitted"})
+        """Return where each partition ends, behind what is open as well; none for a topic so new
+        that no broker leads it yet."""
+        consumer = ck.Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": "ends",
+                "isolation.level": "read_uncommitted",
+            }
+        )
         try:
-            found = [consumer.get_watermark_offsets(ck.TopicPartition(self.name, p), timeout=20) for p in range(2)]
+            found = [
+                consumer.get_watermark_offsets(ck.TopicPartition(self.name, p), timeout=20)
+                for p in range(2)
+            ]
         except ck.KafkaException as error:
-            if error.args[0].code() not in {ck.KafkaError.NOT_LEADER_FOR_PARTITION, ck.KafkaError.LEADER_NOT_AVAILABLE}:
+            if error.args[0].code() not in {
+                ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+                ck.KafkaError.LEADER_NOT_AVAILABLE,
+            }:
                 raise
             return []
         finally:
@@ -79,16 +100,21 @@ class Topic:
     def write(self, rows, end="commit_transaction"):
         """Write rows in one transaction, whose markers are in the partitions on return.
 
-        The broker answers that a transaction is committed before its markers are written, and until then no reader sees the rows.
+        The broker answers that a transaction is committed before its markers are written, and until
+        then no reader sees the rows.
         """
         rows = list(rows)
         written = [[row for row in rows if row % KEYS % 2 == p] for p in range(2)]
         marked = [
             start + len(part) + bool(part)
-            for start, part in zip(until(self.ends, 20, "the topic has leaders"), written, strict=True)
+            for start, part in zip(
+                until(self.ends, 20, "the topic has leaders"), written, strict=True
+            )
         ]
         id_ = format_name("onceforall", KafkaName(self.query, "out", 0, 0, next(self._slots), 0))
-        producer = ck.Producer({"bootstrap.servers": self.servers, "transactional.id": id_, "linger.ms": 0})
+        producer = ck.Producer(
+            {"bootstrap.servers": self.servers, "transactional.id": id_, "linger.ms": 0}
+        )
         producer.init_transactions(20)
         producer.begin_transaction()
         for row in rows:
@@ -97,7 +123,11 @@ class Topic:
         assert producer.flush(20) == 0
         if end:
             getattr(producer, end)(20)
-            until(lambda: (ends := self.ends()) and all(map(operator.ge, ends, marked)), 20, "the markers are written")
+            until(
+                lambda: (ends := self.ends()) and all(map(operator.ge, ends, marked)),
+                20,
+                "the markers are written",
+            )
         return producer
 
     def observer(self, **more):
@@ -184,11 +214,16 @@ class NeverAtItsEnd:
         self.calls += 1
         assert self.calls < 50, "the observer runs after the end of the topic"
         self._grow()
-        return [message for message in self._consumer.consume(*how, **more) if message.error() is None]
+        return [
+            message for message in self._consumer.consume(*how, **more) if message.error() is None
+        ]
 
 
-def test_a_topic_that_grows_as_fast_as_it_is_read_is_read_to_where_it_ended_when_it_was_asked(out, observer):
-    """A query at full speed: the look at its topic came to no end, and nothing was judged any more."""
+def test_a_topic_that_grows_as_fast_as_it_is_read_is_read_to_where_it_ended_when_it_was_asked(
+    out, observer
+):
+    """A query at full speed: the look at its topic came to no end, and nothing was judged any
+    more."""
     out.write(range(20))
     assert settled({"out": observer}) == {"out": []}
     assert len(observer.rows()) == 20
@@ -204,7 +239,8 @@ def test_a_topic_that_grows_as_fast_as_it_is_read_is_read_to_where_it_ended_when
 
 
 class OutOfRange:
-    """An error that librdkafka gives between two records: what was read is of another cluster, or was deleted since."""
+    """An error that librdkafka gives between two records: what was read is of another cluster,
+    or was deleted since."""
 
     def error(self):
         return ck.KafkaError(ck.KafkaError.OFFSET_OUT_OF_RANGE)
@@ -229,7 +265,8 @@ class OutOfRangeOnce:
 
 
 def test_a_topic_that_is_another_one_since_is_read_from_its_beginning(out, observer):
-    """Its cluster was another one meanwhile, and is itself again: the position is forgotten while records are taken."""
+    """Its cluster was another one meanwhile, and is itself again: the position is forgotten
+    while records are taken."""
     out.write(range(20))
     assert len(observer.rows()) == 20
     out.write(range(20, 40))
@@ -249,7 +286,8 @@ def test_an_open_transaction_is_hidden_from_readers_and_reported(out, observer):
     (name,) = [text for text in left if text.startswith("open transaction ")]
     assert out.query in name
     assert check(rows, 1, left).kinds() == {findings.LEFTOVER}
-    # Another query's observer isn't concerned with its name; that readers of the topic are held back concerns every one.
+    # Another query's observer isn't concerned with its name; that readers of the topic are held
+    # back concerns every one.
     other = KafkaObserver(out.servers, out.name, query_id=str(uuid.uuid4()))
     assert not any(text.startswith("open transaction ") for text in other.leftovers())
     other.close()
@@ -298,7 +336,12 @@ def test_batches_in_the_wrong_order_are_found_by_their_offsets(out, observer):
 def test_a_value_or_key_that_no_row_has_is_found(out, observer):
     producer = ck.Producer({"bootstrap.servers": out.servers})
     for row in range(20):
-        producer.produce(out.name, f"x{row}" if row == 4 else str(row), None if row == 5 else str(row % KEYS), row % KEYS % 2)
+        producer.produce(
+            out.name,
+            f"x{row}" if row == 4 else str(row),
+            None if row == 5 else str(row % KEYS),
+            row % KEYS % 2,
+        )
     producer.flush(20)
     report = check(observer.rows(), 1)
     assert report.kinds() == {findings.ALIEN, findings.LOST, findings.TORN, findings.WRONG_KEY}
@@ -315,7 +358,9 @@ def test_texts_are_read_as_they_are(out):
     assert (rows.ids.tolist(), rows.keys.tolist()) == (["3:1:3"], ["3"])
 
 
-def test_records_that_were_deleted_after_they_were_read_make_the_reads_go_back(broker, out, observer):
+def test_records_that_were_deleted_after_they_were_read_make_the_reads_go_back(
+    broker, out, observer
+):
     watch = RunningCheck(TRUTH)
     out.write(range(20))
     settled({"out": observer})
@@ -326,16 +371,21 @@ def test_records_that_were_deleted_after_they_were_read_make_the_reads_go_back(b
     until(lambda: name not in admin.list_topics(timeout=10).topics, 20, "the topic is gone")
     broker.create_topic(name, partitions=2)
     out.write(range(5))
-    found = until(lambda: (rows := observer.rows()) and len(rows) == 5 and rows, 20, "the new records")
+    found = until(
+        lambda: (rows := observer.rows()) and len(rows) == 5 and rows, 20, "the new records"
+    )
     watch.observe({"out": found}, range(1), at_s=1)
     assert findings.WENT_BACK in watch.report().kinds()
 
 
 @pytest.fixture
 def hurrying_clock(monkeypatch):
-    """Each look at the clock finds that a tenth of a second has passed; little is read between two."""
+    """Each look at the clock finds that a tenth of a second has passed; little is read between
+    two."""
     ticks = itertools.count()
-    monkeypatch.setattr(observers.kafka, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 10))
+    monkeypatch.setattr(
+        observers.kafka, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 10)
+    )
     monkeypatch.setattr(observers.kafka, "_READ_AT_ONCE", 10)
 
 
@@ -362,7 +412,7 @@ def test_a_broker_that_is_away_is_told_from_an_empty_topic():
     observer.close()
 
 
-# --- PostgreSQL -----------------------------------------------------------------------------------------------------------------
+# --- PostgreSQL -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -370,7 +420,9 @@ def filled(database):
     """A database with a table of one batch, and the way to it."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE out (key text, value text)")
-        connection.execute(f"INSERT INTO out SELECT n % {KEYS}, n FROM generate_series(0, {ROWS - 1}) n")
+        connection.execute(
+            f"INSERT INTO out SELECT n % {KEYS}, n FROM generate_series(0, {ROWS - 1}) n"
+        )
         yield database, connection
 
 
@@ -382,7 +434,9 @@ def test_a_table_is_read_at_one_moment(filled):
         open_one.execute("INSERT INTO out VALUES ('6', '20')")
         assert check(observer.rows(), 1).ok
         open_one.rollback()
-    connection.execute("INSERT INTO out VALUES ('3', '3'), ('0', 'x'), ('0', NULL), ('0', '9999999999999999999')")
+    connection.execute(
+        "INSERT INTO out VALUES ('3', '3'), ('0', 'x'), ('0', NULL), ('0', '9999999999999999999')"
+    )
     report = check(observer.rows(), 1)
     assert report.kinds() == {findings.DUPLICATED, findings.ALIEN}
     assert (report.sinks["out"].duplicated, report.sinks["out"].alien) == (1, 3)
@@ -399,7 +453,10 @@ def test_a_table_may_have_numbers_texts_and_any_name(filled):
     texts = PostgresObserver(database, "out", ids="texts").rows()
     assert sorted(texts.ids.tolist()) == sorted(str(n) for n in range(20))
     connection.execute("TRUNCATE out")
-    assert check(PostgresObserver(database, "out").rows(), 1).kinds() == {findings.NOTHING_READ, findings.LOST}
+    assert check(PostgresObserver(database, "out").rows(), 1).kinds() == {
+        findings.NOTHING_READ,
+        findings.LOST,
+    }
     with pytest.raises(SinkCheckError, match="nothere"):
         PostgresObserver(database, "nothere").rows()
     with pytest.raises(SinkUnavailableError, match="127.0.0.1"):
@@ -440,7 +497,7 @@ def test_a_server_that_does_not_answer_holds_nobody_up(filled):
     assert check(PostgresObserver(database, "out").rows(), 1).ok
 
 
-# --- files ------------------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 class Folder:
@@ -452,8 +509,13 @@ class Folder:
         self.sink.check(StartInfo(QUERY, "files"))
 
     def prepare(self, rows, batch, slot=0, generation=0):
-        transaction = self.sink.begin_transaction(TaskAttempt(QUERY, "files", generation, batch, 0, slot, slot))
-        columns = {"value": pa.array([str(n) for n in rows]), "key": pa.array([str(n % KEYS) for n in rows])}
+        transaction = self.sink.begin_transaction(
+            TaskAttempt(QUERY, "files", generation, batch, 0, slot, slot)
+        )
+        columns = {
+            "value": pa.array([str(n) for n in rows]),
+            "key": pa.array([str(n % KEYS) for n in rows]),
+        }
         self.sink.invoke(transaction, pa.RecordBatch.from_pydict(columns))
         return self.sink.pre_commit(transaction)
 
@@ -515,12 +577,16 @@ def test_only_one_query_or_sink_may_be_looked_at(tmp_path):
     assert FileObserver(tmp_path, query_id="other").leftovers() == []
 
 
-# --- the commit log -----------------------------------------------------------------------------------------------------------------
+# --- the commit log -------------------------------------------------------------------------------
 
 
 def test_the_logs_of_a_checkpoint_are_read(tmp_path):
     observer = CommitLogObserver(tmp_path)
-    assert (observer.decided(), observer.view().decided(), observer.query_id()) == (range(0), range(0), None)
+    assert (observer.decided(), observer.view().decided(), observer.query_id()) == (
+        range(0),
+        range(0),
+        None,
+    )
     assert (observer.spark_committed(), observer.spark_planned()) == (-1, -1)
     (tmp_path / "metadata").write_text(json.dumps({"id": QUERY}))
     log = CommitLog(LocalStore(tmp_path / "onceforall"))
@@ -572,7 +638,7 @@ def test_decided_batches_are_read_while_a_run_seals_decides_and_cleans(tmp_path)
     assert len(set(seen)) > 2
 
 
-# --- in common --------------------------------------------------------------------------------------------------------------------------
+# --- in common ------------------------------------------------------------------------------------
 
 
 def test_only_decimal_digits_are_numbers():

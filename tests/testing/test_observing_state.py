@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
-from onceforall.testing.checker import Rows, check_quiet, check_state, findings, last_counts, running_counts
+from onceforall.testing.checker import (
+    Rows,
+    check_quiet,
+    check_state,
+    findings,
+    last_counts,
+    running_counts,
+)
 from onceforall.testing.observers import read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -24,13 +31,22 @@ def test_state_store_output_and_input_agree_and_a_batch_that_is_missing_is_found
     counted = rows.groupBy((F.col("value") % BUCKETS).alias("bucket")).agg(
         F.count("*").alias("n"), F.max("value").alias("last")
     )
-    query = counted.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path)).foreachBatch(collect)
+    query = (
+        counted.writeStream.outputMode("update")
+        .option("checkpointLocation", str(tmp_path))
+        .foreachBatch(collect)
+    )
     for _ in range(2):
         query.trigger(once=True).start().awaitTermination(120)
     state = read_state(spark, tmp_path)
     output = {str(bucket): (n, last) for bucket, n, last, _ in written}
     assert check_state(state, last_counts(ROWS, 2, BUCKETS), output) == ()
-    assert [each.kind for each in check_state(read_state(spark, tmp_path, batch=0), last_counts(ROWS, 2, BUCKETS), output)] == [
+    assert [
+        each.kind
+        for each in check_state(
+            read_state(spark, tmp_path, batch=0), last_counts(ROWS, 2, BUCKETS), output
+        )
+    ] == [
         findings.STATE,
         findings.STATE,
     ]

@@ -78,7 +78,11 @@ def test_clients_stay_with_the_proxy_and_others_with_the_broker(proxy, broker, t
     assert {request.client_id for request in proxy.requests(Api.PRODUCE)} == {"rdkafka"}
     assert all(request.frame == b"" for request in proxy.requests())
     # By its name: the last requests of a client that was closed above may still be on their way.
-    assert read(proxy.address, name, "through") == read(broker.bootstrap_servers, name, "beside") == [b"a", b"b"]
+    assert (
+        read(proxy.address, name, "through")
+        == read(broker.bootstrap_servers, name, "beside")
+        == [b"a", b"b"]
+    )
     clients = {request.client_id for request in proxy.requests()}
     assert "through" in clients
     assert "beside" not in clients
@@ -121,7 +125,9 @@ def test_a_request_that_is_held_over_a_reconnect_reaches_the_broker_late(proxy, 
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_later_requests_of_a_connection_wait_behind_a_held_one_unless_it_is_held_alone(proxy, topic, alone):
+def test_later_requests_of_a_connection_wait_behind_a_held_one_unless_it_is_held_alone(
+    proxy, topic, alone
+):
     name = topic()
     held = proxy.hold(Api.PRODUCE, alone=alone)
     one_by_one = {"batch.num.messages": 1, "linger.ms": 0}
@@ -142,7 +148,9 @@ def test_later_requests_of_a_connection_wait_behind_a_held_one_unless_it_is_held
 def test_a_swallowed_answer_is_missed_by_the_client_alone(proxy, topic):
     name = topic()
     swallowed = proxy.swallow(Api.PRODUCE)
-    writing = Writing(proxy.address, name, b"twice", **{"socket.timeout.ms": 500, "request.timeout.ms": 500})
+    writing = Writing(
+        proxy.address, name, b"twice", **{"socket.timeout.ms": 500, "request.timeout.ms": 500}
+    )
     swallowed.wait()
     assert writing.end() == 0
     assert read(proxy.address, name) == [b"twice", b"twice"]
@@ -192,7 +200,9 @@ def test_a_predicate_that_fails_is_told_at_the_end(broker, topic):
     proxy.start()
     proxy.hold(Api.METADATA, lambda request: 1 / 0)
     with pytest.raises(ck.KafkaException):
-        ck.Consumer({"bootstrap.servers": proxy.address, "group.id": "g", "log_level": 0}).list_topics(timeout=1)
+        ck.Consumer(
+            {"bootstrap.servers": proxy.address, "group.id": "g", "log_level": 0}
+        ).list_topics(timeout=1)
     with pytest.raises(ZeroDivisionError):
         proxy.stop()
     proxy.stop()
@@ -241,5 +251,7 @@ def test_other_brokers_of_a_cluster_are_replaced_by_their_proxies():
     def answer(*ports):
         return b"".join(b"\x00\x09127.0.0.1" + struct.pack(">i", port) + b"\x00" for port in ports)
 
-    assert proxy._with_own_addresses(answer(10_001, 10_002, 10_003)) == answer(20_001, 20_002, 10_003)
+    assert proxy._with_own_addresses(answer(10_001, 10_002, 10_003)) == answer(
+        20_001, 20_002, 10_003
+    )
     proxy._loop.close()

@@ -1,6 +1,8 @@
-"""A query that the code of an earlier commit ran goes on with today's: whatever kind of sink, and wherever that code's driver was killed.
+"""A query that the code of an earlier commit ran goes on with today's: whatever kind of sink, and
+wherever that code's driver was killed.
 
-``make upgrade FROM=<commit>``. The earlier code comes out of the repository's history, and is first in the driver's and its workers' path.
+``make upgrade FROM=<commit>``. The earlier code comes out of the repository's history, and is first
+in the driver's and its workers' path.
 """
 
 import json
@@ -19,7 +21,8 @@ from support.sinks import make_table
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres, pytest.mark.long]
 
 FROM = os.environ.get("FROM") or "b24c659"
-"""By default the last commit before the promise was attacked from outside, and identities, plans and kept rows came into the log."""
+"""By default the last commit before the promise was attacked from outside, and identities, plans
+and kept rows came into the log."""
 
 STATES = {
     "whole": "",
@@ -45,7 +48,8 @@ WITHIN = {
     "prepared": [("postgres.commit_prepared.after", 10)],
     "all": [],
 }
-"""In the middle of what a sink does, and at which hit: in the third batch, also where there is one per task, of which there are four."""
+"""In the middle of what a sink does, and at which hit: in the third batch, also where there is
+one per task, of which there are four."""
 
 
 @pytest.fixture(scope="session")
@@ -53,8 +57,16 @@ def earlier(tmp_path_factory):
     """The folder with the package of the earlier commit."""
     folder = tmp_path_factory.mktemp("earlier")
     archive = folder / "src.tar"
-    done = subprocess.run(["git", "archive", "-o", archive, FROM, "src"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{FROM} is not in this repository's history; clone it whole: {done.stderr}"
+    done = subprocess.run(
+        ["git", "archive", "-o", archive, FROM, "src"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, (
+        f"{FROM} is not in this repository's history; clone it whole: {done.stderr}"
+    )
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     return folder / "src"
@@ -66,7 +78,12 @@ def pipeline_to(tmp_path, broker, topic, database):
 
     def make(kinds, postgres):
         make_table(database)
-        config = {"sinks": kinds, "files": str(tmp_path / "files"), "database": database, "postgres": postgres}
+        config = {
+            "sinks": kinds,
+            "files": str(tmp_path / "files"),
+            "database": database,
+            "postgres": postgres,
+        }
         # The archive of classes was made for a session of today's, and another path would miss it.
         made.append(Pipeline(tmp_path, broker.bootstrap_servers, topic(partitions=3), **config))
         return made[-1]
@@ -78,8 +95,12 @@ def pipeline_to(tmp_path, broker, topic, database):
 
 def points():
     for sink in SINKS:
-        yield from (pytest.param(sink, point, 3, id=f"{sink}-{name}") for name, point in STATES.items())
-        yield from (pytest.param(sink, point, hit, id=f"{sink}-{point}") for point, hit in WITHIN[sink])
+        yield from (
+            pytest.param(sink, point, 3, id=f"{sink}-{name}") for name, point in STATES.items()
+        )
+        yield from (
+            pytest.param(sink, point, hit, id=f"{sink}-{point}") for point, hit in WITHIN[sink]
+        )
 
 
 @pytest.mark.timeout(400)
@@ -92,10 +113,14 @@ def test_a_query_of_earlier_code_goes_on_with_todays(pipeline_to, earlier, sink,
     else:
         before = pipeline.run(package=str(earlier), until_batch=3)
     assert pipeline.entries("CLAIM")
-    # A batch has as many files as tasks and folders: the first one may be the one that it was killed in.
+    # A batch has as many files as tasks and folders: the first one may be the one that it was
+    # killed in.
     written = pipeline.batches() if any((pipeline.checkpoint / "commits").iterdir()) else 0
     after = pipeline.run(until_batch=written + 3)
-    assert [Path(json.loads((driver.work / "pids.json").read_text())["package"]) for driver in (before, after)] == [
+    assert [
+        Path(json.loads((driver.work / "pids.json").read_text())["package"])
+        for driver in (before, after)
+    ] == [
         earlier / "onceforall",
         ROOT / "src" / "onceforall",
     ]

@@ -1,7 +1,8 @@
 """The command line, ``onceforall``: one module per group of commands.
 
-A module of `_COMMAND_GROUPS` has ``add_commands(groups)``: it adds one parser to the sub-parsers of argparse that it is given, and sets
-on each command a default ``run``, a function from the parsed arguments to an exit code. Heavy imports belong into ``run``.
+A module of `_COMMAND_GROUPS` has ``add_commands(groups)``: it adds one parser to the sub-parsers of
+argparse that it is given, and sets on each command a default ``run``, a function from the parsed
+arguments to an exit code. Heavy imports belong into ``run``.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ def main(argv: list[str] | None = None) -> int:
     Args:
         argv: the arguments after the program's name; None: those of this process.
 
-    Returns:
-        What the command returns; 2 after an error of this library, whose message is then on stderr; 130 after Ctrl-C.
+    Returns: What the command returns; 2 after an error of this library, whose message is then on
+        stderr; 130 after Ctrl-C.
 
-    Raises:
-        SystemExit: from argparse, after ``--help``, ``--version`` (code 0) or arguments that it does not know (code 2).
+    Raises: SystemExit: from argparse, after ``--help``, ``--version`` (code 0) or arguments that it
+        does not know (code 2).
     """
     arguments = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
@@ -53,7 +54,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="onceforall", description="End-to-end exactly-once for PySpark Structured Streaming.")
+    parser = argparse.ArgumentParser(
+        prog="onceforall", description="End-to-end exactly-once for PySpark Structured Streaming."
+    )
     parser.add_argument("--version", action="version", version=f"onceforall {__version__}")
     groups = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name in _COMMAND_GROUPS:

@@ -13,12 +13,18 @@ def add_commands(groups: Any) -> None:
     mend = commands.add_parser(
         "mend",
         help="put back Spark's plan of the last decided batch, as the commit log has it",
-        description="Spark does not sync its own files, so a loss of power can take away, tear or change what it planned for a batch that onceforall "
-        "has decided; the query's start is then refused. This puts the plan back as it was decided, and sets aside what is torn. Stop the query "
+        description="Spark does not sync its own files, so a loss of power can take away, tear or "
+        "change what it planned for a batch that onceforall "
+        "has decided; the query's start is then refused. This puts the plan back as it was "
+        "decided, and sets aside what is torn. Stop the query "
         "first. It changes nothing where nothing is wrong, deletes nothing, and may be repeated.",
     )
     mend.add_argument("checkpoint", metavar="CHECKPOINT", help="the query's checkpointLocation")
-    mend.add_argument("--commit-log", metavar="FOLDER", help="where the commit log lies; the checkpoint's pointer says so too")
+    mend.add_argument(
+        "--commit-log",
+        metavar="FOLDER",
+        help="where the commit log lies; the checkpoint's pointer says so too",
+    )
     mend.add_argument("--dry-run", action="store_true", help="look and tell only")
     mend.set_defaults(run=_mend)
 
@@ -29,6 +35,8 @@ def _mend(arguments: argparse.Namespace) -> int:
     done = mend(arguments.checkpoint, commit_log=arguments.commit_log, dry_run=arguments.dry_run)
     if done.dry_run and done.steps:
         print("Nothing is changed; this is what would be done:")
-    for step in done.steps or ("Nothing is to be mended: Spark's files are as the commit log says.",):
+    for step in done.steps or (
+        "Nothing is to be mended: Spark's files are as the commit log says.",
+    ):
         print(step)
     return 0

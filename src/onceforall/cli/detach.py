@@ -16,9 +16,12 @@ def add_commands(groups: Any) -> None:
     """Add the command to argparse's sub-parsers (a type that argparse keeps private)."""
     detach = groups.add_parser(
         "detach",
-        help="go back to a plain Spark query: complete what is in doubt, and set the commit log aside",
-        description="Completes what is decided on the sinks, aborts what isn't, and turns the checkpoint into that of a plain Spark query, which "
-        "then goes on without loss or duplicate. Stop the query first: a run that is still alive is fenced. It may be repeated after a "
+        help="go back to a plain Spark query: complete what is in doubt, and set the commit log "
+        "aside",
+        description="Completes what is decided on the sinks, aborts what isn't, and turns the "
+        "checkpoint into that of a plain Spark query, which "
+        "then goes on without loss or duplicate. Stop the query first: a run that is still alive "
+        "is fenced. It may be repeated after a "
         "crash. Ends with 0 when the checkpoint is a plain one.",
     )
     detach.add_argument("checkpoint", metavar="CHECKPOINT", help="the query's checkpointLocation")
@@ -26,24 +29,34 @@ def add_commands(groups: Any) -> None:
         "--sinks",
         required=True,
         metavar="MODULE:NAME",
-        help="where the query's sinks are: a dictionary from name to sink, or a function without arguments that returns one; MODULE is "
+        help="where the query's sinks are: a dictionary from name to sink, or a function without "
+        "arguments that returns one; MODULE is "
         "looked for in the current folder too",
     )
     detach.add_argument(
-        "--commit-log", metavar="FOLDER", help="where the commit log lies; the checkpoint's pointer says so too"
+        "--commit-log",
+        metavar="FOLDER",
+        help="where the commit log lies; the checkpoint's pointer says so too",
     )
     detach.add_argument(
-        "--adopt-checkpoint", action="store_true", help="the checkpoint was moved here, and the old one will never run again"
+        "--adopt-checkpoint",
+        action="store_true",
+        help="the checkpoint was moved here, and the old one will never run again",
     )
     detach.add_argument(
         "--adopt-target",
         action="append",
         default=[],
         metavar="SINK",
-        help="the target of this sink was replaced, or put back to an older state, on purpose; may be given several times",
+        help="the target of this sink was replaced, or put back to an older state, on purpose; "
+        "may be given several times",
     )
     detach.add_argument(
-        "--timeout", type=float, default=300.0, metavar="SECONDS", help="how long to wait for a sink to answer (default: 300)"
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="how long to wait for a sink to answer (default: 300)",
     )
     detach.add_argument("--dry-run", action="store_true", help="look and tell only")
     detach.set_defaults(run=_run)
@@ -83,15 +96,20 @@ def load_sinks(specification: str) -> Mapping[str, Any]:
     try:
         found = importlib.import_module(module)
     except ImportError as error:
-        raise OptionError(f"--sinks {specification}: the module can't be imported ({error}). Is it in PYTHONPATH?") from error
+        raise OptionError(
+            f"--sinks {specification}: the module can't be imported ({error}). Is it in PYTHONPATH?"
+        ) from error
     sinks = getattr(found, name, None)
     if callable(sinks):
         sinks = sinks()
     if not isinstance(sinks, Mapping) or not all(
-        isinstance(key, str) and isinstance(value, TwoPhaseCommitSink) for key, value in sinks.items()
+        isinstance(key, str) and isinstance(value, TwoPhaseCommitSink)
+        for key, value in sinks.items()
     ):
         raise OptionError(
-            f"--sinks {specification} is {'missing' if sinks is None else f'a {type(sinks).__name__}'}, and not a dictionary from sink names to "
+            f"--sinks {specification} is "
+            f"{'missing' if sinks is None else f'a {type(sinks).__name__}'}, and not a dictionary "
+            "from sink names to "
             "sinks, nor a function that returns one."
         )
     return sinks

@@ -13,16 +13,20 @@ def add_commands(groups: Any) -> None:
     check = commands.add_parser(
         "check",
         help="tell what is wrong with the manifests",
-        description="Reads all manifests of a folder, and tells where a chain of batches is broken. Nothing is changed. Ends with 0 when nothing "
+        description="Reads all manifests of a folder, and tells where a chain of batches is "
+        "broken. Nothing is changed. Ends with 0 when nothing "
         "is wrong, else with 1.",
     )
     check.set_defaults(run=_check)
     mend = commands.add_parser(
         "mend",
         help="mend manifests that pass over another one, and put back the last one",
-        description="Mends a manifest that was written from a stale listing (on NFS) and passes over a batch whose manifest is there, so that "
-        "readers can go on, and puts a last manifest that was deleted back from its second name. Stop the query first. Only what is provable is "
-        "mended, no data file is touched, and the old manifest stays beside the new one under a hidden name. It may be repeated. Ends with 0 when "
+        description="Mends a manifest that was written from a stale listing (on NFS) and passes "
+        "over a batch whose manifest is there, so that "
+        "readers can go on, and puts a last manifest that was deleted back from its second name. "
+        "Stop the query first. Only what is provable is "
+        "mended, no data file is touched, and the old manifest stays beside the new one under a "
+        "hidden name. It may be repeated. Ends with 0 when "
         "nothing is wrong any more, else with 1.",
     )
     mend.set_defaults(run=_mend)

@@ -1,4 +1,6 @@
-"""``onceforall kafka``: the embedded broker in the foreground, and the jars of Spark's Kafka connector."""
+"""``onceforall kafka``: the embedded broker in the foreground, and the jars of Spark's Kafka
+connector.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,35 @@ def add_commands(groups: Any) -> None:
     start = commands.add_parser(
         "start",
         help="run a broker in the foreground until Ctrl-C",
-        description="Run a single-node Kafka broker on 127.0.0.1 until Ctrl-C or SIGTERM. Its address is printed when it answers.",
+        description="Run a single-node Kafka broker on 127.0.0.1 until Ctrl-C or SIGTERM. Its "
+        "address is printed when it answers.",
     )
-    start.add_argument("--port", type=int, default=9092, help="where clients connect; 0 chooses a free port (default: 9092)")
-    start.add_argument("--data-dir", type=Path, help="keep the data there (default: a temporary folder, removed at the end)")
     start.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="a broker setting; may be repeated"
+        "--port",
+        type=int,
+        default=9092,
+        help="where clients connect; 0 chooses a free port (default: 9092)",
+    )
+    start.add_argument(
+        "--data-dir",
+        type=Path,
+        help="keep the data there (default: a temporary folder, removed at the end)",
+    )
+    start.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="a broker setting; may be repeated",
     )
     start.set_defaults(run=_start)
 
     jars = commands.add_parser(
         "jars",
         help="print the connector's jars, separated by commas, for spark.jars",
-        description="Fetch the jars of Spark's Kafka connector that fit the installed pyspark, and print them for spark.jars.",
+        description="Fetch the jars of Spark's Kafka connector that fit the installed pyspark, "
+        "and print them for spark.jars.",
     )
     jars.set_defaults(run=_jars)
 
@@ -46,7 +64,8 @@ def _start(arguments: argparse.Namespace) -> int:
             print(broker.bootstrap_servers, flush=True)
             status = broker.wait()
             raise EmbeddedServerError(
-                f"The broker ended by itself with status {status}. Start it with --data-dir to keep its log."
+                f"The broker ended by itself with status {status}. Start it with --data-dir to "
+                "keep its log."
             )
     except KeyboardInterrupt:
         return 0

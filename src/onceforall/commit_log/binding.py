@@ -1,16 +1,21 @@
 """Where a checkpoint's commit log lies, and how the two are bound to each other.
 
-The folder ``onceforall/`` of the checkpoint is the log's *home*. Its ``pointer/00000000.json`` says where the log lies: here
-(``location`` null), or elsewhere, with a random id; the log elsewhere has the same id in ``binding.json``. Both are created if absent, so
-of several first starts with other settings one wins, and the others follow it or are refused. The log's ``binding.json`` comes
-first: where there is a pointer, there was a log. A crash between the two leaves an empty log that the next start with the
+The folder ``onceforall/`` of the checkpoint is the log's *home*. Its ``pointer/00000000.json`` says
+where the log lies: here (``location`` null), or elsewhere, with a random id; the log elsewhere has
+the same id in ``binding.json``. Both are created if absent, so of several first starts with other
+settings one wins, and the others follow it or are refused. The log's ``binding.json`` comes
+first: where there is a pointer, there was a log. A crash between the two leaves an empty log that
+the next start with the
 same checkpoint takes.
 
-A log that was moved on purpose gets the next pointer (``00000001.json``, …); the newest one counts. A log in its home that an earlier
-release began has no pointer. Files that are none of these are ignored.
+A log that was moved on purpose gets the next pointer (``00000001.json``, …); the newest one counts.
+A log in its home that an earlier release began has no pointer. Files that are none of these are
+ignored.
 
-Not checked here: whether a checkpoint with its pointer was copied. Both copies then lead to one log, whose CLAIM names the checkpoint,
-and ``protocol.judgement.judge_claim`` refuses the second. Below that, one fences the other: they never decide both.
+Not checked here: whether a checkpoint with its pointer was copied. Both copies then lead to one
+log, whose CLAIM names the checkpoint,
+and ``protocol.judgement.judge_claim`` refuses the second. Below that, one fences the other: they
+never decide both.
 """
 
 from __future__ import annotations
@@ -29,10 +34,24 @@ from onceforall.commit_log.local import LocalStore
 from onceforall.commit_log.log import CommitLog
 from onceforall.commit_log.store import AlreadyExists, Store
 from onceforall.common.arguments import location_shown
-from onceforall.errors import CheckpointMismatchError, ForeignEntryError, OptionError, UnsupportedQueryError
+from onceforall.errors import (
+    CheckpointMismatchError,
+    ForeignEntryError,
+    OptionError,
+    UnsupportedQueryError,
+)
 from onceforall.failpoints import points as failpoints
 
-__all__ = ["BoundLog", "bind", "bound_id", "find", "log_location", "log_path", "open_log_store", "pointer_of"]
+__all__ = [
+    "BoundLog",
+    "bind",
+    "bound_id",
+    "find",
+    "log_location",
+    "log_path",
+    "open_log_store",
+    "pointer_of",
+]
 
 _BINDING = "binding.json"
 _POINTER = "POINTER"
@@ -79,17 +98,20 @@ def log_location(text: str, default_scheme: str = "file") -> str:
     scheme = url.scheme or default_scheme
     if scheme != "file" or url.netloc not in {"", "localhost"}:
         raise UnsupportedQueryError(
-            f"onceforall.commitLog={location_shown(text)} is on {scheme}:, but this version keeps its commit log on a local or locally mounted file system "
+            f"onceforall.commitLog={location_shown(text)} is on {scheme}:, but this version keeps "
+            "its commit log on a local or locally mounted file system "
             "only. Name a folder as file:/…, on storage that survives the machine."
         )
     if url.scheme and (url.query or url.fragment):
         raise OptionError(
-            f"onceforall.commitLog={location_shown(text)} is a URL with a query or a fragment, and names no folder. Write %3F for a question mark and %23 for #."
+            f"onceforall.commitLog={location_shown(text)} is a URL with a query or a fragment, "
+            "and names no folder. Write %3F for a question mark and %23 for #."
         )
     path = Path(unquote(url.path) if url.scheme else text)
     if not path.is_absolute():
         raise OptionError(
-            f"onceforall.commitLog={location_shown(text)} is not an absolute path: another working folder would give another log. Write it in full."
+            f"onceforall.commitLog={location_shown(text)} is not an absolute path: another "
+            "working folder would give another log. Write it in full."
         )
     return path.resolve().as_uri()
 
@@ -112,18 +134,16 @@ def find(
     dry_run: bool = False,
     open_store: Callable[[str], Store] = open_log_store,
 ) -> BoundLog | None:
-    """Return the log of a checkpoint, or None when it was never bound; nothing is written (but see ``adopt``).
+    """Return the log of a checkpoint, or None when it was never bound; nothing is written (but see
+    ``adopt``).
 
-    Args:
-        home: the store of the checkpoint's folder ``onceforall/``.
-        wanted: where the user says that it lies (``log_location``); None: wherever the pointer says.
-        adopt: the log was moved to ``wanted`` on purpose; the next pointer is written.
-        dry_run: it isn't written; what is returned is what would be.
-        open_store: opens the store of a location.
+    Args: home: the store of the checkpoint's folder ``onceforall/``. wanted: where the user says
+        that it lies (``log_location``); None: wherever the pointer says. adopt: the log was moved
+        to ``wanted`` on purpose; the next pointer is written. dry_run: it isn't written; what is
+        returned is what would be. open_store: opens the store of a location.
 
-    Raises:
-        CheckpointMismatchError: pointer, log and ``wanted`` don't fit together; the message names the places and the remedy.
-        CommitLogError: a store failed, or a file is damaged.
+    Raises: CheckpointMismatchError: pointer, log and ``wanted`` don't fit together; the message
+        names the places and the remedy. CommitLogError: a store failed, or a file is damaged.
     """
     pointer = _newest_pointer(home)
     first = 0 if pointer is None else pointer.first_generation
@@ -136,8 +156,10 @@ def find(
         return BoundLog(home, None, "" if pointer is None else pointer.id, first)
     if here:
         raise CheckpointMismatchError(
-            f"The checkpoint has a commit log of its own in {home.describe('chains')}, and a pointer to another one in {pointer.location}. "
-            "One of them was put there by hand. Take away the folder 'chains' if it is not this query's; do not delete it before you "
+            f"The checkpoint has a commit log of its own in {home.describe('chains')}, and a "
+            f"pointer to another one in {pointer.location}. "
+            "One of them was put there by hand. Take away the folder 'chains' if it is not this "
+            "query's; do not delete it before you "
             "know that."
         )
     if wanted is not None and wanted != pointer.location:
@@ -149,7 +171,9 @@ def find(
 
 
 def pointer_of(home: Store) -> tuple[str, str | None] | None:
-    """Return id and location of a home's newest pointer, without looking whether there is a log; None: it has none."""
+    """Return id and location of a home's newest pointer, without looking whether there is a log;
+    None: it has none.
+    """
     pointer = _newest_pointer(home)
     return None if pointer is None else (pointer.id, pointer.location)
 
@@ -193,7 +217,9 @@ def bind(
         return bound
     log_id = uuid.uuid4().hex
     if wanted is not None:
-        log_id = _prepare(open_store(wanted), checkpoint, wanted, query_id, retired, first_generation)
+        log_id = _prepare(
+            open_store(wanted), checkpoint, wanted, query_id, retired, first_generation
+        )
     failpoints.hit("bind.prepared")
     answer = home.create(
         _pointer_key(0),
@@ -213,11 +239,15 @@ def bind(
         assert bound is not None
         return bound
     failpoints.hit("bind.pointed")
-    return BoundLog(home if wanted is None else open_store(wanted), wanted, log_id, first_generation)
+    return BoundLog(
+        home if wanted is None else open_store(wanted), wanted, log_id, first_generation
+    )
 
 
 def _make_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Store]) -> None:
-    """Make what binds checkpoint and log durable: the start that created it may have been killed before it could sync it."""
+    """Make what binds checkpoint and log durable: the start that created it may have been killed
+    before it could sync it.
+    """
     if bound.location is None:
         return
     number = leading(lambda each: home.read(_pointer_key(each)) is not None) - 1
@@ -229,72 +259,103 @@ def _make_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Stor
 
 
 def _prepare(  # noqa: PLR0917
-    store: Store, checkpoint: str, wanted: str, query_id: str | None, retired: Collection[str], first_generation: int
+    store: Store,
+    checkpoint: str,
+    wanted: str,
+    query_id: str | None,
+    retired: Collection[str],
+    first_generation: int,
 ) -> str:
-    """Make sure that a log lies there which is this checkpoint's and no other's, and return its id."""
+    """Make sure that a log lies there which is this checkpoint's and no other's, and return its
+    id.
+    """
     where = store.describe("")
     content = store.read(_BINDING)
     if content is None:
         if _has_entries(store, 0) or store.list("chains"):
             raise CheckpointMismatchError(
-                f"onceforall.commitLog={wanted}: the folder holds a commit log that is not bound to the checkpoint {checkpoint}; it may be "
+                f"onceforall.commitLog={wanted}: the folder holds a commit log that is not bound "
+                f"to the checkpoint {checkpoint}; it may be "
                 "another query's. Two queries may not share one. Name an empty folder."
             )
-        answer = store.create(_BINDING, _encode(_LOG, id=uuid.uuid4().hex, checkpoint=checkpoint, written_at=_now()))
+        answer = store.create(
+            _BINDING, _encode(_LOG, id=uuid.uuid4().hex, checkpoint=checkpoint, written_at=_now())
+        )
         failpoints.hit("bind.log_marked")
         content = answer.content if isinstance(answer, AlreadyExists) else store.read(_BINDING)
         assert content is not None
     found = _decode(content, _LOG, store.describe(_BINDING))
     if found["id"] in retired:
         raise CheckpointMismatchError(
-            f"onceforall.commitLog={wanted}: the folder {where} holds the log from which the checkpoint {checkpoint} was detached. Name an "
+            f"onceforall.commitLog={wanted}: the folder {where} holds the log from which the "
+            f"checkpoint {checkpoint} was detached. Name an "
             "empty folder, or move the old log away."
         )
     if found["checkpoint"] != checkpoint:
         raise CheckpointMismatchError(
-            f"onceforall.commitLog={wanted}: the folder holds the log of the checkpoint {found['checkpoint']}, and this one is {checkpoint}. "
+            f"onceforall.commitLog={wanted}: the folder holds the log of the checkpoint "
+            f"{found['checkpoint']}, and this one is {checkpoint}. "
             "Two queries may not share one log. Name an empty folder."
         )
     newest = CommitLog(store, first_generation=first_generation).newest_claim()
     if newest is not None and newest.query_id != query_id:
         raise CheckpointMismatchError(
-            f"onceforall.commitLog={wanted}: the log there belongs to the query {newest.query_id}, but the checkpoint {checkpoint} has no pointer "
-            "to it and is another query's or new: it was deleted or replaced while the log stayed. Put the old checkpoint back, or name "
+            f"onceforall.commitLog={wanted}: the log there belongs to the query "
+            f"{newest.query_id}, but the checkpoint {checkpoint} has no pointer "
+            "to it and is another query's or new: it was deleted or replaced while the log "
+            "stayed. Put the old checkpoint back, or name "
             "an empty folder."
         )
     return str(found["id"])
 
 
 def _moved(
-    home: Store, pointer: _Pointer, wanted: str, *, adopt: bool, dry_run: bool, open_store: Callable[[str], Store]
+    home: Store,
+    pointer: _Pointer,
+    wanted: str,
+    *,
+    adopt: bool,
+    dry_run: bool,
+    open_store: Callable[[str], Store],
 ) -> _Pointer:
-    """Follow a log that was moved on purpose: it must be there, and must be gone from where it was."""
+    """Follow a log that was moved on purpose: it must be there, and must be gone from where it
+    was.
+    """
     both = (
-        f"onceforall.commitLog={wanted}, but the checkpoint's pointer {home.describe(_pointer_key(pointer.number))} says that the commit log "
+        f"onceforall.commitLog={wanted}, but the checkpoint's pointer "
+        f"{home.describe(_pointer_key(pointer.number))} says that the commit log "
         f"lies in {pointer.location}"
     )
     assert pointer.location is not None
     if not adopt:
         raise CheckpointMismatchError(
-            f"{both}. Leave the option out, or name that place. If the log was moved, start once with onceforall.adoptCheckpoint=true."
+            f"{both}. Leave the option out, or name that place. If the log was moved, start once "
+            "with onceforall.adoptCheckpoint=true."
         )
     if _id_of(open_store(wanted)) != pointer.id:
-        raise CheckpointMismatchError(f"{both}, and what lies in {wanted} is not that log. Move the log there first.")
+        raise CheckpointMismatchError(
+            f"{both}, and what lies in {wanted} is not that log. Move the log there first."
+        )
     if _id_of(open_store(pointer.location)) == pointer.id:
         raise CheckpointMismatchError(
-            f"{both}, and the log is in both places: it was copied, and nobody can tell which copy holds the last decision. Keep the one "
+            f"{both}, and the log is in both places: it was copied, and nobody can tell which "
+            "copy holds the last decision. Keep the one "
             "that the last run wrote, and take the other away."
         )
     number = pointer.number + 1
     first = pointer.first_generation
     if dry_run:
         return _Pointer(number, pointer.id, wanted, first)
-    fields = _encode(_POINTER, id=pointer.id, location=wanted, first_generation=first, written_at=_now())
+    fields = _encode(
+        _POINTER, id=pointer.id, location=wanted, first_generation=first, written_at=_now()
+    )
     failpoints.hit("bind.moving")
     answer = home.create(_pointer_key(number), fields)
     failpoints.hit("bind.moved")
     if isinstance(answer, AlreadyExists):
-        raise CheckpointMismatchError(f"{both}; another start has moved it at the same time. Start again without the option.")
+        raise CheckpointMismatchError(
+            f"{both}; another start has moved it at the same time. Start again without the option."
+        )
     return _Pointer(number, pointer.id, wanted, first)
 
 
@@ -304,16 +365,21 @@ def _check_bound(home: Store, pointer: _Pointer, store: Store) -> None:
         return
     what = "there is none" if found is None else "what lies there is another log"
     raise CheckpointMismatchError(
-        f"The checkpoint's pointer {home.describe(_pointer_key(pointer.number))} says that the commit log lies in {pointer.location}, but {what}. "
-        "Mount that volume or put the log back: it holds what was decided, and without it rows would be lost or doubled. If it was "
-        "moved, start once with onceforall.commitLog naming the new place and onceforall.adoptCheckpoint=true."
+        f"The checkpoint's pointer {home.describe(_pointer_key(pointer.number))} says that the "
+        f"commit log lies in {pointer.location}, but {what}. "
+        "Mount that volume or put the log back: it holds what was decided, and without it rows "
+        "would be lost or doubled. If it was "
+        "moved, start once with onceforall.commitLog naming the new place and "
+        "onceforall.adoptCheckpoint=true."
     )
 
 
 def _already_here(home: Store, wanted: str) -> CheckpointMismatchError:
     return CheckpointMismatchError(
-        f"onceforall.commitLog={wanted}, but the checkpoint already has its commit log in {home.describe('')}. Leave the option out. To "
-        "move the log, stop the query, detach the checkpoint (onceforall detach), and start with the option."
+        f"onceforall.commitLog={wanted}, but the checkpoint already has its commit log in "
+        f"{home.describe('')}. Leave the option out. To "
+        "move the log, stop the query, detach the checkpoint (onceforall detach), and start with "
+        "the option."
     )
 
 
@@ -352,7 +418,8 @@ def _decode(content: bytes, kind: str, where: str) -> dict[str, Any]:
     fields = decode_fields(content, where)
     if fields.get("kind") != kind or not isinstance(fields.get("id"), str):
         raise ForeignEntryError(
-            f"{where} is not what binds a checkpoint and its commit log. Put back the file that stood there."
+            f"{where} is not what binds a checkpoint and its commit log. Put back the file that "
+            "stood there."
         )
     return fields
 

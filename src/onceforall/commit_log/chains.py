@@ -2,18 +2,21 @@
 
 Layout: ``chains/<generation>/<index>.json``, both from 0 and of eight digits; entry 0 is the CLAIM.
 
-**Reading a chain that may be cleaned under one's eyes.** A chain has no gaps as long as nothing was deleted, so its tail is
-found by reading forward until nothing is there. A cleaner breaks that: a reader that was frozen for an hour would take a deleted
-entry for the tail, miss the decisions behind it, and could even put a second SEAL there. Listings don't help, for they may
-lag. Hence a cleaner creates ``sealed.json`` in the chain's folder *before* it deletes the first entry: a copy of the chain's
-SEAL, which says where that stands. So:
+**Reading a chain that may be cleaned under one's eyes.** A chain has no gaps as long as nothing was
+deleted, so its tail is
+found by reading forward until nothing is there. A cleaner breaks that: a reader that was frozen for
+an hour would take a deleted
+entry for the tail, miss the decisions behind it, and could even put a second SEAL there. Listings
+don't help, for they may lag. Hence a cleaner creates ``sealed.json`` in the chain's folder *before*
+it deletes the first entry: a copy of the chain's SEAL, which says where that stands. So:
 
-1. Where ``sealed.json`` is, the chain is sealed and ends there, whatever else is or isn't seen in it. (An entry that a lost
-   create or a frozen sealer left at a deleted place means nothing.)
-2. Whatever was concluded from the entries themselves holds only if ``sealed.json`` is absent when it is read *afterwards*: then
-   nothing had been deleted before.
+1. Where ``sealed.json`` is, the chain is sealed and ends there, whatever else is or isn't seen in
+   it. (An entry that a lost create or a frozen sealer left at a deleted place means nothing.)
+2. Whatever was concluded from the entries themselves holds only if ``sealed.json`` is absent when
+   it is read *afterwards*: then nothing had been deleted before.
 
-A name that is none of these is ignored, so that an older release can share the folder with files of a newer one.
+A name that is none of these is ignored, so that an older release can share the folder with files of
+a newer one.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ def sealed_key(generation: int) -> str:
 
 
 def leading(predicate: Callable[[int], bool], limit: int | None = None) -> int:
-    """Return how many of 0, 1, 2, … satisfy a predicate that is true up to somewhere and false from there on.
+    """Return how many of 0, 1, 2, … satisfy a predicate that is true up to somewhere and false from
+    there on.
 
     Galloping, then binary search: for an answer of n, about 2 log2(n) calls.
 
@@ -90,8 +94,8 @@ class Chains:
     def read(self, generation: int, index: int) -> Envelope | None:
         """Return an entry, or None.
 
-        Raises:
-            CorruptEntryError, ForeignEntryError, NewerEntryError: something stands there that can't be read.
+        Raises: CorruptEntryError, ForeignEntryError, NewerEntryError: something stands there that
+            can't be read.
         """
         content = self.store.read(entry_key(generation, index))
         return None if content is None else self.decode(generation, index, content)
@@ -102,24 +106,34 @@ class Chains:
         envelope = self._envelope(content, where, generation, index)
         if isinstance(envelope.entry, Claim) != (index == 0):
             raise ForeignEntryError(
-                f"{where} is a {envelope.entry.kind} entry: entry 0 of a chain is its CLAIM, and no other is. {RESTORE}"
+                f"{where} is a {envelope.entry.kind} entry: entry 0 of a chain is its CLAIM, and "
+                f"no other is. {RESTORE}"
             )
         return envelope
 
     def commit_at(self, generation: int, index: int) -> Commit | None:
-        """Return the COMMIT there, or None when it was cleaned away (what a frozen sealer may have put there counts as nothing)."""
+        """Return the COMMIT there, or None when it was cleaned away (what a frozen sealer may
+        have put there counts as nothing).
+        """
         envelope = self.read(generation, index)
-        return envelope.entry if envelope is not None and isinstance(envelope.entry, Commit) else None
+        return (
+            envelope.entry if envelope is not None and isinstance(envelope.entry, Commit) else None
+        )
 
     def marked_end(self, generation: int) -> End | None:
-        """Return where a chain ends that a cleaner has touched, or None for any other chain: one read."""
+        """Return where a chain ends that a cleaner has touched, or None for any other chain: one
+        read.
+        """
         key = sealed_key(generation)
         content = self.store.read(key)
         if content is None:
             return None
         envelope = self._envelope(content, self.store.describe(key), generation, None)
         if not isinstance(envelope.entry, Seal):
-            raise ForeignEntryError(f"{self.store.describe(key)} is a {envelope.entry.kind} entry and not a SEAL. {RESTORE}")
+            raise ForeignEntryError(
+                f"{self.store.describe(key)} is a {envelope.entry.kind} entry and not a SEAL. "
+                f"{RESTORE}"
+            )
         return End(envelope.index, envelope.entry)
 
     def end(self, generation: int) -> End | None:
@@ -145,21 +159,29 @@ class Chains:
             return marked
         if lost:
             raise self._missing(generation, index)
-        return End(index, envelope.entry) if envelope is not None and isinstance(envelope.entry, Seal) else None
+        return (
+            End(index, envelope.entry)
+            if envelope is not None and isinstance(envelope.entry, Seal)
+            else None
+        )
 
     def since_last_commit(self, generation: int) -> list[tuple[int, Entry]] | End:
-        """Return a chain's entries from its last COMMIT (or its CLAIM) on, or its end when a cleaner was there.
+        """Return a chain's entries from its last COMMIT (or its CLAIM) on, or its end when a
+        cleaner was there.
 
-        A listing and a few reads, however long the chain is. The index behind the last entry was absent when it was read, and
-        had never been written before.
+        A listing and a few reads, however long the chain is. The index behind the last entry was
+        absent when it was read, and had never been written before.
 
-        Raises:
-            CorruptEntryError: one of these entries can't be read, or any entry of the chain is missing before another one.
-            CommitLogError: an entry follows a SEAL.
+        Raises: CorruptEntryError: one of these entries can't be read, or any entry of the chain is
+            missing before another one. CommitLogError: an entry follows a SEAL.
         """
         listed = self._listed(generation)
         last = listed[-1] if listed else 0
-        lost = [index for index in sorted(set(range(last + 1)).difference(listed)) if not self.exists(generation, index)]
+        lost = [
+            index
+            for index in sorted(set(range(last + 1)).difference(listed))
+            if not self.exists(generation, index)
+        ]
         backward: list[tuple[int, Entry]] = []
         for index in range(last, -1, -1):
             envelope = self.read(generation, index)
@@ -179,11 +201,11 @@ class Chains:
         return self._with_nothing_behind_a_seal(generation, [*reversed(backward), *forward])
 
     def remaining(self, generation: int) -> list[tuple[int, Entry]]:
-        """Return the entries of a chain, for people and tools: gaps where a cleaner was; a lagging listing may hide some.
+        """Return the entries of a chain, for people and tools: gaps where a cleaner was; a lagging
+        listing may hide some.
 
-        Raises:
-            CorruptEntryError: an entry can't be read, or is missing before another one in a chain that was never cleaned.
-            CommitLogError: an entry follows a SEAL.
+        Raises: CorruptEntryError: an entry can't be read, or is missing before another one in a
+            chain that was never cleaned. CommitLogError: an entry follows a SEAL.
         """
         listed = self._listed(generation)
         forward = self._forward(generation, 0)
@@ -193,11 +215,16 @@ class Chains:
                 raise self._missing(generation, len(forward))
             return self._with_nothing_behind_a_seal(generation, forward)
         envelopes = (self.read(generation, index) for index in listed if index < end.index)
-        below = [(e.index, e.entry) for e in envelopes if e is not None and not isinstance(e.entry, Seal)]
+        below = [
+            (e.index, e.entry) for e in envelopes if e is not None and not isinstance(e.entry, Seal)
+        ]
         return [*below, (end.index, end.seal)]
 
     def _envelope(self, content: bytes, where: str, generation: int, index: int | None) -> Envelope:
-        """Decode an entry. The simulator overrides this, and this alone, to decode the same content once."""
+        """Decode an entry.
+
+        The simulator overrides this, and this alone, to decode the same content once.
+        """
         return decode(content, where=where, generation=generation, index=index)
 
     def _forward(self, generation: int, index: int) -> list[tuple[int, Entry]]:
@@ -210,20 +237,29 @@ class Chains:
         return entries
 
     def _listed(self, generation: int) -> list[int]:
-        """Return the indexes that a listing shows, ascending; there may be more entries, and some may be gone."""
-        matches = (_ENTRY_NAME.fullmatch(name) for name in self.store.list(f"chains/{generation:08d}"))
+        """Return the indexes that a listing shows, ascending; there may be more entries, and
+        some may be gone.
+        """
+        matches = (
+            _ENTRY_NAME.fullmatch(name) for name in self.store.list(f"chains/{generation:08d}")
+        )
         return sorted(int(match[1]) for match in matches if match is not None)
 
     def _missing(self, generation: int, index: int) -> CorruptEntryError:
         return CorruptEntryError(
-            f"{self.describe(generation, index)} is missing, though its chain goes on behind it: an entry is lost. {RESTORE}"
+            f"{self.describe(generation, index)} is missing, though its chain goes on behind it: "
+            f"an entry is lost. {RESTORE}"
         )
 
-    def _with_nothing_behind_a_seal(self, generation: int, entries: list[tuple[int, Entry]]) -> list[tuple[int, Entry]]:
+    def _with_nothing_behind_a_seal(
+        self, generation: int, entries: list[tuple[int, Entry]]
+    ) -> list[tuple[int, Entry]]:
         for index, entry in entries[:-1]:
             if isinstance(entry, Seal):
                 raise CommitLogError(
-                    f"{self.describe(generation, index + 1)} follows the SEAL of its chain, where nothing may be written. Either "
-                    f"the store let two writers create one entry, or files of another log were copied to here. {RESTORE}"
+                    f"{self.describe(generation, index + 1)} follows the SEAL of its chain, where "
+                    "nothing may be written. Either "
+                    "the store let two writers create one entry, or files of another log were "
+                    f"copied to here. {RESTORE}"
                 )
         return entries

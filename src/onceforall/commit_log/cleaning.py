@@ -1,18 +1,24 @@
 """Cleaning: delete what sealed chains no longer need, with bounded work and safe at any crash.
 
-What stays: every CLAIM, every SEAL, the newest decision with its DONE, and the newest COMMITs (see ``clean``). What then goes as a
+What stays: every CLAIM, every SEAL, the newest decision with its DONE, and the newest COMMITs (see
+``clean``). What then goes as a
 whole, ``floors`` tells.
 
-**How the walk is bounded.** The SEAL of a chain points at the last COMMIT up to there, so a walk from the top goes from one
-chain with decisions to the next one below, however many empty generations lie between them. Chains are deleted from the
-bottom up, and in each chain the COMMIT that its own SEAL points at goes last. So as soon as a pointer leads to nothing, all
-below is clean, and the walk ends. Reading takes a few operations per chain that holds a retained COMMIT, and one per entry to
-delete; what a crash left behind is found by the next clean, since it deleted from the bottom too.
+**How the walk is bounded.** The SEAL of a chain points at the last COMMIT up to there, so a walk
+from the top goes from one chain with decisions to the next one below, however many empty
+generations lie between them. Chains are deleted from the bottom up, and in each chain the COMMIT
+that its own SEAL points at goes last. So as soon as a pointer leads to nothing, all below is clean,
+and the walk ends. Reading takes a few operations per chain that holds a retained COMMIT, and one
+per entry to delete; what a crash left behind is found by the next clean, since it deleted from the
+bottom too.
 
-**How readers are safe.** ``sealed.json`` comes before the first deletion in a chain (see ``chains``).
+**How readers are safe.** ``sealed.json`` comes before the first deletion in a chain (see
+``chains``).
 
-What may be left: deletions need not be durable, so after a loss of power single entries can come back below the point where the
-walk ends, as can an entry whose lost create arrives late. They change no history, and are not looked for.
+What may be left: deletions need not be durable, so after a loss of power single entries can come
+back below the point where the
+walk ends, as can an entry whose lost create arrives late. They change no history, and are not
+looked for.
 """
 
 from __future__ import annotations
@@ -29,7 +35,9 @@ __all__ = ["clean"]
 
 @dataclass(frozen=True)
 class _Chain:
-    """A chain with decisions: ``decided_index`` is its last COMMIT; everything below ``keep_from`` goes; ``above`` is the next one up."""
+    """A chain with decisions: ``decided_index`` is its last COMMIT; everything below
+    ``keep_from`` goes; ``above`` is the next one up.
+    """
 
     generation: int
     end: End
@@ -43,23 +51,22 @@ class _Chain:
 
 
 def clean(
-    chains: Chains, generations: tuple[int, int], retain_commits: int, mark: Callable[[int, End], None]
+    chains: Chains,
+    generations: tuple[int, int],
+    retain_commits: int,
+    mark: Callable[[int, End], None],
 ) -> tuple[int, int | None]:
     """Delete what is superseded in the chains below a generation.
 
-    Args:
-        chains: the log.
-        generations: the log's oldest one, and one of which everything below it is sealed.
-        retain_commits: so many of the newest COMMITs stay, counted as two entries each (a COMMIT and its DONE).
-        mark: creates ``sealed.json`` in a chain, durably.
+    Args: chains: the log. generations: the log's oldest one, and one of which everything below it
+        is sealed. retain_commits: so many of the newest COMMITs stay, counted as two entries each
+        (a COMMIT and its DONE). mark: creates ``sealed.json`` in a chain, durably.
 
-    Returns:
-        The number of entries that were deleted, and the oldest generation of which more than CLAIM and SEAL is needed; None when nothing was
-        ever decided.
+    Returns: The number of entries that were deleted, and the oldest generation of which more than
+        CLAIM and SEAL is needed; None when nothing was ever decided.
 
-    Raises:
-        ProtocolViolationError: the chain below is not sealed.
-        CommitLogError: the store failed, or an entry is damaged. Nothing that is needed was deleted; cleaning again goes on.
+    Raises: ProtocolViolationError: the chain below is not sealed. CommitLogError: the store failed,
+        or an entry is damaged. Nothing that is needed was deleted; cleaning again goes on.
     """
     failpoints.hit("log.clean.before")
     deleted = 0
@@ -71,8 +78,12 @@ def clean(
     return deleted, oldest_needed
 
 
-def _plan(chains: Chains, generations: tuple[int, int], retain_commits: int) -> tuple[list[_Chain], int | None]:
-    """Return the chains that have something to delete, from the top down, and the lowest one of which a COMMIT stays."""
+def _plan(
+    chains: Chains, generations: tuple[int, int], retain_commits: int
+) -> tuple[list[_Chain], int | None]:
+    """Return the chains that have something to delete, from the top down, and the lowest one of
+    which a COMMIT stays.
+    """
     plan: list[_Chain] = []
     oldest_needed: int | None = None
     first, below = generations
@@ -81,7 +92,12 @@ def _plan(chains: Chains, generations: tuple[int, int], retain_commits: int) -> 
         end = _end(chains, below - 1)
         decided, index = end.seal.decided_generation, end.seal.decided_index
         # What stands below the floor arrived late, and means nothing.
-        if decided is None or index is None or decided < first or chains.commit_at(decided, index) is None:
+        if (
+            decided is None
+            or index is None
+            or decided < first
+            or chains.commit_at(decided, index) is None
+        ):
             break
         if decided != below - 1:
             end = _end(chains, decided)
@@ -111,7 +127,9 @@ def _indexes(chains: Chains, chain: _Chain) -> list[int]:
 
 
 def _delete_done_above(chains: Chains, chain: _Chain, mark: Callable[[int, End], None]) -> int:
-    """Delete the DONE that a later run wrote for the last COMMIT of a chain, if its own chain has no COMMIT to be found by."""
+    """Delete the DONE that a later run wrote for the last COMMIT of a chain, if its own chain
+    has no COMMIT to be found by.
+    """
     first, count = chain.generation + 1, chain.above - chain.generation - 1
     undone = leading(lambda k: not _end(chains, first + k).seal.done, count)
     if undone == count:
@@ -121,7 +139,9 @@ def _delete_done_above(chains: Chains, chain: _Chain, mark: Callable[[int, End],
     return _delete(chains, first + undone, end, there, mark)
 
 
-def _delete(chains: Chains, generation: int, end: End, indexes: list[int], mark: Callable[[int, End], None]) -> int:
+def _delete(
+    chains: Chains, generation: int, end: End, indexes: list[int], mark: Callable[[int, End], None]
+) -> int:
     if indexes:
         mark(generation, end)
     for index in indexes:
@@ -134,7 +154,8 @@ def _end(chains: Chains, generation: int) -> End:
     end = chains.end(generation)
     if end is None:
         raise ProtocolViolationError(
-            f"chain {chains.describe(generation, 0)} is not sealed, so nothing may be deleted below it. "
+            f"chain {chains.describe(generation, 0)} is not sealed, so nothing may be deleted "
+            "below it. "
             f"Call seal_below before clean; otherwise please report this as a bug."
         )
     return end

@@ -1,4 +1,6 @@
-"""Creates entries until it is known who won: the one place in which a store's lost answers are asked for again."""
+"""Creates entries until it is known who won: the one place in which a store's lost answers are
+asked for again.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,15 @@ class NoAnswerError(CommitLogError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"{reason}. Mend its cause, then restart the query: the entry may or may not be there, and the next start finds out."
+            f"{reason}. Mend its cause, then restart the query: the entry may or may not be "
+            "there, and the next start finds out."
         )
         self.reason = reason
 
 
 class Creator:
-    """Creates keys in a store. What refers to it and what it refers to are no circle: a log that is dropped closes its store at once.
+    """Creates keys in a store. What refers to it and what it refers to are no circle: a log that is
+    dropped closes its store at once.
 
     Args:
         store: the log's.
@@ -30,17 +34,20 @@ class Creator:
         sleep: takes seconds.
     """
 
-    def __init__(self, store: Store, pauses_ms: Sequence[int], sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self, store: Store, pauses_ms: Sequence[int], sleep: Callable[[float], None]
+    ) -> None:
         self.store = store
         self._pauses_ms = tuple(pauses_ms)
         self._sleep = sleep
 
-    def __call__(self, key: str, content: bytes, in_time: Callable[[], bool] | None = None) -> tuple[bytes, bool]:
+    def __call__(
+        self, key: str, content: bytes, in_time: Callable[[], bool] | None = None
+    ) -> tuple[bytes, bool]:
         """Return the content that won, durably, and whether an answer was lost on the way.
 
-        Raises:
-            BatchTooSlowError: ``in_time`` said no, and nothing that was asked before can have created it.
-            NoAnswerError: nobody knows.
+        Raises: BatchTooSlowError: ``in_time`` said no, and nothing that was asked before can have
+            created it. NoAnswerError: nobody knows.
         """
         pauses_ms = [0, *self._pauses_ms]
         failure: Exception | None = None
@@ -50,20 +57,30 @@ class Creator:
                     self._sleep(pause_ms / 1000)
                     failpoints.hit("log.create.again")
                 try:
-                    answer = self.store.create(key, content) if in_time is None else self.store.create(key, content, in_time)
+                    answer = (
+                        self.store.create(key, content)
+                        if in_time is None
+                        else self.store.create(key, content, in_time)
+                    )
                 except Exception as error:  # noqa: BLE001 - a store raises what its client library raises
                     failure = error
                 else:
                     if isinstance(answer, TooLate):
                         if failure is None:
-                            raise BatchTooSlowError(f"{self.store.describe(key)} was not created, for it was too late.")
+                            raise BatchTooSlowError(
+                                f"{self.store.describe(key)} was not created, for it was too late."
+                            )
                         # A create that was sent in time may still arrive; sealing finds out.
                         break
-                    return (answer.content if isinstance(answer, AlreadyExists) else content), failure is not None
+                    return (
+                        answer.content if isinstance(answer, AlreadyExists) else content
+                    ), failure is not None
             said = "none" if failure is None else text_of(failure).rstrip(".")
             raise NoAnswerError(
-                f"{self.store.describe(key)}: tried {len(pauses_ms)} times to create it, and got no answer; the last error was: {said}"
+                f"{self.store.describe(key)}: tried {len(pauses_ms)} times to create it, and got "
+                f"no answer; the last error was: {said}"
             ) from failure
         finally:
-            # An error refers to this frame; with the frame referring to it, both would stay, and the store with them.
+            # An error refers to this frame; with the frame referring to it, both would stay, and
+            # the store with them.
             failure = None

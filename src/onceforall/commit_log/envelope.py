@@ -1,13 +1,19 @@
-"""An entry as bytes, and back: versioned JSON with a checksum, so that damage is found and named instead of believed.
+"""An entry as bytes, and back: versioned JSON with a checksum, so that damage is found and named
+instead of believed.
 
-``{"onceforall": 1, "kind": "COMMIT", "generation": 3, "index": 7, "nonce": "…", "written_at": "…Z", "body": {…}, "checksum": "sha256:…"}``
+``{"onceforall": 1, "kind": "COMMIT", "generation": 3, "index": 7, "nonce": "…", "written_at": "…Z",
+"body": {…}, "checksum": "sha256:…"}``
 
-The checksum is taken over the canonical JSON (sorted keys, no spaces, UTF-8) of all other fields, those included that this
-release does not know. What one release writes, every later one reads: fields are added and never change their meaning; only a
+The checksum is taken over the canonical JSON (sorted keys, no spaces, UTF-8) of all other fields,
+those included that this
+release does not know. What one release writes, every later one reads: fields are added and never
+change their meaning; only a
 change that an older release must not overlook raises the version.
 
-Generation and index stand in the entry as well as in its key: a file copied to another place is recognised.
-The nonce is drawn once per entry to be written: whoever repeats a lost create recognises its own work by it.
+Generation and index stand in the entry as well as in its key: a file copied to another place is
+recognised.
+The nonce is drawn once per entry to be written: whoever repeats a lost create recognises its own
+work by it.
 """
 
 from __future__ import annotations
@@ -19,7 +25,13 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, TypeGuard
 
-from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError, ForeignEntryError, NewerEntryError
+from onceforall.errors import (
+    CommitLogError,
+    ConfigurationError,
+    CorruptEntryError,
+    ForeignEntryError,
+    NewerEntryError,
+)
 from onceforall.protocol.entries import Claim, Commit, Done, Entry, Seal, entry_from_body
 
 __all__ = ["FORMAT", "RESTORE", "Envelope", "decode", "decode_fields", "encode", "encode_fields"]
@@ -28,7 +40,8 @@ FORMAT = 1
 """The version of the format that this release writes; it reads all versions up to it."""
 
 RESTORE = (
-    "Restore it from a backup or a snapshot of the file system. Do not delete or edit anything in the log: it may hold the "
+    "Restore it from a backup or a snapshot of the file system. Do not delete or edit anything in "
+    "the log: it may hold the "
     "decision of a batch, and without that rows would be lost or doubled."
 )
 """What a person can safely do about a damaged entry; part of every message about one."""
@@ -57,8 +70,8 @@ def encode(entry: Entry, *, nonce: str, generation: int, index: int, written_at:
         index: its place there.
         written_at: the time, for people; nothing depends on it.
 
-    Raises:
-        ConfigurationError: the body is not JSON (a committable with a NaN, a date, bytes), so that it could not be read back.
+    Raises: ConfigurationError: the body is not JSON (a committable with a NaN, a date, bytes), so
+        that it could not be read back.
     """
     try:
         fields = {
@@ -67,16 +80,21 @@ def encode(entry: Entry, *, nonce: str, generation: int, index: int, written_at:
             "generation": generation,
             "index": index,
             "nonce": nonce,
-            "written_at": written_at.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            # As it will be read back: a key that is a number becomes a string here, and not only after the checksum.
+            "written_at": written_at.astimezone(timezone.utc)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
+            # As it will be read back: a key that is a number becomes a string here, and not only
+            # after the checksum.
             "body": json.loads(json.dumps(entry.body(), allow_nan=False)),
         }
         content = encode_fields(fields)
         decode(content, where="the new entry", generation=generation, index=index)
     except (TypeError, ValueError, RecursionError, CommitLogError) as error:
         raise ConfigurationError(
-            f"a {entry.kind} entry cannot be written as JSON: {error}. Nothing was written. A sink's committables must consist of "
-            f"strings, whole numbers, booleans, null, lists and objects; see what its pre_commit returns."
+            f"a {entry.kind} entry cannot be written as JSON: {error}. Nothing was written. A "
+            "sink's committables must consist of "
+            "strings, whole numbers, booleans, null, lists and objects; see what its pre_commit "
+            "returns."
         ) from error
     return content
 
@@ -96,12 +114,17 @@ def decode(content: bytes, *, where: str, generation: int, index: int | None) ->
         NewerEntryError: written by a newer release.
     """
     fields = decode_fields(content, where)
-    body, its_generation, its_index = fields.get("body"), fields.get("generation"), fields.get("index")
+    body, its_generation, its_index = (
+        fields.get("body"),
+        fields.get("generation"),
+        fields.get("index"),
+    )
     if not isinstance(body, dict) or not _is_whole(its_generation) or not _is_whole(its_index):
         raise _foreign(where, "it lacks the fields of an entry")
     if its_generation != generation or (index is not None and its_index != index):
         raise ForeignEntryError(
-            f"{where} was written as entry {its_index} of generation {its_generation}, and was copied or renamed to here. "
+            f"{where} was written as entry {its_index} of generation {its_generation}, and was "
+            "copied or renamed to here. "
             f"Put back what stood at this place. {RESTORE}"
         )
     kind = fields.get("kind")
@@ -110,12 +133,21 @@ def decode(content: bytes, *, where: str, generation: int, index: int | None) ->
     try:
         entry = entry_from_body(str(kind), body)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _foreign(where, f"its body is not that of a {kind} entry ({type(error).__name__}: {error})") from error
-    return Envelope(entry, str(fields.get("nonce", "")), its_generation, its_index, str(fields.get("written_at", "")))
+        raise _foreign(
+            where, f"its body is not that of a {kind} entry ({type(error).__name__}: {error})"
+        ) from error
+    return Envelope(
+        entry,
+        str(fields.get("nonce", "")),
+        its_generation,
+        its_index,
+        str(fields.get("written_at", "")),
+    )
 
 
 def encode_fields(fields: Mapping[str, Any]) -> bytes:
-    """Return the bytes of an object with its checksum; it must have ``onceforall``, the version of the format.
+    """Return the bytes of an object with its checksum; it must have ``onceforall``, the version of
+    the format.
 
     Raises:
         TypeError, ValueError: it is not JSON.
@@ -124,24 +156,34 @@ def encode_fields(fields: Mapping[str, Any]) -> bytes:
 
 
 def decode_fields(content: bytes, where: str) -> dict[str, Any]:
-    """Return the fields of an object whose version and checksum are right; errors as those of ``decode``."""
+    """Return the fields of an object whose version and checksum are right; errors as those of
+    ``decode``.
+    """
     if not content:
         raise CorruptEntryError(f"{where} is empty: an entry of the commit log is lost. {RESTORE}")
     try:
         fields = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise CorruptEntryError(f"{where} is torn or damaged: it is not JSON ({error}). {RESTORE}") from error
+        raise CorruptEntryError(
+            f"{where} is torn or damaged: it is not JSON ({error}). {RESTORE}"
+        ) from error
     version = fields.get("onceforall") if isinstance(fields, dict) else None
     if not isinstance(fields, dict) or not _is_whole(version) or version < 1:
         raise _foreign(where, "it is JSON, but not an entry of the commit log")
     if version > FORMAT:
-        raise _newer(where, f"it has format {version}, and this release reads up to format {FORMAT}")
+        raise _newer(
+            where, f"it has format {version}, and this release reads up to format {FORMAT}"
+        )
     try:
         expected = _checksum({name: value for name, value in fields.items() if name != "checksum"})
     except (ValueError, RecursionError) as error:
-        raise CorruptEntryError(f"{where} is damaged: it holds what no entry can hold ({error}). {RESTORE}") from error
+        raise CorruptEntryError(
+            f"{where} is damaged: it holds what no entry can hold ({error}). {RESTORE}"
+        ) from error
     if fields.get("checksum") != expected:
-        raise CorruptEntryError(f"{where} is damaged: its content does not match its checksum. {RESTORE}")
+        raise CorruptEntryError(
+            f"{where} is damaged: its content does not match its checksum. {RESTORE}"
+        )
     return fields
 
 
@@ -150,7 +192,9 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 def _canonical(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8")
+    return json.dumps(
+        fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode("utf-8")
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
@@ -159,13 +203,16 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 
 def _foreign(where: str, reason: str) -> ForeignEntryError:
     return ForeignEntryError(
-        f"{where} was not written by onceforall: {reason}. If an entry stood here before, restore that from a backup or a snapshot "
-        f"of the file system; else move this file out of the log. Do not touch the entries beside it."
+        f"{where} was not written by onceforall: {reason}. If an entry stood here before, restore "
+        "that from a backup or a snapshot "
+        "of the file system; else move this file out of the log. Do not touch the entries beside "
+        "it."
     )
 
 
 def _newer(where: str, reason: str) -> NewerEntryError:
     return NewerEntryError(
-        f"{where} was written by a newer release of onceforall: {reason}. Upgrade onceforall to that release or a later one; "
+        f"{where} was written by a newer release of onceforall: {reason}. Upgrade onceforall to "
+        "that release or a later one; "
         f"nothing in the log needs to be changed."
     )

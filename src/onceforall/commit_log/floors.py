@@ -1,21 +1,28 @@
-"""The log's floor: the generation below which nothing counts any more, so that its chains can be deleted as a whole.
+"""The log's floor: the generation below which nothing counts any more, so that its chains can be
+deleted as a whole.
 
-A chain that was cleaned still has its CLAIM, its SEAL and ``sealed.json``. A query that runs for a year goes through a hundred thousand
-generations, so these go too. What makes that safe is a floor, created durably *before* the first of them is deleted:
-``floors/<number>.json`` names a generation; every chain below it is sealed, and no decision is in any of them that somebody could still
-need. That stays true for ever, so floors only rise.
+A chain that was cleaned still has its CLAIM, its SEAL and ``sealed.json``. A query that runs for a
+year goes through a hundred thousand generations, so these go too. What makes that safe is a floor,
+created durably *before* the first of them is deleted: ``floors/<number>.json`` names a generation;
+every chain below it is sealed, and no decision is in any of them that somebody could still need.
+That stays true for ever, so floors only rise.
 
-**How others are safe.** Whatever was concluded from chains, or done in one, holds only if the floor is the same when it is read
+**How others are safe.** Whatever was concluded from chains, or done in one, holds only if the floor
+is the same when it is read
 *afterwards*: then nothing that stood at the floor or above it had been deleted. Otherwise:
 
-- Who *looks* (for the newest generation, for the last decision) or *seals* looks again. What a frozen sealer put below the floor means nothing.
+- Who *looks* (for the newest generation, for the last decision) or *seals* looks again. What a
+  frozen sealer put below the floor means nothing.
 - A *claim* below the floor means nothing; the next generation is claimed.
-- An *append* below the floor may stand where a deleted entry stood, or may have been decided, completed and deleted: nobody can tell any
-  more, so its outcome is unknown.
+- An *append* below the floor may stand where a deleted entry stood, or may have been decided,
+  completed and deleted: nobody can tell any more, so its outcome is unknown.
 
-**How the newest floor is found.** Numbers have no gaps, so by galloping (see ``chains.leading``), without a listing. So that floors are
-no such number of files themselves, all but each 64th are deleted when the next 64th is there: the 64ths have no gaps, and neither
-have the numbers behind the last of them; where none follows *afterwards*, nothing was deleted there meanwhile.
+**How the newest floor is found.** Numbers have no gaps, so by galloping (see ``chains.leading``),
+without a listing. So that floors are
+no such number of files themselves, all but each 64th are deleted when the next 64th is there: the
+64ths have no gaps, and neither
+have the numbers behind the last of them; where none follows *afterwards*, nothing was deleted there
+meanwhile.
 
 The first generation's CLAIM stays: by it a log is told from an empty folder.
 """
@@ -108,22 +115,28 @@ class Floors:
     def raise_to(self, generation: int) -> None:
         """Raise the floor, durably; nothing is deleted.
 
-        Args:
-            generation: a chain that is sealed, with all below it, and below which there is nothing that counts.
+        Args: generation: a chain that is sealed, with all below it, and below which there is
+            nothing that counts.
         """
         newest = self.newest()
         if newest.generation >= generation:
             return
         self._make_durable(newest)
         # Who is raced by another one has to look what that one wrote; it is as true.
-        self._create(floor_key(newest.number + 1), self._content(newest.number + 1, generation, newest.generation))
+        self._create(
+            floor_key(newest.number + 1),
+            self._content(newest.number + 1, generation, newest.generation),
+        )
 
     def drop(self) -> None:
-        """Delete the chains between the newest floor and the one before it, as far as they are there, and floors that nobody needs."""
+        """Delete the chains between the newest floor and the one before it, as far as they are
+        there, and floors that nobody needs.
+        """
         newest = self.newest()
         if newest.number == self._dropped:
             return
-        # It may merely have been read: a loss of power could take it, and leave what is deleted because of it deleted.
+        # It may merely have been read: a loss of power could take it, and leave what is deleted
+        # because of it deleted.
         self._make_durable(newest)
         for generation in range(newest.above, newest.generation):
             folder = f"chains/{generation:08d}"
@@ -146,8 +159,19 @@ class Floors:
             self._create(floor_key(floor.number), content)
 
     def _content(self, number: int, generation: int, above: int) -> bytes:
-        written_at = self._now().astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        fields = {"onceforall": FORMAT, "kind": _KIND, "number": number, "generation": generation, "above": above}
+        written_at = (
+            self._now()
+            .astimezone(timezone.utc)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
+        fields = {
+            "onceforall": FORMAT,
+            "kind": _KIND,
+            "number": number,
+            "generation": generation,
+            "above": above,
+        }
         return encode_fields({**fields, "written_at": written_at})
 
     def _read(self, number: int) -> Floor | None:
@@ -164,6 +188,7 @@ class Floors:
             or not isinstance(above, int)
         ):
             raise ForeignEntryError(
-                f"{where} is not floor {number} of a commit log: it was copied or renamed to here. {RESTORE}"
+                f"{where} is not floor {number} of a commit log: it was copied or renamed to "
+                f"here. {RESTORE}"
             )
         return Floor(number, generation, above)

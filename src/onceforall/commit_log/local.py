@@ -1,14 +1,20 @@
 """A store on a local disk, or on a network file system with hard links and honest ``fsync``.
 
-``create`` writes a temporary file, syncs it, and links it to its final name: ``link`` is atomic and fails where the name exists
-(POSIX, link(2)), so a reader sees nothing or the whole content. Then the folder is synced, for the name is in there, and
-so is every folder above it that may be new. Who loses syncs what won before reporting it: the winner may be between its link
+``create`` writes a temporary file, syncs it, and links it to its final name: ``link`` is atomic and
+fails where the name exists
+(POSIX, link(2)), so a reader sees nothing or the whole content. Then the folder is synced, for the
+name is in there, and
+so is every folder above it that may be new. Who loses syncs what won before reporting it: the
+winner may be between its link
 and its sync, and the loser's caller acts on what it is told.
 
-A store keeps the folder that it found, and not its path: everything is opened relative to its descriptor. So a run that was frozen while
-its log was renamed (``detach``) still meets the SEAL in it, and never writes into another log that has taken the path since.
+A store keeps the folder that it found, and not its path: everything is opened relative to its
+descriptor. So a run that was frozen while
+its log was renamed (``detach``) still meets the SEAL in it, and never writes into another log that
+has taken the path since.
 
-Not covered: a disk that reports a sync which it did not do; a page that the kernel dropped after a failed sync, and then calls clean.
+Not covered: a disk that reports a sync which it did not do; a page that the kernel dropped after a
+failed sync, and then calls clean.
 """
 
 from __future__ import annotations
@@ -38,13 +44,15 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, er
 _REMEDIES = {
     errno.ENOSPC: "Free some space on this file system",
     errno.EDQUOT: "Raise the quota or free some space on this file system",
-    errno.EROFS: "Remount the file system for writing (the kernel's log may say why it is read-only)",
+    errno.EROFS: "Remount the file system for writing (the kernel's log may say why it is "
+    "read-only)",
     errno.EACCES: "Grant the user of the Spark driver read and write permission there",
     errno.EPERM: "Grant the user of the Spark driver read and write permission there",
     errno.EIO: "Check the disk (see the kernel's log) before anything else",
     errno.ESTALE: "Mount the network file system again",
-    errno.ENXIO: "Move away the socket or device that stands there, and put back the file that stood there, if there was one",
-    errno.ELOOP: "Replace the symbolic link by a real folder or file: the log does not follow links",
+    errno.ENXIO: "Move away the socket or device that stands there, and put back the file that "
+    "stood there, if there was one",
+    errno.ELOOP: "Replace the symbolic link by a real folder or file: the log does not follow links",  # noqa: E501
 }
 _DEFAULT_REMEDY = "Mend the cause"
 _CREATE_ATTEMPTS = 10
@@ -75,22 +83,29 @@ class LocalStore:
             return self._read(path, durably=False)
 
     def list(self, folder: str) -> list[str]:
-        """Return the names directly in the folder, sorted, without temporary files; an absent folder is empty."""
+        """Return the names directly in the folder, sorted, without temporary files; an absent
+        folder is empty.
+        """
         path = self._path(folder)
         with self._explained("list", path):
             try:
                 with self._opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-                    return sorted(name for name in os.listdir(descriptor) if not name.startswith("."))  # noqa: PTH208
+                    names = os.listdir(descriptor)  # noqa: PTH208  by descriptor
+                    return sorted(name for name in names if not name.startswith("."))
             except FileNotFoundError:
                 return []
 
-    def create(self, key: str, content: bytes, in_time: Callable[[], bool] | None = None) -> Created | AlreadyExists | TooLate:
-        """Create the key if it is absent, durably; what exists already is durable when it is returned.
+    def create(
+        self, key: str, content: bytes, in_time: Callable[[], bool] | None = None
+    ) -> Created | AlreadyExists | TooLate:
+        """Create the key if it is absent, durably; what exists already is durable when it is
+        returned.
 
-        ``in_time`` is asked right before the link, behind the sync of the content, which may hang for long.
+        ``in_time`` is asked right before the link, behind the sync of the content, which may hang
+        for long.
 
-        Raises:
-            CommitLogError: the message says why and what helps. The file may have been created nevertheless.
+        Raises: CommitLogError: the message says why and what helps. The file may have been created
+            nevertheless.
         """
         path = self._path(key)
         with self._explained("create", path):
@@ -107,12 +122,15 @@ class LocalStore:
                     failpoints.hit("store.create.after")
                     return answer
         raise CommitLogError(
-            f"{path} appears and disappears while it is being created. Stop whatever deletes files in the log; "
+            f"{path} appears and disappears while it is being created. Stop whatever deletes "
+            "files in the log; "
             f"only onceforall may. Then restart the query."
         )
 
     def delete(self, key: str) -> None:
-        """Delete the key, and the folder that has nothing else; an absent one is fine. Not synced: after a loss of power it may be back."""
+        """Delete the key, and the folder that has nothing else; an absent one is fine. Not
+        synced: after a loss of power it may be back.
+        """
         path = self._path(key)
         with self._explained("delete", path), contextlib.suppress(FileNotFoundError):
             failpoints.hit("store.delete.before")
@@ -130,8 +148,8 @@ class LocalStore:
     def clean_temporary_files(self, older_than_s: float = 900.0) -> int:
         """Delete what crashed writers left, and return the number of files.
 
-        Args:
-            older_than_s: younger files may belong to a live writer. One that was frozen for longer finds its file gone,
+        Args: older_than_s: younger files may belong to a live writer. One that was frozen for
+            longer finds its file gone,
                 gets an error from ``create``, and creates it again: nothing is lost.
         """
         oldest_live = time.time() - older_than_s
@@ -153,7 +171,8 @@ class LocalStore:
         parts = key.split("/")
         if not all(_KEY_PART.fullmatch(part) for part in parts):
             raise ProtocolViolationError(
-                f"{key!r} is not a key of the commit log {self._root}: keys have no dots in front, no empty parts and no special "
+                f"{key!r} is not a key of the commit log {self._root}: keys have no dots in "
+                "front, no empty parts and no special "
                 f"characters. Please report this as a bug."
             )
         path = self._root
@@ -161,17 +180,25 @@ class LocalStore:
             path /= part
             if path.is_symlink():
                 raise CommitLogError(
-                    f"{path} is a symbolic link, and the log does not follow one: it might lead to another log. "
+                    f"{path} is a symbolic link, and the log does not follow one: it might lead "
+                    "to another log. "
                     f"Replace it by the folder or file that it points to, then restart the query."
                 )
         return path
 
-    def _write_and_link(self, path: Path, content: bytes, in_time: Callable[[], bool] | None) -> Created | TooLate | None:
-        """Create the file durably, in time; None when it exists, or its folder had to be made again."""
-        # All of them lie in the root, so that those of crashed writers are found without a look into every chain.
+    def _write_and_link(
+        self, path: Path, content: bytes, in_time: Callable[[], bool] | None
+    ) -> Created | TooLate | None:
+        """Create the file durably, in time; None when it exists, or its folder had to be made
+        again.
+        """
+        # All of them lie in the root, so that those of crashed writers are found without a look
+        # into every chain.
         temporary, folder = f".{path.name}.{secrets.token_hex(16)}.tmp", self._folder()
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
+            descriptor = os.open(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder
+            )
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
@@ -204,7 +231,9 @@ class LocalStore:
                 os.unlink(temporary, dir_fd=folder)
 
     def _make_folders(self, folder: Path) -> None:
-        """Make the folder and those above it; each new one is durable in its parent, and so is one that another process made."""
+        """Make the folder and those above it; each new one is durable in its parent, and so is
+        one that another process made.
+        """
         if folder in self._durable_folders:
             return
         if folder.parent != folder:
@@ -217,17 +246,20 @@ class LocalStore:
         self._durable_folders.add(folder)
 
     def _sync_existing(self, folder: Path) -> None:
-        """Sync the name of a folder that somebody made; above the checkpoint that is not ours to insist on."""
+        """Sync the name of a folder that somebody made; above the checkpoint that is not ours to
+        insist on.
+        """
         try:
             self._sync_folder(folder.parent)
         except OSError:
             if folder == self._root or self._root in folder.parents:
                 raise
 
-    # --- below the root, everything goes by its descriptor -------------------------------------------------------------
+    # --- below the root, everything goes by its descriptor ----------------------------------------
 
     def _folder(self) -> int:
-        """Return the descriptor of the root: the folder that stood there when this store first met it, whatever its path is now.
+        """Return the descriptor of the root: the folder that stood there when this store first met
+        it, whatever its path is now.
 
         Raises:
             FileNotFoundError: there is none yet.
@@ -246,7 +278,9 @@ class LocalStore:
         if path == self._root:
             descriptor = os.dup(self._folder())
         elif self._root in path.parents:
-            descriptor = os.open(self._relative(path), flags | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder())
+            descriptor = os.open(
+                self._relative(path), flags | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder()
+            )
         else:
             descriptor = os.open(path, flags | os.O_CLOEXEC)
         try:
@@ -255,13 +289,16 @@ class LocalStore:
             os.close(descriptor)
 
     def _read(self, path: Path, *, durably: bool) -> bytes | None:
-        """Return the content of a file, or None; ``durably``: it survives a loss of power, except for its name."""
+        """Return the content of a file, or None; ``durably``: it survives a loss of power,
+        except for its name.
+        """
         try:
             # Without O_NONBLOCK, a pipe in an entry's place would be waited for, and for ever.
             with self._opened(path, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise ForeignEntryError(
-                        f"cannot read {path}: a pipe, a folder or a device stands where an entry must be. Move it away, put back the file "
+                        f"cannot read {path}: a pipe, a folder or a device stands where an entry "
+                        "must be. Move it away, put back the file "
                         "that stood there, if there was one, and restart the query."
                     )
                 with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -298,8 +335,10 @@ class LocalStore:
 
     def _no_hard_links(self, path: Path, error: OSError) -> CommitLogError:
         return CommitLogError(
-            f"{path}: this file system does not let the driver make a hard link ({error.strerror}), and without one an entry "
-            f"can't be created exactly once. Put the checkpoint on a file system with hard links (ext4, xfs, btrfs, NFS), in a "
+            f"{path}: this file system does not let the driver make a hard link "
+            f"({error.strerror}), and without one an entry "
+            "can't be created exactly once. Put the checkpoint on a file system with hard links "
+            "(ext4, xfs, btrfs, NFS), in a "
             f"folder that the driver's user owns."
         )
 
@@ -311,7 +350,8 @@ class LocalStore:
             code = error.errno or 0
             remedy = _REMEDIES.get(code, _DEFAULT_REMEDY)
             raise CommitLogError(
-                f"cannot {action} {path}: {error.strerror or error} ({errno.errorcode.get(code, 'no error code')}). {remedy}, "
+                f"cannot {action} {path}: {error.strerror or error} "
+                f"({errno.errorcode.get(code, 'no error code')}). {remedy}, "
                 f"then restart the query; leave the files of the log as they are."
             ) from error
 

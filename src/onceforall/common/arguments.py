@@ -1,7 +1,9 @@
-"""What callers may give, checked at the door: a wrong value is an ``OptionError`` that names the argument, what was given, and what is expected.
+"""What callers may give, checked at the door: a wrong value is an ``OptionError`` that names the
+argument, what was given, and what is expected.
 
-Without these, a string in the place of a dictionary shows up as an ``AttributeError`` from somewhere within, perhaps in a task. No message shows a value that may
-hold a secret (``shown``). Imports nothing but the errors: Python workers import it, too.
+Without these, a string in the place of a dictionary shows up as an ``AttributeError`` from
+somewhere within, perhaps in a task. No message shows a value that may hold a secret (``shown``).
+Imports nothing but the errors: Python workers import it, too.
 """
 
 from __future__ import annotations
@@ -22,12 +24,16 @@ T = TypeVar("T")
 
 _LONGEST_SHOWN = 80
 # A password that isn't escaped may have slashes of its own.
-_MAY_BE_SECRET = re.compile(r"://.*@|passw|secret|token|\bpwd?\b|credential|api.?key", re.IGNORECASE | re.DOTALL)
+_MAY_BE_SECRET = re.compile(
+    r"://.*@|passw|secret|token|\bpwd?\b|credential|api.?key", re.IGNORECASE | re.DOTALL
+)
 _USER_INFO = re.compile(r"(?<=://)[^/].*@", re.DOTALL)
 
 
 def shown(value: object) -> str:
-    """Return a value for a message: numbers and short texts as they are; of all else the type alone, for a value may hold a secret."""
+    """Return a value for a message: numbers and short texts as they are; of all else the type
+    alone, for a value may hold a secret.
+    """
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, str):
@@ -65,7 +71,9 @@ def text(name: str, value: object, expected: str = "a text") -> str:
 
 
 def is_encodable(value: str) -> bool:
-    """Tell whether a text is one that files, servers and the JVM can have: Python's may hold halves of characters."""
+    """Tell whether a text is one that files, servers and the JVM can have: Python's may hold
+    halves of characters.
+    """
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -82,7 +90,11 @@ def choice(name: str, value: T, choices: Collection[object]) -> T:
     if not isinstance(value, str | None) or value not in choices:
         listed = [repr(one) for one in choices if one is not None]
         left_out = " or leave it out" if None in choices else ""
-        raise wrong(name, value, f"{', '.join(listed[:-1])}{' or ' if len(listed) > 1 else ''}{listed[-1]}{left_out}")
+        raise wrong(
+            name,
+            value,
+            f"{', '.join(listed[:-1])}{' or ' if len(listed) > 1 else ''}{listed[-1]}{left_out}",
+        )
     return value
 
 
@@ -140,7 +152,11 @@ def path(name: str, value: object) -> str:
 
 def is_possible_path(value: str) -> bool:
     """Tell whether a file system can have a path: names of at most 255 bytes, 4096 in all."""
-    return is_encodable(value) and len(value.encode()) < 4096 and all(len(part) <= 255 for part in value.encode().split(b"/"))
+    return (
+        is_encodable(value)
+        and len(value.encode()) < 4096
+        and all(len(part) <= 255 for part in value.encode().split(b"/"))
+    )
 
 
 def paths(name: str, value: object) -> list[Path]:
@@ -156,7 +172,9 @@ def paths(name: str, value: object) -> list[Path]:
     return [Path(path(f"{name}: one of them", each)) for each in value]
 
 
-def names(name: str, value: object, expected: str = "a name, or a list of names") -> tuple[str, ...]:
+def names(
+    name: str, value: object, expected: str = "a name, or a list of names"
+) -> tuple[str, ...]:
     """Return one name, or several, as a tuple.
 
     Raises:
@@ -183,7 +201,9 @@ def mapping(name: str, value: object, expected: str) -> dict[str, Any]:
         raise wrong(name, value, expected)
     for key in value:
         if not isinstance(key, str):
-            raise OptionError(f"{name} has the key {shown(key)}, which is no text. Give {expected}.")
+            raise OptionError(
+                f"{name} has the key {shown(key)}, which is no text. Give {expected}."
+            )
     return dict(value)
 
 
@@ -207,16 +227,26 @@ def check_sink(name: str, value: object) -> None:
     from onceforall.sink import TwoPhaseCommitSink
 
     if isinstance(value, type) and issubclass(value, TwoPhaseCommitSink):
-        raise OptionError(f"{name} is the class {value.__name__}. Give a sink, made by calling it: {value.__name__}(…).")
+        raise OptionError(
+            f"{name} is the class {value.__name__}. Give a sink, made by calling it: "
+            f"{value.__name__}(…)."
+        )
     if not isinstance(value, TwoPhaseCommitSink):
         raise wrong(
-            name, value, "a sink: a KafkaSink, a FileSink, a PostgresSink, or one of your own that is a TwoPhaseCommitSink"
+            name,
+            value,
+            "a sink: a KafkaSink, a FileSink, a PostgresSink, or one of your own that is a "
+            "TwoPhaseCommitSink",
         )
 
 
 def is_connect(value: object) -> bool:
-    """Tell whether a frame, a session or a column belongs to Spark Connect, whose package is not imported for that: it needs grpc."""
-    return any(f"{kind.__module__}.".startswith("pyspark.sql.connect.") for kind in type(value).__mro__)
+    """Tell whether a frame, a session or a column belongs to Spark Connect, whose package is not
+    imported for that: it needs grpc.
+    """
+    return any(
+        f"{kind.__module__}.".startswith("pyspark.sql.connect.") for kind in type(value).__mro__
+    )
 
 
 def refuse_connect(value: object, what: str) -> None:
@@ -227,12 +257,15 @@ def refuse_connect(value: object, what: str) -> None:
     """
     if is_connect(value):
         raise UnsupportedQueryError(
-            f"{what} does not work with Spark Connect, whose driver is another process: give it a classic session (no SPARK_REMOTE, and no remote(…) "
+            f"{what} does not work with Spark Connect, whose driver is another process: give it a "
+            "classic session (no SPARK_REMOTE, and no remote(…) "
             "where the session is made)."
         )
 
 
-def check_frame(value: object, what: str, argument: str = "frame", *, or_connect: bool = False) -> DataFrame:
+def check_frame(
+    value: object, what: str, argument: str = "frame", *, or_connect: bool = False
+) -> DataFrame:
     """Return a DataFrame.
 
     Args:

@@ -1,7 +1,10 @@
-"""Loggers whose lines say what they are about: which query, generation, batch and sink, where that is known.
+"""Loggers whose lines say what they are about: which query, generation, batch and sink, where that
+is known.
 
-``about`` says it for everything that is logged within, in this thread and in what it starts with ``carried``. A line gets it in front of its text, ``[query ads,
-generation 3, batch 7, sink out]``, and each field as an attribute of the record (``record.onceforall``, a dictionary), for handlers that write structures.
+``about`` says it for everything that is logged within, in this thread and in what it starts with
+``carried``. A line gets it in front of its text, ``[query ads, generation 3, batch 7, sink out]``,
+and each field as an attribute of the record (``record.onceforall``, a dictionary), for handlers
+that write structures.
 """
 
 from __future__ import annotations
@@ -15,7 +18,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_about: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("onceforall_about", default={})  # noqa: B039  never changed in place
+_about: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar(
+    "onceforall_about",
+    default={},  # noqa: B039  never changed in place
+)
 
 _ORDER = ("query", "generation", "batch", "sink")
 
@@ -32,7 +38,8 @@ class _Telling(_Adapter):
         found = _about.get()
         if found:
             told = ", ".join(f"{name} {found[name]}" for name in _ORDER if name in found)
-            # With arguments the text is a format, and a name with a percent sign must not become a part of that.
+            # With arguments the text is a format, and a name with a percent sign must not become a
+            # part of that.
             msg = f"[{told.replace('%', '%%') if args else told}] {msg}"
             kwargs["extra"] = {**(kwargs.get("extra") or {}), "onceforall": dict(found)}
         # The line is its caller's, and not this one's.
@@ -52,7 +59,9 @@ def about(**fields: Any) -> Iterator[None]:
     Args:
         fields: of ``query``, ``generation``, ``batch`` and ``sink``; None leaves one as it is.
     """
-    token = _about.set({**_about.get(), **{name: value for name, value in fields.items() if value is not None}})
+    token = _about.set(
+        {**_about.get(), **{name: value for name, value in fields.items() if value is not None}}
+    )
     try:
         yield
     finally:
@@ -60,7 +69,9 @@ def about(**fields: Any) -> Iterator[None]:
 
 
 def carried(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that logs, in whichever thread it is called, what this thread's lines are about now."""
+    """Return a function that logs, in whichever thread it is called, what this thread's lines
+    are about now.
+    """
     found = _about.get()
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,7 +1,9 @@
-"""Threads that also do their work while Python ends: a batch that is decided then is still committed, and what isn't is aborted.
+"""Threads that also do their work while Python ends: a batch that is decided then is still
+committed, and what isn't is aborted.
 
-As soon as the main thread has ended, no ``ThreadPoolExecutor`` of Python's takes work any more ("cannot schedule new futures after interpreter
-shutdown"), though threads may still be running and the queries are only then being stopped (module ``stopping``).
+As soon as the main thread has ended, no ``ThreadPoolExecutor`` of Python's takes work any more
+("cannot schedule new futures after interpreter shutdown"), though threads may still be running and
+the queries are only then being stopped (module ``stopping``).
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ T = TypeVar("T")
 
 
 def start_thread(action: Callable[[], object], name: str) -> threading.Thread:
-    """Do something in a daemon thread; where Python starts none any more, which it refuses in 3.12.0 and 3.12.1 behind the main thread's end, do it before returning.
+    """Do something in a daemon thread; where Python starts none any more, which it refuses in
+    3.12.0 and 3.12.1 behind the main thread's end, do it before returning.
 
     Returns:
         The thread, which may have ended.
@@ -33,7 +36,9 @@ def start_thread(action: Callable[[], object], name: str) -> threading.Thread:
 
 
 class Threads(ThreadPoolExecutor):
-    """A ``ThreadPoolExecutor`` whose work is done by the caller, before ``submit`` returns, when the main thread has ended."""
+    """A ``ThreadPoolExecutor`` whose work is done by the caller, before ``submit`` returns, when
+    the main thread has ended.
+    """
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Do the work in a thread, as ``Executor.submit`` does.

@@ -1,4 +1,6 @@
-"""Shows how the demo goes: progress bars in a terminal, plain lines elsewhere (continuous integration, a pipe)."""
+"""Shows how the demo goes: progress bars in a terminal, plain lines elsewhere (continuous
+integration, a pipe).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,13 @@ class Display:
         """Take how many events and kills each writer will have."""
         try:
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import (
+                BarColumn,
+                Progress,
+                TaskProgressColumn,
+                TextColumn,
+                TimeElapsedColumn,
+            )
         except ImportError as error:
             raise MissingExtraError("rich", "demo") from error
         self._console = Console(highlight=False, soft_wrap=True)
@@ -51,7 +59,12 @@ class Display:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._progress.stop()
 
     def say(self, text: str) -> None:
@@ -68,7 +81,9 @@ class Display:
     def update(self, key: str, taken: int, kills: int, state: str) -> bool:
         """Move a writer's bar; tell whether there is one."""
         # The closing event is one more than there are flights.
-        self._progress.update(self._tasks[key], completed=min(taken, self._events), kills=kills, state=state)
+        self._progress.update(
+            self._tasks[key], completed=min(taken, self._events), kills=kills, state=state
+        )
         if state == "done":
             self._progress.stop_task(self._tasks[key])
         return self._console.is_terminal
@@ -76,10 +91,15 @@ class Display:
     def line(self, key: str, taken: int, kills: int, state: str) -> None:
         """Print what the bar would show."""
         share = 100 * min(taken, self._events) // self._events
-        self.say(f"{NAMES[key]}: {min(taken, self._events):,} of {self._events:,} events ({share} %), {kills} kills, {state}")
+        self.say(
+            f"{NAMES[key]}: {min(taken, self._events):,} of {self._events:,} events ({share} %), "
+            f"{kills} kills, {state}"
+        )
 
     def table(self, results: Mapping[str, Mapping[str, Any]]) -> None:
-        """Print the last tables: one row per writer and sink, and one per writer, from the report."""
+        """Print the last tables: one row per writer and sink, and one per writer, from the
+        report.
+        """
         from rich.table import Table
 
         table = Table(title="after the kills, each sink read and compared with the truth")
@@ -92,7 +112,9 @@ class Display:
                 row = result["sinks"][sink]
                 first = NAMES[writer] if sink == SINKS[0] else ""
                 bad = [_coloured(row[name]) for name in BAD]
-                table.add_row(first, SINK_NAMES[sink], f"{row['expected']:,}", f"{row['read']:,}", *bad)
+                table.add_row(
+                    first, SINK_NAMES[sink], f"{row['expected']:,}", f"{row['read']:,}", *bad
+                )
             table.add_section()
         self._console.print(table)
         table = Table(title="all three sinks together")
@@ -102,7 +124,13 @@ class Display:
         for writer, result in results.items():
             torn = sum(seen["partial_batches"] for seen in result["concurrent_reads"].values())
             left = sum(result["leftovers"].values())
-            table.add_row(NAMES[writer], str(result["kills"]), agreement_words(result), _coloured(torn), _coloured(left))
+            table.add_row(
+                NAMES[writer],
+                str(result["kills"]),
+                agreement_words(result),
+                _coloured(torn),
+                _coloured(left),
+            )
         self._console.print(table)
 
 
@@ -120,10 +148,14 @@ class RunWatcher:
         self._state = ""
 
     def progress(self, taken: int, kills: int, state: str) -> None:
-        """Take how many events both queries have completed, the kills so far, and what the driver does."""
+        """Take how many events both queries have completed, the kills so far, and what the
+        driver does.
+        """
         drawn = self._display.update(self._key, taken, kills, state)
         now = time.monotonic()
-        if not drawn and (state == "done" != self._state or now - self._said_at >= _LINE_INTERVAL_S):
+        if not drawn and (
+            state == "done" != self._state or now - self._said_at >= _LINE_INTERVAL_S
+        ):
             self._display.line(self._key, taken, kills, state)
             self._said_at, self._state = now, state
 

@@ -1,7 +1,9 @@
-"""Starts the job in a process of its own, and ends it with SIGKILL: the Python process, its JVM and all Python workers.
+"""Starts the job in a process of its own, and ends it with SIGKILL: the Python process, its JVM and
+all Python workers.
 
-Only processes that were found below our own child are killed, by their ids; psutil compares the time of creation first, so that an
-id which was given to another process in the meantime is left alone.
+Only processes that were found below our own child are killed, by their ids; psutil compares the
+time of creation first, so that an id which was given to another process in the meantime is left
+alone.
 """
 
 from __future__ import annotations
@@ -24,18 +26,24 @@ _LOG_TAIL_LINES = 30
 
 
 class PythonProcess:
-    """One life of a Python program. It does not outlive this process, however that ends (on Linux; elsewhere unless it is killed)."""
+    """One life of a Python program.
+
+    It does not outlive this process, however that ends (on Linux; elsewhere unless it is killed).
+    """
 
     def __init__(
-        self, arguments: Sequence[str], *, work_dir: Path, log: Path, environment: Mapping[str, str | None] | None = None
+        self,
+        arguments: Sequence[str],
+        *,
+        work_dir: Path,
+        log: Path,
+        environment: Mapping[str, str | None] | None = None,
     ) -> None:
         """Start Python.
 
-        Args:
-            arguments: the program, or ``-m`` and its module, and its own arguments.
-            work_dir: where it runs.
-            log: the file to which its output is appended.
-            environment: what it has in its environment besides that of this process; None takes a name away.
+        Args: arguments: the program, or ``-m`` and its module, and its own arguments. work_dir:
+            where it runs. log: the file to which its output is appended. environment: what it has
+            in its environment besides that of this process; None takes a name away.
         """
         self._log = log
         self._log_start = log.stat().st_size if log.exists() else 0
@@ -59,7 +67,8 @@ class PythonProcess:
         return self._process.return_code
 
     def kill(self) -> bool:
-        """Send SIGKILL to the whole tree and return when all of it is gone; False when the program had ended by itself before.
+        """Send SIGKILL to the whole tree and return when all of it is gone; False when the program
+        had ended by itself before.
 
         Raises:
             EmbeddedServerError: a process did not end.
@@ -74,12 +83,19 @@ class PythonProcess:
                 process.kill()
         if not self._process.wait(_GONE_DEADLINE_S):
             raise EmbeddedServerError(
-                f"Process {self._process.pid} did not end after SIGKILL. End it, and start the demo again."
+                f"Process {self._process.pid} did not end after SIGKILL. End it, and start the "
+                "demo again."
             )
-        # The children are init's after their parent's death (or ours, in a container without one): they can't be waited for.
-        _, alive = psutil.wait_procs([process for process in tree if _is_alive(process)], timeout=_GONE_DEADLINE_S)
+        # The children are init's after their parent's death (or ours, in a container without one):
+        # they can't be waited for.
+        _, alive = psutil.wait_procs(
+            [process for process in tree if _is_alive(process)], timeout=_GONE_DEADLINE_S
+        )
         if remaining := [process.pid for process in alive if _is_alive(process)]:
-            raise EmbeddedServerError(f"Processes {remaining} did not end after SIGKILL. End them, and start the demo again.")
+            raise EmbeddedServerError(
+                f"Processes {remaining} did not end after SIGKILL. End them, and start the demo "
+                "again."
+            )
         return True
 
     def wait(self, timeout_s: float) -> bool:
@@ -102,7 +118,8 @@ class PythonProcess:
             return []
         if self._process.return_code is not None:
             return []
-        # The JVM first: its orderly end, which begins when the Python process is gone, must not soften the crash.
+        # The JVM first: its orderly end, which begins when the Python process is gone, must not
+        # soften the crash.
         return sorted([root, *below], key=lambda process: 0 if is_java(process) else 1)
 
 
@@ -110,11 +127,18 @@ class Driver(PythonProcess):
     """One life of the demo's job."""
 
     def __init__(
-        self, arguments: Sequence[str], *, work_dir: Path, log: Path, environment: Mapping[str, str | None] | None = None
+        self,
+        arguments: Sequence[str],
+        *,
+        work_dir: Path,
+        log: Path,
+        environment: Mapping[str, str | None] | None = None,
     ) -> None:
         """Start ``python -m onceforall.demo.job``; see `PythonProcess`."""
         program = ["-m", "onceforall.demo.job"]
-        super().__init__([*program, *arguments], work_dir=work_dir, log=log, environment=environment)
+        super().__init__(
+            [*program, *arguments], work_dir=work_dir, log=log, environment=environment
+        )
 
 
 def is_java(process: psutil.Process) -> bool:

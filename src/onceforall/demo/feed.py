@@ -1,6 +1,8 @@
-"""Publishes the flights: one chunk after the other, each acknowledged on all partitions before the next begins.
+"""Publishes the flights: one chunk after the other, each acknowledged on all partitions before the
+next begins.
 
-That order bounds how far partitions can be apart in event time, so that no flight is ever later than the watermark allows.
+That order bounds how far partitions can be apart in event time, so that no flight is ever later
+than the watermark allows.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ class Feed:
             raise MissingExtraError("confluent-kafka", "demo") from error
         # It says on stderr what it repeats by itself; what it gives up comes as an error.
         quiet = {"log_level": 2}
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "linger.ms": 0, **quiet})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                **quiet,
+            }
+        )
         self._topic = topic
         self._events = events
         self._failure: Any = None
@@ -52,11 +61,18 @@ class Feed:
             SinkUnavailableError: the broker did not acknowledge them.
         """
         for event in events:
-            self._producer.produce(self._topic, event.value, event.key, partition=event.partition, on_delivery=self._delivered)
+            self._producer.produce(
+                self._topic,
+                event.value,
+                event.key,
+                partition=event.partition,
+                on_delivery=self._delivered,
+            )
             self.ends[event.partition] += 1
         if self._producer.flush(_FLUSH_DEADLINE_S) or self._failure is not None:
             raise SinkUnavailableError(
-                f"The broker did not take the events of topic {self._topic} ({self._failure or 'no answer'}). See broker.log, "
+                f"The broker did not take the events of topic {self._topic} "
+                f"({self._failure or 'no answer'}). See broker.log, "
                 "and start the demo again."
             )
 

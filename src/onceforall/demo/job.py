@@ -1,8 +1,9 @@
 """The program that is killed: two streaming queries from Kafka to three sinks, in one Spark driver.
 
-Run as ``python -m onceforall.demo.job --writer onceforall|spark …``, with the URL of the database in the environment, where no list of
-processes shows it. Everything but the last step (module ``writers``) is the same for both writers. It runs until it is killed,
-until a query fails (exit code 1), or until the stop file exists: then it takes what is there and ends (0).
+Run as ``python -m onceforall.demo.job --writer onceforall|spark …``, with the URL of the database
+in the environment, where no list of processes shows it. Everything but the last step (module
+``writers``) is the same for both writers. It runs until it is killed, until a query fails (exit
+code 1), or until the stop file exists: then it takes what is there and ends (0).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ DATABASE_VARIABLE = "ONCEFORALL_DEMO_DATABASE"
 """The environment variable with the URL of the database."""
 
 WATERMARK_DELAY_DAYS = 6
-"""More than partitions can be apart: a chunk of the feed is a day of flights, and Spark reads all partitions in proportion."""
+"""More than partitions can be apart: a chunk of the feed is a day of flights, and Spark reads
+all partitions in proportion."""
 
 _SCHEMA = (
     "id BIGINT, time TIMESTAMP, carrier STRING, number BIGINT, origin STRING, destination STRING, "
@@ -58,9 +60,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--writer", choices=WRITERS, required=True)
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--input", required=True, help="the topic of the flights")
-    parser.add_argument("--work-dir", type=Path, required=True, help="checkpoints, files and Spark's temporary files")
+    parser.add_argument(
+        "--work-dir",
+        type=Path,
+        required=True,
+        help="checkpoints, files and Spark's temporary files",
+    )
     parser.add_argument("--stop-file", type=Path, required=True)
-    parser.add_argument("--jars", required=True, help="Spark's Kafka connector and the JDBC driver, by commas")
+    parser.add_argument(
+        "--jars", required=True, help="Spark's Kafka connector and the JDBC driver, by commas"
+    )
     parser.add_argument("--max-offsets-per-trigger", type=int, required=True)
     return parser
 
@@ -117,7 +126,9 @@ def _read(spark: SparkSession, settings: argparse.Namespace) -> DataFrame:
         .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
         .load()
     )
-    return records.select(f.from_json(f.col("value").cast("string"), _SCHEMA).alias("flight")).select("flight.*")
+    return records.select(
+        f.from_json(f.col("value").cast("string"), _SCHEMA).alias("flight")
+    ).select("flight.*")
 
 
 def _transformed(flights: DataFrame) -> DataFrame:
@@ -159,7 +170,14 @@ def _hourly(flights: DataFrame) -> DataFrame:
         )
     )
     hour = f.col("window.start")
-    return hours.select("origin", f.to_date(hour).alias("day"), hour.alias("hour"), "flights", "cancelled", "minutes_late")
+    return hours.select(
+        "origin",
+        f.to_date(hour).alias("day"),
+        hour.alias("hour"),
+        "flights",
+        "cancelled",
+        "minutes_late",
+    )
 
 
 def _start(rows: DataFrame, query: str, settings: argparse.Namespace) -> StreamingQuery:

@@ -69,21 +69,34 @@ def run_demo(options: Options) -> int:
     """
     check_extra()
     if options.kills < reports.MINIMUM_KILLS:
-        raise OptionError(f"--kills {options.kills} proves too little; at least {reports.MINIMUM_KILLS} are needed.")
+        raise OptionError(
+            f"--kills {options.kills} proves too little; at least {reports.MINIMUM_KILLS} are "
+            "needed."
+        )
     started = time.monotonic()
     out = options.out.absolute()
     prepare(out, "report.json", "report.html", *(f"{writer}.log" for writer in WRITERS))
-    print("Setting up: the data set, two servers, and (once) the jars of Kafka and of Spark's connectors.", flush=True)
+    print(
+        "Setting up: the data set, two servers, and (once) the jars of Kafka and of Spark's "
+        "connectors.",
+        flush=True,
+    )
     flights = load_flights(options.events)
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
-    plan = Plan([event_of(flight) for flight in flights], closing_event(flights[-1]), kill_delays(seed, options.kills))
+    plan = Plan(
+        [event_of(flight) for flight in flights],
+        closing_event(flights[-1]),
+        kill_delays(seed, options.kills),
+    )
     truths = {"events": true_events(flights), "windows": true_windows(flights)}
     with Stage("onceforall-demo-", keep=options.keep) as stage:
         setup_s = time.monotonic() - started
         with Display(len(flights), options.kills) as display:
             display.say(
-                f"Kafka runs at {stage.broker.bootstrap_servers}, PostgreSQL {stage.postgres.version} at "
-                f"{stage.postgres.host}:{stage.postgres.port}. {len(flights):,} flights, seed {seed}."
+                f"Kafka runs at {stage.broker.bootstrap_servers}, PostgreSQL "
+                f"{stage.postgres.version} at "
+                f"{stage.postgres.host}:{stage.postgres.port}. {len(flights):,} flights, seed "
+                f"{seed}."
             )
             outcomes: dict[str, Outcome] = {}
             for writer in WRITERS:
@@ -91,12 +104,16 @@ def run_demo(options: Options) -> int:
                     outcomes[writer] = run.run(truths)
         demo_s = time.monotonic() - started - setup_s
         version = stage.postgres.version
-    report = reports.build(plan, seed, outcomes, setup_s=setup_s, demo_s=demo_s, postgres_version=version)
+    report = reports.build(
+        plan, seed, outcomes, setup_s=setup_s, demo_s=demo_s, postgres_version=version
+    )
     _write(out, report)
     display.table({writer: report[writer] for writer in WRITERS})
     print(reports.conclusion(report))
     print(
-        f"{report['duration_s']:.0f} s after {report['setup_s']:.0f} s of set-up. See {options.out / 'report.html'}", flush=True
+        f"{report['duration_s']:.0f} s after {report['setup_s']:.0f} s of set-up. See "
+        f"{options.out / 'report.html'}",
+        flush=True,
     )
     return 0 if report["passed"] else 1
 
@@ -130,7 +147,9 @@ def check_extra() -> None:
 
 
 def kill_delays(seed: int, kills: int) -> list[float]:
-    """Return how long after its first batches each driver is killed, in seconds: uniform, and the same for the same seed."""
+    """Return how long after its first batches each driver is killed, in seconds: uniform, and
+    the same for the same seed.
+    """
     uniform = random.Random(seed)  # noqa: S311  no secret
     return [uniform.uniform(0.0, _LONGEST_DELAY_S) for _ in range(kills)]
 

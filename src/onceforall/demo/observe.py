@@ -1,4 +1,6 @@
-"""Reads how far the job is from Spark's checkpoints (no word of the killed process is needed), and reads the output topics."""
+"""Reads how far the job is from Spark's checkpoints (no word of the killed process is needed),
+and reads the output topics.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,9 @@ _ENDS_DEADLINE_S = 10
 class Batch:
     """A batch that Spark has completed.
 
-    Attributes:
-        number: Spark's batch id.
-        planned_at: when its offsets were recorded, in seconds since 1970; a replay keeps the time of its first attempt.
-        committed_at: when Spark recorded its end, in seconds since 1970.
-        events: how many input records it has.
+    Attributes: number: Spark's batch id. planned_at: when its offsets were recorded, in seconds
+        since 1970; a replay keeps the time of its first attempt. committed_at: when Spark recorded
+        its end, in seconds since 1970. events: how many input records it has.
     """
 
     number: int
@@ -47,7 +47,9 @@ def position(checkpoint: Path, topic: str, batch: int) -> list[int]:
 
 
 def committed_position(checkpoint: Path, topic: str) -> list[int]:
-    """Return the end offset of each partition in the last completed batch; empty before the first."""
+    """Return the end offset of each partition in the last completed batch; empty before the
+    first.
+    """
     return position(checkpoint, topic, spark_checkpoint.last_committed(checkpoint))
 
 
@@ -63,7 +65,9 @@ def completed_batches(checkpoint: Path, topic: str) -> list[Batch]:
     before = 0
     for number in range(spark_checkpoint.last_committed(checkpoint) + 1):
         end = sum(position(checkpoint, topic, number))
-        planned_at, committed_at = ((checkpoint / log / str(number)).stat().st_mtime for log in ("offsets", "commits"))
+        planned_at, committed_at = (
+            (checkpoint / log / str(number)).stat().st_mtime for log in ("offsets", "commits")
+        )
         batches.append(Batch(number, planned_at, committed_at, end - before))
         before = end
     return batches
@@ -94,12 +98,14 @@ def read_values(bootstrap_servers: str, topic: str, partitions: int) -> list[byt
     unfinished = set(range(partitions))
     deadline = time.monotonic() + _READ_DEADLINE_S
     try:
-        # At read_committed the end of a partition is its last stable offset: what an open transaction hides is not waited for.
+        # At read_committed the end of a partition is its last stable offset: what an open
+        # transaction hides is not waited for.
         consumer.assign([TopicPartition(topic, partition, 0) for partition in sorted(unfinished)])
         while unfinished:
             if time.monotonic() > deadline:
                 raise SinkUnavailableError(
-                    f"Topic {topic} could not be read to its end in {_READ_DEADLINE_S:.0f} s. Start the demo again."
+                    f"Topic {topic} could not be read to its end in {_READ_DEADLINE_S:.0f} s. "
+                    "Start the demo again."
                 )
             for message in consumer.consume(10_000, timeout=0.5):
                 problem = message.error()
@@ -108,24 +114,35 @@ def read_values(bootstrap_servers: str, topic: str, partitions: int) -> list[byt
                 elif problem.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  its public name
                     unfinished.discard(message.partition())
                 elif problem.fatal():
-                    raise SinkUnavailableError(f"Topic {topic} can't be read: {problem}. Start the demo again.")
+                    raise SinkUnavailableError(
+                        f"Topic {topic} can't be read: {problem}. Start the demo again."
+                    )
     finally:
         consumer.close()
     return values
 
 
 def hidden_partitions(bootstrap_servers: str, topic: str, partitions: int) -> list[int]:
-    """Return the partitions in which an open transaction hides records from readers at ``read_committed``.
+    """Return the partitions in which an open transaction hides records from readers at
+    ``read_committed``.
 
     Raises:
         MissingExtraError: confluent-kafka is not installed.
     """
     wanted = {topic: partitions}
-    stable, written = (ends_of(bootstrap_servers, wanted, committed=committed) for committed in (True, False))
-    return [partition for partition in range(partitions) if stable[topic, partition] < written[topic, partition]]
+    stable, written = (
+        ends_of(bootstrap_servers, wanted, committed=committed) for committed in (True, False)
+    )
+    return [
+        partition
+        for partition in range(partitions)
+        if stable[topic, partition] < written[topic, partition]
+    ]
 
 
-def ends_of(bootstrap_servers: str, topics: Mapping[str, int], *, committed: bool) -> dict[tuple[str, int], int]:
+def ends_of(
+    bootstrap_servers: str, topics: Mapping[str, int], *, committed: bool
+) -> dict[tuple[str, int], int]:
     """Return how far a reader gets in each partition.
 
     Args:
@@ -143,8 +160,13 @@ def ends_of(bootstrap_servers: str, topics: Mapping[str, int], *, committed: boo
     api: Any = admin
     client = api.AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
     wanted = {
-        TopicPartition(topic, number): api.OffsetSpec.latest() for topic, count in topics.items() for number in range(count)
+        TopicPartition(topic, number): api.OffsetSpec.latest()
+        for topic, count in topics.items()
+        for number in range(count)
     }
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     answers = client.list_offsets(wanted, isolation_level=level, request_timeout=_ENDS_DEADLINE_S)
-    return {(partition.topic, partition.partition): future.result().offset for partition, future in answers.items()}
+    return {
+        (partition.topic, partition.partition): future.result().offset
+        for partition, future in answers.items()
+    }

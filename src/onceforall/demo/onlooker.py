@@ -1,8 +1,10 @@
-"""A reader beside the job: it looks again and again at files and tables, and notes how many rows each batch has there.
+"""A reader beside the job: it looks again and again at files and tables, and notes how many rows
+each batch has there.
 
-A batch that is committed as a whole is either not there or there with all its rows. When the run has ended it is known how many these are,
-and so which looks saw a part. (The topic is left out: the transactions of a batch end one after the other there, and a reader who polls
-would have to read everything each time.)
+A batch that is committed as a whole is either not there or there with all its rows. When the run
+has ended it is known how many these are, and so which looks saw a part. (The topic is left out: the
+transactions of a batch end one after the other there, and a reader who polls would have to read
+everything each time.)
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ _PAUSE_S = 0.2
 _PAUSES_PER_LOOK = 10
 
 Look = Callable[[], Mapping[int, int]]
-"""Returns the number of rows by batch that a reader finds now; batches that are too old to change may be left out."""
+"""Returns the number of rows by batch that a reader finds now; batches that are too old to
+change may be left out."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +51,30 @@ class Seen:
 
 
 class Onlooker:
-    """Looks in a thread of its own. Use it as a context manager; `seen` tells afterwards what it saw."""
+    """Looks in a thread of its own.
+
+    Use it as a context manager; `seen` tells afterwards what it saw.
+    """
 
     def __init__(self, looks: Mapping[tuple[str, str], Look], pause_s: float = _PAUSE_S) -> None:
-        """Take how to look at each (sink, query), and how long to pause after a round at least, in seconds."""
+        """Take how to look at each (sink, query), and how long to pause after a round at least,
+        in seconds.
+        """
         self._looks = looks
         self._pause_s = pause_s
-        self._counts: dict[tuple[str, str], set[tuple[int, int]]] = {place: set() for place in looks}
+        self._counts: dict[tuple[str, str], set[tuple[int, int]]] = {
+            place: set() for place in looks
+        }
         self._reads = dict.fromkeys(looks, 0)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="onceforall-demo-onlooker", daemon=True)
+        self._thread = threading.Thread(
+            target=self._go_on, name="onceforall-demo-onlooker", daemon=True
+        )
         self.rounds = 0
         """How often it has looked at everything."""
         self.failure: Exception | None = None
-        """What ended the looking early, for example a file that is named in a manifest and not there."""
+        """What ended the looking early, for example a file that is named in a manifest and not
+        there."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -97,12 +110,17 @@ class Onlooker:
         for place, counts in self._counts.items():
             before = result.get(place[0], Seen(0, 0))
             torn = {batch for batch, rows in counts if is_partial(final[place], batch, rows)}
-            result[place[0]] = Seen(before.reads + self._reads[place], before.partial_batches + len(torn))
+            result[place[0]] = Seen(
+                before.reads + self._reads[place], before.partial_batches + len(torn)
+            )
         return result
 
 
 def is_partial(final: Batches, batch: int, rows: int) -> bool:
-    """Tell whether so many rows are a part of a batch. One that was wholly doubled in the end had been whole before."""
+    """Tell whether so many rows are a part of a batch.
+
+    One that was wholly doubled in the end had been whole before.
+    """
     whole = final.get(batch)
     return whole is None or rows > whole.total() or rows % len(whole) != 0
 
@@ -123,7 +141,10 @@ def looks_at(outputs: Mapping[str, Output]) -> Iterator[dict[tuple[str, str], Lo
 
 
 class _FileLook:
-    """Counts by the files' own footers. A file is of one batch and never changes: each is opened once."""
+    """Counts by the files' own footers.
+
+    A file is of one batch and never changes: each is opened once.
+    """
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -161,12 +182,16 @@ class _TableLook:
 
         connection = self._connection = self._connection or connected(self._output.database)
         if not self._is_there:
-            row = connection.execute("SELECT to_regclass(quote_ident(%s)) IS NOT NULL", [self._output.table]).fetchone()
+            row = connection.execute(
+                "SELECT to_regclass(quote_ident(%s)) IS NOT NULL", [self._output.table]
+            ).fetchone()
             self._is_there = row is not None and bool(row[0])
             if not self._is_there:
                 return {}
         table = sql.Identifier(self._output.table)
-        query = sql.SQL("SELECT batch, count(*) FROM {} WHERE batch >= %s GROUP BY batch").format(table)
+        query = sql.SQL("SELECT batch, count(*) FROM {} WHERE batch >= %s GROUP BY batch").format(
+            table
+        )
         found = dict(connection.execute(query, [self._newest]).fetchall())
         self._newest = max(found, default=self._newest)
         return found

@@ -18,12 +18,11 @@ BAD = ("lost", "duplicated", "wrong")
 class Story:
     """What happened, with times in seconds since the run's start.
 
-    Attributes:
-        started_at: the run's start, in seconds since 1970.
-        lives: of each driver, when it was started, when both queries had completed a batch, and when it ended.
-        kills: when each SIGKILL was sent, and which batch of which query was in flight.
-        unexpected_ends: how often the driver ended though nobody had killed it.
-        duration_s: of the whole run, without the reading and judging behind it.
+    Attributes: started_at: the run's start, in seconds since 1970. lives: of each driver, when it
+        was started, when both queries had completed a batch, and when it ended. kills: when each
+        SIGKILL was sent, and which batch of which query was in flight. unexpected_ends: how often
+        the driver ended though nobody had killed it. duration_s: of the whole run, without the
+        reading and judging behind it.
     """
 
     started_at: float
@@ -57,7 +56,9 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for the report; times are in seconds since the run's start."""
-        sinks = {sink: _totals([by_sink[sink] for by_sink in self.verdicts.values()]) for sink in SINKS}
+        sinks = {
+            sink: _totals([by_sink[sink] for by_sink in self.verdicts.values()]) for sink in SINKS
+        }
         return {
             **{name: sum(numbers[name] for numbers in sinks.values()) for name in BAD},
             "kills": len(self.story.kills),
@@ -67,13 +68,19 @@ class Outcome:
                 query: {sink: verdict.as_dict() for sink, verdict in by_sink.items()}
                 for query, by_sink in self.verdicts.items()
             },
-            "agreement": {query: agreement.as_dict() for query, agreement in self.agreements.items()},
+            "agreement": {
+                query: agreement.as_dict() for query, agreement in self.agreements.items()
+            },
             "leftovers": self.leftovers.as_dict(),
             "concurrent_reads": {sink: seen.as_dict() for sink, seen in self.seen.items()},
             "concurrent_reader_failure": self.onlooker_failure,
             "unexpected_ends": self.story.unexpected_ends,
             "duration_s": round(self.story.duration_s, 1),
-            "timeline": {"kills": self.story.kills, "drivers": self.story.lives, "batches": self._timeline()},
+            "timeline": {
+                "kills": self.story.kills,
+                "drivers": self.story.lives,
+                "batches": self._timeline(),
+            },
         }
 
     def _timeline(self) -> dict[str, list[dict[str, Any]]]:

@@ -1,6 +1,8 @@
-"""What each writer leaves in the three sinks: where it is, how its rows are read back, and what should not be there any more.
+"""What each writer leaves in the three sinks: where it is, how its rows are read back, and what
+should not be there any more.
 
-Rows are read as anybody would read them: the topic at ``read_committed``, the folder of files by its manifests (that of Spark, which has none,
+Rows are read as anybody would read them: the topic at ``read_committed``, the folder of files by
+its manifests (that of Spark, which has none,
 as pyarrow reads a folder), the table with SELECT.
 """
 
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 SINKS = ("kafka", "files", "postgres")
 # All tables that aren't a user's but for the one of markers, which stays.
 _COUNT_STAGING = (
-    "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') "
+    "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE "
+    "c.relkind IN ('r', 'p') "
     "AND n.nspname = 'onceforall' AND c.relname <> 'markers'"
 )
 _READ_ROWS = 20_000
@@ -67,7 +70,9 @@ class Output:
         return _file_records(self) if sink == "files" else _table_records(self.database, self.table)
 
 
-def output_of(writer: str, query: str, *, bootstrap_servers: str, database: str, work_dir: Path) -> Output:
+def output_of(
+    writer: str, query: str, *, bootstrap_servers: str, database: str, work_dir: Path
+) -> Output:
     """Return where a writer puts the rows of a query.
 
     Args:
@@ -78,7 +83,14 @@ def output_of(writer: str, query: str, *, bootstrap_servers: str, database: str,
         work_dir: its own folder.
     """
     has_manifests = writer == "onceforall"
-    return Output(bootstrap_servers, f"{writer}-{query}", work_dir / "files" / query, has_manifests, database, query)
+    return Output(
+        bootstrap_servers,
+        f"{writer}-{query}",
+        work_dir / "files" / query,
+        has_manifests,
+        database,
+        query,
+    )
 
 
 @dataclass(frozen=True)
@@ -110,24 +122,40 @@ def leftovers(outputs: Iterable[Output]) -> Leftovers:
         MissingExtraError: a package of the extra ``demo`` is not installed.
     """
     each = list(outputs)
-    hidden = sum(len(observe.hidden_partitions(one.bootstrap_servers, one.topic, PARTITIONS)) for one in each)
+    hidden = sum(
+        len(observe.hidden_partitions(one.bootstrap_servers, one.topic, PARTITIONS)) for one in each
+    )
     with connected(each[0].database) as connection:
-        prepared = _number(connection, "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()")
+        prepared = _number(
+            connection, "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()"
+        )
         staging = _number(connection, _COUNT_STAGING)
     return Leftovers(hidden, prepared, staging, sum(len(stray_files(one)) for one in each))
 
 
 def stray_files(output: Output) -> list[Path]:
-    """Return the files below an output's folder that no reader takes: temp files, and data files that no manifest names."""
+    """Return the files below an output's folder that no reader takes: temp files, and data files
+    that no manifest names.
+    """
     found = [path for path in output.folder.rglob("*") if path.is_file()]
     if output.has_manifests:
         known = {Path(path) for path in data_files(output)}
-        return [path for path in found if path not in known and not _is_kept(path.relative_to(output.folder).parts)]
-    return [path for path in found if any(part.startswith("_temporary") for part in path.relative_to(output.folder).parts)]
+        return [
+            path
+            for path in found
+            if path not in known and not _is_kept(path.relative_to(output.folder).parts)
+        ]
+    return [
+        path
+        for path in found
+        if any(part.startswith("_temporary") for part in path.relative_to(output.folder).parts)
+    ]
 
 
 def _is_kept(parts: tuple[str, ...]) -> bool:
-    """Tell whether a file is one of manifests, or another one that onceforall keeps in its own folder."""
+    """Tell whether a file is one of manifests, or another one that onceforall keeps in its own
+    folder.
+    """
     return parts[0] == "_onceforall" and parts[1] != "staging" and not parts[-1].endswith(".tmp")
 
 
@@ -137,7 +165,11 @@ def data_files(output: Output) -> list[str]:
         return [] if (found := _committed(output)) is None else found.paths
     # Folders come and go while Spark commits; walk passes over those that are gone.
     walked = ((folder, name) for folder, _, names in os.walk(output.folder) for name in names)
-    return [str(Path(folder, name)) for folder, name in walked if name.endswith(".parquet") and "/_" not in f"{folder}/{name}"]
+    return [
+        str(Path(folder, name))
+        for folder, name in walked
+        if name.endswith(".parquet") and "/_" not in f"{folder}/{name}"
+    ]
 
 
 def connected(database: str) -> psycopg.Connection[Any]:
@@ -155,7 +187,8 @@ def connected(database: str) -> psycopg.Connection[Any]:
         connection: psycopg.Connection[Any] = psycopg.connect(database, autocommit=True)
     except psycopg.OperationalError as error:
         raise SinkUnavailableError(
-            f"PostgreSQL does not answer: {error}. See its server.log (with --keep it stays), and start the demo again."
+            f"PostgreSQL does not answer: {error}. See its server.log (with --keep it stays), and "
+            "start the demo again."
         ) from error
     return connection
 
@@ -170,8 +203,14 @@ def kafka_record(value: bytes) -> Record:
 
 
 def as_record(fields: Mapping[str, Any]) -> Record:
-    """Make a record of a row's fields: moments in UTC and days as texts, fields without a value left out."""
-    row = {name: _plain(value) for name, value in fields.items() if value is not None and name != "batch"}
+    """Make a record of a row's fields: moments in UTC and days as texts, fields without a value
+    left out.
+    """
+    row = {
+        name: _plain(value)
+        for name, value in fields.items()
+        if value is not None and name != "batch"
+    }
     batch = fields.get("batch")
     return Record(batch if isinstance(batch, int) else None, row)
 
@@ -213,7 +252,11 @@ def _table_records(database: str, table: str) -> Iterator[Record]:
     from psycopg import errors, sql
     from psycopg.rows import dict_row
 
-    with connected(database) as connection, connection.transaction(), connection.cursor("rows", row_factory=dict_row) as cursor:
+    with (
+        connected(database) as connection,
+        connection.transaction(),
+        connection.cursor("rows", row_factory=dict_row) as cursor,
+    ):
         cursor.itersize = _READ_ROWS
         try:
             cursor.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table)))

@@ -1,4 +1,6 @@
-"""``report.html``: one file without anything from outside; its pictures are SVG, drawn from the report alone."""
+"""``report.html``: one file without anything from outside; its pictures are SVG, drawn from the
+report alone.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ code { font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 
 def render(report: dict[str, Any]) -> str:
     """Return the page for a report of `report.build`."""
-    versions = ", ".join(f"{escape(name)} {escape(str(version))}" for name, version in report["versions"].items())
+    versions = ", ".join(
+        f"{escape(name)} {escape(str(version))}" for name, version in report["versions"].items()
+    )
     longest_s = max(report[writer]["duration_s"] for writer in WRITERS)
     timelines = "".join(_timeline(writer, report[writer], longest_s) for writer in WRITERS)
     return f"""<!DOCTYPE html>
@@ -109,7 +113,14 @@ def _table(report: dict[str, Any]) -> str:
 
 
 def _together(report: dict[str, Any]) -> str:
-    head = ("writer", "kills", "batches in which sinks disagree", "reads beside the job", "parts seen", "left behind")
+    head = (
+        "writer",
+        "kills",
+        "batches in which sinks disagree",
+        "reads beside the job",
+        "parts seen",
+        "left behind",
+    )
     body = []
     for writer in WRITERS:
         result = report[writer]
@@ -125,7 +136,8 @@ def _together(report: dict[str, Any]) -> str:
 def _rows(kind: str, head: Sequence[str], body: Sequence[str]) -> str:
     names = "".join(f"<th>{name}</th>" for name in head)
     return (
-        f'<div class="scroll"><table class="{kind}"><thead><tr>{names}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+        '<div class="scroll"><table '
+        f'class="{kind}"><thead><tr>{names}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
     )
 
 
@@ -154,14 +166,17 @@ def _bars(report: dict[str, Any]) -> str:
         length = max(length, 3.0) if number else 0.0
         label = f"{SINK_NAMES[sink]}, {NAMES[writer]}"
         parts.append(
-            f'<text x="{left - 12}" y="{y + 16}" text-anchor="end" class="soft">{escape(label)}</text>'
+            f'<text x="{left - 12}" y="{y + 16}" text-anchor="end" '
+            f'class="soft">{escape(label)}</text>'
             f'<line class="grid" x1="{left}" y1="{y}" x2="{left}" y2="{y + 24}"/>'
-            f'<rect class="{writer}" x="{left}" y="{y + 2}" width="{length:.1f}" height="{_BAR}" rx="3"/>'
+            f'<rect class="{writer}" x="{left}" y="{y + 2}" width="{length:.1f}" height="{_BAR}" '
+            'rx="3"/>'
             f'<text x="{left + length + 9:.1f}" y="{y + 17}" font-weight="700">{number:,}</text>'
         )
         y += 26
     return (
-        f'<div class="scroll"><svg viewBox="0 0 {_WIDTH} {y + 6}" role="img" aria-label="lost and duplicated rows by writer and sink">'
+        f'<div class="scroll"><svg viewBox="0 0 {_WIDTH} {y + 6}" role="img" aria-label="lost and '
+        'duplicated rows by writer and sink">'
         f"{''.join(parts)}</svg></div>"
     )
 
@@ -180,32 +195,42 @@ def _timeline(writer: str, result: dict[str, Any], longest_s: float) -> str:
         end_s = life.get("working_s", life.get("ended_s", result["duration_s"]))
         width = x(end_s) - x(life["started_s"])
         parts.append(
-            f'<rect class="down" x="{x(life["started_s"]):.1f}" y="{_HEAD}" width="{width:.1f}" height="{bottom - _HEAD}"/>'
+            f'<rect class="down" x="{x(life["started_s"]):.1f}" y="{_HEAD}" width="{width:.1f}" '
+            f'height="{bottom - _HEAD}"/>'
         )
     for lane, query in enumerate(QUERIES):
         y = _HEAD + lane * _LANE + (_LANE - _BAR) / 2
         parts.append(f'<text x="0" y="{y + 15:.1f}">{query}</text>')
-        hits = {kill["in_flight"][query] for kill in timeline["kills"] if query in kill["in_flight"]}
+        hits = {
+            kill["in_flight"][query] for kill in timeline["kills"] if query in kill["in_flight"]
+        }
         for batch in timeline["batches"][query]:
             begin, end = x(batch["planned_s"]), x(batch["committed_s"])
             css = "hit" if batch["batch"] in hits else writer
-            words = f"batch {batch['batch']} of {query}: {batch['events']:,} events, {batch['committed_s'] - batch['planned_s']:.2f} s"
+            words = (
+                f"batch {batch['batch']} of {query}: {batch['events']:,} events, "
+                f"{batch['committed_s'] - batch['planned_s']:.2f} s"
+            )
             parts.append(
-                f'<rect class="{css}" x="{begin:.1f}" y="{y:.1f}" width="{max(end - begin - 0.6, 0.8):.1f}" height="{_BAR}" rx="1.5">'
+                f'<rect class="{css}" x="{begin:.1f}" y="{y:.1f}" '
+                f'width="{max(end - begin - 0.6, 0.8):.1f}" height="{_BAR}" rx="1.5">'
                 f"<title>{escape(words)}</title></rect>"
             )
     for number, kill in enumerate(timeline["kills"], start=1):
         at = x(kill["at_s"])
         parts.append(
             f'<line class="kill" x1="{at:.1f}" y1="{_HEAD - 8}" x2="{at:.1f}" y2="{bottom + 2}"/>'
-            f'<text class="kill" x="{at:.1f}" y="{_HEAD - 13}" text-anchor="middle">kill {number}</text>'
+            f'<text class="kill" x="{at:.1f}" y="{_HEAD - 13}" text-anchor="middle">kill '
+            f"{number}</text>"
         )
     title = (
-        f"{escape(NAMES[writer])} <small>{result['kills']} kills, {result['hits']} of them in the middle of a batch; "
+        f"{escape(NAMES[writer])} <small>{result['kills']} kills, {result['hits']} of them in the "
+        "middle of a batch; "
         f"{result['duplicated']:,} rows doubled, {result['lost']:,} lost</small>"
     )
     return (
-        f'<h3>{title}</h3><div class="scroll"><svg viewBox="0 0 {_WIDTH} {bottom + _FOOT}" role="img" '
+        f'<h3>{title}</h3><div class="scroll"><svg viewBox="0 0 {_WIDTH} {bottom + _FOOT}" '
+        'role="img" '
         f'aria-label="timeline of {escape(NAMES[writer])}">{"".join(parts)}</svg></div>'
     )
 
@@ -215,6 +240,7 @@ def _axis(longest_s: float, bottom: int, x: Any) -> str:
     ticks = range(0, int(longest_s) + 1, step_s)
     return "".join(
         f'<line class="grid" x1="{x(tick):.1f}" y1="{_HEAD}" x2="{x(tick):.1f}" y2="{bottom + 5}"/>'
-        f'<text class="soft" x="{x(tick):.1f}" y="{bottom + 21}" text-anchor="middle">{tick} s</text>'
+        f'<text class="soft" x="{x(tick):.1f}" y="{bottom + 21}" text-anchor="middle">{tick} '
+        "s</text>"
         for tick in ticks
     )

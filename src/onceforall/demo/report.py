@@ -26,7 +26,13 @@ _LEFT = {
 
 
 def build(
-    plan: Plan, seed: int, outcomes: dict[str, Outcome], *, setup_s: float, demo_s: float, postgres_version: str
+    plan: Plan,
+    seed: int,
+    outcomes: dict[str, Outcome],
+    *,
+    setup_s: float,
+    demo_s: float,
+    postgres_version: str,
 ) -> dict[str, Any]:
     """Return the report: plain JSON values.
 
@@ -67,12 +73,20 @@ def build(
 
 
 def failures(report: dict[str, Any]) -> list[str]:
-    """Return why the demo fails, as sentences; empty when onceforall lost and doubled nothing and was really put to the test."""
+    """Return why the demo fails, as sentences; empty when onceforall lost and doubled nothing
+    and was really put to the test.
+    """
     ours = report["onceforall"]
     found = [*_bad_rows(ours), *_disagreements(ours), *_torn(ours)]
-    found += [f"onceforall left {number:,} {_LEFT[name]}." for name, number in ours["leftovers"].items() if number]
+    found += [
+        f"onceforall left {number:,} {_LEFT[name]}."
+        for name, number in ours["leftovers"].items()
+        if number
+    ]
     if ours["kills"] < MINIMUM_KILLS:
-        found.append(f"onceforall's driver was killed {ours['kills']} times only, not {MINIMUM_KILLS}.")
+        found.append(
+            f"onceforall's driver was killed {ours['kills']} times only, not {MINIMUM_KILLS}."
+        )
     if not report["events"]:
         found.append("There were no events.")
     return found
@@ -81,23 +95,36 @@ def failures(report: dict[str, Any]) -> list[str]:
 def _bad_rows(ours: Mapping[str, Any]) -> Iterator[str]:
     for sink in SINKS:
         numbers = ours["sinks"][sink]
-        bad = [f"onceforall has {numbers[name]:,} {name} rows in {SINK_NAMES[sink]}." for name in BAD if numbers[name]]
+        bad = [
+            f"onceforall has {numbers[name]:,} {name} rows in {SINK_NAMES[sink]}."
+            for name in BAD
+            if numbers[name]
+        ]
         yield from bad
         for query, by_sink in ours["queries"].items():
             row = by_sink[sink]
             if not row["expected"]:
                 yield f"No row was expected of the query {query}, so nothing was tested."
             elif row["read"] != row["expected"] and not bad:
-                yield f"onceforall wrote {row['read']:,} of {row['expected']:,} {query} to {SINK_NAMES[sink]}."
+                yield (
+                    f"onceforall wrote {row['read']:,} of {row['expected']:,} {query} to "
+                    f"{SINK_NAMES[sink]}."
+                )
 
 
 def _disagreements(ours: Mapping[str, Any]) -> Iterator[str]:
     for query, agreement in ours["agreement"].items():
         if not agreement["batches"]:
-            yield f"No batch of the query {query} was found in any sink, so their agreement was not tested."
+            yield (
+                f"No batch of the query {query} was found in any sink, so their agreement was "
+                "not tested."
+            )
         elif agreement["disagreeing"]:
             named = ", ".join(map(str, agreement["disagreeing"][:10]))
-            yield f"The sinks disagree on {len(agreement['disagreeing'])} batches of the query {query} ({named})."
+            yield (
+                f"The sinks disagree on {len(agreement['disagreeing'])} batches of the query "
+                f"{query} ({named})."
+            )
 
 
 def _torn(ours: Mapping[str, Any]) -> Iterator[str]:
@@ -123,17 +150,21 @@ def conclusion(report: dict[str, Any]) -> str:
     rows = sum(numbers["expected"] for numbers in ours["sinks"].values())
     if report["passed"]:
         text = (
-            f"onceforall: {rows:,} rows in three sinks, each of them once, through {ours['kills']} kills; the sinks disagree on "
+            f"onceforall: {rows:,} rows in three sinks, each of them once, through "
+            f"{ours['kills']} kills; the sinks disagree on "
             f"{agreement_words(ours)} batches, and nothing was left behind."
         )
     else:
         text = "onceforall FAILED: " + " ".join(report["failures"])
     if any(theirs[name] for name in BAD):
         return (
-            f"{text} Spark's own writers, through {theirs['kills']}: {theirs['lost']:,} lost, {theirs['duplicated']:,} duplicated, "
-            f"{theirs['wrong']:,} wrong, and the sinks disagree on {agreement_words(theirs)} batches."
+            f"{text} Spark's own writers, through {theirs['kills']}: {theirs['lost']:,} lost, "
+            f"{theirs['duplicated']:,} duplicated, "
+            f"{theirs['wrong']:,} wrong, and the sinks disagree on {agreement_words(theirs)} "
+            "batches."
         )
     return (
-        f"{text} Spark's own writers lost and doubled nothing either this time: no kill met them between their writing and Spark's "
+        f"{text} Spark's own writers lost and doubled nothing either this time: no kill met them "
+        "between their writing and Spark's "
         "commit log. They promise at-least-once only; another --seed or more --kills will show it."
     )

@@ -1,4 +1,5 @@
-"""Takes one writer through its whole run: feed, random kills, restarts, a quiet end, and the judgement.
+"""Takes one writer through its whole run: feed, random kills, restarts, a quiet end, and the
+judgement.
 
 The sequence, in one thread::
 
@@ -9,7 +10,8 @@ The sequence, in one thread::
     start the driver a last time, publish what is left, wait until both queries have taken all
     publish the closing event, let the job end by itself, read topics, files and tables, judge
 
-The delay is uniform in time and knows nothing of where the queries are: a kill falls into every stage of a batch as often as that
+The delay is uniform in time and knows nothing of where the queries are: a kill falls into every
+stage of a batch as often as that
 stage is long. Meanwhile an onlooker, in a thread of its own, reads files and tables.
 """
 
@@ -54,7 +56,9 @@ class Watcher(Protocol):
     """Is told how a run goes, so that somebody can see it."""
 
     def progress(self, taken: int, kills: int, state: str) -> None:
-        """Take how many events both queries have completed, the kills so far, and what the driver does."""
+        """Take how many events both queries have completed, the kills so far, and what the
+        driver does.
+        """
 
     def note(self, text: str) -> None:
         """Take something that happened."""
@@ -103,7 +107,9 @@ class Place:
     def output(self, query: str) -> Output:
         """Where a query's rows go."""
         servers, database = self.bootstrap_servers, self.database
-        return output_of(self.writer, query, bootstrap_servers=servers, database=database, work_dir=self.work_dir)
+        return output_of(
+            self.writer, query, bootstrap_servers=servers, database=database, work_dir=self.work_dir
+        )
 
     def checkpoint(self, query: str) -> Path:
         """The checkpoint of a query."""
@@ -155,7 +161,9 @@ class WriterRun:
         self._tell("done")
         return outcome
 
-    def _judged(self, truths: Mapping[str, Truth], outputs: Mapping[str, Output], onlooker: Onlooker) -> Outcome:
+    def _judged(
+        self, truths: Mapping[str, Truth], outputs: Mapping[str, Output], onlooker: Onlooker
+    ) -> Outcome:
         verdicts: dict[str, dict[str, Verdict]] = {}
         found: dict[tuple[str, str], Batches] = {}
         for query, output in outputs.items():
@@ -168,13 +176,19 @@ class WriterRun:
             {query: agreement(found[sink, query] for sink in SINKS) for query in QUERIES},
             leftovers(outputs.values()),
             onlooker.seen(found),
-            None if onlooker.failure is None else f"{type(onlooker.failure).__name__}: {onlooker.failure}",
-            {query: observe.completed_batches(self._place.checkpoint(query), self._place.input) for query in QUERIES},
+            None
+            if onlooker.failure is None
+            else f"{type(onlooker.failure).__name__}: {onlooker.failure}",
+            {
+                query: observe.completed_batches(self._place.checkpoint(query), self._place.input)
+                for query in QUERIES
+            },
         )
 
     def _live_and_die(self, begin: int, end: int, delay_s: float) -> None:
         """One driver's life, in which the events from `begin` to `end` are published."""
-        # What is published while it starts gives it work at once; the rest keeps it at work until the kill, and beyond.
+        # What is published while it starts gives it work at once; the rest keeps it at work until
+        # the kill, and beyond.
         midway = begin + round((end - begin) * _SHARE_WHILE_STARTING)
         self._start_driver(midway)
         up_at = time.monotonic()
@@ -190,9 +204,13 @@ class WriterRun:
         self._kill()
 
     def _start_driver(self, target: int, max_offsets: int = MAX_OFFSETS_PER_TRIGGER) -> None:
-        """Start the job, publish up to `target`, and wait until both queries have completed a batch since."""
+        """Start the job, publish up to `target`, and wait until both queries have completed a
+        batch since.
+        """
         while True:
-            before = [spark_checkpoint.last_committed(checkpoint) for checkpoint in self._checkpoints]
+            before = [
+                spark_checkpoint.last_committed(checkpoint) for checkpoint in self._checkpoints
+            ]
             self._story.lives.append({"started_s": self._now_s()})
             self._driver = Driver(
                 self._arguments(max_offsets),
@@ -231,15 +249,20 @@ class WriterRun:
         }
         self._story.kills.append({"at_s": at_s, "in_flight": hit})
         self._story.lives[-1]["ended_s"] = at_s
-        where = " and ".join(f"batch {batch} of {query}" for query, batch in hit.items()) or "no batch"
-        self._watcher.note(f"kill -9 number {len(self._story.kills)} at {at_s:.1f} s, with {where} in flight")
+        where = (
+            " and ".join(f"batch {batch} of {query}" for query, batch in hit.items()) or "no batch"
+        )
+        self._watcher.note(
+            f"kill -9 number {len(self._story.kills)} at {at_s:.1f} s, with {where} in flight"
+        )
         self._tell("killed")
 
     def _finish(self) -> None:
         self._start_driver(len(self._plan.events), LAST_MAX_OFFSETS_PER_TRIGGER)
         deadline = time.monotonic() + _PROGRESS_DEADLINE_S
         while not all(
-            observe.committed_position(checkpoint, self._place.input) == self._feed.ends for checkpoint in self._checkpoints
+            observe.committed_position(checkpoint, self._place.input) == self._feed.ends
+            for checkpoint in self._checkpoints
         ):
             if self._ended_by_itself():
                 self._start_driver(len(self._plan.events), LAST_MAX_OFFSETS_PER_TRIGGER)
@@ -262,20 +285,32 @@ class WriterRun:
         self._story.unexpected_ends += 1
         self._story.lives[-1]["ended_s"] = self._now_s()
         if self._story.unexpected_ends > _UNEXPECTED_ENDS_ALLOWED:
-            raise OnceForAllError(self._explain(f"ended by itself {self._story.unexpected_ends} times"))
-        self._watcher.note(f"the driver ended by itself with {self._driver.return_code}; it is started again")
+            raise OnceForAllError(
+                self._explain(f"ended by itself {self._story.unexpected_ends} times")
+            )
+        self._watcher.note(
+            f"the driver ended by itself with {self._driver.return_code}; it is started again"
+        )
         return True
 
     def _check(self, deadline: float, what: str) -> None:
         if time.monotonic() > deadline:
-            raise EmbeddedServerError(self._explain(f"did not {what} in {_PROGRESS_DEADLINE_S:.0f} s"))
+            raise EmbeddedServerError(
+                self._explain(f"did not {what} in {_PROGRESS_DEADLINE_S:.0f} s")
+            )
 
     def _explain(self, what: str) -> str:
         words = self._driver.last_words() if self._driver is not None else ""
-        return f"The Spark driver of {self._place.writer} {what}. See {self._place.log}; it ends with:\n{words}"
+        return (
+            f"The Spark driver of {self._place.writer} {what}. See {self._place.log}; it ends "
+            f"with:\n{words}"
+        )
 
     def _tell(self, state: str) -> None:
-        positions = [sum(observe.committed_position(checkpoint, self._place.input)) for checkpoint in self._checkpoints]
+        positions = [
+            sum(observe.committed_position(checkpoint, self._place.input))
+            for checkpoint in self._checkpoints
+        ]
         self._watcher.progress(min(positions), len(self._story.kills), state)
 
     def _now_s(self) -> float:

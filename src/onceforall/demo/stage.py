@@ -1,4 +1,6 @@
-"""What a demo's jobs work with: a broker, a database server, a folder, and the jars of Spark's connectors."""
+"""What a demo's jobs work with: a broker, a database server, a folder, and the jars of Spark's
+connectors.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class Stage:
-    """The servers and the folder of a run; all of it goes when it is left, unless it is to be kept."""
+    """The servers and the folder of a run; all of it goes when it is left, unless it is to be
+    kept.
+    """
 
     def __init__(self, prefix: str, *, keep: bool) -> None:
         """Nothing is started yet.

@@ -1,15 +1,20 @@
-"""What must come out, computed from the data set in plain Python, and the judgement of what did come out.
+"""What must come out, computed from the data set in plain Python, and the judgement of what did
+come out.
 
 Neither Spark nor onceforall is used here. What the judgement means:
 
-- A row's *identity* is the flight's id, or the airport and the hour of a window: every one must be in the output once.
+- A row's *identity* is the flight's id, or the airport and the hour of a window: every one must be
+  in the output once.
 - **lost**: identities of which no correct row was read.
 - **duplicated**: rows beyond the first of an identity, whatever is in them.
-- **wrong**: rows whose content differs from the truth, or whose identity the truth does not have. A window that was summed from half
-  of its flights is lost (the true row is missing) and wrong (this one is there instead).
+- **wrong**: rows whose content differs from the truth, or whose identity the truth does not have. A
+  window that was summed from half of its flights is lost (the true row is missing) and wrong (this
+  one is there instead).
 
-Each output is judged on its own. That all outputs of a query have the same batches is judged besides, by the batch id that each row bears: an
-output in which a batch is missing that another one has *disagrees* with it, even where both are without fault in the end.
+Each output is judged on its own. That all outputs of a query have the same batches is judged
+besides, by the batch id that each row bears: an
+output in which a batch is missing that another one has *disagrees* with it, even where both are
+without fault in the end.
 """
 
 from __future__ import annotations
@@ -28,15 +33,16 @@ LATE_AFTER_MINUTES = 15
 Row = Mapping[str, Any]
 Truth = Mapping[str, Row]
 Batches = Mapping["int | None", Counter[str]]
-"""The rows of each batch id, as a multiset; those under None bear no batch id that could be read."""
+"""The rows of each batch id, as a multiset; those under None bear no batch id that could be
+read."""
 
 
 class Record(NamedTuple):
     """A row as a reader found it in an output.
 
-    Attributes:
-        batch: the id that it bears; None: none that can be read.
-        row: what it says otherwise: texts and numbers, fields without a value left out; anything else where it can't be read.
+    Attributes: batch: the id that it bears; None: none that can be read. row: what it says
+        otherwise: texts and numbers, fields without a value left out; anything else where it can't
+        be read.
     """
 
     batch: int | None
@@ -69,11 +75,20 @@ def true_events(flights: Iterable[Flight]) -> dict[str, Row]:
 
 
 def true_windows(flights: Iterable[Flight]) -> dict[str, Row]:
-    """Return the row that the windowed aggregation must give for each airport and hour with a scheduled departure, by identity."""
+    """Return the row that the windowed aggregation must give for each airport and hour with a
+    scheduled departure, by identity.
+    """
     windows: dict[tuple[str, str], dict[str, Any]] = {}
     for flight in flights:
         hour = flight.scheduled.strftime("%Y-%m-%dT%H:00")
-        empty = {"origin": flight.origin, "day": hour[:10], "hour": hour, "flights": 0, "cancelled": 0, "minutes_late": 0}
+        empty = {
+            "origin": flight.origin,
+            "day": hour[:10],
+            "hour": hour,
+            "flights": 0,
+            "cancelled": 0,
+            "minutes_late": 0,
+        }
         window = windows.setdefault((flight.origin, hour), empty)
         window["flights"] += 1
         window["cancelled"] += flight.departure_delay_minutes is None
@@ -103,9 +118,9 @@ class Judged:
 class Agreement:
     """Whether the outputs of a query have the same rows in each batch.
 
-    Attributes:
-        batches: how many batches there are, those counted that only one output has.
-        disagreeing: the ids of those whose rows differ between outputs, in their order; -1 stands for rows without one.
+    Attributes: batches: how many batches there are, those counted that only one output has.
+        disagreeing: the ids of those whose rows differ between outputs, in their order; -1 stands
+        for rows without one.
     """
 
     batches: int
@@ -140,7 +155,11 @@ def judge(truth: Truth, records: Iterable[Record]) -> Judged:
         # A correct row is told by its identity alone, a wrong one by all that it says.
         batches.setdefault(batch, Counter())[identity if is_correct else _described(row)] += 1
     verdict = Verdict(
-        expected=len(truth), read=read, lost=len(truth) - len(correct), duplicated=copies.total() - len(copies), wrong=wrong
+        expected=len(truth),
+        read=read,
+        lost=len(truth) - len(correct),
+        duplicated=copies.total() - len(copies),
+        wrong=wrong,
     )
     return Judged(verdict, batches)
 
@@ -149,7 +168,9 @@ def agreement(outputs: Iterable[Batches]) -> Agreement:
     """Compare the outputs of a query with each other, batch by batch."""
     found = list(outputs)
     ids = {batch for batches in found for batch in batches}
-    differing = [batch for batch in ids if any(other.get(batch) != found[0].get(batch) for other in found)]
+    differing = [
+        batch for batch in ids if any(other.get(batch) != found[0].get(batch) for other in found)
+    ]
     return Agreement(len(ids), tuple(sorted(-1 if batch is None else batch for batch in differing)))
 
 

@@ -1,6 +1,8 @@
-"""The two writers: onceforall with its three sinks, and what people do without it, ``foreachBatch`` with Spark's own writers.
+"""The two writers: onceforall with its three sinks, and what people do without it, ``foreachBatch``
+with Spark's own writers.
 
-Both write the same rows to a Kafka topic, a folder of Parquet files and a PostgreSQL table, and each row bears its batch id.
+Both write the same rows to a Kafka topic, a folder of Parquet files and a PostgreSQL table, and
+each row bears its batch id.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ _TABLE_KEYS = {"windows": ("origin", "hour")}
 class JsonKafkaSink(ofa.KafkaSink):
     """A Kafka sink whose values are whole rows as JSON.
 
-    So it takes the very rows that the other two take, and all three are written in one pass over them.
+    So it takes the very rows that the other two take, and all three are written in one pass over
+    them.
     """
 
     def __init__(self, options: dict[str, Any], *, topic: str, record_key: str) -> None:
@@ -47,16 +50,22 @@ def as_json(names: list[str], record_key: str) -> list[Column]:
     return [value.cast("binary").alias("value"), f.col(record_key).cast("binary").alias("key")]
 
 
-def start_with_onceforall(rows: DataFrame, query: str, output: Output, checkpoint: str) -> StreamingQuery:
+def start_with_onceforall(
+    rows: DataFrame, query: str, output: Output, checkpoint: str
+) -> StreamingQuery:
     """Start a query that writes each batch to all three sinks with one decision."""
     from pyspark.sql import functions as f
 
     sinks: dict[str, ofa.TwoPhaseCommitSink] = {
         "kafka": JsonKafkaSink(
-            {"bootstrap.servers": output.bootstrap_servers}, topic=output.topic, record_key=_RECORD_KEYS[query]
+            {"bootstrap.servers": output.bootstrap_servers},
+            topic=output.topic,
+            record_key=_RECORD_KEYS[query],
         ),
         "files": ofa.FileSink(output.folder, format="parquet", partition_by=["day"]),
-        "postgres": ofa.PostgresSink(output.database, table=output.table, key=_TABLE_KEYS.get(query), create_table=True),
+        "postgres": ofa.PostgresSink(
+            output.database, table=output.table, key=_TABLE_KEYS.get(query), create_table=True
+        ),
     }
 
     @ofa.exactly_once(checkpoint, sinks=sinks)
@@ -65,25 +74,45 @@ def start_with_onceforall(rows: DataFrame, query: str, output: Output, checkpoin
         for name in sinks:
             transaction.write(name, numbered)
 
-    return rows.writeStream.foreachBatch(write).queryName(query).option("checkpointLocation", checkpoint).start()
+    return (
+        rows.writeStream.foreachBatch(write)
+        .queryName(query)
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
 
 
-def start_with_spark(rows: DataFrame, query: str, output: Output, checkpoint: str) -> StreamingQuery:
+def start_with_spark(
+    rows: DataFrame, query: str, output: Output, checkpoint: str
+) -> StreamingQuery:
     """Start the same query with Spark's own writers. The table must exist."""
     from pyspark.sql import functions as f
 
     def write(batch: DataFrame, batch_id: int) -> None:
         numbered = batch.withColumn("batch", f.lit(batch_id).cast("bigint")).persist()
         try:
-            records = numbered.select(*as_json(numbered.columns, _RECORD_KEYS[query])).write.format("kafka")
-            records.option("kafka.bootstrap.servers", output.bootstrap_servers).option("topic", output.topic).save()
+            records = numbered.select(*as_json(numbered.columns, _RECORD_KEYS[query])).write.format(
+                "kafka"
+            )
+            records.option("kafka.bootstrap.servers", output.bootstrap_servers).option(
+                "topic", output.topic
+            ).save()
             numbered.write.mode("append").partitionBy("day").parquet(str(output.folder))
-            table = numbered.write.mode("append").format("jdbc").options(**jdbc_options(output.database))
+            table = (
+                numbered.write.mode("append")
+                .format("jdbc")
+                .options(**jdbc_options(output.database))
+            )
             table.option("dbtable", output.table).save()
         finally:
             numbered.unpersist()
 
-    return rows.writeStream.foreachBatch(write).queryName(query).option("checkpointLocation", checkpoint).start()
+    return (
+        rows.writeStream.foreachBatch(write)
+        .queryName(query)
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
 
 
 def jdbc_options(database: str) -> dict[str, str]:
@@ -98,9 +127,11 @@ def jdbc_options(database: str) -> dict[str, str]:
 
 
 TABLES = {
-    "events": 'CREATE TABLE "events" (id bigint, flight text, route text, day date, scheduled timestamptz, km bigint, status text, '
+    "events": 'CREATE TABLE "events" (id bigint, flight text, route text, day date, scheduled '
+    "timestamptz, km bigint, status text, "
     "minutes_gained bigint, batch bigint)",
-    "windows": 'CREATE TABLE "windows" (origin text, day date, hour timestamptz, flights bigint, cancelled bigint, '
+    "windows": 'CREATE TABLE "windows" (origin text, day date, hour timestamptz, flights bigint, '
+    "cancelled bigint, "
     "minutes_late bigint, batch bigint)",
 }
 """The tables that Spark's writer appends to. (onceforall makes its own.)"""

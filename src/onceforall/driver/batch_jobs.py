@@ -1,4 +1,6 @@
-"""Which jobs write a batch: what one of them can write in one pass, and which frames are computed once for several."""
+"""Which jobs write a batch: what one of them can write in one pass, and which frames are
+computed once for several.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobGroup:
-    """Writes that one job writes: the same rows, and all rows with equal values of ``keys`` in one task (none: wherever they are)."""
+    """Writes that one job writes: the same rows, and all rows with equal values of ``keys`` in
+    one task (none: wherever they are).
+    """
 
     frame: DataFrame
     keys: tuple[str, ...]
@@ -22,9 +26,13 @@ class JobGroup:
 
 
 def groups_of(
-    writes: Sequence[tuple[str, DataFrame]], sinks: Mapping[str, TwoPhaseCommitSink], batch: DataFrame
+    writes: Sequence[tuple[str, DataFrame]],
+    sinks: Mapping[str, TwoPhaseCommitSink],
+    batch: DataFrame,
 ) -> list[JobGroup]:
-    """Return the writes by what one job can write in one pass: the same rows, in the same tasks. The batch's own rows come first."""
+    """Return the writes by what one job can write in one pass: the same rows, in the same tasks.
+    The batch's own rows come first.
+    """
     groups: dict[tuple[int, tuple[str, ...]], JobGroup] = {}
     for i, (name, frame) in enumerate(writes):
         keys = sinks[name].capabilities.one_task_per_key
@@ -32,8 +40,11 @@ def groups_of(
     return sorted(groups.values(), key=lambda group: group.frame is not batch)
 
 
-def computed_once(groups: Sequence[JobGroup], batch: DataFrame, *, consume_all: bool) -> list[DataFrame]:
-    """Return the frames that are computed once and kept: with several jobs, what more than one of them reads.
+def computed_once(
+    groups: Sequence[JobGroup], batch: DataFrame, *, consume_all: bool
+) -> list[DataFrame]:
+    """Return the frames that are computed once and kept: with several jobs, what more than one of
+    them reads.
 
     Args:
         groups: of one batch, as ``groups_of`` returns them.
@@ -43,15 +54,19 @@ def computed_once(groups: Sequence[JobGroup], batch: DataFrame, *, consume_all: 
     frames = [group.frame for group in groups]
     twice = [frame for i, frame in enumerate(frames) if any(frame is other for other in frames[:i])]
     derived = {id(frame): frame for frame in twice if frame is not batch}
-    whole = [batch] if len(groups) > 1 or (consume_all and bool(groups) and groups[0].frame is not batch) else []
+    whole = (
+        [batch]
+        if len(groups) > 1 or (consume_all and bool(groups) and groups[0].frame is not batch)
+        else []
+    )
     return [*whole, *derived.values()]
 
 
 def without_ordering(frame: DataFrame) -> DataFrame:
     """Return the same rows as a frame that claims no ordering.
 
-    The frame that ``foreachBatch`` gets says how the stateful plan below it sorts, in terms of columns that it may not have; to
-    persist it then fails ("key not found").
+    The frame that ``foreachBatch`` gets says how the stateful plan below it sorts, in terms of
+    columns that it may not have; to persist it then fails ("key not found").
     """
     from pyspark.sql import DataFrame as SparkDataFrame
 

@@ -1,4 +1,6 @@
-"""Runs one batch on Spark: the user's function, and one job per group of writes that share the same rows."""
+"""Runs one batch on Spark: the user's function, and one job per group of writes that share the
+same rows.
+"""
 
 from __future__ import annotations
 
@@ -44,28 +46,27 @@ DESCRIPTION = "spark.job.description"
 """The local property of a thread that has the description of its jobs."""
 
 STOP_LOOKED_FOR_EVERY_S = 0.3
-"""How often it is asked, while sinks are waited for, whether the query is to stop. A sink that answers before that costs a thread's start, and no question."""
+"""How often it is asked, while sinks are waited for, whether the query is to stop.
+
+A sink that answers before that costs a thread's start, and no question.
+"""
 
 TASKS_END_WITHIN_S = 10.0
-"""Spark kills the Python worker of a cancelled task after ``spark.python.task.killTimeout``, 2 seconds by default."""
+"""Spark kills the Python worker of a cancelled task after ``spark.python.task.killTimeout``, 2
+seconds by default."""
 
 
 @dataclass
 class SparkBatchWriter:
     """Writes one batch; made anew for each call of ``foreachBatch``.
 
-    Attributes:
-        frame: the batch.
-        batch: its id.
-        function: the user's function.
-        sinks: the query's sinks by name.
-        query_id: Spark's query id.
-        consume_all: whether every partition must be consumed, so that the state stores commit.
-        projections: the sinks' columns, kept over batches.
-        keeper: decides whether the rows are kept until the batch is complete; None: they are not.
-        spark_files: what Spark writes in the checkpoint, made durable before the decision; None: it is not (in tests of other things).
-        clock: seconds, which go on while the machine is suspended.
-        stop_requested: whether the query was asked to stop, so that no job may begin.
+    Attributes: frame: the batch. batch: its id. function: the user's function. sinks: the query's
+        sinks by name. query_id: Spark's query id. consume_all: whether every partition must be
+        consumed, so that the state stores commit. projections: the sinks' columns, kept over
+        batches. keeper: decides whether the rows are kept until the batch is complete; None: they
+        are not. spark_files: what Spark writes in the checkpoint, made durable before the decision;
+        None: it is not (in tests of other things). clock: seconds, which go on while the machine is
+        suspended. stop_requested: whether the query was asked to stop, so that no job may begin.
         query_name: what people call the query; None: by its id.
     """
 
@@ -105,7 +106,9 @@ class SparkBatchWriter:
         return self._confirmed(started, self._digests(), decision.after)
 
     def write_kept(self, decision: WriteKept) -> Prepared:
-        """Write lost transactions again from the rows that were kept; see ``coordinator.BatchWriter``."""
+        """Write lost transactions again from the rows that were kept; see
+        ``coordinator.BatchWriter``.
+        """
         started = self.clock()
         self.outcome = "written again"
         with _plain_errors(self.batch, self.stop_requested):
@@ -124,7 +127,9 @@ class SparkBatchWriter:
         return self._digests()
 
     def _forget_results(self) -> None:
-        """Forget what an earlier pass came to: kept rows may have been written before, or the batch was only looked at."""
+        """Forget what an earlier pass came to: kept rows may have been written before, or the
+        batch was only looked at.
+        """
         self._results.clear()
         self._empty.clear()
 
@@ -132,7 +137,9 @@ class SparkBatchWriter:
     def _secrets(self) -> Handover:
         return Handover(self.sinks)
 
-    def _confirmed(self, started: float, digests: Mapping[str, tuple[Digest, ...]], after: Mapping[str, int]) -> Prepared:
+    def _confirmed(
+        self, started: float, digests: Mapping[str, tuple[Digest, ...]], after: Mapping[str, int]
+    ) -> Prepared:
         failpoints.hit("write.confirm.before")
         prepared = {
             name: tuple({**c, "after": after[name]} for c in cs) if name in after else cs
@@ -148,13 +155,20 @@ class SparkBatchWriter:
         elapsed_ms = int((self.clock() - started) * 1000)
         return Prepared(committables, digests, elapsed_ms, lost, int(started * 1000))
 
-    def _all_confirmed(self, prepared: Mapping[str, tuple[Committable, ...]]) -> dict[str, tuple[Committable, ...]]:
-        """Let the sinks confirm: at once, but one after the other where they keep locks, in an order that is the same in every query.
+    def _all_confirmed(
+        self, prepared: Mapping[str, tuple[Committable, ...]]
+    ) -> dict[str, tuple[Committable, ...]]:
+        """Let the sinks confirm: at once, but one after the other where they keep locks, in an
+        order that is the same in every query.
 
-        The first error, if any, is raised when every sink has an answer or isn't asked any more, so that all can be aborted.
+        The first error, if any, is raised when every sink has an answer or isn't asked any more, so
+        that all can be aborted.
         """
         in_turn = [name for name in self._in_lock_order(prepared) if self.sinks[name].lock_order]
-        lanes = [*([in_turn] if in_turn else []), *([name] for name in prepared if name not in in_turn)]
+        lanes = [
+            *([in_turn] if in_turn else []),
+            *([name] for name in prepared if name not in in_turn),
+        ]
 
         def confirm(names: list[str]) -> dict[str, tuple[Committable, ...]]:
             return {name: self._confirm(name, prepared[name]) for name in names}
@@ -164,7 +178,11 @@ class SparkBatchWriter:
         with Threads(len(lanes), thread_name_prefix="onceforall-confirm") as threads:
             carried = logs.carried(confirm)
             futures = [threads.submit(carried, names) for names in lanes]
-        return {name: committables for future in futures for name, committables in future.result().items()}
+        return {
+            name: committables
+            for future in futures
+            for name, committables in future.result().items()
+        }
 
     def _in_lock_order(self, names: Iterable[str]) -> list[str]:
         return sorted(set(names), key=lambda name: (self.sinks[name].lock_order, name))
@@ -196,12 +214,16 @@ class SparkBatchWriter:
 
     @contextmanager
     def _described(self, step: str, sinks: Iterable[str] = ()) -> Iterator[None]:
-        """Say in Spark's user interface, and wherever else its jobs are shown, what the jobs within do; their group stays Spark's, which is the run's id."""
+        """Say in Spark's user interface, and wherever else its jobs are shown, what the jobs
+        within do; their group stays Spark's, which is the run's id.
+        """
         context: Any = self.frame.sparkSession.sparkContext  # which takes None, too: no description
         before = context.getLocalProperty(DESCRIPTION)
         to = ", ".join(dict.fromkeys(sinks))
         context.setLocalProperty(
-            DESCRIPTION, f"{self.query_name or self.query_id}, batch {self.batch}: {step}{f' ({to})' if to else ''}"
+            DESCRIPTION,
+            f"{self.query_name or self.query_id}, batch {self.batch}: "
+            f"{step}{f' ({to})' if to else ''}",
         )
         try:
             yield
@@ -209,24 +231,30 @@ class SparkBatchWriter:
             context.setLocalProperty(DESCRIPTION, before)
 
     def wait_for_tasks(self) -> None:
-        """Wait until no task of this run is active, for the attempt is aborted; see ``coordinator.BatchWriter``."""
+        """Wait until no task of this run is active, for the attempt is aborted; see
+        ``coordinator.BatchWriter``.
+        """
         # First, for the JVM may be gone.
         self._aborted = True
         context = self.frame.sparkSession.sparkContext
         run_id = context.getLocalProperty("spark.jobGroup.id")
         if run_id is not None:
-            # A job that began after the stop was asked for: Spark would cancel it when foreachBatch has returned, and that waits for it here.
+            # A job that began after the stop was asked for: Spark would cancel it when foreachBatch
+            # has returned, and that waits for it here.
             context.cancelJobGroup(run_id)
         quiet_since = self.clock()
         until = quiet_since + TASKS_END_WITHIN_S
-        while (now := self.clock()) < until and now < quiet_since + task_counts.COUNTS_ARE_THERE_WITHIN_S:
+        while (
+            now := self.clock()
+        ) < until and now < quiet_since + task_counts.COUNTS_ARE_THERE_WITHIN_S:
             if task_counts.active_tasks(context, run_id):
                 quiet_since = self.clock()
             time.sleep(0.05)
         self.forget_aborted()
 
     def forget_aborted(self) -> None:
-        """Delete the rows that the attempt kept, if it was aborted: where the query is stopped for good, no later batch clears up behind it.
+        """Delete the rows that the attempt kept, if it was aborted: where the query is stopped for
+        good, no later batch clears up behind it.
 
         Worth repeating, for the worker of a killed task may write for another moment.
         """
@@ -239,8 +267,11 @@ class SparkBatchWriter:
         except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            # asyncio.CancelledError, a BaseExceptionGroup, a class of the user's: the attempt is to be aborted as by any error.
-            raise RuntimeError(f"{described(error)} was raised by the function of the batch") from error
+            # asyncio.CancelledError, a BaseExceptionGroup, a class of the user's: the attempt is to
+            # be aborted as by any error.
+            raise RuntimeError(
+                f"{described(error)} was raised by the function of the batch"
+            ) from error
 
     def _call_and_write(self, decision: RunWrites | TakeDigests) -> None:
         if self.consume_all and not self._computed_once:
@@ -272,7 +303,10 @@ class SparkBatchWriter:
             task = self._task(decision)
             self._begin(decision, self._names.values())
             for group in groups:
-                self._job(group, replace(task, writes=tuple(self._spec(decision, i) for i in group.writes)))
+                self._job(
+                    group,
+                    replace(task, writes=tuple(self._spec(decision, i) for i in group.writes)),
+                )
             if not task.digest_only:
                 self._write_empty(task)
         finally:
@@ -287,12 +321,15 @@ class SparkBatchWriter:
         ordered = self._in_lock_order(names)
         with self._stoppable(ordered):
             for name in ordered:
-                self._begun[name] = BatchAttempt(self.query_id, name, decision.generation, self.batch)
+                self._begun[name] = BatchAttempt(
+                    self.query_id, name, decision.generation, self.batch
+                )
                 self.sinks[name].begin_batch(self._begun[name])
 
     @contextmanager
     def _stoppable(self, names: Iterable[str]) -> Iterator[None]:
-        """Let the sinks end their waiting when the query is asked to stop; what they raise then is a stop's.
+        """Let the sinks end their waiting when the query is asked to stop; what they raise then is
+        a stop's.
 
         Raises:
             QueryStoppedError: in place of what a sink raised.
@@ -324,15 +361,23 @@ class SparkBatchWriter:
         try:
             self.sinks[begun.sink].end_batch(begun)
         except Exception as error:  # noqa: BLE001  whatever became of the batch, this doesn't change it
-            logger.warning("sink %s, at the end of batch %d: %s", begun.sink, self.batch, text_of(error))
+            logger.warning(
+                "sink %s, at the end of batch %d: %s", begun.sink, self.batch, text_of(error)
+            )
 
-    def _how_kept(self, decision: RunWrites | TakeDigests, groups: list[JobGroup]) -> kept.Keeping | None:
+    def _how_kept(
+        self, decision: RunWrites | TakeDigests, groups: list[JobGroup]
+    ) -> kept.Keeping | None:
         if self.keeper is None or isinstance(decision, TakeDigests):
             return None
-        return self.keeper.keeping(self.frame, [group.frame for group in groups], decision.generation, self.batch)
+        return self.keeper.keeping(
+            self.frame, [group.frame for group in groups], decision.generation, self.batch
+        )
 
     def close(self) -> None:
-        """Release what is kept between two passes over the batch, and tell the sinks that it is over: complete, aborted or left to the next start."""
+        """Release what is kept between two passes over the batch, and tell the sinks that it is
+        over: complete, aborted or left to the next start.
+        """
         for begun in self._begun.values():
             self._end(begun)
         if self._computed_once:
@@ -346,7 +391,9 @@ class SparkBatchWriter:
 
     def _write_empty(self, task: WriteTask) -> None:
         """Open a transaction on the driver for each write without any row whose sink needs one."""
-        written = {result["write"] for result in self._results if result.get("committable") is not None}
+        written = {
+            result["write"] for result in self._results if result.get("committable") is not None
+        }
         for write, name in self._names.items():
             wanted = task.redo is None or (write, 0) in task.redo
             if wanted and write not in written and self.sinks[name].capabilities.empty_batches:
@@ -378,7 +425,9 @@ class SparkBatchWriter:
     def _task(self, decision: RunWrites | TakeDigests) -> WriteTask:
         base = self._first_task_attempt_id()
         if isinstance(decision, TakeDigests):
-            return WriteTask((), self.query_id, decision.generation, self.batch, base, digest_only=True)
+            return WriteTask(
+                (), self.query_id, decision.generation, self.batch, base, digest_only=True
+            )
         return WriteTask(
             (),
             self.query_id,
@@ -406,7 +455,13 @@ class SparkBatchWriter:
         self._begin(decision, decision.lost)
         base = self._first_task_attempt_id()
         task = WriteKeptTask(
-            tuple(entries), self.query_id, decision.generation, self.batch, base, decision.incarnation, self.keeper.folder
+            tuple(entries),
+            self.query_id,
+            decision.generation,
+            self.batch,
+            base,
+            decision.incarnation,
+            self.keeper.folder,
         )
         if entries:
             # One number per partition: each entry is a task of its own.
@@ -424,14 +479,18 @@ class SparkBatchWriter:
         if group.keys:
             # As the sink writes them: values that differ before a cast may be one key behind it.
             rows = rows.repartition(*(F.col(projection.column(0, key)) for key in group.keys))
-        writes = (replace(spec, taken=taken) for spec, taken in zip(task.writes, projection.writes, strict=True))
+        writes = (
+            replace(spec, taken=taken)
+            for spec, taken in zip(task.writes, projection.writes, strict=True)
+        )
         task = replace(task, writes=tuple(writes))
         with self._described(_step_of(task), [spec.name for spec in task.writes]):
             self._collect(rows.mapInArrow(task, result_schema()))
 
     def _collect(self, frame: DataFrame) -> None:
         if self.stop_requested():
-            # Spark interrupts the thread of the batch, which notices it only behind the start of a job.
+            # Spark interrupts the thread of the batch, which notices it only behind the start of a
+            # job.
             raise spark_errors.stopped()
         with self._secrets.around(frame.sparkSession.sparkContext):
             failpoints.hit("write.job.before")
@@ -449,9 +508,14 @@ class SparkBatchWriter:
 
     def _digests(self) -> dict[str, tuple[Digest, ...]]:
         digests: dict[str, tuple[Digest, ...]] = {}
-        for result in sorted(self._results, key=lambda result: (result["write"], result["partition"])):
+        for result in sorted(
+            self._results, key=lambda result: (result["write"], result["partition"])
+        ):
             key = f"{self._names[result['write']]}/{result['write']}"
-            digests[key] = (*digests.get(key, ()), Digest(result["rows"], int(result["hash_sum"], 16)))
+            digests[key] = (
+                *digests.get(key, ()),
+                Digest(result["rows"], int(result["hash_sum"], 16)),
+            )
         return digests
 
     def _first_task_attempt_id(self) -> int:

@@ -1,4 +1,5 @@
-"""The only driver of the protocol: it observes facts, feeds them to ``protocol.machine``, and executes what comes out.
+"""The only driver of the protocol: it observes facts, feeds them to ``protocol.machine``, and
+executes what comes out.
 
 It decides nothing. The caller's sequence, once per call of ``foreachBatch``::
 
@@ -6,9 +7,9 @@ It decides nothing. The caller's sequence, once per call of ``foreachBatch``::
     while coordinator.pending:                               # or run_batch(), which does all this
         coordinator.step()                                   # executes exactly one decision
 
-``run_batch`` executes the ``AppendDone`` behind ``ReturnBatch`` on a thread of its own, while Spark writes its own commit log; the next
-request waits for it first. Storage, sinks, clock, waiting and the writing of a batch are handed in, so that a simulator can
-drive the very same code.
+``run_batch`` executes the ``AppendDone`` behind ``ReturnBatch`` on a thread of its own, while Spark
+writes its own commit log; the next request waits for it first. Storage, sinks, clock, waiting and
+the writing of a batch are handed in, so that a simulator can drive the very same code.
 """
 
 from __future__ import annotations
@@ -54,10 +55,13 @@ class Log(Protocol):
     def seal_below(self, generation: int) -> History:
         """Seal every chain below and return what they decided."""
 
-    def append(self, generation: int, entry: Commit | Done, in_time: Callable[[], bool] | None = None) -> int:
+    def append(
+        self, generation: int, entry: Commit | Done, in_time: Callable[[], bool] | None = None
+    ) -> int:
         """Append to our chain.
 
-        FencedError when it is sealed, BatchTooSlowError when ``in_time`` said no, OutcomeUnknownError when there was no answer.
+        FencedError when it is sealed, BatchTooSlowError when ``in_time`` said no,
+        OutcomeUnknownError when there was no answer.
         """
 
     def is_sealed(self, generation: int) -> bool:
@@ -79,7 +83,9 @@ class BatchWriter(Protocol):
     """Runs the user's function and the jobs of its writes."""
 
     def write(self, decision: do.RunWrites) -> Prepared:
-        """Write and pre-commit; whatever it raises aborts the attempt, and ``prepared_so_far`` tells what is prepared."""
+        """Write and pre-commit; whatever it raises aborts the attempt, and ``prepared_so_far``
+        tells what is prepared.
+        """
 
     def write_kept(self, decision: do.WriteKept) -> Prepared:
         """Write and pre-commit lost transactions again, from the rows that were kept."""
@@ -91,22 +97,22 @@ class BatchWriter(Protocol):
         """Return the committables of the jobs that ended before another one failed."""
 
     def wait_for_tasks(self) -> None:
-        """Wait, for a bounded time, until no task of the batch runs any more: a live one would open its transaction anew."""
+        """Wait, for a bounded time, until no task of the batch runs any more: a live one would
+        open its transaction anew.
+        """
 
 
 @dataclass(frozen=True)
 class Resources:
     """Everything outside the protocol that the coordinator touches.
 
-    Attributes:
-        log: the commit log.
-        sinks: the query's sinks by name.
-        spark_committed: reads the last batch in Spark's commit log; -1 when there is none.
-        stop_requested: whether the query was asked to stop.
-        wait: sleeps for so many seconds.
-        sweeps_changed: told of the sweeps of older generations, to be repeated in the background, and below which generation every
+    Attributes: log: the commit log. sinks: the query's sinks by name. spark_committed: reads the
+        last batch in Spark's commit log; -1 when there is none. stop_requested: whether the query
+        was asked to stop. wait: sleeps for so many seconds. sweeps_changed: told of the sweeps of
+        older generations, to be repeated in the background, and below which generation every
             chain is sealed (ours), so that what is superseded there can be cleaned.
-        batch_done: told of a batch whose DONE is durable: nothing that was kept for it is needed any more.
+        batch_done: told of a batch whose DONE is durable: nothing that was kept for it is needed
+            any more.
         now_ms: the clock of ``Prepared.began_ms``; it goes on while the machine is suspended.
     """
 
@@ -121,7 +127,11 @@ class Resources:
 
 
 _RAISED = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
-"""What code of others raises. Not whatever else there is: the simulator takes a driver out of the middle of a batch by an exception of its own."""
+"""What code of others raises.
+
+Not whatever else there is: the simulator takes a driver out of the middle of a batch by an
+exception of its own.
+"""
 
 
 class Coordinator:
@@ -135,8 +145,11 @@ class Coordinator:
         self._cause: BaseException | None = None
         self._background: Future[None] | None = None
         self.phase_ms: dict[str, float] = {}
-        """How long the steps of the last request took, in milliseconds; what runs behind it is not among them."""
-        self._threads = Threads(max_workers=max(4, len(resources.sinks) + 1), thread_name_prefix="onceforall")
+        """How long the steps of the last request took, in milliseconds; what runs behind it is
+        not among them."""
+        self._threads = Threads(
+            max_workers=max(4, len(resources.sinks) + 1), thread_name_prefix="onceforall"
+        )
 
     def request(
         self,
@@ -150,13 +163,10 @@ class Coordinator:
     ) -> None:
         """Feed in that Spark asks for a batch; ``pending`` then holds what is to be done.
 
-        Args:
-            batch: Spark's batch id.
-            offsets: the batch's lines in Spark's offset log.
-            stateful: whether the query keeps state, so that a decided batch must run again to rebuild it.
-            writer: what runs the batch's jobs.
-            start: the lines for the batch before, where they are known.
-            header: the lines before the offsets there.
+        Args: batch: Spark's batch id. offsets: the batch's lines in Spark's offset log. stateful:
+            whether the query keeps state, so that a decided batch must run again to rebuild it.
+            writer: what runs the batch's jobs. start: the lines for the batch before, where they
+            are known. header: the lines before the offsets there.
         """
         self.finish_background()
         self._writer = writer
@@ -174,8 +184,8 @@ class Coordinator:
     ) -> None:
         """Take one call of ``foreachBatch`` to its end.
 
-        Raises:
-            OnceForAllError: why the run stopped; its docstring says what was aborted and what was not.
+        Raises: OnceForAllError: why the run stopped; its docstring says what was aborted and what
+            was not.
         """
         self.request(batch, offsets, stateful, writer, start, header=header)
         self.phase_ms = {}
@@ -196,7 +206,9 @@ class Coordinator:
             background.result()
 
     def settled(self, within_s: float) -> bool:
-        """Wait for that time until the DONE of the last batch is durable (or is known not to be), beside the thread of the batches; tell whether it is."""
+        """Wait for that time until the DONE of the last batch is durable (or is known not to
+        be), beside the thread of the batches; tell whether it is.
+        """
         background = self._background
         return background is None or not wait([background], max(0.0, within_s)).not_done
 
@@ -234,7 +246,7 @@ class Coordinator:
         self.run, todo = step(self.run, event)
         self.pending.extend(todo)
 
-    # --- one method per decision ---------------------------------------------------------------------------------------
+    # --- one method per decision ------------------------------------------------------------------
 
     def _inspect(self, decision: do.InspectLog) -> saw.Event:
         sealed = decision.generation >= 0 and self._resources.log.is_sealed(decision.generation)
@@ -253,7 +265,9 @@ class Coordinator:
         def one(name: str) -> saw.SinkAnswers | None:
             answers: saw.SinkAnswers | None = saw.SinkAnswers()
             if decision.commit is not None and name in decision.commit.committables:
-                answers = self._until_answered(name, decision.commit.permit, decision.commit.committables[name])
+                answers = self._until_answered(
+                    name, decision.commit.permit, decision.commit.committables[name]
+                )
             if answers is not None:
                 self._sweep(name, decision.sweeps[name])
             return answers
@@ -290,11 +304,17 @@ class Coordinator:
         assert self._writer is not None
         try:
             prepared = write()
-        except _RAISED as error:  # whatever a user's function or a job raises aborts the attempt, sys.exit() too
+        except (
+            _RAISED
+        ) as error:  # whatever a user's function or a job raises aborts the attempt, sys.exit() too
             self._cause = error
             return saw.WritesFailed(described(error), self._writer.prepared_so_far())
         return saw.WritesPrepared(
-            prepared.committables, prepared.digests, prepared.elapsed_ms, prepared.attempts_lost, prepared.began_ms
+            prepared.committables,
+            prepared.digests,
+            prepared.elapsed_ms,
+            prepared.attempts_lost,
+            prepared.began_ms,
         )
 
     def _digest(self, decision: do.TakeDigests) -> saw.Event:
@@ -338,7 +358,10 @@ class Coordinator:
         except Exception as error:  # noqa: BLE001
             self._cause = error
             return saw.AppendUnknown(described(error))
-        self._best_effort(f"clearing up after batch {decision.batch}", partial(self._resources.batch_done, decision.batch))
+        self._best_effort(
+            f"clearing up after batch {decision.batch}",
+            partial(self._resources.batch_done, decision.batch),
+        )
         return saw.DoneAppended()
 
     def _sweep_own(self, decision: do.SweepOwn) -> None:
@@ -353,16 +376,22 @@ class Coordinator:
 
     def _abort(self, decision: do.AbortAttempt) -> saw.Event:
         if self._writer is not None:
-            self._best_effort("waiting for the tasks of the aborted attempt", self._writer.wait_for_tasks)
+            self._best_effort(
+                "waiting for the tasks of the aborted attempt", self._writer.wait_for_tasks
+            )
 
         def one(name: str) -> None:
             committables = decision.committables.get(name, ())
             if committables:
-                self._best_effort(f"aborting on sink {name}", partial(self._resources.sinks[name].abort, committables))
+                self._best_effort(
+                    f"aborting on sink {name}",
+                    partial(self._resources.sinks[name].abort, committables),
+                )
             self._sweep(name, decision.sweeps[name])
 
         self._per_sink(decision.sweeps, one)
-        # A killed worker may write for another moment; this run never writes again, so its own ids may be swept until it ends.
+        # A killed worker may write for another moment; this run never writes again, so its own ids
+        # may be swept until it ends.
         self._resources.sweeps_changed(decision.sweeps, self.run.generation)
         return saw.AttemptAborted()
 
@@ -378,26 +407,37 @@ class Coordinator:
             raise cause
         error = decision.error(decision.message)
         ours = cause if isinstance(cause, OnceForAllError) else error
-        error.sink, error.transaction = decision.sink or ours.sink, decision.transaction or ours.transaction
+        error.sink, error.transaction = (
+            decision.sink or ours.sink,
+            decision.transaction or ours.transaction,
+        )
         raise error from cause
 
-    # --- helpers -------------------------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------
 
     def _sealed_if_lost(self, answers: Mapping[str, saw.SinkAnswers]) -> bool:
         missing = any(answer.lost or answer.in_doubt for answer in answers.values())
         return missing and self._resources.log.is_sealed(self.run.generation)
 
-    def _until_answered(self, name: str, permit: CommitPermit, committables: tuple[Committable, ...]) -> saw.SinkAnswers | None:
-        """Commit on one sink, again and again; None when the query is asked to stop before there is an answer."""
+    def _until_answered(
+        self, name: str, permit: CommitPermit, committables: tuple[Committable, ...]
+    ) -> saw.SinkAnswers | None:
+        """Commit on one sink, again and again; None when the query is asked to stop before there
+        is an answer.
+        """
         calls = 0
 
         def commit() -> saw.SinkAnswers:
             nonlocal calls
             calls += 1
-            return _answers(name, self._resources.sinks[name].commit(permit, committables), again=calls > 1)
+            return _answers(
+                name, self._resources.sinks[name].commit(permit, committables), again=calls > 1
+            )
 
         # After the decision there is no error that makes it undecided.
-        return self._until_done(commit, f"batch {permit.batch} is decided; its commit on sink {name}")
+        return self._until_done(
+            commit, f"batch {permit.batch} is decided; its commit on sink {name}"
+        )
 
     def _until_done(self, action: Callable[[], T], what: str) -> T | None:
         """Try again and again; None when the query is asked to stop before it succeeds."""
@@ -418,7 +458,9 @@ class Coordinator:
         return self._resources.stop_requested()
 
     def _sweep(self, name: str, sweep: Sweep) -> None:
-        self._best_effort(f"sweeping sink {name}", lambda: self._resources.sinks[name].recover(sweep))
+        self._best_effort(
+            f"sweeping sink {name}", lambda: self._resources.sinks[name].recover(sweep)
+        )
 
     @staticmethod
     def _best_effort(what: str, action: Callable[[], object]) -> None:
@@ -462,6 +504,7 @@ def _answers(sink: str, report: CommitReport, *, again: bool) -> saw.SinkAnswers
     lost = tuple(saw.Lost(sink, lost.committable, lost.reason) for lost in report.lost)
     in_doubt = tuple(saw.Lost(sink, lost.committable, lost.reason) for lost in report.in_doubt)
     if again:
-        # A commit that raised may have left a request on its way, whatever the sink remembers of it.
+        # A commit that raised may have left a request on its way, whatever the sink remembers of
+        # it.
         return saw.SinkAnswers((), (*report.completed, *report.retired), lost, in_doubt)
     return saw.SinkAnswers(report.completed, report.retired, lost, in_doubt)

@@ -1,4 +1,6 @@
-"""The doors: ``write_stream`` for whole queries, and ``exactly_once`` for a ``foreachBatch`` function of one's own."""
+"""The doors: ``write_stream`` for whole queries, and ``exactly_once`` for a ``foreachBatch``
+function of one's own.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "onceforall.redo": ("redo", str),
     "onceforall.inDoubt": ("in_doubt", str),
     "onceforall.lostRows": ("lost_rows", str),
-    "onceforall.adoptTarget": ("adopt_target", lambda value: tuple(name.strip() for name in value.split(","))),
+    "onceforall.adoptTarget": (
+        "adopt_target",
+        lambda value: tuple(name.strip() for name in value.split(",")),
+    ),
 }
 
 
@@ -63,8 +68,8 @@ def write_stream(frame: DataFrame) -> StreamWriter:
     Args:
         frame: any streaming DataFrame of a classic (not Connect) Spark session.
 
-    Returns:
-        A writer with the methods of Spark's ``DataStreamWriter``; call ``to`` at least once, then ``start``.
+    Returns: A writer with the methods of Spark's ``DataStreamWriter``; call ``to`` at least once,
+        then ``start``.
 
     Raises:
         UnsupportedQueryError: the frame is not streaming, or belongs to Spark Connect.
@@ -87,37 +92,43 @@ def exactly_once(
     lost_rows: str | None = None,
     adopt_target: Collection[str] = (),
 ) -> Callable[[BatchFunction], ExactlyOnceFunction]:
-    """Make a function ``(batch, batch_id, transaction)`` fit for ``writeStream.foreachBatch``, with one decision for all its writes.
+    """Make a function ``(batch, batch_id, transaction)`` fit for ``writeStream.foreachBatch``, with
+    one decision for all its writes.
 
-    Args:
-        checkpoint: the query's ``checkpointLocation``; it is compared with the query's own at the first batch.
-        sinks: the query's sinks by name. The names are what the commit log knows: keep them over restarts.
-        on_divergence: ``warn`` or ``fail``, when the replay of a decided batch gives other rows.
-        min_batches_to_retain: how many decided batches stay in the commit log.
-        decision_reserve_ms: how much of the transaction timeout must be left at the decision; by default a third.
-        adopt_checkpoint: take over a commit log whose checkpoint was moved here.
+    Args: checkpoint: the query's ``checkpointLocation``; it is compared with the query's own at the
+        first batch. sinks: the query's sinks by name. The names are what the commit log knows: keep
+        them over restarts. on_divergence: ``warn`` or ``fail``, when the replay of a decided batch
+        gives other rows. min_batches_to_retain: how many decided batches stay in the commit log.
+        decision_reserve_ms: how much of the transaction timeout must be left at the decision; by
+        default a third. adopt_checkpoint: take over a commit log whose checkpoint was moved here.
         takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
-        commit_log: where a new query's commit log lies, if not in the checkpoint; a pointer in the checkpoint then leads to it.
-        redo: how the rows of a transaction come back that was lost after the decision: ``replay`` runs the batch again, which must
-            give the very same rows; ``durable`` keeps the prepared rows beside the commit log until the batch is complete; ``auto``
-            keeps them where Spark's plan doesn't show that a replay gives the same ones.
-        in_doubt: for one start only: what to hold a decided transaction for of which no proof can be had, ``committed`` or
-            ``aborted``.
-        lost_rows: for one batch only: what to do where a part of its transactions is lost and a replay can't write the same rows again:
-            ``giveUp:<batch>`` (these rows stay missing), ``giveUpUnseen:<batch>`` (the same without a replay) or ``writeAll:<batch>`` (each sink that has lost some gets the whole batch
-            again, so what is visible there is duplicated). The choice stays on record in the commit log.
-        adopt_target: for one start only: the names of sinks whose target was replaced, or put back to an older state, on purpose.
+        commit_log: where a new query's commit log lies, if not in the checkpoint; a pointer in the
+        checkpoint then leads to it. redo: how the rows of a transaction come back that was lost
+        after the decision: ``replay`` runs the batch again, which must
+            give the very same rows; ``durable`` keeps the prepared rows beside the commit log until
+            the batch is complete; ``auto`` keeps them where Spark's plan doesn't show that a replay
+            gives the same ones.
+        in_doubt: for one start only: what to hold a decided transaction for of which no proof can
+            be had, ``committed`` or ``aborted``.
+        lost_rows: for one batch only: what to do where a part of its transactions is lost and a
+            replay can't write the same rows again: ``giveUp:<batch>`` (these rows stay missing),
+            ``giveUpUnseen:<batch>`` (the same without a replay) or ``writeAll:<batch>`` (each sink
+            that has lost some gets the whole batch again, so what is visible there is duplicated).
+            The choice stays on record in the commit log.
+        adopt_target: for one start only: the names of sinks whose target was replaced, or put back
+            to an older state, on purpose.
 
     Returns:
         A decorator. The decorated function takes (batch, batch_id).
 
-    Raises:
-        OptionError: an argument is out of its range.
-        UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system, or the session is one of Spark Connect.
-        CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished; or checkpoint and commit
+    Raises: OptionError: an argument is out of its range. UnsupportedQueryError: the checkpoint is
+        not on a local (or locally mounted) file system, or the session is one of Spark Connect.
+        CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is
+        unfinished; or checkpoint and commit
             log are not bound to each other, or the checkpoint was moved, copied or cloned.
 
-    Side effects of the function other than ``transaction.write`` are not covered: a replay does them again.
+    Side effects of the function other than ``transaction.write`` are not covered: a replay does
+    them again.
     """
     settings = Settings(
         on_divergence,
@@ -132,7 +143,9 @@ def exactly_once(
         arguments.names("adopt_target", adopt_target, "the names of sinks, as a list of texts"),
     )
     location = arguments.path("checkpoint", checkpoint)
-    if not arguments.mapping("sinks", sinks, "a dictionary from name to sink: sinks={'name': sink}"):
+    if not arguments.mapping(
+        "sinks", sinks, "a dictionary from name to sink: sinks={'name': sink}"
+    ):
         raise OptionError("exactly_once needs at least one sink: sinks={'name': sink}.")
     for name, sink in sinks.items():
         _check_name(name)
@@ -148,7 +161,11 @@ def exactly_once(
         spark = _session()
         arguments.refuse_connect(spark, "exactly_once")
         scheme = "file" if spark is None else default_scheme(spark)
-        path = spark_checkpoint.local_path(location) if spark is None else checkpoint_folder(spark, location)
+        path = (
+            spark_checkpoint.local_path(location)
+            if spark is None
+            else checkpoint_folder(spark, location)
+        )
         check_log(path, settings.adopt_checkpoint)
         put_back(path, settings, scheme)
         spark_checkpoint.check_take_over(path, takeover)
@@ -159,13 +176,16 @@ def exactly_once(
 
 
 class StreamWriter:
-    """Builds and starts an exactly-once query; it mirrors Spark's ``DataStreamWriter``. Each method returns the writer itself."""
+    """Builds and starts an exactly-once query; it mirrors Spark's ``DataStreamWriter``. Each
+    method returns the writer itself.
+    """
 
     def __init__(self, frame: DataFrame) -> None:
         arguments.check_frame(frame, "write_stream")
         if not frame.isStreaming:
             raise UnsupportedQueryError(
-                "write_stream takes a streaming DataFrame (spark.readStream); this one is not streaming."
+                "write_stream takes a streaming DataFrame (spark.readStream); this one is not "
+                "streaming."
             )
         self._frame = frame
         self._sinks: dict[str, TwoPhaseCommitSink] = {}
@@ -177,14 +197,20 @@ class StreamWriter:
         self._looked_at: set[str] = set()
         self._apply: list[Callable[[DataStreamWriter], DataStreamWriter]] = []
 
-    def to(self, sink: TwoPhaseCommitSink, *, name: str | None = None, transform: Transform | None = None) -> StreamWriter:
+    def to(
+        self,
+        sink: TwoPhaseCommitSink,
+        *,
+        name: str | None = None,
+        transform: Transform | None = None,
+    ) -> StreamWriter:
         """Add a sink.
 
-        Args:
-            sink: where each batch goes.
-            name: the sink's name in this query, under which the commit log knows it; by default its kind and target. Keep it
+        Args: sink: where each batch goes. name: the sink's name in this query, under which the
+            commit log knows it; by default its kind and target. Keep it
                 over restarts.
-            transform: a function DataFrame -> DataFrame that is applied to each batch for this sink alone.
+            transform: a function DataFrame -> DataFrame that is applied to each batch for this sink
+                alone.
 
         Raises:
             OptionError: the name is taken or malformed, or an argument is of a wrong type.
@@ -195,7 +221,9 @@ class StreamWriter:
         name = sink.default_name if name is None else name
         _check_name(name)
         if name in self._sinks:
-            raise OptionError(f"Two sinks are named {name!r}; give one of them another name: .to(sink, name='…').")
+            raise OptionError(
+                f"Two sinks are named {name!r}; give one of them another name: .to(sink, name='…')."
+            )
         self._sinks[name] = sink
         self._transforms[name] = transform
         return self
@@ -209,7 +237,9 @@ class StreamWriter:
     def outputMode(self, outputMode: str) -> StreamWriter:  # noqa: N802, N803
         """Set the output mode (``append``, ``update`` or ``complete``), as in Spark."""
         arguments.text("outputMode", outputMode, "'append', 'update' or 'complete'")
-        self._output_mode = arguments.choice("outputMode", outputMode.lower(), ("append", "update", "complete"))
+        self._output_mode = arguments.choice(
+            "outputMode", outputMode.lower(), ("append", "update", "complete")
+        )
         self._apply.append(lambda writer: writer.outputMode(outputMode))
         return self
 
@@ -223,7 +253,8 @@ class StreamWriter:
         for kind in ("continuous", "realTime"):
             if kwargs.get(kind) is not None:
                 raise UnsupportedQueryError(
-                    f"trigger({kind}=…) can't be exactly-once: in that mode Spark does not record a batch's offsets before it runs, so "
+                    f"trigger({kind}=…) can't be exactly-once: in that mode Spark does not record "
+                    "a batch's offsets before it runs, so "
                     "a batch can't be replayed as it was. Use processingTime, availableNow or once."
                 )
         try:
@@ -232,7 +263,8 @@ class StreamWriter:
         except Exception as error:
             given = ", ".join(f"{name}={arguments.shown(value)}" for name, value in kwargs.items())
             raise OptionError(
-                f"Spark refuses trigger({given}). Give one of processingTime='10 seconds', availableNow=True and once=True."
+                f"Spark refuses trigger({given}). Give one of processingTime='10 seconds', "
+                "availableNow=True and once=True."
             ) from error
         self._apply.append(lambda writer: writer.trigger(**kwargs))
         return self
@@ -250,14 +282,17 @@ class StreamWriter:
         ours = key.lower().startswith("onceforall.") or key.lower() == "checkpointlocation"
         if not isinstance(value, str | bool | int | float) and (ours or value is not None):
             raise arguments.wrong(
-                f"option: the value of {key!r}", value, "a text, a number or a boolean, or leave the option out"
+                f"option: the value of {key!r}",
+                value,
+                "a text, a number or a boolean, or leave the option out",
             )
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if key.lower().startswith("onceforall."):
             self._set(key, text)
         elif key.lower() == "asyncprogresstrackingenabled" and text.lower() == "true":
             raise UnsupportedQueryError(
-                "Async progress tracking can't be exactly-once: Spark then records offsets after the batch, so that it can't be replayed "
+                "Async progress tracking can't be exactly-once: Spark then records offsets after "
+                "the batch, so that it can't be replayed "
                 "as it was. Remove asyncProgressTrackingEnabled."
             )
         else:
@@ -278,10 +313,11 @@ class StreamWriter:
         Returns:
             Spark's own ``StreamingQuery``.
 
-        Raises:
-            ConfigurationError: something must be mended first; the message names it.
-            CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is unfinished; or checkpoint and
-                commit log are not bound to each other, or the checkpoint was moved, copied or cloned.
+        Raises: ConfigurationError: something must be mended first; the message names it.
+            CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is
+            unfinished; or checkpoint and
+                commit log are not bound to each other, or the checkpoint was moved, copied or
+                cloned.
         """
         if not self._sinks:
             raise OptionError("No sink: call .to(sink) before .start().")
@@ -299,7 +335,9 @@ class StreamWriter:
         query_id = spark_checkpoint.query_id(checkpoint) or ""
         starts = {name: StartInfo(query_id, name, spark, self._output_mode) for name in checked}
         try:
-            check_targets(last_decision(checkpoint), checkpoint, checked, starts, settings.adopt_target)
+            check_targets(
+                last_decision(checkpoint), checkpoint, checked, starts, settings.adopt_target
+            )
             for name, sink in self._sinks.items():
                 if self._transforms[name] is None:
                     sink.columns(self._frame.schema)
@@ -326,12 +364,17 @@ class StreamWriter:
             transaction.write(name, rows)
 
     def _warn_of_aggregate(self, name: str, sink: TwoPhaseCommitSink, rows: DataFrame) -> None:
-        """Say once that a batch's aggregate replaces what earlier batches wrote. Not at ``start()``: only Spark may call a user's function."""
+        """Say once that a batch's aggregate replaces what earlier batches wrote.
+
+        Not at ``start()``: only Spark may call a user's function.
+        """
         key = sink.capabilities.replaces_by
         if key and name not in self._looked_at and aggregates(rows):
             _log.warning(
-                "The transform of sink %r aggregates each batch by itself, and the sink replaces rows by %s: a row then holds the aggregate of the last batch "
-                "that had its key, and not a total. If totals are meant, let the sink add them up: accumulate={…}; see docs/aggregates.md.",
+                "The transform of sink %r aggregates each batch by itself, and the sink replaces "
+                "rows by %s: a row then holds the aggregate of the last batch "
+                "that had its key, and not a total. If totals are meant, let the sink add them "
+                "up: accumulate={…}; see docs/aggregates.md.",
                 name, list(key),
             )  # fmt: skip
         self._looked_at.add(name)
@@ -343,7 +386,8 @@ class StreamWriter:
         if root and self._query_name:
             return f"{root.rstrip('/')}/{self._query_name}"
         raise OptionError(
-            "No checkpointLocation: exactly-once needs one that stays the same over restarts. Set .option('checkpointLocation', '…')."
+            "No checkpointLocation: exactly-once needs one that stays the same over restarts. Set "
+            ".option('checkpointLocation', '…')."
         )
 
     def _set(self, key: str, text: str) -> None:
@@ -354,12 +398,17 @@ class StreamWriter:
         try:
             self._settings[field] = read(text)
         except ValueError as error:
-            raise OptionError(f"{name}={text!r:.100} can't be read. Give {error} (docs/options.md#options).") from None
+            raise OptionError(
+                f"{name}={text!r:.100} can't be read. Give {error} (docs/options.md#options)."
+            ) from None
 
 
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
-        raise OptionError(f"The sink name {arguments.shown(name)} is not usable: it must be 1 to 200 printable characters.")
+        raise OptionError(
+            f"The sink name {arguments.shown(name)} is not usable: it must be 1 to 200 printable "
+            "characters."
+        )
 
 
 def _session() -> SparkSession | None:
@@ -369,11 +418,17 @@ def _session() -> SparkSession | None:
 
 
 def _use_this_python(spark: SparkSession | None) -> None:
-    """Let local Python workers be started with the interpreter that has this library, unless the user chose one."""
+    """Let local Python workers be started with the interpreter that has this library, unless the
+    user chose one.
+    """
     if "PYSPARK_PYTHON" in os.environ:
         return
     os.environ["PYSPARK_PYTHON"] = sys.executable
     context = None if spark is None else spark.sparkContext
     # A context that is there has read the variable already. On a cluster this path may not exist.
-    if context is not None and context.pythonExec == "python3" and str(context.master).startswith("local"):
+    if (
+        context is not None
+        and context.pythonExec == "python3"
+        and str(context.master).startswith("local")
+    ):
         context.pythonExec = sys.executable

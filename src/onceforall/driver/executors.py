@@ -1,12 +1,16 @@
 """Looks, before any data moves, whether the Python of every executor can run the tasks of a query.
 
-Without that, an executor that lacks this library ends the first batch with ``ModuleNotFoundError`` somewhere in some hundred lines of Java.
+Without that, an executor that lacks this library ends the first batch with ``ModuleNotFoundError``
+somewhere in some hundred lines of Java.
 
-A job with a task for each executor that is there imports what the tasks will import, and reports. Its function must not need this library on the executor, so it is
-pickled by value (``_by_value``). Spark can't be made to run a task on a given executor, only asked to; so each task tells by the executor's own folders
-where it ran, and the job is repeated until as many have answered as there are.
+A job with a task for each executor that is there imports what the tasks will import, and reports.
+Its function must not need this library on the executor, so it is pickled by value (``_by_value``).
+Spark can't be made to run a task on a given executor, only asked to; so each task tells by the
+executor's own folders where it ran, and the job is repeated until as many have answered as there
+are.
 
-Promised: an executor that answers and lacks something is named, with the remedy. Not promised: that every executor is seen. One that comes later (dynamic allocation), or that
+Promised: an executor that answers and lacks something is named, with the remedy. Not promised: that
+every executor is seen. One that comes later (dynamic allocation), or that
 is busy for longer than ``WITHIN_S``, is not looked at; its tasks then fail in the batch.
 """
 
@@ -41,13 +45,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("onceforall")
 
 WITHIN_S = 10.0
-"""How long a start waits for executors: longer than a standalone cluster takes to start some, much shorter than a first batch would hang without any."""
+"""How long a start waits for executors: longer than a standalone cluster takes to start some,
+much shorter than a first batch would hang without any."""
 
 _ROUNDS = 3
 _NAMED = 3
 """How many executors a message names."""
 
-_NEEDED = {"pyarrow": "onceforall", "numpy": "onceforall", "onceforall.task.write_task": "onceforall"}
+_NEEDED = {
+    "pyarrow": "onceforall",
+    "numpy": "onceforall",
+    "onceforall.task.write_task": "onceforall",
+}
 """What each task imports, and what to install for it, besides what the sinks tell."""
 
 _LONGEST_REASON = 500
@@ -55,7 +64,8 @@ _LONGEST_REASON = 500
 _DOCUMENTATION = "docs/options.md#python-on-the-executors"
 
 _checked: dict[str, list[tuple[frozenset[str], frozenset[str]]]] = {}
-"""By application and interpreter: the sets of executors that were found to be right, each with the modules."""
+"""By application and interpreter: the sets of executors that were found to be right, each with
+the modules."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,8 @@ class Answer:
 
 
 def check_executors(spark: SparkSession, sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
-    """Look whether every executor that is there has this library, in this version, and what the sinks' tasks import.
+    """Look whether every executor that is there has this library, in this version, and what the
+    sinks' tasks import.
 
     Args:
         spark: the query's session.
@@ -89,16 +100,26 @@ def check_executors(spark: SparkSession, sinks: Mapping[str, TwoPhaseCommitSink]
     Raises:
         ExecutorCheckError: one can't; the message names it, and the remedy.
 
-    In local mode with the driver's own interpreter there is nothing to look at. What was found right once isn't looked at again.
+    In local mode with the driver's own interpreter there is nothing to look at. What was found
+    right once isn't looked at again.
     """
     context = spark.sparkContext
-    needed = {**_NEEDED, **{module: package for sink in sinks.values() for module, package in sink.task_imports.items()}}
+    needed = {
+        **_NEEDED,
+        **{
+            module: package
+            for sink in sinks.values()
+            for module, package in sink.task_imports.items()
+        },
+    }
     if _is_this_python(context):
         return
     key = f"{context.applicationId} {context.pythonExec}"
     known = frozenset(_executors(context))
     right = _checked.setdefault(key, [])
-    if known and any(known <= executors and frozenset(needed) <= modules for executors, modules in right):
+    if known and any(
+        known <= executors and frozenset(needed) <= modules for executors, modules in right
+    ):
         return
     answers = _ask(context, tuple(needed))
     message = complaint(answers, needed, __version__)
@@ -125,12 +146,18 @@ def complaint(answers: Iterable[Answer], needed: Mapping[str, str], version: str
             wrong.setdefault(where, f"The executor {where} can't import onceforall: {reason}.")
             packages.update(dict.fromkeys(needed.values()))
         elif answer.version != version:
-            wrong.setdefault(where, f"The executor {where} has onceforall {answer.version}, and the driver has {version}.")
+            wrong.setdefault(
+                where,
+                f"The executor {where} has onceforall {answer.version}, and the driver has "
+                f"{version}.",
+            )
             packages.update(dict.fromkeys(needed.values()))
         elif answer.errors:
             module, reason = next(iter(answer.errors.items()))
             wrong.setdefault(
-                where, f"The executor {where} can't import {module}, which the tasks of this query need: {_shortened(reason)}."
+                where,
+                f"The executor {where} can't import {module}, which the tasks of this query need: "
+                f"{_shortened(reason)}.",
             )
             packages.update(dict.fromkeys(needed[name] for name in answer.errors if name in needed))
     if not wrong:
@@ -139,7 +166,8 @@ def complaint(answers: Iterable[Answer], needed: Mapping[str, str], version: str
     more = f" So it is with {len(wrong) - _NAMED} others." if len(wrong) > _NAMED else ""
     install = " ".join(f"'{package}'" for package in _installable(packages, version))
     return (
-        f"{named}{more} No data has moved. Install it there, for that Python: pip install {install}; or ship an environment that has it, and let "
+        f"{named}{more} No data has moved. Install it there, for that Python: pip install "
+        f"{install}; or ship an environment that has it, and let "
         f"PYSPARK_PYTHON name its interpreter before the session is made ({_DOCUMENTATION})."
     )
 
@@ -149,7 +177,9 @@ def _shortened(reason: str) -> str:
 
 
 def _installable(packages: Iterable[str], version: str) -> list[str]:
-    """Return what to give to pip: this library in the driver's version, with the extras in one pair of brackets."""
+    """Return what to give to pip: this library in the driver's version, with the extras in one
+    pair of brackets.
+    """
     extras, others, own = [], [], False
     for package in packages:
         name, _, rest = package.partition("[")
@@ -163,7 +193,9 @@ def _installable(packages: Iterable[str], version: str) -> list[str]:
 
 
 def _is_this_python(context: SparkContext) -> bool:
-    """Tell whether the workers are this very Python on this machine, which has imported everything already."""
+    """Tell whether the workers are this very Python on this machine, which has imported
+    everything already.
+    """
     if not _is_local(context):
         return False
     found = shutil.which(context.pythonExec)
@@ -180,7 +212,9 @@ def _is_local(context: SparkContext) -> bool:
 
 
 def _executors(context: SparkContext) -> dict[str, str]:
-    """Return the host of each executor that is there, by its id; the driver counts in local mode only."""
+    """Return the host of each executor that is there, by its id; the driver counts in local mode
+    only.
+    """
     listed: Any = context._jsc.sc().statusStore().executorList(True)  # noqa: FBT003, SLF001  a Java method has no names
     each = [listed.apply(i) for i in range(listed.size())]
     found = {str(one.id()): str(one.hostPort()).rpartition(":")[0] for one in each}
@@ -201,7 +235,8 @@ def _ask(context: SparkContext, modules: tuple[str, ...]) -> list[Answer]:
         if len(answers) >= len(_executors(context)):
             return list(answers.values())
     logger.info(
-        "%d of %d executors have told within %.0f s whether they have onceforall %s; the others are not looked at",
+        "%d of %d executors have told within %.0f s whether they have onceforall %s; the others "
+        "are not looked at",
         len(answers),
         len(_executors(context)),
         WITHIN_S,
@@ -211,9 +246,13 @@ def _ask(context: SparkContext, modules: tuple[str, ...]) -> list[Answer]:
 
 
 class _Job:
-    """One job that asks each executor, in a thread and a job group of its own: a start in ``foreachBatch`` is in those of the query."""
+    """One job that asks each executor, in a thread and a job group of its own: a start in
+    ``foreachBatch`` is in those of the query.
+    """
 
-    def __init__(self, context: SparkContext, executors: Mapping[str, str], modules: tuple[str, ...]) -> None:
+    def __init__(
+        self, context: SparkContext, executors: Mapping[str, str], modules: tuple[str, ...]
+    ) -> None:
         self._context = context
         self._group = f"onceforall-check-{uuid.uuid4()}"
         self._executors = executors
@@ -234,13 +273,15 @@ class _Job:
     def answers(self) -> list[Answer]:
         """Return what the executors have reported.
 
-        Raises:
-            ExecutorCheckError: no Python could be started there, or it is another one than the driver's.
+        Raises: ExecutorCheckError: no Python could be started there, or it is another one than the
+            driver's.
         """
         if self._error is not None:
             raise ExecutorCheckError(
-                f"The executors can't run the tasks with {self._context.pythonExec} (Python {sys.version_info[0]}.{sys.version_info[1]} is needed, as on the "
-                f"driver): {_cause(self._error)}. No data has moved. Let PYSPARK_PYTHON name an interpreter that is there, with onceforall {__version__} "
+                f"The executors can't run the tasks with {self._context.pythonExec} (Python "
+                f"{sys.version_info[0]}.{sys.version_info[1]} is needed, as on the "
+                f"driver): {_cause(self._error)}. No data has moved. Let PYSPARK_PYTHON name an "
+                f"interpreter that is there, with onceforall {__version__} "
                 f"installed, before the session is made ({_DOCUMENTATION})."
             ) from self._error
         return [Answer(*result) for result in self._results]
@@ -248,10 +289,14 @@ class _Job:
     def _run(self) -> None:
         try:
             self._context.setJobGroup(
-                self._group, f"onceforall {__version__}: can every executor import it?", interruptOnCancel=True
+                self._group,
+                f"onceforall {__version__}: can every executor import it?",
+                interruptOnCancel=True,
             )
             ask = partial(_by_value(_report), self._modules)
-            self._results = _one_task_each(self._context, self._executors).mapPartitions(ask).collect()
+            self._results = (
+                _one_task_each(self._context, self._executors).mapPartitions(ask).collect()
+            )
         except Exception as error:  # noqa: BLE001  the other thread tells it
             self._error = error
 
@@ -263,12 +308,18 @@ def _cause(error: Exception) -> str:
         for line in str(spark_errors.translated(error, stop_requested=False)).splitlines()
         if line.strip()
     ]
-    telling = [line for line in lines if "Cannot run program" in line or "PYTHON_VERSION_MISMATCH" in line]
-    return (telling or lines or [repr(error)])[-1 if not telling else 0].rstrip(".")[:_LONGEST_REASON]
+    telling = [
+        line for line in lines if "Cannot run program" in line or "PYTHON_VERSION_MISMATCH" in line
+    ]
+    return (telling or lines or [repr(error)])[-1 if not telling else 0].rstrip(".")[
+        :_LONGEST_REASON
+    ]
 
 
 def _one_task_each(context: SparkContext, executors: Mapping[str, str]) -> RDD[Any]:
-    """Return an RDD of a partition for each executor, which prefers to be computed there; of one partition where none is known."""
+    """Return an RDD of a partition for each executor, which prefers to be computed there; of one
+    partition where none is known.
+    """
     from pyspark.core.rdd import RDD
     from pyspark.serializers import NoOpSerializer
 
@@ -278,14 +329,18 @@ def _one_task_each(context: SparkContext, executors: Mapping[str, str]) -> RDD[A
     places = [[f"executor_{host}_{executor}"] for executor, host in executors.items()] or [[]]
     to_seq = jvm.PythonUtils.toSeq
     pairs = [jvm.scala.Tuple2(bytearray(pickle.dumps(None)), to_seq(place)) for place in places]
-    tag = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$").apply(jvm.java.lang.Class.forName("[B"))
+    tag = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$").apply(
+        jvm.java.lang.Class.forName("[B")
+    )
     made = context._jsc.sc().makeRDD(to_seq(pairs), tag)  # noqa: SLF001
     java = jvm.org.apache.spark.api.java.JavaRDD.fromRDD(made, tag)
     return RDD(java, context, NoOpSerializer())
 
 
 def _report(modules: tuple[str, ...], _rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Report what can be imported; it runs in the executor's Python, and needs nothing but Python there."""
+    """Report what can be imported; it runs in the executor's Python, and needs nothing but
+    Python there.
+    """
     import importlib
     import os
     import platform
@@ -314,7 +369,9 @@ def _report(modules: tuple[str, ...], _rows: Iterable[Any]) -> Iterator[tuple[An
 
 
 def _by_value(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that is pickled as code, for it belongs to ``__main__``; by its module's name it could only be loaded where this library is."""
+    """Return a function that is pickled as code, for it belongs to ``__main__``; by its module's
+    name it could only be loaded where this library is.
+    """
     made = types.FunctionType(function.__code__, {"__builtins__": builtins}, function.__name__)
     made.__module__ = "__main__"
     return made

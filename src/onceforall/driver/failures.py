@@ -1,10 +1,15 @@
 """Gives the error of a running query back as what it was, and says it in one line of the log.
 
-What ``foreachBatch`` raises is turned into text by py4j, wrapped by Spark's JVM, and comes back as a ``StreamingQueryException`` with dozens
-of lines of Java and Python around it. But the function runs in the process that started the query: so the error itself is kept here, per
-run (of the newest ``KEPT_RUNS`` runs that failed), and ``error_of`` finds it by the run's id. Where only the text is left, in another process or in a
-log, it is read from there: the last line of the Python traceback is a note that ``tell`` has put there (``NOTE``), with what is known besides the
-message. Nothing that is read is executed or imported: a class is found by its name among those that there are.
+What ``foreachBatch`` raises is turned into text by py4j, wrapped by Spark's JVM, and comes back as
+a ``StreamingQueryException`` with dozens
+of lines of Java and Python around it. But the function runs in the process that started the query:
+so the error itself is kept here, per
+run (of the newest ``KEPT_RUNS`` runs that failed), and ``error_of`` finds it by the run's id. Where
+only the text is left, in another process or in a
+log, it is read from there: the last line of the Python traceback is a note that ``tell`` has put
+there (``NOTE``), with what is known besides the
+message. Nothing that is read is executed or imported: a class is found by its name among those that
+there are.
 """
 
 from __future__ import annotations
@@ -19,7 +24,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common.arguments import wrong
-from onceforall.errors import OnceForAllError, QueryStoppedError, described, documentation_of, text_of
+from onceforall.errors import (
+    OnceForAllError,
+    QueryStoppedError,
+    described,
+    documentation_of,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -30,18 +41,30 @@ KEPT_RUNS = 100
 """Of so many failed runs the errors are kept; of older ones the text is read."""
 
 NOTE = "[onceforall] "
-"""What the last line of a traceback of ours begins with; a JSON object follows. (Python 3.10 prints no notes.)"""
+"""What the last line of a traceback of ours begins with; a JSON object follows. (Python 3.10
+prints no notes.)"""
 
-_FIELDS = {"query_name": str, "query_id": str, "run_id": str, "batch": int, "sink": str, "transaction": str}
+_FIELDS = {
+    "query_name": str,
+    "query_id": str,
+    "run_id": str,
+    "batch": int,
+    "sink": str,
+    "transaction": str,
+}
 _LONGEST_LINE = 2000
 
 _RUN = re.compile(r"\brunId = ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
-_QUERY = re.compile(r"^Identifier: (?:(.*) )?\[id = ([0-9a-f-]{36}), runId = ([0-9a-f-]{36})\]$", re.MULTILINE)
+_QUERY = re.compile(
+    r"^Identifier: (?:(.*) )?\[id = ([0-9a-f-]{36}), runId = ([0-9a-f-]{36})\]$", re.MULTILINE
+)
 _RAISED = re.compile(r"^  File .*, in _call_proxy\n(?:  .*\n)*?(?=\S)", re.MULTILINE)
-"""The frames of the error that left ``foreachBatch``: they begin with py4j's own. Those of its causes, and of tasks in its message, don't."""
+"""The frames of the error that left ``foreachBatch``: they begin with py4j's own. Those of its
+causes, and of tasks in its message, don't."""
 _LINE = re.compile(r"(onceforall(?:\.\w+)+)(?:: |$)", re.MULTILINE)
 _END = re.compile(
-    r"\n(?:\n?JVM stacktrace:|=== Streaming Query ===|\s+at [\w.$/]+\(| ?SQLSTATE: )|[. ]SQLSTATE: \w+\s*(?:\n|$)"
+    r"\n(?:\n?JVM stacktrace:|=== Streaming Query ===|\s+at [\w.$/]+\(| ?SQLSTATE: )|[. "
+    r"]SQLSTATE: \w+\s*(?:\n|$)"
 )
 
 
@@ -68,33 +91,46 @@ class _Kept:
         """Return the error whose class and whole message stand in a text, the newest of several."""
         with self._lock:
             newest_first = list(reversed(self._errors.values()))
-        return next((error for error in newest_first if f"{_name(type(error))}: {text_of(error)}\n" in text), None)
+        return next(
+            (
+                error
+                for error in newest_first
+                if f"{_name(type(error))}: {text_of(error)}\n" in text
+            ),
+            None,
+        )
 
 
 _kept = _Kept()
 
 
-def error_of(query_or_exception: StreamingQuery | BaseException | str | None) -> BaseException | None:
+def error_of(
+    query_or_exception: StreamingQuery | BaseException | str | None,
+) -> BaseException | None:
     """Return why a query failed, as a Python exception.
 
-    Args:
-        query_or_exception: a ``StreamingQuery``; or what ``awaitTermination()`` raised or ``query.exception()`` returned; or any exception with one
-            of ours among its causes; or a text, such as a log of another process, with the trace of one.
+    Args: query_or_exception: a ``StreamingQuery``; or what ``awaitTermination()`` raised or
+        ``query.exception()`` returned; or any exception with one
+            of ours among its causes; or a text, such as a log of another process, with the trace of
+            one.
 
-    Returns:
-        None when the query has not failed (also for ``error_of(query.exception())``), or when a text tells of no error of ours. One of
-        ``onceforall``'s errors, where it is one: of its own class, with its message, which says what to do, and with the fields of
-        ``OnceForAllError`` (``query_name``, ``query_id``, ``run_id``, ``batch``, ``sink``, ``transaction``, ``documentation``). What a
-        function of your own raised is the ``__cause__`` of an ``AttemptFailedError``; an error of a Python worker or of another job of
-        Spark's is in that one's message. What was given, or for a query its ``StreamingQueryException``, where the error is none of
-        ours: Spark could not read the source, say.
+    Returns: None when the query has not failed (also for ``error_of(query.exception())``), or when
+        a text tells of no error of ours. One of ``onceforall``'s errors, where it is one: of its
+        own class, with its message, which says what to do, and with the fields of
+        ``OnceForAllError`` (``query_name``, ``query_id``, ``run_id``, ``batch``, ``sink``,
+        ``transaction``, ``documentation``). What a function of your own raised is the ``__cause__``
+        of an ``AttemptFailedError``; an error of a Python worker or of another job of Spark's is in
+        that one's message. What was given, or for a query its ``StreamingQueryException``, where
+        the error is none of ours: Spark could not read the source, say.
 
     Raises:
         OptionError: the argument is none of these.
 
-    In the process that started the query, the exception is the one that was raised, with its traceback and its causes (without the values of local variables), for the last
-    100 runs that failed. Elsewhere it is made anew from the text, without causes; the fields are those that the text has (with Python 3.10, no batch,
-    sink and transaction). Each run of a restarted query has an error of its own.
+    In the process that started the query, the exception is the one that was raised, with its
+    traceback and its causes (without the values of local variables), for the last 100 runs that
+    failed. Elsewhere it is made anew from the text, without causes; the fields are those that the
+    text has (with Python 3.10, no batch, sink and transaction). Each run of a restarted query has
+    an error of its own.
     """
     if query_or_exception is None:
         return None
@@ -115,8 +151,11 @@ def error_of(query_or_exception: StreamingQuery | BaseException | str | None) ->
     return _kept.of(str(query_or_exception.runId)) or _of_exception(raised) or raised
 
 
-def tell(error: BaseException, *, batch: int, run_id: str, query_id: str, query_name: str | None) -> None:
-    """Take an error that is about to leave ``foreachBatch``: complete its fields, keep it, and say it in one line of the log.
+def tell(
+    error: BaseException, *, batch: int, run_id: str, query_id: str, query_name: str | None
+) -> None:
+    """Take an error that is about to leave ``foreachBatch``: complete its fields, keep it, and say
+    it in one line of the log.
 
     Args:
         error: about to be raised.
@@ -125,8 +164,17 @@ def tell(error: BaseException, *, batch: int, run_id: str, query_id: str, query_
         query_id: Spark's id of the query.
         query_name: its name, where it has one.
     """
-    found: dict[str, Any] = {"query_name": query_name, "query_id": query_id, "run_id": run_id, "batch": batch}
-    known = {name: getattr(error, name, None) for name in ("sink", "transaction")} if isinstance(error, OnceForAllError) else {}
+    found: dict[str, Any] = {
+        "query_name": query_name,
+        "query_id": query_id,
+        "run_id": run_id,
+        "batch": batch,
+    }
+    known = (
+        {name: getattr(error, name, None) for name in ("sink", "transaction")}
+        if isinstance(error, OnceForAllError)
+        else {}
+    )
     if isinstance(error, OnceForAllError):
         for name, value in found.items():
             setattr(error, name, value)
@@ -137,7 +185,9 @@ def tell(error: BaseException, *, batch: int, run_id: str, query_id: str, query_
         return
     _kept.keep(run_id, error)
     where = documentation_of(error)
-    if hasattr(error, "add_note") and not any(note.startswith(NOTE) for note in getattr(error, "__notes__", ())):
+    if hasattr(error, "add_note") and not any(
+        note.startswith(NOTE) for note in getattr(error, "__notes__", ())
+    ):
         told = {name: value for name, value in (found | known).items() if value is not None}
         error.add_note(NOTE + json.dumps({**told, "documentation": where}))
     logger.error("query %s failed in batch %d: %s (%s)", named, batch, _in_one_line(error), where)
@@ -154,17 +204,24 @@ def from_text(text: str) -> OnceForAllError | None:
         line = _LINE.match(text, raised.end())
     else:
         # Not from foreachBatch: an error of start() in a log, say. Its causes stand before it.
-        line = next(iter(reversed([found for found in _LINE.finditer(text) if _class_named(found[1])])), None)
+        line = next(
+            iter(reversed([found for found in _LINE.finditer(text) if _class_named(found[1])])),
+            None,
+        )
     kind = None if line is None else _class_named(line[1])
     if line is None or kind is None:
         return None
     end = _END.search(text, line.end())
     said = text[line.end() : len(text) if end is None else end.start()]
     message, fields = _without_note(said)
-    error: OnceForAllError = kind.__new__(kind, message)  # not __init__, whose arguments are each class's own
+    error: OnceForAllError = kind.__new__(
+        kind, message
+    )  # not __init__, whose arguments are each class's own
     identified = _QUERY.search(text)
     names = ("query_name", "query_id", "run_id")
-    for name, value in dict(zip(names, identified.groups() if identified else (), strict=False)).items():
+    for name, value in dict(
+        zip(names, identified.groups() if identified else (), strict=False)
+    ).items():
         setattr(error, name, value)
     for name, type_ in _FIELDS.items():
         if isinstance(fields.get(name), type_):
@@ -212,7 +269,11 @@ def _class_named(name: str) -> type[OnceForAllError] | None:
 
 
 def _name(kind: type[BaseException]) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -226,7 +287,9 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _forget_locals(error: BaseException) -> None:
-    """Let go of what the frames of a traceback hold: frames of data, sessions, connections. Its lines stay."""
+    """Let go of what the frames of a traceback hold: frames of data, sessions, connections. Its
+    lines stay.
+    """
     for each in _chain(error):
         traceback.clear_frames(each.__traceback__)
 

@@ -1,4 +1,6 @@
-"""Where a checkpoint's commit log lies, found and bound before the first batch; and what a loss of power took from beside it."""
+"""Where a checkpoint's commit log lies, found and bound before the first batch; and what a loss
+of power took from beside it.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,21 @@ from onceforall.spark import mending
 
 
 def put_back(checkpoint: Path, settings: Settings, scheme: str) -> None:
-    """Put back what a loss of power took from Spark's files, before Spark reads them; see ``mending``."""
-    wanted = None if settings.commit_log is None else binding.log_location(settings.commit_log, scheme)
+    """Put back what a loss of power took from Spark's files, before Spark reads them; see
+    ``mending``.
+    """
+    wanted = (
+        None if settings.commit_log is None else binding.log_location(settings.commit_log, scheme)
+    )
     mending.put_back(checkpoint, wanted, adopt=settings.adopt_checkpoint)
 
 
 def check_log(checkpoint: Path, adopt: bool) -> None:  # noqa: FBT001
-    """Refuse the log of a checkpoint that was moved, copied or cloned, before Spark starts anything. Nothing is written.
+    """Refuse the log of a checkpoint that was moved, copied or cloned, before Spark starts
+    anything. Nothing is written.
 
-    The first batch looks at the same once more, for another run may have claimed the log by then. What can't be read here is told by it, too.
+    The first batch looks at the same once more, for another run may have claimed the log by then.
+    What can't be read here is told by it, too.
 
     Args:
         checkpoint: the checkpoint's folder.
@@ -38,19 +46,26 @@ def check_log(checkpoint: Path, adopt: bool) -> None:  # noqa: FBT001
         return
     try:
         bound = binding.find(LocalStore(home))
-        claim = None if bound is None else CommitLog(bound.store, first_generation=bound.first_generation).newest_claim()
+        claim = (
+            None
+            if bound is None
+            else CommitLog(bound.store, first_generation=bound.first_generation).newest_claim()
+        )
     except (CheckpointMismatchError, CommitLogError):
         return
     if claim is None:
         return
     query_id = spark_checkpoint.query_id(checkpoint) or claim.query_id
-    refusal = judge_claim(RunConfig(query_id, "", str(checkpoint), (), **asdict(place.here(checkpoint))), claim)
+    refusal = judge_claim(
+        RunConfig(query_id, "", str(checkpoint), (), **asdict(place.here(checkpoint))), claim
+    )
     if refusal is not None:
         raise refusal.error(refusal.message)
 
 
 def bind_log(checkpoint: Path, settings: Settings, scheme: str) -> binding.BoundLog:
-    """Return the checkpoint's commit log, wherever it lies; a new one is bound to the checkpoint, which marks that as ours.
+    """Return the checkpoint's commit log, wherever it lies; a new one is bound to the checkpoint,
+    which marks that as ours.
 
     Args:
         checkpoint: the checkpoint's folder.
@@ -63,13 +78,21 @@ def bind_log(checkpoint: Path, settings: Settings, scheme: str) -> binding.Bound
         CommitLogError: the folder can't be made or read.
     """
     home = checkpoint / spark_checkpoint.LOG_FOLDER
-    wanted = None if settings.commit_log is None else binding.log_location(settings.commit_log, scheme)
-    if wanted is not None and (binding.log_path(wanted) == checkpoint or checkpoint in binding.log_path(wanted).parents):
+    wanted = (
+        None if settings.commit_log is None else binding.log_location(settings.commit_log, scheme)
+    )
+    if wanted is not None and (
+        binding.log_path(wanted) == checkpoint or checkpoint in binding.log_path(wanted).parents
+    ):
         raise OptionError(
-            f"onceforall.commitLog={settings.commit_log} lies in the checkpoint {checkpoint} itself. Leave the option out: that is where the "
+            f"onceforall.commitLog={settings.commit_log} lies in the checkpoint {checkpoint} "
+            "itself. Leave the option out: that is where the "
             "commit log is by default."
         )
-    pointers = (binding.pointer_of(LocalStore(folder)) for folder in spark_checkpoint.detached_logs(checkpoint))
+    pointers = (
+        binding.pointer_of(LocalStore(folder))
+        for folder in spark_checkpoint.detached_logs(checkpoint)
+    )
     return binding.bind(
         LocalStore(home),
         str(checkpoint),

@@ -1,16 +1,21 @@
-"""Where a run runs: the machine, its boot, and the storage of its checkpoint. It only looks; ``protocol.judgement`` judges.
+"""Where a run runs: the machine, its boot, and the storage of its checkpoint. It only looks;
+``protocol.judgement`` judges.
 
-What identifies storage must survive a reboot, and the journey of a volume to another machine, and differ for a clone. No single thing does:
+What identifies storage must survive a reboot, and the journey of a volume to another machine, and
+differ for a clone. No single thing does:
 
-- device numbers change at a reboot, and so does what XFS tells as its id (it is made of them): neither is used;
-- the id of ext4, Btrfs, F2FS and ZFS comes from their UUID, and survives; a clone block by block has the same one, unless it is given
-  a new one; a copy file by file hasn't;
-- the inode of the checkpoint's folder survives too, and tells a copy file by file, with the same limit;
-- the serial number of the disk, or its World Wide Name, tells a clone: a cloud's volumes each have their own, wherever they are attached. It is
-  known for NVMe, SCSI and virtio disks, and a file behind a loop device has a name.
+- device numbers change at a reboot, and so does what XFS tells as its id (it is made of them):
+  neither is used;
+- the id of ext4, Btrfs, F2FS and ZFS comes from their UUID, and survives; a clone block by block
+  has the same one, unless it is given a new one; a copy file by file hasn't;
+- the inode of the checkpoint's folder survives too, and tells a copy file by file, with the same
+  limit;
+- the serial number of the disk, or its World Wide Name, tells a clone: a cloud's volumes each have
+  their own, wherever they are attached. It is known for NVMe, SCSI and virtio disks, and a file
+  behind a loop device has a name.
 
-Each goes under a key of its own, and two places are compared by what both know. A network file system is the same from everywhere, and has
-none of these.
+Each goes under a key of its own, and two places are compared by what both know. A network file
+system is the same from everywhere, and has none of these.
 """
 
 from __future__ import annotations
@@ -52,11 +57,16 @@ class Place:
 
 
 def here(checkpoint: Path) -> Place:
-    """Return where this process runs, with a checkpoint on this storage. What can't be found out is left out; nothing is raised."""
+    """Return where this process runs, with a checkpoint on this storage.
+
+    What can't be found out is left out; nothing is raised.
+    """
     return Place(socket.gethostname(), _boot_id(), storage_of(checkpoint))
 
 
-def storage_of(folder: Path, *, mounts: Path = Path("/proc/self/mountinfo"), sysfs: Path = Path("/sys")) -> Mapping[str, str]:
+def storage_of(
+    folder: Path, *, mounts: Path = Path("/proc/self/mountinfo"), sysfs: Path = Path("/sys")
+) -> Mapping[str, str]:
     """Return what identifies the storage of a folder; see the module.
 
     Args:
@@ -86,13 +96,16 @@ def _storage_of(folder: Path, mounts: Path, sysfs: Path) -> Mapping[str, str]:
 def _kind(folder: Path, mounts: Path) -> str | None:
     """Return the kind of the file system on which a folder lies."""
     resolved, kind, longest = folder.resolve(), None, -1
-    # As bytes: a path may have any but a line feed, which the kernel writes in octal, as spaces, tabs and backslashes.
+    # As bytes: a path may have any but a line feed, which the kernel writes in octal, as spaces,
+    # tabs and backslashes.
     for line in mounts.read_bytes().split(b"\n"):
         before, _, behind = line.partition(b" - ")
         if not behind:
             continue
         escaped = before.split(b" ")[4]
-        mounted_at = os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8) % 256]), escaped))
+        mounted_at = os.fsdecode(
+            re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8) % 256]), escaped)
+        )
         parts = len(Path(mounted_at).parts)
         # The later of two at one place covers the earlier one.
         if parts >= longest and resolved.is_relative_to(mounted_at):
@@ -101,7 +114,9 @@ def _kind(folder: Path, mounts: Path) -> str | None:
 
 
 def _serial(device: int, sysfs: Path) -> Mapping[str, str]:
-    """Return what identifies the disk of a file system, under a key for its kind; empty where it is unknown, or there are several."""
+    """Return what identifies the disk of a file system, under a key for its kind; empty where it
+    is unknown, or there are several.
+    """
     folder = (sysfs / "dev" / "block" / f"{os.major(device)}:{os.minor(device)}").resolve()
     if (folder / "partition").exists():
         folder = folder.parent
@@ -130,7 +145,11 @@ def _boot_id() -> str:
     try:
         # macOS tells it here; elsewhere there is no such name, or no such program.
         told = subprocess.run(
-            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, check=False, timeout=5, text=True
+            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
+            capture_output=True,
+            check=False,
+            timeout=5,
+            text=True,
         )
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -1,7 +1,9 @@
 """What became of the last batch of a run: rows per sink, and how long each step took.
 
-Spark's own ``lastProgress`` can't have it: of a ``foreachBatch`` it says ``numOutputRows: -1``, and what is observed on the frame of a batch is not among its
-``observedMetrics``, which are those of the streaming plan. So each run keeps its last batch here, in the process that started the query, and logs it in one line.
+Spark's own ``lastProgress`` can't have it: of a ``foreachBatch`` it says ``numOutputRows: -1``, and
+what is observed on the frame of a batch is not among its ``observedMetrics``, which are those of
+the streaming plan. So each run keeps its last batch here, in the process that started the query,
+and logs it in one line.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ Outcome: TypeAlias = Literal["written", "written again", "replayed for its state
 class BatchProgress:
     """The last batch that a run brought to its end.
 
-    Attributes:
-        query_id: Spark's id of the query.
-        run_id: Spark's id of the run.
-        query_name: the query's name, where it has one.
-        generation: the run's generation in the commit log.
-        batch: Spark's number of the batch.
-        outcome: ``written``; ``written again`` (a lost part of it was); ``replayed for its state`` (decided before, nothing was written); ``skipped`` (decided before,
+    Attributes: query_id: Spark's id of the query. run_id: Spark's id of the run. query_name: the
+        query's name, where it has one. generation: the run's generation in the commit log. batch:
+        Spark's number of the batch. outcome: ``written``; ``written again`` (a lost part of it
+        was); ``replayed for its state`` (decided before, nothing was written); ``skipped`` (decided
+        before,
             completed if need be, and not run at all).
-        rows: per sink, how many rows of the batch are for it, as its tasks counted them; empty where the batch was not run. What was written before the loss of a part
-            is among them.
-        phase_ms: how long each step took, in milliseconds, in order: ``write`` (function, jobs, and pre-commit on all sinks), ``append_commit`` (the decision), ``commit``
-            (on all sinks), and at a run's first batch ``claim``, ``seal`` and ``recover``. The ``DONE`` behind a batch is not among them: Spark goes on meanwhile.
+        rows: per sink, how many rows of the batch are for it, as its tasks counted them; empty
+            where the batch was not run. What was written before the loss of a part is among them.
+        phase_ms: how long each step took, in milliseconds, in order: ``write`` (function, jobs, and
+            pre-commit on all sinks), ``append_commit`` (the decision), ``commit`` (on all sinks),
+            and at a run's first batch ``claim``, ``seal`` and ``recover``. The ``DONE`` behind a
+            batch is not among them: Spark goes on meanwhile.
         total_ms: how long the call of ``foreachBatch`` took.
     """
 
@@ -61,14 +63,14 @@ _last: OrderedDict[str, BatchProgress] = OrderedDict()
 
 
 def progress_of(query: StreamingQuery) -> BatchProgress | None:
-    """Return what became of the last batch that a run of a query brought to its end: rows per sink, and the times of its steps.
+    """Return what became of the last batch that a run of a query brought to its end: rows per sink,
+    and the times of its steps.
 
     Args:
         query: what ``start()`` returned, in the process that called it.
 
-    Returns:
-        None before the first batch has ended, for a query that doesn't use onceforall, and in any other process. It stays when the run has ended,
-        for the last 100 runs.
+    Returns: None before the first batch has ended, for a query that doesn't use onceforall, and in
+        any other process. It stays when the run has ended, for the last 100 runs.
 
     Raises:
         OptionError: it is no query.

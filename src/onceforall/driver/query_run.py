@@ -1,7 +1,8 @@
 """One coordinator per Spark run: what ``foreachBatch`` calls on the driver.
 
-It finds out, from Spark, which query and which run a call belongs to, refuses kinds of execution that cannot be exactly-once,
-opens the commit log in the query's own checkpoint, and hands each batch to the run's coordinator.
+It finds out, from Spark, which query and which run a call belongs to, refuses kinds of execution
+that cannot be exactly-once, opens the commit log in the query's own checkpoint, and hands each
+batch to the run's coordinator.
 """
 
 from __future__ import annotations
@@ -56,17 +57,23 @@ if TYPE_CHECKING:
 logger = logs.logger("onceforall")
 
 ROLL_AFTER_ENTRIES = 1000
-"""A run goes on in a new generation when its chain is that long, at least; a chain is cleaned only when it is sealed."""
+"""A run goes on in a new generation when its chain is that long, at least; a chain is cleaned
+only when it is sealed."""
 
 
 class ExactlyOnceFunction:
     """The function for ``foreachBatch``: call it with (batch, batch_id).
 
-    It may be used by several queries in turn and over restarts; each run of a query gets a coordinator of its own.
+    It may be used by several queries in turn and over restarts; each run of a query gets a
+    coordinator of its own.
     """
 
     def __init__(
-        self, function: BatchFunction, checkpoint: str, sinks: Mapping[str, TwoPhaseCommitSink], settings: Settings
+        self,
+        function: BatchFunction,
+        checkpoint: str,
+        sinks: Mapping[str, TwoPhaseCommitSink],
+        settings: Settings,
     ) -> None:
         self._function = function
         self._checkpoint = checkpoint
@@ -87,7 +94,8 @@ class ExactlyOnceFunction:
         run_id = context.getLocalProperty("spark.jobGroup.id")
         if not query_id or not run_id:
             raise UnsupportedQueryError(
-                "An exactly_once function was called outside a streaming query's foreachBatch; give it to writeStream.foreachBatch."
+                "An exactly_once function was called outside a streaming query's foreachBatch; "
+                "give it to writeStream.foreachBatch."
             )
         known = self._runs.get(run_id)
         # Calls into the JVM, so not for each batch.
@@ -100,40 +108,63 @@ class ExactlyOnceFunction:
                 run.take(batch, batch_id, self._function)
         except BaseException as error:
             failure = error if isinstance(error, Exception) else _no_exit(error)
-            # The last thing that is said of this run: what follows in the log is Spark's trace of the same.
-            failures.tell(failure, batch=batch_id, run_id=run_id, query_id=query_id, query_name=name)
+            # The last thing that is said of this run: what follows in the log is Spark's trace of
+            # the same.
+            failures.tell(
+                failure, batch=batch_id, run_id=run_id, query_id=query_id, query_name=name
+            )
             if failure is error:
                 raise
             raise failure from error
 
-    def _run_of(self, spark: SparkSession, query_id: str, run_id: str, name: str | None) -> _QueryRun:
+    def _run_of(
+        self, spark: SparkSession, query_id: str, run_id: str, name: str | None
+    ) -> _QueryRun:
         with self._lock:
-            # Not the run that calls: while it is being stopped it is not active, but its last batch is still its own.
-            for ended in [key for key, run in self._runs.items() if key != run_id and not run.is_active()]:
+            # Not the run that calls: while it is being stopped it is not active, but its last batch
+            # is still its own.
+            for ended in [
+                key for key, run in self._runs.items() if key != run_id and not run.is_active()
+            ]:
                 self._runs.pop(ended).close()
             run = self._runs.get(run_id)
             if run is None:
-                run = _QueryRun.open(spark, query_id, run_id, self._checkpoint, self._sinks, self._settings)
+                run = _QueryRun.open(
+                    spark, query_id, run_id, self._checkpoint, self._sinks, self._settings
+                )
                 run.query_name = name
                 self._runs[run_id] = run
         return run
 
 
 def _no_exit(error: BaseException) -> StoppedError:
-    """Return the error for what is none, such as ``SystemExit``: Spark's caller of Python dies of one, and the query would wait for it for ever."""
+    """Return the error for what is none, such as ``SystemExit``: Spark's caller of Python dies
+    of one, and the query would wait for it for ever.
+    """
     return StoppedError(
-        f"{described(error)} was raised in a batch, which can't end the process. The query ends; its next start completes or aborts the batch. Let a "
-        "function of a batch raise an exception, and end the process where awaitTermination() raises."
+        f"{described(error)} was raised in a batch, which can't end the process. The query ends; "
+        "its next start completes or aborts the batch. Let a "
+        "function of a batch raise an exception, and end the process where awaitTermination() "
+        "raises."
     )
 
 
 def shortest_timeout_ms(sinks: Mapping[str, TwoPhaseCommitSink]) -> int | None:
-    """Return after how many milliseconds the first of the sinks' transactions times out; None: none ever does."""
-    return min((t for s in sinks.values() if (t := s.capabilities.transaction_timeout_ms) is not None), default=None)
+    """Return after how many milliseconds the first of the sinks' transactions times out; None:
+    none ever does.
+    """
+    return min(
+        (t for s in sinks.values() if (t := s.capabilities.transaction_timeout_ms) is not None),
+        default=None,
+    )
 
 
-def check_sinks(sinks: Mapping[str, TwoPhaseCommitSink], spark: SparkSession, query_id: str, output_mode: str) -> None:
-    """Refuse sinks that cannot do what is promised, and let every other check what would fail later; nothing has moved yet."""
+def check_sinks(
+    sinks: Mapping[str, TwoPhaseCommitSink], spark: SparkSession, query_id: str, output_mode: str
+) -> None:
+    """Refuse sinks that cannot do what is promised, and let every other check what would fail
+    later; nothing has moved yet.
+    """
     for name, sink in sinks.items():
         reason = why_not(name, sink.capabilities, output_mode)
         if reason is not None:
@@ -142,14 +173,22 @@ def check_sinks(sinks: Mapping[str, TwoPhaseCommitSink], spark: SparkSession, qu
     for name, sink in sinks.items():
         sink.check(starts[name])
     for name, sink in sinks.items():
-        sink.check_beside(starts[name], {other: beside for other, beside in sinks.items() if other != name})
+        sink.check_beside(
+            starts[name], {other: beside for other, beside in sinks.items() if other != name}
+        )
     check_executors(spark, sinks)
 
 
 class _QueryRun:
     """One run of a query: its coordinator, its place in the checkpoint, and its repeated sweeps."""
 
-    def __init__(self, execution: Any, query_id: str, checkpoint: Path, sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
+    def __init__(
+        self,
+        execution: Any,
+        query_id: str,
+        checkpoint: Path,
+        sinks: Mapping[str, TwoPhaseCommitSink],
+    ) -> None:
         self._execution = execution
         self._query_id = query_id
         self.query_name: str | None = None
@@ -180,10 +219,12 @@ class _QueryRun:
         named = checkpoint_folder(spark, named_checkpoint)
         if named != checkpoint:
             raise CheckpointMismatchError(
-                f"exactly_once names the checkpoint {named}, but this query's checkpointLocation is {checkpoint}. Name the same one."
+                f"exactly_once names the checkpoint {named}, but this query's checkpointLocation "
+                f"is {checkpoint}. Name the same one."
             )
         spark_checkpoint.check_is_of_query(checkpoint, query_id)
-        # A copy per run: a sink's driver side belongs to one run, also when its user gives one object to two queries.
+        # A copy per run: a sink's driver side belongs to one run, also when its user gives one
+        # object to two queries.
         sinks = {name: copy.copy(sink) for name, sink in sinks.items()}
         try:
             return cls._opened(spark, execution, (query_id, run_id), checkpoint, sinks, settings)
@@ -206,11 +247,17 @@ class _QueryRun:
         query_id, run_id = ids
         output_mode = str(execution.outputMode()).lower()
         starts = {name: StartInfo(query_id, name, spark, output_mode) for name in sinks}
-        found = check_targets(last_decision(checkpoint), checkpoint, sinks, starts, settings.adopt_target)
+        found = check_targets(
+            last_decision(checkpoint), checkpoint, sinks, starts, settings.adopt_target
+        )
         failpoints.hit("start.targets_checked")
         check_sinks(sinks, spark, query_id, output_mode)
         # What was not there before may have been made by the check; that has an identity now.
-        found |= {name: identity_of(sink, starts[name]) for name, sink in sinks.items() if found.get(name) is None}
+        found |= {
+            name: identity_of(sink, starts[name])
+            for name, sink in sinks.items()
+            if found.get(name) is None
+        }
         failpoints.hit("start.sinks_checked")
         run = cls(execution, query_id, checkpoint, sinks)
         _tell_changed_sinks(last_decision(checkpoint), sinks)
@@ -234,15 +281,26 @@ class _QueryRun:
             owner=f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}",
             **asdict(place.here(checkpoint)),
         )
-        if spark_checkpoint.last_planned(checkpoint) > 0 or spark_checkpoint.detached_logs(checkpoint):
-            # Not the first batch of a new checkpoint: a function may have been decorated long before its checkpoint was detached.
+        if spark_checkpoint.last_planned(checkpoint) > 0 or spark_checkpoint.detached_logs(
+            checkpoint
+        ):
+            # Not the first batch of a new checkpoint: a function may have been decorated long
+            # before its checkpoint was detached.
             spark_checkpoint.check_take_over(checkpoint, settings.takeover)
         run._spark_files.sync_identity()
         failpoints.hit("start.checkpoint_checked")
         bound = bind_log(checkpoint, settings, default_scheme(spark))
         failpoints.hit("start.bound")
-        log_folder = checkpoint / spark_checkpoint.LOG_FOLDER if bound.location is None else binding.log_path(bound.location)
-        log = CommitLog(bound.store, retain_commits=settings.min_batches_to_retain, first_generation=bound.first_generation)
+        log_folder = (
+            checkpoint / spark_checkpoint.LOG_FOLDER
+            if bound.location is None
+            else binding.log_path(bound.location)
+        )
+        log = CommitLog(
+            bound.store,
+            retain_commits=settings.min_batches_to_retain,
+            first_generation=bound.first_generation,
+        )
         sweeper = run._sweeper = Sweeper(
             sinks,
             log,
@@ -254,7 +312,9 @@ class _QueryRun:
         run._rows_folder = log_folder / kept.FOLDER
         if settings.redo != "replay":
             required = settings.redo == "durable"
-            run._keeper = kept.RowKeeper(run._rows_folder, required=required, why_not=Determinism(execution).why_not)
+            run._keeper = kept.RowKeeper(
+                run._rows_folder, required=required, why_not=Determinism(execution).why_not
+            )
         run._coordinator = Coordinator(
             config,
             Resources(
@@ -268,7 +328,9 @@ class _QueryRun:
             ),
         )
         stopping.PROCESS.add(run)
-        threading.Thread(target=logs.carried(run._housekeeping), name="onceforall-sweeper", daemon=True).start()
+        threading.Thread(
+            target=logs.carried(run._housekeeping), name="onceforall-sweeper", daemon=True
+        ).start()
         return run
 
     def is_active(self) -> bool:
@@ -291,7 +353,8 @@ class _QueryRun:
         assert self._coordinator is not None
         self._spark_files.begin(batch_id)
         stateful = spark_checkpoint.keeps_state(self._checkpoint)
-        # Before its first batch has run, a query's state folder does not tell whether it will keep state.
+        # Before its first batch has run, a query's state folder does not tell whether it will keep
+        # state.
         consume_all = stateful or batch_id == 0
         writer = self._writer = SparkBatchWriter(
             batch,
@@ -321,7 +384,9 @@ class _QueryRun:
         return stopping.PROCESS.begun or not self.is_active()
 
     def ask_to_stop(self) -> None:
-        """Ask Spark to stop the query; see ``stopping.Run``. It returns when the batch has ended."""
+        """Ask Spark to stop the query; see ``stopping.Run``. It returns when the batch has
+        ended.
+        """
         if self.is_active():
             self._execution.stop()
 
@@ -338,10 +403,14 @@ class _QueryRun:
     def _tell_progress(self, batch: int, writer: SparkBatchWriter, total_ms: float) -> None:
         assert self._coordinator is not None
         run = self._coordinator.run
-        phase_ms = {name: ms for name, ms in self._coordinator.phase_ms.items() if name != "return_batch"}
+        phase_ms = {
+            name: ms for name, ms in self._coordinator.phase_ms.items() if name != "return_batch"
+        }
         rows, ids = writer.rows_per_sink(), (self._query_id, run.config.run_id, self.query_name)
         with logs.about(generation=run.generation):
-            progress.tell(BatchProgress(*ids, run.generation, batch, writer.outcome, rows, phase_ms, total_ms))
+            progress.tell(
+                BatchProgress(*ids, run.generation, batch, writer.outcome, rows, phase_ms, total_ms)
+            )
 
     def _forget_rows(self, batch: int) -> None:
         assert self._rows_folder is not None
@@ -352,7 +421,10 @@ class _QueryRun:
             if self._writer is not None:
                 self._writer.forget_aborted()
         except Exception as error:  # noqa: BLE001  rows that stay cost space only, and the sweeps must go on
-            logger.warning("forgetting the kept rows of an aborted attempt is tried again later: %s", text_of(error))
+            logger.warning(
+                "forgetting the kept rows of an aborted attempt is tried again later: %s",
+                text_of(error),
+            )
 
     def close(self) -> None:
         """Release what an ended run holds."""
@@ -371,11 +443,14 @@ class _QueryRun:
         try:
             self._sweeper.until_the_end()
         finally:
-            # Until then the end of the process makes a sweep that would be the last until the next start.
+            # Until then the end of the process makes a sweep that would be the last until the next
+            # start.
             stopping.PROCESS.remove(self)
 
     def _may_take_another(self) -> bool:
-        """Tell whether a batch is under way or may still come: a query that was told to stop is not active, and may still begin one."""
+        """Tell whether a batch is under way or may still come: a query that was told to stop is
+        not active, and may still begin one.
+        """
         if self._taking:
             return True
         try:
@@ -385,16 +460,25 @@ class _QueryRun:
 
 
 def _tell_changed_sinks(decided: Decided | None, sinks: Collection[str]) -> None:
-    """Log which sinks the query has that no decision names, and which the last one wrote to that it has no more."""
+    """Log which sinks the query has that no decision names, and which the last one wrote to that
+    it has no more.
+    """
     if decided is None:
         return
     commit = decided.commit
-    wrote = {write.rpartition("/")[0] for write in commit.digests} | {name for name, cs in commit.committables.items() if cs}
+    wrote = {write.rpartition("/")[0] for write in commit.digests} | {
+        name for name, cs in commit.committables.items() if cs
+    }
     if new := sorted(set(sinks) - wrote - set(commit.targets)):
-        logger.info("new in this query since batch %d, and written from here on: %s", commit.batch, ", ".join(new))
+        logger.info(
+            "new in this query since batch %d, and written from here on: %s",
+            commit.batch,
+            ", ".join(new),
+        )
     if gone := sorted(wrote - set(sinks)):
         logger.info(
-            "written in batch %d, and no longer a sink of this query: %s; what was written there stays",
+            "written in batch %d, and no longer a sink of this query: %s; what was written there "
+            "stays",
             commit.batch,
             ", ".join(gone),
         )

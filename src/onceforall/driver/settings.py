@@ -19,20 +19,22 @@ InDoubt: TypeAlias = Literal["committed", "aborted"]
 class Settings:
     """What a user can set besides the sinks.
 
-    Attributes:
-        on_divergence: ``warn`` (log it) or ``fail`` (stop the query) when a decided batch's replay gives other rows.
-        min_batches_to_retain: how many decided batches stay in the commit log.
-        decision_reserve_ms: how much of the transaction timeout must be left at the decision; by default a third of it.
-        adopt_checkpoint: take over a commit log whose checkpoint was moved.
-        takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
-        commit_log: where the commit log lies; None: in the checkpoint, or where the checkpoint's pointer says.
-        redo: how a lost transaction's rows come back: ``replay`` (the batch runs again), ``durable`` (they are kept), or ``auto`` (they are
+    Attributes: on_divergence: ``warn`` (log it) or ``fail`` (stop the query) when a decided batch's
+        replay gives other rows. min_batches_to_retain: how many decided batches stay in the commit
+        log. decision_reserve_ms: how much of the transaction timeout must be left at the decision;
+        by default a third of it. adopt_checkpoint: take over a commit log whose checkpoint was
+        moved. takeover: ``accept`` takes over a plain query's checkpoint whose last batch is
+        unfinished. commit_log: where the commit log lies; None: in the checkpoint, or where the
+        checkpoint's pointer says. redo: how a lost transaction's rows come back: ``replay`` (the
+        batch runs again), ``durable`` (they are kept), or ``auto`` (they are
             kept where Spark's plan doesn't show that a replay gives the same ones).
-        in_doubt: what to hold a transaction for that the start finds and of which no proof can be had: ``committed``, ``aborted``, or
-            None: stop.
-        lost_rows: ``giveUp:<batch>``, ``giveUpUnseen:<batch>`` or ``writeAll:<batch>``: what to do where a part of this batch's transactions is lost and a replay can't
-            write the same rows again; None: stop.
-        adopt_target: the sinks whose target is another one, or an older copy, on purpose; for one start.
+        in_doubt: what to hold a transaction for that the start finds and of which no proof can be
+            had: ``committed``, ``aborted``, or None: stop.
+        lost_rows: ``giveUp:<batch>``, ``giveUpUnseen:<batch>`` or ``writeAll:<batch>``: what to do
+            where a part of this batch's transactions is lost and a replay can't write the same rows
+            again; None: stop.
+        adopt_target: the sinks whose target is another one, or an older copy, on purpose; for one
+            start.
     """
 
     on_divergence: OnDivergence = "warn"
@@ -71,7 +73,8 @@ class Settings:
         match = re.fullmatch(f"({'|'.join(CHOICES)}):([0-9]{{1,18}})", str(self.lost_rows))
         if match is None:
             raise OptionError(
-                "lost_rows must be 'giveUp:<batch>', 'giveUpUnseen:<batch>' or 'writeAll:<batch>' with the number of the batch that has lost rows, "
+                "lost_rows must be 'giveUp:<batch>', 'giveUpUnseen:<batch>' or 'writeAll:<batch>' "
+                "with the number of the batch that has lost rows, "
                 f"not {arguments.shown(self.lost_rows)}."
             )
         return match[1], int(match[2])
@@ -88,7 +91,8 @@ class Settings:
             return timeout_ms // 3
         if self.decision_reserve_ms >= timeout_ms:
             raise OptionError(
-                f"onceforall.decisionReserveMs={self.decision_reserve_ms} leaves no time for a batch: the sinks' transactions time out after "
+                f"onceforall.decisionReserveMs={self.decision_reserve_ms} leaves no time for a "
+                "batch: the sinks' transactions time out after "
                 f"{timeout_ms} ms. Lower it, or raise transaction.timeout.ms."
             )
         return self.decision_reserve_ms

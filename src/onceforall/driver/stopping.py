@@ -1,20 +1,28 @@
-"""Ends the queries of a process in order, when the process ends: what isn't decided is aborted, what is decided is committed.
+"""Ends the queries of a process in order, when the process ends: what isn't decided is aborted,
+what is decided is committed.
 
-Without that an open transaction keeps the readers of its partitions waiting until the next start or ``transaction.timeout.ms``.
+Without that an open transaction keeps the readers of its partitions waiting until the next start or
+``transaction.timeout.ms``.
 
 Three ways lead here:
 
-- **The program ends**: by its last line, by an exception, by Ctrl-C (a ``KeyboardInterrupt``), by ``sys.exit``. A thread of ours, which is not a daemon,
-  waits for that; Python ends when this thread does. (``atexit`` is too late: no thread can be started there in Python 3.12 and later.)
-- **SIGTERM**, whose default is to end the process on the spot. ``arm`` installs a handler where nothing but the default is installed, and in the
-  main thread only, for Python allows no other. It ends the queries and then the process, by the same signal. The program's own code is not called, as
-  without the handler.
-- **SIGINT** while Python waits for other threads, its main thread having ended: a ``KeyboardInterrupt`` would end that waiting and the process with it. ``arm`` puts a handler
+- **The program ends**: by its last line, by an exception, by Ctrl-C (a ``KeyboardInterrupt``), by
+  ``sys.exit``. A thread of ours, which is not a daemon, waits for that; Python ends when this
+  thread does. (``atexit`` is too late: no thread can be started there in Python 3.12 and later.)
+- **SIGTERM**, whose default is to end the process on the spot. ``arm`` installs a handler where
+  nothing but the default is installed, and in the main thread only, for Python allows no other. It
+  ends the queries and then the process, by the same signal. The program's own code is not called,
+  as without the handler.
+- **SIGINT** while Python waits for other threads, its main thread having ended: a
+  ``KeyboardInterrupt`` would end that waiting and the process with it. ``arm`` puts a handler
   around Python's or PySpark's own, and around no other, which does then what SIGTERM's does.
-- **The query is stopped, or its JVM ends**, and the program goes on: the batch fails, and the coordinator aborts it. That needs nothing of this module.
+- **The query is stopped, or its JVM ends**, and the program goes on: the batch fails, and the
+  coordinator aborts it. That needs nothing of this module.
 
-Promised: nothing that may be decided is aborted, for a batch that is under way goes its own way to its end; no batch begins any more; a second signal ends the
-process at once, in a state that the next start mends. Not promised: that it is done within ``STOPS_WITHIN_S``, where a sink or the user's function doesn't
+Promised: nothing that may be decided is aborted, for a batch that is under way goes its own way to
+its end; no batch begins any more; a second signal ends the
+process at once, in a state that the next start mends. Not promised: that it is done within
+``STOPS_WITHIN_S``, where a sink or the user's function doesn't
 answer; the process then ends, and the next start mends it, too.
 
 A child process made by ``fork`` has no part in this: the queries are its parent's.
@@ -49,10 +57,15 @@ class Run(Protocol):
     """A run of a query, as this module sees it; ``runs`` has the real one."""
 
     def ask_to_stop(self) -> None:
-        """Ask Spark to stop the query. It may block until the batch has ended, and raise whatever it likes."""
+        """Ask Spark to stop the query.
+
+        It may block until the batch has ended, and raise whatever it likes.
+        """
 
     def settle(self, until_s: float) -> None:
-        """Finish what is left when no batch is under way: the last DONE, and the sweep of what late tasks have opened."""
+        """Finish what is left when no batch is under way: the last DONE, and the sweep of what
+        late tasks have opened.
+        """
 
 
 class Stopping:
@@ -78,7 +91,8 @@ class Stopping:
         """
         if self._begun:
             raise QueryStoppedError(
-                "the process is ending, so the batch was not begun. Nothing was written; the next start writes it."
+                "the process is ending, so the batch was not begun. Nothing was written; the next "
+                "start writes it."
             )
 
     @contextmanager
@@ -109,7 +123,10 @@ class Stopping:
             self._runs.pop(run, None)
 
     def stop_all(self, within_s: float = STOPS_WITHIN_S) -> None:
-        """Stop every run in order, and return when that is done, or the time is over. Who comes second waits for the first."""
+        """Stop every run in order, and return when that is done, or the time is over.
+
+        Who comes second waits for the first.
+        """
         until_s = time.monotonic() + within_s
         with self._changed:
             is_first, self._begun = not self._begun, True
@@ -127,13 +144,16 @@ class Stopping:
                 self._changed.notify_all()
 
     def _stop(self, runs: list[Run], until_s: float) -> None:
-        # In threads of their own: the JVM may hang, or be gone, and what is to be done on the sinks needs none.
+        # In threads of their own: the JVM may hang, or be gone, and what is to be done on the sinks
+        # needs none.
         asked = [_in_background(run.ask_to_stop) for run in runs]
         with self._changed:
             if not self._wait(lambda: self._batches == 0, until_s):
                 logger.warning(
-                    "a batch has not ended within %.0f s, and the process ends all the same. Nothing is lost or duplicated: the next start of the query "
-                    "completes or aborts it. Until then, or until transaction.timeout.ms has passed, readers wait behind its open transactions.",
+                    "a batch has not ended within %.0f s, and the process ends all the same. "
+                    "Nothing is lost or duplicated: the next start of the query "
+                    "completes or aborts it. Until then, or until transaction.timeout.ms has "
+                    "passed, readers wait behind its open transactions.",
                     STOPS_WITHIN_S,
                 )
                 return
@@ -164,26 +184,34 @@ _waiter: threading.Thread | None = None
 
 
 def arm() -> None:
-    """Let this process's queries be stopped in order when it ends; see the module's docstring. Worth calling again from the main thread."""
+    """Let this process's queries be stopped in order when it ends; see the module's docstring.
+    Worth calling again from the main thread.
+    """
     global _waiter  # noqa: PLW0603  one per process
     with _armed:
         if _waiter is None:
-            _waiter = threading.Thread(target=_wait_for_the_end, name="onceforall-stopper", daemon=False)
+            _waiter = threading.Thread(
+                target=_wait_for_the_end, name="onceforall-stopper", daemon=False
+            )
             _waiter.start()
     stop_on_sigterm()
 
 
 def stop_on_sigterm() -> bool:
-    """Let SIGTERM stop all queries of this process in order before it ends the process, and Ctrl-C, too, behind the program's last line; ``start()`` calls it.
+    """Let SIGTERM stop all queries of this process in order before it ends the process, and Ctrl-C,
+    too, behind the program's last line; ``start()`` calls it.
 
-    Call it in the main thread where ``start()`` is called in another one. A handler of your own stays in force, also when it is installed later; let it
-    raise ``SystemExit`` (``sys.exit(0)``), and the queries are stopped in order, too.
+    Call it in the main thread where ``start()`` is called in another one. A handler of your own
+    stays in force, also when it is installed later; let it raise ``SystemExit`` (``sys.exit(0)``),
+    and the queries are stopped in order, too.
 
-    Returns:
-        Whether our handler is installed: False in any thread but the main one, and where another handler is, or SIGTERM is ignored.
+    Returns: Whether our handler is installed: False in any thread but the main one, and where
+        another handler is, or SIGTERM is ignored.
 
-    The handler waits for at most 20 seconds. The process then ends by the signal, as without the handler: exit code 143 in a shell and in
-    Kubernetes, a clean end to systemd. No ``finally`` and no ``atexit`` of the program is run. A second SIGTERM ends it at once.
+    The handler waits for at most 20 seconds. The process then ends by the signal, as without the
+    handler: exit code 143 in a shell and in
+    Kubernetes, a clean end to systemd. No ``finally`` and no ``atexit`` of the program is run. A
+    second SIGTERM ends it at once.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -199,7 +227,9 @@ def _end_in_order(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         _end(number)
     try:
         # In another thread: this one was interrupted anywhere, and may hold any lock.
-        ending = threading.Thread(target=_stop_and_end, args=[number], name="onceforall-signal", daemon=True)
+        ending = threading.Thread(
+            target=_stop_and_end, args=[number], name="onceforall-signal", daemon=True
+        )
         ending.start()
         ending.join(STOPS_WITHIN_S + 1)
     finally:
@@ -222,15 +252,18 @@ def _end(number: int) -> NoReturn:
 
 
 _wrapped: Callable[[int, FrameType | None], Any] = signal.default_int_handler
-"""The handler for SIGINT that was there, which is called while the program's main thread is at work."""
+"""The handler for SIGINT that was there, which is called while the program's main thread is at
+work."""
 
 
 def _wrap_interrupt() -> None:
     global _wrapped  # noqa: PLW0603  one per process
     handler = signal.getsignal(signal.SIGINT)
-    # PySpark's cancels all jobs and raises KeyboardInterrupt. One of the user's own is theirs to keep.
+    # PySpark's cancels all jobs and raises KeyboardInterrupt. One of the user's own is theirs to
+    # keep.
     if callable(handler) and (
-        handler is signal.default_int_handler or str(getattr(handler, "__module__", "")).startswith("pyspark.")
+        handler is signal.default_int_handler
+        or str(getattr(handler, "__module__", "")).startswith("pyspark.")
     ):
         _wrapped = handler
         signal.signal(signal.SIGINT, _on_interrupt)
@@ -243,7 +276,9 @@ def _on_interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _is_over(frame: FrameType | None) -> bool:
-    """Tell whether the program's last line is done, and the main thread, which runs handlers, only waits for others."""
+    """Tell whether the program's last line is done, and the main thread, which runs handlers,
+    only waits for others.
+    """
     if not threading.main_thread().is_alive():
         return True
     while frame is not None:
@@ -254,7 +289,9 @@ def _is_over(frame: FrameType | None) -> bool:
 
 
 def _wait_for_the_end() -> None:
-    """Wait until Python would end, as it does when its main thread and every other one that is not a daemon have ended; then stop the runs."""
+    """Wait until Python would end, as it does when its main thread and every other one that is
+    not a daemon have ended; then stop the runs.
+    """
     threading.main_thread().join()
     this = threading.current_thread()
     while others := [
@@ -280,7 +317,10 @@ def _quietly(run: Run, until_s: float) -> None:
     try:
         run.settle(until_s)
     except Exception as error:  # noqa: BLE001  the next start does it
-        logger.warning("clearing up behind a stopped query did not succeed; its next start does it: %s", text_of(error))
+        logger.warning(
+            "clearing up behind a stopped query did not succeed; its next start does it: %s",
+            text_of(error),
+        )
 
 
 def _forget_the_parents() -> None:

@@ -1,4 +1,6 @@
-"""Sweeps what earlier runs left, again and again, beside a run's batches: tasks of a dead or frozen driver may open transactions for a while."""
+"""Sweeps what earlier runs left, again and again, beside a run's batches: tasks of a dead or
+frozen driver may open transactions for a while.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from onceforall.sink import TwoPhaseCommitSink
 logger = logs.logger("onceforall")
 
 SWEEP_AGAIN_AFTER_S = (1, 2, 4, 8, 15, 30, 60)
-"""A dead or frozen predecessor's tasks can open transactions for a while; the last interval repeats."""
+"""A dead or frozen predecessor's tasks can open transactions for a while; the last interval
+repeats."""
 
 SWEEPS_AFTER_THE_END = 3
 
@@ -61,7 +64,9 @@ class Sweeper:
         self._changed.set()
 
     def last_sweeps(self) -> Mapping[str, Sweep]:
-        """Return the sweeps of a run that is being stopped: with its own generation, if late task attempts may still write there."""
+        """Return the sweeps of a run that is being stopped: with its own generation, if late
+        task attempts may still write there.
+        """
         if self._may_take_another():
             return self._sweeps
         return self._leftovers() or self._sweeps
@@ -72,10 +77,14 @@ class Sweeper:
         self._changed.set()
 
     def until_the_end(self) -> None:
-        """Clean the log after each start or roll, and sweep again and again, until shortly after the run has ended."""
+        """Clean the log after each start or roll, and sweep again and again, until shortly after
+        the run has ended.
+        """
         turn = 0
         while not self._closed.is_set():
-            if self._changed.wait(timeout=SWEEP_AGAIN_AFTER_S[min(turn, len(SWEEP_AGAIN_AFTER_S) - 1)]):
+            if self._changed.wait(
+                timeout=SWEEP_AGAIN_AFTER_S[min(turn, len(SWEEP_AGAIN_AFTER_S) - 1)]
+            ):
                 self._changed.clear()
                 turn = 0
                 self._clean()
@@ -91,7 +100,9 @@ class Sweeper:
         """Sweep sinks beside one another; what fails is logged, and done by a later turn."""
         # Each on its own: one that is away must not hold back the others.
         sweep = logs.carried(self._sweep)
-        for thread in [start_thread(partial(sweep, *item), "onceforall-sweep") for item in sweeps.items()]:
+        for thread in [
+            start_thread(partial(sweep, *item), "onceforall-sweep") for item in sweeps.items()
+        ]:
             if thread is not threading.current_thread():
                 thread.join()
 
@@ -109,4 +120,6 @@ class Sweeper:
             self._log.clean(self._sealed_below)
             failpoints.hit("sweeper.cleaned")
         except Exception as error:  # noqa: BLE001  old entries cost space only
-            logger.warning("cleaning the commit log is tried again at the next start: %s", text_of(error))
+            logger.warning(
+                "cleaning the commit log is tried again at the next start: %s", text_of(error)
+            )

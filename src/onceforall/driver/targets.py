@@ -1,4 +1,6 @@
-"""Looks at the sinks' targets before anything is created in them, and compares them with what the log knows (``protocol.identity`` judges)."""
+"""Looks at the sinks' targets before anything is created in them, and compares them with what
+the log knows (``protocol.identity`` judges).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ logger = logs.logger("onceforall")
 
 
 def last_decision(checkpoint: Path) -> Decided | None:
-    """Return the last decision in a checkpoint's log, as far as it can be seen; None where there is none. Nothing is written.
+    """Return the last decision in a checkpoint's log, as far as it can be seen; None where there is
+    none. Nothing is written.
 
     A log that can't be found or read is told by whoever binds or claims it, next, with what to do.
     """
@@ -28,7 +31,11 @@ def last_decision(checkpoint: Path) -> Decided | None:
         return None
     try:
         bound = binding.find(LocalStore(home))
-        return None if bound is None else CommitLog(bound.store, first_generation=bound.first_generation).look().decided
+        return (
+            None
+            if bound is None
+            else CommitLog(bound.store, first_generation=bound.first_generation).look().decided
+        )
     except (CheckpointMismatchError, CommitLogError):
         return None
 
@@ -40,7 +47,8 @@ def check_targets(
     starts: Mapping[str, StartInfo],
     adopt: Collection[str] = (),
 ) -> dict[str, Identity | None]:
-    """Compare the sinks' targets with what the last decision knows of them, before anything is created in them.
+    """Compare the sinks' targets with what the last decision knows of them, before anything is
+    created in them.
 
     Args:
         decided: the log's last decision; None: nothing is known.
@@ -61,25 +69,35 @@ def check_targets(
     known = {name: target for name, target in decided.commit.targets.items() if name in sinks}
     for name in known.keys() & set(adopt):
         logger.warning(
-            "The target of sink %s is taken as it is (onceforall.adoptTarget); the last decision knows it as %s. Take the option out again "
+            "The target of sink %s is taken as it is (onceforall.adoptTarget); the last decision "
+            "knows it as %s. Take the option out again "
             "when a batch has been written.",
             name, known[name].body(),
         )  # fmt: skip
     targets = identity.adopted(known, adopt)
-    found = {name: identity_of(sinks[name], starts[name]) for name, target in targets.items() if target.identity is not None}
+    found = {
+        name: identity_of(sinks[name], starts[name])
+        for name, target in targets.items()
+        if target.identity is not None
+    }
     refusal = identity.judge(targets, found, {name: repr(sink) for name, sink in sinks.items()})
     if refusal is not None:
         raise refusal.error(refusal.message)
-    must_have = identity.complete_batches(decided, targets, spark_checkpoint.last_committed(checkpoint))
+    must_have = identity.complete_batches(
+        decided, targets, spark_checkpoint.last_committed(checkpoint)
+    )
     for name, batch in must_have.items():
-        refusal = identity.judge_reach(name, batch, repr(sinks[name]), holds=sinks[name].holds(starts[name], batch))
+        refusal = identity.judge_reach(
+            name, batch, repr(sinks[name]), holds=sinks[name].holds(starts[name], batch)
+        )
         if refusal is not None:
             raise refusal.error(refusal.message)
     return found
 
 
 def identity_of(sink: TwoPhaseCommitSink, start: StartInfo) -> Identity | None:
-    """Return what tells a sink's target, as the log gives it back: a tuple is a list there, and the key 1 is "1".
+    """Return what tells a sink's target, as the log gives it back: a tuple is a list there, and the
+    key 1 is "1".
 
     Raises:
         SinkCheckError: it is no JSON object, or an empty one: it could not be decided, or compared.
@@ -96,7 +114,8 @@ def identity_of(sink: TwoPhaseCommitSink, start: StartInfo) -> Identity | None:
         why = ""
     if not isinstance(found, dict) or not found:
         raise SinkCheckError(
-            f"Sink {start.sink}: {type(sink).__name__}.identity must return None or a JSON object with a key at least, and returned "
+            f"Sink {start.sink}: {type(sink).__name__}.identity must return None or a JSON object "
+            "with a key at least, and returned "
             f"{type(told).__name__} {told!r}{why}. Mend the sink."
         )
     return found
@@ -110,5 +129,6 @@ def check_adopted(names: Collection[str], sinks: Collection[str]) -> None:
     """
     if unknown := sorted(set(names) - set(sinks)):
         raise OptionError(
-            f"onceforall.adoptTarget={','.join(unknown)} names no sink of this query; it has: {', '.join(sorted(sinks))}."
+            f"onceforall.adoptTarget={','.join(unknown)} names no sink of this query; it has: "
+            f"{', '.join(sorted(sinks))}."
         )

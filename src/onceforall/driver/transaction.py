@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class BatchTransaction:
-    """What a user's function gets as its third argument: the writes of one batch, decided all together or not at all.
+    """What a user's function gets as its third argument: the writes of one batch, decided all
+    together or not at all.
 
     ``write`` only registers; the jobs run when the function returns.
     """
@@ -30,25 +31,28 @@ class BatchTransaction:
     def write(self, name: str, frame: DataFrame) -> None:
         """Write a frame's rows to a sink, as part of the batch's one decision.
 
-        Args:
-            name: the sink's name in this query.
-            frame: its rows; any DataFrame that was derived from the batch. A sink may be written several times, but for one that needs all rows of a
+        Args: name: the sink's name in this query. frame: its rows; any DataFrame that was derived
+            from the batch. A sink may be written several times, but for one that needs all rows of
+            a
                 key in one task.
 
-        Raises:
-            OptionError: no sink has this name, or it is no frame.
-            SchemaError: the sink cannot write these columns.
-            UnsupportedQueryError: the sink needs all rows of a key in one task, and is written a second time.
-            ProtocolViolationError: the function has returned already.
+        Raises: OptionError: no sink has this name, or it is no frame. SchemaError: the sink cannot
+            write these columns. UnsupportedQueryError: the sink needs all rows of a key in one
+            task, and is written a second time. ProtocolViolationError: the function has returned
+            already.
 
         A write that failed poisons the whole attempt, even when the function catches the error.
         """
         try:
             if not self._open:
-                raise OptionError("transaction.write was called after the function of the batch had returned; call it inside.")
+                raise OptionError(
+                    "transaction.write was called after the function of the batch had returned; "
+                    "call it inside."
+                )
             if not isinstance(name, str) or name not in self._sinks:
                 raise OptionError(
-                    f"There is no sink named {arguments.shown(name)} in this query; its sinks are: {', '.join(sorted(self._sinks))}."
+                    f"There is no sink named {arguments.shown(name)} in this query; its sinks "
+                    f"are: {', '.join(sorted(self._sinks))}."
                 )
             arguments.check_frame(frame, "transaction.write")
             self._check_first(name)
@@ -64,8 +68,11 @@ class BatchTransaction:
         keys = self._sinks[name].capabilities.one_task_per_key
         if keys and any(written == name for written, _ in self.writes):
             raise UnsupportedQueryError(
-                f"The sink {name} needs all rows of a batch that have the same {', '.join(keys)} in one task, and the function of the batch writes it a second "
-                "time. Bring the frames together, transaction.write(…, first.unionByName(second)), with each key once; or use a mode of the sink that does "
+                f"The sink {name} needs all rows of a batch that have the same {', '.join(keys)} "
+                "in one task, and the function of the batch writes it a second "
+                "time. Bring the frames together, transaction.write(…, "
+                "first.unionByName(second)), with each key once; or use a mode of the sink that "
+                "does "
                 "without: mode='staged' where it has one."
             )
 

@@ -1,18 +1,21 @@
-"""A real Kafka cluster for tests: several KRaft nodes, each a Java process of its own, on loopback addresses only.
+"""A real Kafka cluster for tests: several KRaft nodes, each a Java process of its own, on loopback
+addresses only.
 
 The caller's sequence::
 
     with EmbeddedKafkaCluster() as cluster:     # three nodes, each broker and controller
-        cluster.create_topic("events", partitions=4)
-        leader = cluster.leader("events", 0)
-        cluster.kill(leader)                    # faults, by node: kill, stop, pause, resume, restart
-        cluster.restart(leader)
-        cluster.wait_until_whole()              # every node answers and every replica is in sync
+        cluster.create_topic("events", partitions=4) leader = cluster.leader("events", 0)
+        cluster.kill(leader)                    # faults, by node: kill, stop, pause, resume,
+        restart cluster.restart(leader) cluster.wait_until_whole()              # every node answers
+        and every replica is in sync
 
-Topics, offsets and transaction states have three replicas, and writes need two of them in sync: one node may be away, of any
-three. Timeouts are short, so that a node that is away is soon known to be; leaders move only when they must or are told to.
+Topics, offsets and transaction states have three replicas, and writes need two of them in sync: one
+node may be away, of any
+three. Timeouts are short, so that a node that is away is soon known to be; leaders move only when
+they must or are told to.
 
-Not for production: no authentication, records are kept for ever, and flushing is left to the operating system.
+Not for production: no authentication, records are kept for ever, and flushing is left to the
+operating system.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ _STOP_DEADLINE_S = 30.0
 _TOPIC_DEADLINE_S = 60.0
 _POLL_INTERVAL_S = 0.05
 _LOG_TAIL_LINES = 25
-# Several small JVMs that live for seconds: compiling little and a heap that starts small cost least.
+# Several small JVMs that live for seconds: compiling little and a heap that starts small cost
+# least.
 _JVM_OPTIONS = (
     "-Xms64m",
     "-Xmx256m",
@@ -77,9 +81,10 @@ _SHORT = {
 class EmbeddedKafkaCluster:
     """A Kafka cluster in child processes, its nodes numbered from 1.
 
-    The nodes end with this process: at `stop`, at an ordinary end of the interpreter, and on Linux also when this process is
-    killed (then the temporary data folder stays behind). Not safe for use by several threads at once, except for `kill`, `pause` and
-    `resume`.
+    The nodes end with this process: at `stop`, at an ordinary end of the interpreter, and on Linux
+    also when this process is
+    killed (then the temporary data folder stays behind). Not safe for use by several threads at
+    once, except for `kill`, `pause` and `resume`.
     """
 
     def __init__(
@@ -92,19 +97,25 @@ class EmbeddedKafkaCluster:
     ) -> None:
         """Nothing is started yet.
 
-        Args:
-            nodes: how many, each broker and controller. A majority must be alive for the cluster to work.
-            version: of Kafka; see `kafka_jars`.
-            config: broker settings of all nodes (``server.properties``) that replace those of this module.
-            jars: the class path; None: `kafka_jars`, pinned and verified.
+        Args: nodes: how many, each broker and controller. A majority must be alive for the cluster
+            to work. version: of Kafka; see `kafka_jars`. config: broker settings of all nodes
+            (``server.properties``) that replace those of this module. jars: the class path; None:
+            `kafka_jars`, pinned and verified.
 
-        Raises:
-            OptionError: fewer than one node, an unknown version, or `config` has a setting that this class needs for itself.
+        Raises: OptionError: fewer than one node, an unknown version, or `config` has a setting that
+            this class needs for itself.
         """
         if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
-            raise OptionError(f"nodes={arguments.shown(nodes)} makes no cluster. Use 1 or more; 3 survive the loss of one.")
+            raise OptionError(
+                f"nodes={arguments.shown(nodes)} makes no cluster. Use 1 or more; 3 survive the "
+                "loss of one."
+            )
         self.version = kafka_version(version)
-        given = {} if config is None else arguments.mapping("config", config, "a dictionary of the brokers' settings")
+        given = (
+            {}
+            if config is None
+            else arguments.mapping("config", config, "a dictionary of the brokers' settings")
+        )
         self._config = {**_SHORT, **_replication(nodes), **given}
         server_properties(port=1, controller_port=1, log_dir=Path(), overrides=self._config)
         self._jars = None if jars is None else arguments.paths("jars", jars)
@@ -121,7 +132,12 @@ class EmbeddedKafkaCluster:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -149,7 +165,9 @@ class EmbeddedKafkaCluster:
             EmbeddedServerError: the cluster was not started.
         """
         if not self._ports:
-            raise EmbeddedServerError("The cluster has no addresses before start(). Call start() first.")
+            raise EmbeddedServerError(
+                "The cluster has no addresses before start(). Call start() first."
+            )
         return f"{HOST}:{self._ports[node]}"
 
     def pid(self, node: int) -> int:
@@ -167,19 +185,23 @@ class EmbeddedKafkaCluster:
 
     def log(self, node: int) -> str:
         """Return what a node has logged (warnings and errors), over all its starts."""
-        return (self._node_folder(node) / "broker.log").read_text(encoding="utf-8", errors="replace")
+        return (self._node_folder(node) / "broker.log").read_text(
+            encoding="utf-8", errors="replace"
+        )
 
     def start(self) -> None:
         """Start all nodes and return when the cluster is whole; do nothing when it was started.
 
-        Raises:
-            EmbeddedServerError: no Java, no jars, a taken port, or a node that ended or did not answer within 120 s; the message
+        Raises: EmbeddedServerError: no Java, no jars, a taken port, or a node that ended or did not
+            answer within 120 s; the message
                 holds the end of its log. Nothing is left running.
         """
         if self._folder is not None:
             return
         self._java = find_java()
-        self._command = self._command_of(self._jars if self._jars is not None else kafka_jars(self.version))
+        self._command = self._command_of(
+            self._jars if self._jars is not None else kafka_jars(self.version)
+        )
         self._owner_pid = os.getpid()
         atexit.register(self.stop)
         try:
@@ -219,11 +241,19 @@ class EmbeddedKafkaCluster:
             del properties["controller.quorum.bootstrap.servers"]
             # The voters are listed, so no controller is advertised; brokers before 3.9 refuse it.
             advertised = f"BROKER://{HOST}:{self._ports[node]}"
-            properties |= {"node.id": str(node), "controller.quorum.voters": voters, "advertised.listeners": advertised}
-            (folder / "server.properties").write_text(render_properties(properties), encoding="ascii")
+            properties |= {
+                "node.id": str(node),
+                "controller.quorum.voters": voters,
+                "advertised.listeners": advertised,
+            }
+            (folder / "server.properties").write_text(
+                render_properties(properties), encoding="ascii"
+            )
 
     def _format(self) -> None:
-        """Let Kafka format the first node's folder, and give the others a copy with their own numbers: a JVM less for each."""
+        """Let Kafka format the first node's folder, and give the others a copy with their own
+        numbers: a JVM less for each.
+        """
         first = self._node_folder(self._numbers[0])
         format_folder(first, self._command, deadline_s=_START_DEADLINE_S)
         for node in self._numbers[1:]:
@@ -236,23 +266,28 @@ class EmbeddedKafkaCluster:
             self._processes[node] = GuardedProcess(command, directory=folder, log=log)
 
     def wait_until_whole(self, deadline_s: float = 60.0, *, without: Iterable[int] = ()) -> None:
-        """Return when every running node says that all of them are alive, all partitions are led, and all live replicas are in sync.
+        """Return when every running node says that all of them are alive, all partitions are led,
+        and all live replicas are in sync.
 
         Args:
             deadline_s: how long to wait.
             without: nodes that are paused or cut off, and so are not waited for, nor asked.
 
-        Raises:
-            EmbeddedServerError: a node ended by itself, or it is not so in time; the message says what is missing.
+        Raises: EmbeddedServerError: a node ended by itself, or it is not so in time; the message
+            says what is missing.
         """
         expected = {node for node in self._processes if node not in set(without)}
         deadline = time.monotonic() + deadline_s
         while missing := self._missing(expected):
             for node in expected:
                 if not self._processes[node].is_running:
-                    raise self._failure(node, f"ended with status {self._processes[node].return_code}")
+                    raise self._failure(
+                        node, f"ended with status {self._processes[node].return_code}"
+                    )
             if time.monotonic() > deadline:
-                raise self._failure(min(expected), f"is not in a whole cluster after {deadline_s:.0f} s: {missing}")
+                raise self._failure(
+                    min(expected), f"is not in a whole cluster after {deadline_s:.0f} s: {missing}"
+                )
             time.sleep(_POLL_INTERVAL_S)
 
     def _missing(self, expected: set[int]) -> str:
@@ -263,14 +298,21 @@ class EmbeddedKafkaCluster:
             if state.nodes != expected:
                 return f"node {node} knows of {sorted(state.nodes)}"
             for (topic, number), partition in state.partitions.items():
-                if partition.leader < 0 or not expected & set(partition.replicas) <= set(partition.in_sync):
+                if partition.leader < 0 or not expected & set(partition.replicas) <= set(
+                    partition.in_sync
+                ):
                     return f"node {node} sees {topic}-{number} as {partition}"
         return ""
 
     def _failure(self, node: int, what: str) -> EmbeddedServerError:
         tail = "\n".join(self.log(node).splitlines()[-_LOG_TAIL_LINES:])
-        remedy = "Check the settings given as config, the free memory (256 MB of heap each) and the log"
-        return EmbeddedServerError(f"Node {node} of the embedded Kafka cluster {what}. {remedy}:\n{tail or '(it is empty)'}")
+        remedy = (
+            "Check the settings given as config, the free memory (256 MB of heap each) and the log"
+        )
+        return EmbeddedServerError(
+            f"Node {node} of the embedded Kafka cluster {what}. "
+            f"{remedy}:\n{tail or '(it is empty)'}"
+        )
 
     def state(self, asked: int | None = None) -> ClusterState:
         """Return what one node (by default the first that answers) knows of the cluster.
@@ -291,7 +333,9 @@ class EmbeddedKafkaCluster:
         """
         found = self.state(asked).partitions.get((topic, number))
         if found is None:
-            raise EmbeddedServerError(f"The cluster has no partition {topic}-{number}. Create the topic first.")
+            raise EmbeddedServerError(
+                f"The cluster has no partition {topic}-{number}. Create the topic first."
+            )
         return found
 
     def leader(self, topic: str, number: int) -> int:
@@ -310,7 +354,8 @@ class EmbeddedKafkaCluster:
         self._processes.pop(node, None)
 
     def pause(self, node: int) -> None:
-        """Stop all threads of a node (SIGSTOP) and return when they have: it is cut off, and its connections stay open.
+        """Stop all threads of a node (SIGSTOP) and return when they have: it is cut off, and its
+        connections stay open.
 
         Raises:
             EmbeddedServerError: it does not run.
@@ -326,7 +371,8 @@ class EmbeddedKafkaCluster:
         self._running_process(node).send_signal(signal.SIGCONT)
 
     def restart(self, node: int, version: str | None = None) -> None:
-        """Start a node again on its data and port, after an orderly stop when it still runs; it may not answer yet on return.
+        """Start a node again on its data and port, after an orderly stop when it still runs; it may
+        not answer yet on return.
 
         Args:
             node: which one.
@@ -342,17 +388,19 @@ class EmbeddedKafkaCluster:
         self._launch(node, command)
 
     def stop(self, node: int | None = None) -> None:
-        """Stop one node in an orderly way (SIGTERM, and SIGKILL after 30 s); without a number stop all and remove the data.
+        """Stop one node in an orderly way (SIGTERM, and SIGKILL after 30 s); without a number stop
+        all and remove the data.
 
-        A node that is stopped hands its leaderships over first. Do nothing for what does not run. A process that was forked from
-        the one that started the cluster cannot stop it.
+        A node that is stopped hands its leaderships over first. Do nothing for what does not run. A
+        process that was forked from the one that started the cluster cannot stop it.
         """
         if self._owner_pid != os.getpid():
             return
         if node is not None:
             self._end([node])
             return
-        # An orderly end of the last node would wait for a majority that is gone: the data are removed anyway.
+        # An orderly end of the last node would wait for a majority that is gone: the data are
+        # removed anyway.
         for process in list(self._processes.values()):
             process.send_signal(signal.SIGKILL)
         self._end(list(self._processes))
@@ -369,9 +417,15 @@ class EmbeddedKafkaCluster:
                 end_orderly(process, signal.SIGTERM, _STOP_DEADLINE_S)
 
     def create_topic(
-        self, name: str, partitions: int = 1, *, replication: int | None = None, config: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        replication: int | None = None,
+        config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic and return when every node knows a leader and all replicas in sync for each of its partitions.
+        """Create a topic and return when every node knows a leader and all replicas in sync for
+        each of its partitions.
 
         Args:
             name: the topic, which must not exist.
@@ -379,22 +433,32 @@ class EmbeddedKafkaCluster:
             replication: how many replicas; None: three, or as many as there are nodes.
             config: settings of the topic.
 
-        Raises:
-            MissingExtraError: confluent-kafka is not installed.
-            EmbeddedServerError: the cluster refused (the topic exists, a setting is wrong) or did not answer within 60 s.
+        Raises: MissingExtraError: confluent-kafka is not installed. EmbeddedServerError: the
+            cluster refused (the topic exists, a setting is wrong) or did not answer within 60 s.
         """
         replicas = min(3, len(self._numbers)) if replication is None else replication
-        create_topic(self.bootstrap_servers, name, partitions, config, replication=replicas, deadline_s=_TOPIC_DEADLINE_S)
+        create_topic(
+            self.bootstrap_servers,
+            name,
+            partitions,
+            config,
+            replication=replicas,
+            deadline_s=_TOPIC_DEADLINE_S,
+        )
         deadline = time.monotonic() + _TOPIC_DEADLINE_S
         while not all(self._has_topic(node, name, partitions) for node in self._processes):
             if time.monotonic() > deadline:
-                raise EmbeddedServerError(f"Topic {name!r} is not known to all nodes after {_TOPIC_DEADLINE_S:.0f} s.")
+                raise EmbeddedServerError(
+                    f"Topic {name!r} is not known to all nodes after {_TOPIC_DEADLINE_S:.0f} s."
+                )
             time.sleep(_POLL_INTERVAL_S)
         self.wait_until_whole(_TOPIC_DEADLINE_S)
 
     def _has_topic(self, node: int, name: str, partitions: int) -> bool:
         state = cluster_state(self._ports[node])
-        return state is not None and all((name, number) in state.partitions for number in range(partitions))
+        return state is not None and all(
+            (name, number) in state.partitions for number in range(partitions)
+        )
 
     def _node_folder(self, node: int) -> Path:
         if self._folder is None:

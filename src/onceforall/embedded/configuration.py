@@ -32,10 +32,12 @@ _DEFAULTS = {
     "group.initial.rebalance.delay.ms": "0",
     # Tests and demo wait for timed-out transactions to be aborted; Kafka looks for them every 10 s.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    # Replayed history has old timestamps: by Kafka's defaults it is past its retention when it arrives, and rolls segments.
+    # Replayed history has old timestamps: by Kafka's defaults it is past its retention when it
+    # arrives, and rolls segments.
     "log.retention.ms": "-1",
     "log.roll.hours": _CENTURY_HOURS,
-    # A controller takes a killed broker for alive, and refuses it as a duplicate, until this has passed: 9 s by Kafka's default.
+    # A controller takes a killed broker for alive, and refuses it as a duplicate, until this has
+    # passed: 9 s by Kafka's default.
     "broker.session.timeout.ms": "2500",
     "broker.heartbeat.interval.ms": "500",
     # The default of 128 MB would be a quarter of this broker's heap.
@@ -44,9 +46,15 @@ _DEFAULTS = {
 
 
 def server_properties(
-    *, port: int, controller_port: int, log_dir: Path, overrides: Mapping[str, str], secure: SecureListeners | None = None
+    *,
+    port: int,
+    controller_port: int,
+    log_dir: Path,
+    overrides: Mapping[str, str],
+    secure: SecureListeners | None = None,
 ) -> dict[str, str]:
-    """Return the whole ``server.properties`` of a single node that is broker and controller, on loopback addresses.
+    """Return the whole ``server.properties`` of a single node that is broker and controller, on
+    loopback addresses.
 
     Args:
         port: where clients connect.
@@ -55,8 +63,8 @@ def server_properties(
         overrides: settings that replace the defaults of this module.
         secure: listeners with encryption and authentication, beside the plaintext one.
 
-    Raises:
-        OptionError: an override names a setting that decides how the broker is reached or where its data are.
+    Raises: OptionError: an override names a setting that decides how the broker is reached or where
+        its data are.
     """
     own = {
         "process.roles": "broker,controller",
@@ -76,11 +84,14 @@ def server_properties(
         own["listener.security.protocol.map"] += ",SECURE:SASL_SSL,MUTUAL:SSL"
         own |= secure.properties()
     refused = sorted(
-        key for key in overrides if key in own or key in {"log.dir", "metadata.log.dir", "controller.quorum.voters"}
+        key
+        for key in overrides
+        if key in own or key in {"log.dir", "metadata.log.dir", "controller.quorum.voters"}
     )
     if refused:
         raise OptionError(
-            f"config cannot replace {', '.join(refused)}: the embedded broker sets them itself. Leave them out; port= and "
+            f"config cannot replace {', '.join(refused)}: the embedded broker sets them itself. "
+            "Leave them out; port= and "
             "data_dir= choose where it listens and where its data are."
         )
     return {**_DEFAULTS, **{key: str(value) for key, value in overrides.items()}, **own}
@@ -88,11 +99,19 @@ def server_properties(
 
 def render_properties(properties: Mapping[str, str]) -> str:
     """Return the text of a Java properties file (``java.util.Properties.load``), in ASCII."""
-    return "".join(f"{_escape(key, key=True)}={_escape(value)}\n" for key, value in properties.items())
+    return "".join(
+        f"{_escape(key, key=True)}={_escape(value)}\n" for key, value in properties.items()
+    )
 
 
 def _escape(text: str, *, key: bool = False) -> str:
-    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
+    escaped = (
+        text.replace("\\", "\\\\")
+        .replace("\n", "\\n")
+        .replace("\r", "\\r")
+        .replace("\t", "\\t")
+        .replace("\f", "\\f")
+    )
     if key:
         for special in (" ", ":", "=", "#", "!"):
             escaped = escaped.replace(special, "\\" + special)

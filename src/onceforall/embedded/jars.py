@@ -1,17 +1,23 @@
-"""The jars of the embedded broker, of Spark's Kafka connector and of PostgreSQL's JDBC driver: pinned, fetched once, and verified.
+"""The jars of the embedded broker, of Spark's Kafka connector and of PostgreSQL's JDBC driver:
+pinned, fetched once, and verified.
 
-``pins.json`` names every jar with its size and SHA-256. The sets of it are kept in a cache folder, one folder per set; what is
-missing there is fetched with the Ivy that pyspark's wheel carries, so that neither Maven nor a Kafka installation is
-needed.
+``pins.json`` names every jar with its size and SHA-256. The sets of it are kept in a cache folder,
+one folder per set; what is missing there is fetched with the Ivy that pyspark's wheel carries, so
+that neither Maven nor a Kafka installation is needed.
 
-- The cache is ``$ONCEFORALL_CACHE``, else ``$XDG_CACHE_HOME/onceforall``, else ``~/.cache/onceforall``.
-- ``$ONCEFORALL_IVY_SETTINGS`` names an ``ivysettings.xml`` (https://ant.apache.org/ivy/history/latest-milestone/settings.html) for
-  people behind a mirror. A proxy is given to Ivy, as to any Java, with ``JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=...``.
+- The cache is ``$ONCEFORALL_CACHE``, else ``$XDG_CACHE_HOME/onceforall``, else
+  ``~/.cache/onceforall``.
+- ``$ONCEFORALL_IVY_SETTINGS`` names an ``ivysettings.xml``
+  (https://ant.apache.org/ivy/history/latest-milestone/settings.html) for people behind a mirror. A
+  proxy is given to Ivy, as to any Java, with ``JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=...``.
 - Without a network: lay the jars into the folder by hand; they are verified like fetched ones.
 
-Promised: a jar whose bytes differ from its pin is named in an error and is never handed out; a crash in the middle of a fetch
-or two fetches at once leave either nothing or whole, verified jars. Not promised: protection from somebody who can
-write to the cache while it is in use. A verified folder is afterwards checked by name, size and time of modification only.
+Promised: a jar whose bytes differ from its pin is named in an error and is never handed out; a
+crash in the middle of a fetch
+or two fetches at once leave either nothing or whole, verified jars. Not promised: protection from
+somebody who can
+write to the cache while it is in use. A verified folder is afterwards checked by name, size and
+time of modification only.
 """
 
 from __future__ import annotations
@@ -42,7 +48,8 @@ if TYPE_CHECKING:
 KAFKA_VERSION = "4.3.1"
 # Also the last of the 3.x line, to which many clusters stay bound for a while.
 KAFKA_VERSIONS = (KAFKA_VERSION, "3.9.2")
-# The connector exists up to 4.2.0 and its token provider up to 4.0.0; the 4.2 set was run with pyspark 4.2 and 4.3.
+# The connector exists up to 4.2.0 and its token provider up to 4.0.0; the 4.2 set was run with
+# pyspark 4.2 and 4.3.
 _CONNECTOR_SETS = {"4.0": "spark-4.0", "4.1": "spark-4.1", "4.2": "spark-4.2", "4.3": "spark-4.2"}
 _MARKER = "verified.json"
 _FETCH_PREFIX = ".fetch-"
@@ -55,7 +62,7 @@ _IVY_SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <resolvers><ibiblio name="central" m2compatible="true" usepoms="false" useMavenMetadata="false"/></resolvers>
 </ivysettings>
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,8 @@ def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:
 
 
 def kafka_version(version: str) -> str:
-    """Return the pinned version of Kafka that ``version`` names, in whole or by its beginning: ``3.9`` is ``3.9.2``.
+    """Return the pinned version of Kafka that ``version`` names, in whole or by its beginning:
+    ``3.9`` is ``3.9.2``.
 
     Raises:
         OptionError: there is none.
@@ -100,30 +108,34 @@ def kafka_version(version: str) -> str:
         if version == pinned or pinned.startswith(f"{version}."):
             return pinned
     raise OptionError(
-        f"No broker of version {shown(version)} is pinned; there is one of {' and '.join(KAFKA_VERSIONS)}. Use one of these."
+        f"No broker of version {shown(version)} is pinned; there is one of "
+        f"{' and '.join(KAFKA_VERSIONS)}. Use one of these."
     )
 
 
 def spark_kafka_jars() -> list[Path]:
-    """Return the jars of Spark's Kafka connector that fit the installed pyspark, fetched when they are not in the cache.
+    """Return the jars of Spark's Kafka connector that fit the installed pyspark, fetched when they
+    are not in the cache.
 
     Join them with commas for ``spark.jars``. Nothing is added to a running session.
 
-    Raises:
-        UnsupportedQueryError: no connector is known for the installed pyspark.
-        EmbeddedServerError: pyspark is not there, or a jar is missing and cannot be fetched, or differs from its pin.
+    Raises: UnsupportedQueryError: no connector is known for the installed pyspark.
+        EmbeddedServerError: pyspark is not there, or a jar is missing and cannot be fetched, or
+        differs from its pin.
     """
     try:
         import pyspark
     except ImportError as error:
         raise EmbeddedServerError(
-            "pyspark is not installed, so there is no Spark to choose a connector for. pip install pyspark"
+            "pyspark is not installed, so there is no Spark to choose a connector for. pip "
+            "install pyspark"
         ) from error
     return jar_set(connector_set(pyspark.__version__))
 
 
 def connector_set(spark_version: str) -> str:
-    """Return the name of the pinned set of connector jars for a version of Spark, such as ``4.2.0``.
+    """Return the name of the pinned set of connector jars for a version of Spark, such as
+    ``4.2.0``.
 
     Raises:
         UnsupportedQueryError: no set is known for this version.
@@ -132,7 +144,8 @@ def connector_set(spark_version: str) -> str:
     if minor not in _CONNECTOR_SETS:
         known = ", ".join(_CONNECTOR_SETS)
         raise UnsupportedQueryError(
-            f"No Kafka connector is pinned for pyspark {spark_version}; there is one for {known}. Install one of "
+            f"No Kafka connector is pinned for pyspark {spark_version}; there is one for {known}. "
+            "Install one of "
             "these, or give Spark a connector of your own through spark.jars.packages."
         )
     return _CONNECTOR_SETS[minor]
@@ -154,7 +167,8 @@ def jar_set(name: str) -> list[Path]:
 
 
 def pinned_jar(jar: PinnedJar, name: str) -> Path:
-    """Return the verified file of a jar that belongs to no set; it is fetched first if it is missing.
+    """Return the verified file of a jar that belongs to no set; it is fetched first if it is
+    missing.
 
     Args:
         jar: its pin.
@@ -166,7 +180,8 @@ def pinned_jar(jar: PinnedJar, name: str) -> Path:
     folder = jar_folder(name)
     if not (folder / jar.file_name).is_file():
         _fetch([jar], folder)
-    # Jars of one folder are asked for one by one, and the marker knows whole sets: it is compared by its hash each time.
+    # Jars of one folder are asked for one by one, and the marker knows whole sets: it is compared
+    # by its hash each time.
     _verify([jar], folder)
     return folder / jar.file_name
 
@@ -188,12 +203,16 @@ def jar_folder(name: str) -> Path:
 @cache
 def pinned_jars(name: str) -> tuple[PinnedJar, ...]:
     """Return the pins of one set, in the order of the class path."""
-    pins = json.loads(resources.files("onceforall.embedded").joinpath("pins.json").read_text(encoding="utf-8"))
+    pins = json.loads(
+        resources.files("onceforall.embedded").joinpath("pins.json").read_text(encoding="utf-8")
+    )
     return tuple(PinnedJar(**pin) for pin in pins[name])
 
 
 def _verify(jars: Iterable[PinnedJar], folder: Path) -> None:
-    """Compare every jar with its pin: by size and time when the marker knows it, else by its hash."""
+    """Compare every jar with its pin: by size and time when the marker knows it, else by its
+    hash.
+    """
     known = _read_marker(folder)
     seen: dict[str, list[str | int]] = {}
     for jar in jars:
@@ -215,7 +234,8 @@ def _check_content(jar: PinnedJar, path: Path, remedy: str) -> None:
             digest.update(chunk)
     if size_bytes != jar.size_bytes or digest.hexdigest() != jar.sha256:
         raise EmbeddedServerError(
-            f"{path} is not the pinned {jar.file_name}: it has {size_bytes} bytes and SHA-256 {digest.hexdigest()}, expected "
+            f"{path} is not the pinned {jar.file_name}: it has {size_bytes} bytes and SHA-256 "
+            f"{digest.hexdigest()}, expected "
             f"are {jar.size_bytes} bytes and {jar.sha256}. It was not used. {remedy}."
         )
 
@@ -238,7 +258,9 @@ def _write_marker(folder: Path, seen: dict[str, list[str | int]]) -> None:
 
 
 def _fetch(jars: list[PinnedJar], folder: Path) -> None:
-    """Fetch jars into a folder beside the cache's own, verify them there, and only then move them in."""
+    """Fetch jars into a folder beside the cache's own, verify them there, and only then move
+    them in.
+    """
     parent = folder.parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -253,7 +275,8 @@ def _fetch(jars: list[PinnedJar], folder: Path) -> None:
             _check_content(
                 jar,
                 fetched / jar.file_name,
-                "The repository served something else; see ONCEFORALL_IVY_SETTINGS if it is a mirror",
+                "The repository served something else; see ONCEFORALL_IVY_SETTINGS if it is a "
+                "mirror",
             )
         try:
             _move_in(fetched, folder)
@@ -266,7 +289,9 @@ def _fetch(jars: list[PinnedJar], folder: Path) -> None:
 def _run_ivy(jars: list[PinnedJar], work: Path, fetched: Path, folder: Path) -> None:
     chosen = os.environ.get("ONCEFORALL_IVY_SETTINGS")
     if chosen and not Path(chosen).is_file():
-        raise EmbeddedServerError(f"ONCEFORALL_IVY_SETTINGS is {chosen}, and there is no such file. Correct or unset it.")
+        raise EmbeddedServerError(
+            f"ONCEFORALL_IVY_SETTINGS is {chosen}, and there is no such file. Correct or unset it."
+        )
     settings = Path(chosen).absolute() if chosen else work / "ivysettings.xml"
     if not chosen:
         settings.write_text(_IVY_SETTINGS, encoding="utf-8")
@@ -286,7 +311,13 @@ def _run_ivy(jars: list[PinnedJar], work: Path, fetched: Path, folder: Path) -> 
     command += ["-m2compatible", "-retrieve", f"{fetched.as_posix()}/[artifact]-[revision].[ext]"]
     try:
         ivy = subprocess.run(
-            command, cwd=work, capture_output=True, text=True, errors="replace", timeout=_FETCH_DEADLINE_S, check=False
+            command,
+            cwd=work,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_FETCH_DEADLINE_S,
+            check=False,
         )
         failure, output = f"ended with {ivy.returncode}", ivy.stdout + ivy.stderr
     except subprocess.TimeoutExpired:
@@ -296,16 +327,20 @@ def _run_ivy(jars: list[PinnedJar], work: Path, fetched: Path, folder: Path) -> 
     if absent:
         said = _CREDENTIALS.sub("***@", "\n".join(output.strip().splitlines()[-15:]))
         raise EmbeddedServerError(
-            f"{len(absent)} of {len(jars)} jars could not be fetched (Ivy {failure}): {', '.join(absent)}. Without a network, "
-            f"lay these files into {folder} by hand; behind a mirror, let ONCEFORALL_IVY_SETTINGS name an ivysettings.xml; "
+            f"{len(absent)} of {len(jars)} jars could not be fetched (Ivy {failure}): "
+            f"{', '.join(absent)}. Without a network, "
+            f"lay these files into {folder} by hand; behind a mirror, let ONCEFORALL_IVY_SETTINGS "
+            "name an ivysettings.xml; "
             f"behind a proxy, set JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=... . Ivy said:\n{said}"
         )
 
 
 def _ivy_module(jars: Iterable[PinnedJar]) -> str:
     dependencies = "\n".join(
-        f"    <dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)} rev={quoteattr(jar.revision)}"
-        f' transitive="false" conf="default"><artifact name={quoteattr(jar.module)} type="jar" ext="jar"/></dependency>'
+        f"    <dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)} "
+        f"rev={quoteattr(jar.revision)}"
+        f' transitive="false" conf="default"><artifact name={quoteattr(jar.module)} type="jar" '
+        'ext="jar"/></dependency>'
         for jar in jars
     )
     return (
@@ -329,7 +364,8 @@ def _ivy_jar() -> Path:
         if found := sorted((home / "jars").glob("ivy-*.jar")):
             return found[-1]
     raise EmbeddedServerError(
-        f"There is no ivy-*.jar in {', '.join(str(home / 'jars') for home in homes)}. Install the whole pyspark (not pyspark-client)."
+        f"There is no ivy-*.jar in {', '.join(str(home / 'jars') for home in homes)}. Install the "
+        "whole pyspark (not pyspark-client)."
     )
 
 
@@ -337,7 +373,8 @@ def _move_in(fetched: Path, folder: Path) -> None:
     try:
         fetched.rename(folder)
     except OSError:
-        # The folder is there: jars laid by hand, or another fetch was first. Each file here is whole and verified.
+        # The folder is there: jars laid by hand, or another fetch was first. Each file here is
+        # whole and verified.
         folder.mkdir(exist_ok=True)
         for path in sorted(fetched.iterdir()):
             path.replace(folder / path.name)
@@ -345,7 +382,8 @@ def _move_in(fetched: Path, folder: Path) -> None:
 
 def _not_writable(folder: Path, error: OSError) -> EmbeddedServerError:
     return EmbeddedServerError(
-        f"The cache folder {folder} cannot be written: {error}. Make it writable, or let ONCEFORALL_CACHE name another folder."
+        f"The cache folder {folder} cannot be written: {error}. Make it writable, or let "
+        "ONCEFORALL_CACHE name another folder."
     )
 
 

@@ -1,7 +1,9 @@
-"""What one Kafka broker knows of its cluster: brokers, leaders and in-sync replicas, asked of that very broker.
+"""What one Kafka broker knows of its cluster: brokers, leaders and in-sync replicas, asked of that
+very broker.
 
-Clients ask whichever broker answers first; who waits for a cluster to be whole again must know what each of them says.
-The request is Metadata, version 1 (https://kafka.apache.org/protocol#The_Messages_Metadata).
+Clients ask whichever broker answers first; who waits for a cluster to be whole again must know what
+each of them says. The request is Metadata, version 1
+(https://kafka.apache.org/protocol#The_Messages_Metadata).
 """
 
 from __future__ import annotations
@@ -29,16 +31,22 @@ class PartitionState(NamedTuple):
 
 @dataclass(frozen=True)
 class ClusterState:
-    """A broker's view of its cluster: the nodes that are alive, and all partitions by (topic, number)."""
+    """A broker's view of its cluster: the nodes that are alive, and all partitions by (topic,
+    number).
+    """
 
     nodes: frozenset[int]
     partitions: dict[tuple[str, int], PartitionState]
 
 
 def cluster_state(port: int) -> ClusterState | None:
-    """Ask the broker on this port of 127.0.0.1 what it knows; None when it does not answer within 2 s."""
+    """Ask the broker on this port of 127.0.0.1 what it knows; None when it does not answer
+    within 2 s.
+    """
     client = b"onceforall"
-    header = struct.pack(f">hhih{len(client)}s", _METADATA_KEY, _METADATA_VERSION, 1, len(client), client)
+    header = struct.pack(
+        f">hhih{len(client)}s", _METADATA_KEY, _METADATA_VERSION, 1, len(client), client
+    )
     request = header + struct.pack(">i", _ALL_TOPICS)
     try:
         with socket.create_connection((HOST, port), timeout=_DEADLINE_S) as connection:
@@ -86,5 +94,7 @@ def _parse(reader: _Reader) -> ClusterState:
         for _ in range(reader.number("i")):
             reader.number("h")
             number = reader.number("i")
-            partitions[topic, number] = PartitionState(reader.number("i"), reader.numbers(), reader.numbers())
+            partitions[topic, number] = PartitionState(
+                reader.number("i"), reader.numbers(), reader.numbers()
+            )
     return ClusterState(frozenset(nodes), partitions)

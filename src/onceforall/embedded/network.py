@@ -18,10 +18,12 @@ _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port(besides: int = 0) -> int:
-    """Return a port of 127.0.0.1 on which nobody listens now; another program may take it before it is used.
+    """Return a port of 127.0.0.1 on which nobody listens now; another program may take it before it
+    is used.
 
-    It lies below the range from which the kernel gives ports to outgoing connections. In that range a client that tries again and
-    again to reach a broker which is down may connect to itself (a TCP simultaneous open), and the broker could not come back.
+    It lies below the range from which the kernel gives ports to outgoing connections. In that range
+    a client that tries again and again to reach a broker which is down may connect to itself (a TCP
+    simultaneous open), and the broker could not come back.
     """
     top = _first_ephemeral_port()
     for _ in range(_ATTEMPTS):
@@ -44,7 +46,8 @@ def _first_ephemeral_port() -> int:
 def can_listen(port: int) -> bool:
     """Return whether a server could listen on this port of 127.0.0.1 now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # Java's server sockets do the same on Unix: connections of a broker that was killed may linger.
+        # Java's server sockets do the same on Unix: connections of a broker that was killed may
+        # linger.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -55,13 +58,17 @@ def can_listen(port: int) -> bool:
 
 
 def broker_answers(port: int) -> bool:
-    """Return whether a Kafka broker on this port of 127.0.0.1 answers a Metadata request and knows an active broker.
+    """Return whether a Kafka broker on this port of 127.0.0.1 answers a Metadata request and knows
+    an active broker.
 
     A listening socket is not enough: a broker that is still fenced listens, and lists no broker
-    (https://kafka.apache.org/protocol#The_Messages_Metadata, version 1, with an empty list of topics).
+    (https://kafka.apache.org/protocol#The_Messages_Metadata, version 1, with an empty list of
+    topics).
     """
     client = b"onceforall"
-    header = struct.pack(f">hhih{len(client)}s", _METADATA_KEY, _METADATA_VERSION, 1, len(client), client)
+    header = struct.pack(
+        f">hhih{len(client)}s", _METADATA_KEY, _METADATA_VERSION, 1, len(client), client
+    )
     request = header + struct.pack(">i", 0)
     try:
         with socket.create_connection((HOST, port), timeout=_CONNECT_DEADLINE_S) as connection:

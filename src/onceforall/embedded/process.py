@@ -1,11 +1,14 @@
 """Start a server process that does not outlive its parent.
 
-On Linux the child asks the kernel for SIGKILL when its parent dies (``prctl(PR_SET_PDEATHSIG)``, prctl(2)), however the parent
-dies. That signal is bound to the *thread* that forked the child, so the fork happens in a thread of its own, which lives as
-long as the child. The request is made by a small Python program that then becomes the server by ``exec``: this keeps the process id, and
+On Linux the child asks the kernel for SIGKILL when its parent dies (``prctl(PR_SET_PDEATHSIG)``,
+prctl(2)), however the parent dies. That signal is bound to the *thread* that forked the child, so
+the fork happens in a thread of its own, which lives as
+long as the child. The request is made by a small Python program that then becomes the server by
+``exec``: this keeps the process id, and
 avoids ``preexec_fn``, which may deadlock in a program with threads (subprocess documentation).
 
-Elsewhere than on Linux a parent that is killed leaves its server behind; an ordinary end does not, see `EmbeddedKafka`.
+Elsewhere than on Linux a parent that is killed leaves its server behind; an ordinary end does not,
+see `EmbeddedKafka`.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# The parent may die before prctl is called: then the child has another parent already, and must not start. A change of the user takes
-# the kernel's promise back (prctl(2)), so it comes first; and ctypes before that, for another user may not be able to read Python's files.
+# The parent may die before prctl is called: then the child has another parent already, and must not
+# start. A change of the user takes the kernel's promise back (prctl(2)), so it comes first; and
+# ctypes before that, for another user may not be able to read Python's files.
 _BECOME_GUARDED = """
 import os, signal, sys
 try:
@@ -48,9 +52,11 @@ sys.exit("the parent ended before the server could start")
 
 
 class GuardedProcess:
-    """A child process of this one, in a session of its own so that Ctrl-C in a terminal does not reach it.
+    """A child process of this one, in a session of its own so that Ctrl-C in a terminal does not
+    reach it.
 
-    Only this object waits for the child, so its process id cannot be given to another process while signals are sent to it.
+    Only this object waits for the child, so its process id cannot be given to another process while
+    signals are sent to it.
     """
 
     def __init__(
@@ -62,14 +68,13 @@ class GuardedProcess:
         user: tuple[int, int] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start `command` (an absolute program path first) in `directory`, with its output appended to `log`.
+        """Start `command` (an absolute program path first) in `directory`, with its output appended
+        to `log`.
 
-        Args:
-            command: program and arguments.
-            directory: the working directory.
-            log: takes output and errors.
-            user: user id and group id under which the server runs; only root can choose one. None: those of this process.
-            environment: the server's environment; None: that of this process.
+        Args: command: program and arguments. directory: the working directory. log: takes output
+            and errors. user: user id and group id under which the server runs; only root can choose
+            one. None: those of this process. environment: the server's environment; None: that of
+            this process.
 
         Raises:
             OSError: the program cannot be started.
@@ -78,14 +83,26 @@ class GuardedProcess:
         self._options: dict[str, Any] = {"env": environment}
         if sys.platform == "linux" and sys.executable:
             account = "-" if user is None else f"{user[0]}:{user[1]}"
-            self._command = [sys.executable, "-I", "-S", "-c", _BECOME_GUARDED, str(os.getpid()), account, *command]
+            self._command = [
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                _BECOME_GUARDED,
+                str(os.getpid()),
+                account,
+                *command,
+            ]
         elif user is not None:
             self._options |= {"user": user[0], "group": user[1], "extra_groups": []}
         self._released = threading.Event()
         self._started: list[subprocess.Popen[bytes] | BaseException] = []
         ready = threading.Event()
         threading.Thread(
-            target=self._fork_and_stay, args=(directory, log, ready), name="onceforall-server-guard", daemon=True
+            target=self._fork_and_stay,
+            args=(directory, log, ready),
+            name="onceforall-server-guard",
+            daemon=True,
         ).start()
         ready.wait()
         started = self._started[0]
@@ -120,7 +137,9 @@ class GuardedProcess:
 
     @property
     def return_code(self) -> int | None:
-        """None while the process runs, else its exit status (minus the signal number when a signal ended it)."""
+        """None while the process runs, else its exit status (minus the signal number when a
+        signal ended it).
+        """
         status = self._process.poll()
         if status is not None:
             self._released.set()
@@ -136,12 +155,15 @@ class GuardedProcess:
         self._process.send_signal(number)
 
     def freeze(self) -> None:
-        """Send SIGSTOP and return when every thread has stopped; return too when the process ends instead.
+        """Send SIGSTOP and return when every thread has stopped; return too when the process ends
+        instead.
 
-        The signal alone is not enough: until one of the threads has taken it, the others go on and may still answer.
+        The signal alone is not enough: until one of the threads has taken it, the others go on and
+        may still answer.
         """
         self._process.send_signal(signal.SIGSTOP)
-        # Not on macOS before Python 3.13. WNOWAIT leaves the state to be asked for again, and the process to be reaped by wait().
+        # Not on macOS before Python 3.13. WNOWAIT leaves the state to be asked for again, and the
+        # process to be reaped by wait().
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -156,7 +178,9 @@ class GuardedProcess:
 
 
 def end_orderly(process: GuardedProcess, number: int, deadline_s: float) -> None:
-    """Ask a server to end by a signal, wake it in case it is frozen, and kill it with its child processes where it doesn't end in time."""
+    """Ask a server to end by a signal, wake it in case it is frozen, and kill it with its child
+    processes where it doesn't end in time.
+    """
     process.send_signal(number)
     process.send_signal(signal.SIGCONT)
     if not process.wait(deadline_s):
@@ -164,7 +188,9 @@ def end_orderly(process: GuardedProcess, number: int, deadline_s: float) -> None
 
 
 def kill_all(process: GuardedProcess) -> None:
-    """Kill a server and its child processes: the server first, frozen, so that it starts no process meanwhile."""
+    """Kill a server and its child processes: the server first, frozen, so that it starts no
+    process meanwhile.
+    """
     process.freeze()
     children = children_of(process.pid)
     process.send_signal(signal.SIGKILL)
@@ -173,9 +199,16 @@ def kill_all(process: GuardedProcess) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the ids of a process's children; none where the system (other than Linux) doesn't tell."""
+    """Return the ids of a process's children; none where the system (other than Linux) doesn't
+    tell.
+    """
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+        return [
+            int(child)
+            for child in Path(f"/proc/{pid}/task/{pid}/children")
+            .read_text(encoding="ascii")
+            .split()
+        ]
     except (OSError, ValueError):
         return []
 
@@ -188,16 +221,24 @@ def signal_all(pids: Sequence[int], number: int) -> None:
 
 
 def freeze_all(pids: Sequence[int]) -> None:
-    """Stop processes that are not this one's children (SIGSTOP), and return when each has stopped or ended, on Linux."""
+    """Stop processes that are not this one's children (SIGSTOP), and return when each has
+    stopped or ended, on Linux.
+    """
     signal_all(pids, signal.SIGSTOP)
     while any(_is_going_on(pid) for pid in pids):
         time.sleep(0.001)
 
 
 def _is_going_on(pid: int) -> bool:
-    # The state follows the program's name, which stands in brackets and may hold any character (proc(5)).
+    # The state follows the program's name, which stands in brackets and may hold any character
+    # (proc(5)).
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+        state = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="ascii", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
     except (OSError, IndexError):
         return False
     return state not in "TtZX"

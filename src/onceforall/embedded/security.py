@@ -1,6 +1,8 @@
-"""Encrypted and authenticated listeners for the embedded broker, with certificates made by ``openssl`` at its first start.
+"""Encrypted and authenticated listeners for the embedded broker, with certificates made by
+``openssl`` at its first start.
 
-For tests and demo only. The plaintext listener stays, and whoever connects there is a super user: it is how a test grants rights.
+For tests and demo only. The plaintext listener stays, and whoever connects there is a super user:
+it is how a test grants rights.
 """
 
 from __future__ import annotations
@@ -48,10 +50,9 @@ authorityKeyIdentifier = keyid
 class SecureListeners:
     """Two more listeners of the embedded broker, and who may connect there.
 
-    Attributes:
-        sasl_port: SASL over TLS (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with unsecured tokens).
-        tls_port: TLS with a client certificate.
-        folder: where the certificates are: ``ca.pem``, and ``client.pem`` with ``client.key``, principal ``User:CN=client``. The
+    Attributes: sasl_port: SASL over TLS (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with
+        unsecured tokens). tls_port: TLS with a client certificate. folder: where the certificates
+        are: ``ca.pem``, and ``client.pem`` with ``client.key``, principal ``User:CN=client``. The
             broker's is for 127.0.0.1 and no other name.
         users: passwords by user, for PLAIN.
     """
@@ -62,15 +63,19 @@ class SecureListeners:
     users: Mapping[str, str]
 
     def properties(self) -> dict[str, str]:
-        """Return the broker settings of the two listeners and of the authorizer, which refuses what no ACL allows."""
+        """Return the broker settings of the two listeners and of the authorizer, which refuses
+        what no ACL allows.
+        """
         sasl = "listener.name.secure"
-        users = " ".join(f"user_{user}={_quoted(password)}" for user, password in self.users.items())
+        users = " ".join(
+            f"user_{user}={_quoted(password)}" for user, password in self.users.items()
+        )
         return {
             f"{sasl}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-            f"{sasl}.plain.sasl.jaas.config": f"{_MODULES}.plain.PlainLoginModule required {users};",
-            f"{sasl}.scram-sha-256.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
-            f"{sasl}.scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
-            f"{sasl}.oauthbearer.sasl.jaas.config": f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required "
+            f"{sasl}.plain.sasl.jaas.config": f"{_MODULES}.plain.PlainLoginModule required {users};",  # noqa: E501
+            f"{sasl}.scram-sha-256.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",  # noqa: E501
+            f"{sasl}.scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",  # noqa: E501
+            f"{sasl}.oauthbearer.sasl.jaas.config": f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required "  # noqa: E501
             'unsecuredLoginStringClaim_sub="broker";',
             "listener.name.mutual.ssl.client.auth": "required",
             "ssl.keystore.type": "PEM",
@@ -88,7 +93,8 @@ def _quoted(text: str) -> str:
 
 
 def make_certificates(folder: Path) -> None:
-    """Make an authority of its own and certificates of the broker and of a client; do nothing where they are already.
+    """Make an authority of its own and certificates of the broker and of a client; do nothing where
+    they are already.
 
     Raises:
         EmbeddedServerError: ``openssl`` is not installed, or failed.
@@ -98,31 +104,81 @@ def make_certificates(folder: Path) -> None:
     program = shutil.which("openssl")
     if program is None:
         raise EmbeddedServerError(
-            "A broker with users= needs the program openssl to make its certificates. Install it, or leave users= out."
+            "A broker with users= needs the program openssl to make its certificates. Install it, "
+            "or leave users= out."
         )
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     settings = folder / "openssl.cnf"
     settings.write_text(_OPENSSL_SETTINGS, encoding="ascii")
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-config", str(settings)]
-    authority = ["-x509", "-days", "3650", "-subj", "/CN=onceforall test authority", "-extensions", "ca"]
+    key = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-config",
+        str(settings),
+    ]
+    authority = [
+        "-x509",
+        "-days",
+        "3650",
+        "-subj",
+        "/CN=onceforall test authority",
+        "-extensions",
+        "ca",
+    ]
     _openssl(program, folder, ["req", *key, *authority, "-keyout", "ca.key", "-out", "ca.pem"])
     for name in ("broker", "client"):
-        _openssl(program, folder, ["req", *key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"])
-        signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "3650", "-extfile", str(settings)]
-        request = ["x509", "-req", "-in", f"{name}.csr", *signing, "-extensions", name, "-out", f"{name}.pem"]
+        _openssl(
+            program,
+            folder,
+            ["req", *key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"],
+        )
+        signing = [
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "3650",
+            "-extfile",
+            str(settings),
+        ]
+        request = [
+            "x509",
+            "-req",
+            "-in",
+            f"{name}.csr",
+            *signing,
+            "-extensions",
+            name,
+            "-out",
+            f"{name}.pem",
+        ]
         _openssl(program, folder, request)
-    both = (folder / "broker.key").read_text(encoding="ascii") + (folder / "broker.pem").read_text(encoding="ascii")
+    both = (folder / "broker.key").read_text(encoding="ascii") + (folder / "broker.pem").read_text(
+        encoding="ascii"
+    )
     (folder / "broker.both.pem").write_text(both, encoding="ascii")
 
 
 def _openssl(program: str, folder: Path, arguments: list[str]) -> None:
     done = subprocess.run(
-        [program, *arguments], cwd=folder, capture_output=True, text=True, errors="replace", timeout=_DEADLINE_S, check=False
+        [program, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_DEADLINE_S,
+        check=False,
     )
     if done.returncode != 0:
         raise EmbeddedServerError(
-            f"openssl {arguments[0]} failed; check the installed openssl. It said:\n{done.stderr.strip()}"
+            f"openssl {arguments[0]} failed; check the installed openssl. It "
+            f"said:\n{done.stderr.strip()}"
         )
 
 
@@ -150,4 +206,6 @@ def set_password(servers: str, user: str, password: str) -> None:
             wanted = ck.UserScramCredentialUpsertion(user, how, password.encode())
             admin.alter_user_scram_credentials([wanted])[user].result(_DEADLINE_S)
     except (KafkaException, TimeoutError) as error:
-        raise EmbeddedServerError(f"The password of {user!r} could not be set: {error}. Restart the broker.") from error
+        raise EmbeddedServerError(
+            f"The password of {user!r} could not be set: {error}. Restart the broker."
+        ) from error

@@ -1,4 +1,6 @@
-"""What the embedded servers have in common: a port, a data folder, a process that ends with this one, and the faults of a test."""
+"""What the embedded servers have in common: a port, a data folder, a process that ends with this
+one, and the faults of a test.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ _LOG_TAIL_LINES = 25
 
 
 class EmbeddedServer(abc.ABC):
-    """A server in a child process. A subclass chooses its ports, launches it, and says by which signal it ends."""
+    """A server in a child process.
+
+    A subclass chooses its ports, launches it, and says by which signal it ends.
+    """
 
     _noun: ClassVar[str]
     """What messages call it."""
@@ -42,8 +47,13 @@ class EmbeddedServer(abc.ABC):
 
     def __init__(self, data_dir: Path | None, port: int) -> None:
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
-            raise OptionError(f"port={arguments.shown(port)} is no port. Use 0 (a free one is chosen) or a number up to 65535.")
-        self._given_data_dir = None if data_dir is None else Path(arguments.path("data_dir", data_dir)).absolute()
+            raise OptionError(
+                f"port={arguments.shown(port)} is no port. Use 0 (a free one is chosen) or a "
+                "number up to 65535."
+            )
+        self._given_data_dir = (
+            None if data_dir is None else Path(arguments.path("data_dir", data_dir)).absolute()
+        )
         self._given_port = self._port = port
         self._data_dir: Path | None = None
         self._process: GuardedProcess | None = None
@@ -53,7 +63,12 @@ class EmbeddedServer(abc.ABC):
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -68,7 +83,10 @@ class EmbeddedServer(abc.ABC):
             EmbeddedServerError: it is not chosen before the first start.
         """
         if self._port == 0:
-            raise EmbeddedServerError(f"The {self._noun} has no port before its first start(). Call start(), or give port=.")
+            raise EmbeddedServerError(
+                f"The {self._noun} has no port before its first start(). Call start(), or give "
+                "port=."
+            )
         return self._port
 
     @property
@@ -94,7 +112,8 @@ class EmbeddedServer(abc.ABC):
         """
         if self._data_dir is None:
             raise EmbeddedServerError(
-                f"The {self._noun} has no data folder before its first start(). Call start(), or give data_dir=."
+                f"The {self._noun} has no data folder before its first start(). Call start(), or "
+                "give data_dir=."
             )
         return self._data_dir
 
@@ -112,8 +131,8 @@ class EmbeddedServer(abc.ABC):
 
         After `kill` it continues with the same data and ports.
 
-        Raises:
-            EmbeddedServerError: its programs are missing, its port is taken, its folder can't be used, or it ended or did not answer in time; the
+        Raises: EmbeddedServerError: its programs are missing, its port is taken, its folder can't
+            be used, or it ended or did not answer in time; the
                 message holds the end of its log. Nothing is left running.
         """
         if self.is_running:
@@ -126,7 +145,8 @@ class EmbeddedServer(abc.ABC):
             raise
 
     def _start_somewhere(self) -> None:
-        # A free port may be taken by somebody else before the server has it; only a port of our own choice may change.
+        # A free port may be taken by somebody else before the server has it; only a port of our own
+        # choice may change.
         may_choose = self._data_dir is None and self._given_port == 0
         for attempt in range(_PORT_ATTEMPTS):
             self._choose_ports()
@@ -134,7 +154,11 @@ class EmbeddedServer(abc.ABC):
             try:
                 self._launch()
             except EmbeddedServerError as error:
-                if attempt + 1 == _PORT_ATTEMPTS or not may_choose or "Address already in use" not in str(error):
+                if (
+                    attempt + 1 == _PORT_ATTEMPTS
+                    or not may_choose
+                    or "Address already in use" not in str(error)
+                ):
                     raise
                 self._end_process()
                 self._forget_ports()
@@ -162,7 +186,8 @@ class EmbeddedServer(abc.ABC):
         while not can_listen(self._port):
             if time.monotonic() > deadline:
                 raise EmbeddedServerError(
-                    f"Port {self._port} of {HOST} is taken by another program. Stop that one, or choose another port "
+                    f"Port {self._port} of {HOST} is taken by another program. Stop that one, or "
+                    "choose another port "
                     "(0 chooses a free one)."
                 )
             time.sleep(_POLL_INTERVAL_S)
@@ -171,7 +196,9 @@ class EmbeddedServer(abc.ABC):
         """Return the data folder, which is chosen at the first start; a temporary one is made."""
         if self._data_dir is None:
             given = self._given_data_dir
-            self._data_dir = given if given is not None else Path(tempfile.mkdtemp(prefix=self._folder_prefix))
+            self._data_dir = (
+                given if given is not None else Path(tempfile.mkdtemp(prefix=self._folder_prefix))
+            )
         return self._data_dir
 
     def _own(self, process: GuardedProcess) -> None:
@@ -186,9 +213,11 @@ class EmbeddedServer(abc.ABC):
             return "\n".join(log.read().decode(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
 
     def stop(self) -> None:
-        """Stop the server in an orderly way (SIGKILL after 20 s) and remove a temporary data folder.
+        """Stop the server in an orderly way (SIGKILL after 20 s) and remove a temporary data
+        folder.
 
-        Do nothing when it does not run. A process that was forked from the one that started the server cannot stop it.
+        Do nothing when it does not run. A process that was forked from the one that started the
+        server cannot stop it.
         """
         if self._process is not None and self._owner_pid != os.getpid():
             return
@@ -211,18 +240,24 @@ class EmbeddedServer(abc.ABC):
         process.wait()
 
     def restart(self) -> None:
-        """Start the server again on the same data and ports, after an orderly stop when it still runs.
+        """Start the server again on the same data and ports, after an orderly stop when it still
+        runs.
 
         Raises:
             EmbeddedServerError: it was never started, or does not start again.
         """
         if self._data_dir is None:
-            raise EmbeddedServerError(f"The {self._noun} cannot restart: it was not started, or it was stopped. Call start().")
+            raise EmbeddedServerError(
+                f"The {self._noun} cannot restart: it was not started, or it was stopped. Call "
+                "start()."
+            )
         self._end_process()
         self.start()
 
     def freeze(self) -> None:
-        """Stop all the server's threads (SIGSTOP) and return when they have: connections stay open, without answers, until `thaw`."""
+        """Stop all the server's threads (SIGSTOP) and return when they have: connections stay
+        open, without answers, until `thaw`.
+        """
         self._running_process().freeze()
 
     def thaw(self) -> None:
@@ -230,7 +265,9 @@ class EmbeddedServer(abc.ABC):
         self._running_process().send_signal(signal.SIGCONT)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait until the server's process ends by itself and return its exit status; None after `timeout_s` seconds."""
+        """Wait until the server's process ends by itself and return its exit status; None after
+        `timeout_s` seconds.
+        """
         process = self._started_process()
         return process.return_code if process.wait(timeout_s) else None
 
@@ -243,6 +280,7 @@ class EmbeddedServer(abc.ABC):
         process = self._started_process()
         if not process.is_running:
             raise EmbeddedServerError(
-                f"The {self._noun} does not run, it ended with status {process.return_code}. Call restart() first."
+                f"The {self._noun} does not run, it ended with status {process.return_code}. Call "
+                "restart() first."
             )
         return process

@@ -1,12 +1,16 @@
-"""The catalogue of all failpoints: where each lies, and how a program gets there. A crash campaign makes its matrix of it.
+"""The catalogue of all failpoints: where each lies, and how a program gets there. A crash campaign
+makes its matrix of it.
 
-It is data, checked from both sides: tests compare it with the calls in the source, and runs that record what they pass
-(``ONCEFORALL_FAILPOINTS_RECORD``) with ``first`` and ``recovery``. The parts of a name are the module's subject and the step; ``asked`` and
-``answered`` are the beginning and the end of a sink's method.
+It is data, checked from both sides: tests compare it with the calls in the source, and runs that
+record what they pass
+(``ONCEFORALL_FAILPOINTS_RECORD``) with ``first`` and ``recovery``. The parts of a name are the
+module's subject and the step; ``asked`` and ``answered`` are the beginning and the end of a sink's
+method.
 
-Two kinds of run are meant. A *first* run began on a new checkpoint (or behind a run that ended in good order) and writes batches in the
-output mode ``append``. A *recovery* is what a start does behind a killed run, up to the first batch that it writes itself. ``needs`` and
-``recovery_needs`` say what else must have happened; see ``NEEDS``.
+Two kinds of run are meant. A *first* run began on a new checkpoint (or behind a run that ended in
+good order) and writes batches in the output mode ``append``. A *recovery* is what a start does
+behind a killed run, up to the first batch that it writes itself. ``needs`` and ``recovery_needs``
+say what else must have happened; see ``NEEDS``.
 """
 
 from __future__ import annotations
@@ -30,22 +34,30 @@ NEEDS: Mapping[str, str] = MappingProxyType(
     {
         "": "nothing: any such run comes there",
         "decided": "recovery behind a decision without DONE (append_commit.after=kill)",
-        "completed": "recovery behind a decided batch that its sinks have, without DONE (append_done.before=kill)",
-        "undecided": "recovery behind an attempt that died with something prepared (append_commit.before=kill)",
+        "completed": "recovery behind a decided batch that its sinks have, without DONE "
+        "(append_done.before=kill)",
+        "undecided": "recovery behind an attempt that died with something prepared "
+        "(append_commit.before=kill)",
         "older": "two or more generations before this one",
-        "failed": "an attempt that fails before the decision, with something prepared (write.confirm.before=raise)",
-        "task_failed": "a task that fails before it hands its result over (task.pre_commit.before=raise)",
+        "failed": "an attempt that fails before the decision, with something prepared "
+        "(write.confirm.before=raise)",
+        "task_failed": "a task that fails before it hands its result over "
+        "(task.pre_commit.before=raise)",
         "abandoned": "a task that fails when it has pre-committed (task.pre_commit.after=raise)",
         "retried": "a batch of which a task attempt was lost: a retry, or speculation",
         "retired": "a transaction that is complete and had an unanswered or repeated request",
         "reopened": "another attempt of the same task left something prepared",
-        "lost": "a decided transaction that its system aborted (a Kafka transaction that timed out)",
-        "lost_placed": "lost, behind a commit that had given some of the transaction's files their names (file.commit.renamed=kill)",
-        "lost_reopened": "lost, and another attempt of the task that writes it again left something prepared",
-        "lost_failed": "lost, and an attempt to write it again that fails (as failed, or task_failed)",
+        "lost": "a decided transaction that its system aborted (a Kafka transaction that timed out)",  # noqa: E501
+        "lost_placed": "lost, behind a commit that had given some of the transaction's files "
+        "their names (file.commit.renamed=kill)",
+        "lost_reopened": "lost, and another attempt of the task that writes it again left "
+        "something prepared",
+        "lost_failed": "lost, and an attempt to write it again that fails (as failed, or "
+        "task_failed)",
         "durable": "lost, with onceforall.redo=durable",
         "keep": "onceforall.redo=durable",
-        "keep_failed": "onceforall.redo=durable, and a task that fails before it hands its result over",
+        "keep_failed": "onceforall.redo=durable, and a task that fails before it hands its result "
+        "over",
         "stateful": "a query that keeps state, and replays a decided batch",
         "divergence": "a query that keeps state, and replays a decided batch with other rows",
         "empty": "a batch without rows in the output mode complete",
@@ -58,8 +70,9 @@ NEEDS: Mapping[str, str] = MappingProxyType(
         "spark_log": "a folder with Spark's own log, continued",
         "merging": "a hundred batches whose manifests were not merged yet",
         "temporary": "a manifest whose writer was killed before its link (file.create.synced=kill)",
-        "torn": "a checkpoint of which Spark's plan of the last decided batch was torn by a loss of power",
-        "skipped": "onceforall files mend, on a chain of manifests in which one passes over another",
+        "torn": "a checkpoint of which Spark's plan of the last decided batch was torn by a loss "
+        "of power",
+        "skipped": "onceforall files mend, on a chain of manifests in which one passes over another",  # noqa: E501
         "detach": "onceforall detach, not a start of the query",
         "detach_elsewhere": "detach, of a log outside the checkpoint",
     }
@@ -92,13 +105,22 @@ _catalogue: dict[str, Failpoint] = {}
 
 
 def _points(  # noqa: PLR0917
-    where: str, sinks: tuple[str, ...], first: str | None, recovery: str | None, prefix: str, steps: str
+    where: str,
+    sinks: tuple[str, ...],
+    first: str | None,
+    recovery: str | None,
+    prefix: str,
+    steps: str,
 ) -> None:
-    """Enter failpoints ``<prefix>.<step>``; ``first`` and ``recovery`` are what is needed, None: it can't be reached then."""
+    """Enter failpoints ``<prefix>.<step>``; ``first`` and ``recovery`` are what is needed, None:
+    it can't be reached then.
+    """
     for step in steps.split():
         name = f"{prefix}.{step}"
         assert name not in _catalogue, name
-        _catalogue[name] = Failpoint(where, sinks, first is not None, recovery is not None, first or "", recovery or "")
+        _catalogue[name] = Failpoint(
+            where, sinks, first is not None, recovery is not None, first or "", recovery or ""
+        )
 
 
 _BOTH_SIDES = "before after"
@@ -143,11 +165,19 @@ _points(
     "",
     "lost",
     "task",
-    "begin.before begin.after invoke.after pre_commit.before pre_commit.one pre_commit.after handed_over",
+    "begin.before begin.after invoke.after pre_commit.before pre_commit.one pre_commit.after "
+    "handed_over",
 )
 _points("worker", (), "task_failed", "lost_failed", "task.discard", _BOTH_SIDES)
 _points("worker", (), None, "durable", "task.kept", "handed_over")
-_points("worker", (), "keep", None, "kept", "file_made added finish.written finish.synced finish.folders_synced")
+_points(
+    "worker",
+    (),
+    "keep",
+    None,
+    "kept",
+    "file_made added finish.written finish.synced finish.folders_synced",
+)
 _points("worker", (), "keep_failed", None, "kept", "discard.before")
 _points("worker", (), None, "durable", "kept", "read.before")
 _points("driver", (), "keep", "durable", "kept.forget", _BOTH_SIDES)
@@ -162,7 +192,8 @@ _points("driver", (), "store_failure", "store_failure", "log.create", "again")
 _points("driver", (), None, "cleaning", "log.mark", _BOTH_SIDES)
 _points("driver", (), "", "", "log.clean", "before")
 _points("driver", (), None, "cleaning", "log.clean", "deleted")
-# In a first run the first file is the pointer, the second the CLAIM, the third batch 0's COMMIT and the fourth its DONE.
+# In a first run the first file is the pointer, the second the CLAIM, the third batch 0's COMMIT and
+# the fourth its DONE.
 _points("driver", (), "", "", "store.create", "before written synced linked folder_synced after")
 _points("driver", (), None, "", "store.create", "exists")
 _points("driver", (), "", "", "store.folder", "made")
@@ -197,11 +228,23 @@ _points("worker", FILES, "", "lost", "file.begin", f"{_METHOD} made")
 _points("worker", FILES, "", "lost", "file.invoke", _METHOD)
 _points("worker", FILES, "", "lost", "file.write", "opened")
 _points(
-    "worker", FILES, "", "lost", "file.pre_commit", f"{_METHOD} before file_written file_synced before_sync folder_synced after"
+    "worker",
+    FILES,
+    "",
+    "lost",
+    "file.pre_commit",
+    f"{_METHOD} before file_written file_synced before_sync folder_synced after",
 )
 _points("worker", FILES, "task_failed", "lost_failed", "file.discard", _METHOD)
 _points("driver", FILES, "", "lost", "file.confirm", f"{_METHOD} after")
-_points("driver", FILES, "", "decided", "file.commit", f"{_METHOD} before renamed synced before_clearing cleared")
+_points(
+    "driver",
+    FILES,
+    "",
+    "decided",
+    "file.commit",
+    f"{_METHOD} before renamed synced before_clearing cleared",
+)
 _points("driver", FILES, "", "decided", "file.manifest", _BOTH_SIDES)
 _points("driver", FILES, "", "decided", "file.newest", "before linked")
 _points("driver", FILES, None, "completed", "file.commit", "found_synced")
@@ -249,7 +292,9 @@ _points("driver", FILES, None, "skipped", "file.mend", "written kept replaced")
 _points("driver", (), None, "torn", "mend", "before set_aside synced put_back")
 
 # --- setting a log aside ---
-_points("driver", (), None, "detach", "detach", "before recovered passed rename.before_sync renamed")
+_points(
+    "driver", (), None, "detach", "detach", "before recovered passed rename.before_sync renamed"
+)
 _points("driver", (), None, "detach", "detach.entry", "synced linked")
 _points("driver", (), None, "detach_elsewhere", "detach.elsewhere", "before renamed")
 

@@ -1,14 +1,19 @@
-"""The way back: makes a plain Spark query's checkpoint of one of ours, with nothing lost and nothing doubled.
+"""The way back: makes a plain Spark query's checkpoint of one of ours, with nothing lost and
+nothing doubled.
 
 What a plain query can't know is what onceforall decided. So a detachment, in this order:
 
 1. claims a generation and seals all others: no other run decides anything from here on;
-2. completes what is decided on its sinks, appends its DONE, and sweeps what is undecided: all that with the coordinator and the transition
-   table of a start, up to the point where a start would run the requested batch;
-3. writes the decided batch into Spark's own commit log where that lacks it, or a plain query would write the batch again;
-4. renames the commit log's folder, which is what makes the checkpoint a plain one: a later start with onceforall takes it over.
+2. completes what is decided on its sinks, appends its DONE, and sweeps what is undecided: all that
+   with the coordinator and the transition table of a start, up to the point where a start would run
+   the requested batch;
+3. writes the decided batch into Spark's own commit log where that lacks it, or a plain query would
+write the batch again;
+4. renames the commit log's folder, which is what makes the checkpoint a plain one: a later start
+with onceforall takes it over.
 
-A crash anywhere before the last step leaves a checkpoint of onceforall that a start or another detachment goes on with: every
+A crash anywhere before the last step leaves a checkpoint of onceforall that a start or another
+detachment goes on with: every
 step before is one that a start does too, or is idempotent.
 
 Not guaranteed: anything for a query, plain or not, that is started before this has returned.
@@ -61,11 +66,10 @@ _RECOVERY = (do.InspectLog, do.ClaimGeneration, do.SealPast, do.RecoverSinks, do
 class Detachment:
     """What a detachment did, or would do.
 
-    Attributes:
-        steps: sentences for a person, in order.
-        completed: the decided batch that was completed on its sinks; None: none was in doubt.
-        passed: the batch that was written into Spark's own commit log; None: it had all.
-        log: where the old commit log's folder lies now; None: nothing was renamed (a dry run, or it was detached before).
+    Attributes: steps: sentences for a person, in order. completed: the decided batch that was
+        completed on its sinks; None: none was in doubt. passed: the batch that was written into
+        Spark's own commit log; None: it had all. log: where the old commit log's folder lies now;
+        None: nothing was renamed (a dry run, or it was detached before).
     """
 
     steps: tuple[str, ...]
@@ -95,44 +99,55 @@ def detach(
     timeout_s: float = 300.0,
     dry_run: bool = False,
 ) -> Detachment:
-    """Make a plain Spark query's checkpoint of one of onceforall's: complete what is in doubt, and set the commit log aside.
+    """Make a plain Spark query's checkpoint of one of onceforall's: complete what is in doubt, and
+    set the commit log aside.
 
-    Stop the query first. A run that is still alive is fenced: it stops with a ``FencedError`` at its next batch. Repeating it after a crash
+    Stop the query first. A run that is still alive is fenced: it stops with a ``FencedError`` at
+    its next batch. Repeating it after a crash
     or an error is safe, and does what is left.
 
-    Args:
-        checkpoint: the query's checkpoint folder.
-        sinks: the query's sinks by the names that they have in the query.
-        commit_log: where the commit log lies; it need not be said, for the checkpoint has a pointer.
-        adopt_checkpoint: the checkpoint (or the log that ``commit_log`` names) was moved here, and the old one will never run again.
-        adopt_target: the names of sinks whose target was replaced, or put back to an older state, on purpose.
-        timeout_s: after so many seconds without an answer from a sink that something decided waits for, it is given up.
-        dry_run: look and tell only; nothing is changed or created, in the sinks neither: each is asked who it is, and no more. What only a sink's
-            ``check`` or its recovery finds out (a right that is missing, a decided transaction that is lost) isn't foretold.
+    Args: checkpoint: the query's checkpoint folder. sinks: the query's sinks by the names that they
+        have in the query. commit_log: where the commit log lies; it need not be said, for the
+        checkpoint has a pointer. adopt_checkpoint: the checkpoint (or the log that ``commit_log``
+        names) was moved here, and the old one will never run again. adopt_target: the names of
+        sinks whose target was replaced, or put back to an older state, on purpose. timeout_s: after
+        so many seconds without an answer from a sink that something decided waits for, it is given
+        up. dry_run: look and tell only; nothing is changed or created, in the sinks neither: each
+        is asked who it is, and no more. What only a sink's
+            ``check`` or its recovery finds out (a right that is missing, a decided transaction that
+            is lost) isn't foretold.
 
     Returns:
         What was done, or with ``dry_run`` what would be.
 
-    Raises:
-        OptionError: no sink, or one that the last decision names is missing; this is no checkpoint, or not one of onceforall's.
-        SinkCheckError, SinkUnavailableError: a sink can't be used; if that shows at the beginning, nothing was changed.
-        CheckpointMismatchError: the last batch must be run once more by onceforall first, for it keeps state; or checkpoint and
+    Raises: OptionError: no sink, or one that the last decision names is missing; this is no
+        checkpoint, or not one of onceforall's. SinkCheckError, SinkUnavailableError: a sink can't
+        be used; if that shows at the beginning, nothing was changed. CheckpointMismatchError: the
+        last batch must be run once more by onceforall first, for it keeps state; or checkpoint and
             commit log don't fit together, or a sink's target is not the one that the log knows.
-        TransactionLostError: a decided transaction is gone: start the query once more, which writes it again.
+        TransactionLostError: a decided transaction is gone: start the query once more, which writes
+            it again.
         FencedError: a run of the query has started meanwhile.
-        InDoubtError: a sink did not answer in time, or can't tell what became of a decided transaction.
+        InDoubtError: a sink did not answer in time, or can't tell what became of a decided
+            transaction.
         CommitLogError: the log or Spark's files can't be read or written.
     """
     if not isinstance(sinks, Mapping):
         raise arguments.wrong("sinks", sinks, "a dictionary from name to sink: {'name': sink}")
     for name, sink in sinks.items():
         arguments.check_sink(f"sinks[{arguments.shown(name)}]", sink)
-    adopt_target = arguments.names("adopt_target", adopt_target, "the names of sinks, as a list of texts")
+    adopt_target = arguments.names(
+        "adopt_target", adopt_target, "the names of sinks, as a list of texts"
+    )
     for what, value in (("adopt_checkpoint", adopt_checkpoint), ("dry_run", dry_run)):
         arguments.flag(what, value)
     arguments.number("timeout_s", timeout_s, positive=False)
     path = spark_checkpoint.local_path(arguments.path("checkpoint", checkpoint))
-    wanted = None if commit_log is None else binding.log_location(arguments.path("commit_log", commit_log))
+    wanted = (
+        None
+        if commit_log is None
+        else binding.log_location(arguments.path("commit_log", commit_log))
+    )
     report = _Report(dry_run)
     mended = mending.put_back(path, wanted, adopt=adopt_checkpoint, dry_run=dry_run)
     if dry_run and mended.steps:
@@ -168,14 +183,15 @@ def detach(
     return Detachment(tuple(report.steps), run.completed, passed, folder)
 
 
-# --- before anything is changed --------------------------------------------------------------------------------------------
+# --- before anything is changed -------------------------------------------------------------------
 
 
 def _check_is_one(path: Path) -> str:
     query_id = spark_checkpoint.query_id(path)
     if query_id is None:
         raise OptionError(
-            f"{path} is no checkpoint of a streaming query: it has no file 'metadata'. Name the folder that is the query's checkpointLocation."
+            f"{path} is no checkpoint of a streaming query: it has no file 'metadata'. Name the "
+            "folder that is the query's checkpointLocation."
         )
     return query_id
 
@@ -189,15 +205,22 @@ def _checked(
     *,
     dry_run: bool,
 ) -> dict[str, TwoPhaseCommitSink]:
-    """Refuse names that can't be right, and sinks that don't answer, while nothing has been changed; return copies of one's own."""
+    """Refuse names that can't be right, and sinks that don't answer, while nothing has been
+    changed; return copies of one's own.
+    """
     if not sinks:
-        raise OptionError("No sinks: detaching needs the query's sinks by name, to complete and abort what is open there.")
+        raise OptionError(
+            "No sinks: detaching needs the query's sinks by name, to complete and abort what is "
+            "open there."
+        )
     decided = log.look().decided
     missing = sorted(_names(decided.commit) - set(sinks)) if decided is not None else []
     if missing and decided is not None:
         raise OptionError(
-            f"The last decided batch {decided.commit.batch} names the sink{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}, but the sinks "
-            f"given are {', '.join(map(repr, sorted(sinks)))}. Give each sink of the query under the name that it has there (.to(sink, "
+            f"The last decided batch {decided.commit.batch} names the "
+            f"sink{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}, but the sinks "
+            f"given are {', '.join(map(repr, sorted(sinks)))}. Give each sink of the query under "
+            "the name that it has there (.to(sink, "
             "name=…), or the sink's default_name). Nothing was changed."
         )
     check_adopted(adopt_target, sinks)
@@ -207,7 +230,8 @@ def _checked(
         check_targets(decided, path, checked, starts, adopt_target)
         for name, sink in checked.items():
             if dry_run:
-                # ``check`` may create what is missing (a folder, a schema); to tell who it is, a sink creates nothing.
+                # ``check`` may create what is missing (a folder, a schema); to tell who it is, a
+                # sink creates nothing.
                 identity_of(sink, starts[name])
             else:
                 sink.check(starts[name])
@@ -227,7 +251,9 @@ def _names(commit: Commit) -> set[str]:
     return written | {sink for sink, committables in commit.committables.items() if committables}
 
 
-def _run_config(path: Path, query_id: str, sinks: Collection[str], *, adopt_checkpoint: bool) -> RunConfig:
+def _run_config(
+    path: Path, query_id: str, sinks: Collection[str], *, adopt_checkpoint: bool
+) -> RunConfig:
     return RunConfig(
         query_id=query_id,
         run_id=f"detach-{uuid.uuid4()}",
@@ -240,18 +266,24 @@ def _run_config(path: Path, query_id: str, sinks: Collection[str], *, adopt_chec
 
 
 def _foresee_mending(path: Path, mended: mending.Mended, report: _Report) -> Detachment:
-    """Say which files of Spark's would be put back first. The rest depends on what they say, and isn't foretold."""
+    """Say which files of Spark's would be put back first.
+
+    The rest depends on what they say, and isn't foretold.
+    """
     report.say("Nothing is changed; this is what would be done first, after a loss of power:")
     for step in mended.steps:
         report.say(step)
     report.say(
-        f"What is done then depends on these files. To be told, run 'onceforall checkpoint mend {path}', which does this step alone, and then the dry "
+        "What is done then depends on these files. To be told, run 'onceforall checkpoint mend "
+        f"{path}', which does this step alone, and then the dry "
         "run again."
     )
     return Detachment(tuple(report.steps))
 
 
-def _foresee(config: RunConfig, bound: binding.BoundLog, log: CommitLog, report: _Report) -> Detachment:
+def _foresee(
+    config: RunConfig, bound: binding.BoundLog, log: CommitLog, report: _Report
+) -> Detachment:
     """Say what would be done, from what can be seen; a live run may decide more meanwhile."""
     refusal = judge_claim(config, log.newest_claim())
     if refusal is not None:
@@ -264,7 +296,8 @@ def _foresee(config: RunConfig, bound: binding.BoundLog, log: CommitLog, report:
     if decided is not None and not decided.done:
         completed = decided.commit.batch
         report.say(
-            f"Batch {completed} is decided and not known to be complete: it would be completed on {_sinks_of(decided.commit)}."
+            f"Batch {completed} is decided and not known to be complete: it would be completed on "
+            f"{_sinks_of(decided.commit)}."
         )
     passed = _pass_decided(path, decided, report)
     _tell_planned(path, report, passed)
@@ -275,14 +308,22 @@ def _foresee(config: RunConfig, bound: binding.BoundLog, log: CommitLog, report:
 
 def _foresee_elsewhere(location: str | None, report: _Report) -> None:
     if location is not None:
-        report.say(f"The folder {binding.log_path(location)}, which has its entries, would be renamed, too.")
+        report.say(
+            f"The folder {binding.log_path(location)}, which has its entries, would be renamed, "
+            "too."
+        )
 
 
 def _sinks_of(commit: Commit) -> str:
-    return ", ".join(sorted(sink for sink, committables in commit.committables.items() if committables)) or "no sink"
+    return (
+        ", ".join(
+            sorted(sink for sink, committables in commit.committables.items() if committables)
+        )
+        or "no sink"
+    )
 
 
-# --- completing what is decided --------------------------------------------------------------------------------------------
+# --- completing what is decided -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -312,7 +353,9 @@ class _NoWriter:
 
 
 def _never(decision: object) -> ProtocolViolationError:
-    return ProtocolViolationError(f"A detachment was told to execute {type(decision).__name__}. Please report this as a bug.")
+    return ProtocolViolationError(
+        f"A detachment was told to execute {type(decision).__name__}. Please report this as a bug."
+    )
 
 
 def _recover(
@@ -342,11 +385,13 @@ def _recover(
         completed = decided.commit.batch if decided is not None and not was_done else None
         generation = coordinator.run.generation
         report.say(
-            f"Generation {generation} is claimed and every older one sealed: no other run of this query decides anything any more."
+            f"Generation {generation} is claimed and every older one sealed: no other run of this "
+            "query decides anything any more."
         )
         if decided is not None and completed is not None:
             report.say(
-                f"Batch {completed} was decided and not known to be complete; it is complete on {_sinks_of(decided.commit)} now."
+                f"Batch {completed} was decided and not known to be complete; it is complete on "
+                f"{_sinks_of(decided.commit)} now."
             )
         aborted = {name: sinks[name].recover(sweep) for name, sweep in sweeps.items()}
         report.say(f"Undecided transactions are aborted ({_counted(aborted)} since recovery).")
@@ -356,7 +401,9 @@ def _recover(
 
 
 def _run_recovery(coordinator: Coordinator, path: Path) -> bool:
-    """Execute what a start executes before its first batch; return whether nothing decided was left to complete."""
+    """Execute what a start executes before its first batch; return whether nothing decided was
+    left to complete.
+    """
     # The batch that Spark would ask for. What the table decides about it is not executed.
     batch = spark_checkpoint.last_planned(path)
     offsets = spark_checkpoint.offsets_of(path, batch) if batch >= 0 else ()
@@ -374,7 +421,8 @@ def _run_recovery(coordinator: Coordinator, path: Path) -> bool:
     if coordinator.pending and not isinstance(coordinator.pending[0], do.StopRun):
         assert decided is not None
         raise TransactionLostError(
-            f"Batch {decided.commit.batch} is decided, but transactions of it are lost, and only the query itself can write their rows again. "
+            f"Batch {decided.commit.batch} is decided, but transactions of it are lost, and only "
+            "the query itself can write their rows again. "
             f"{spark_commits.START_ONCE_MORE}"
         )
     try:
@@ -390,48 +438,62 @@ def _counted(aborted: Mapping[str, int]) -> str:
     return ", ".join(f"{name}: {count}" for name, count in sorted(aborted.items()))
 
 
-# --- Spark's own commit log ------------------------------------------------------------------------------------------------
+# --- Spark's own commit log -----------------------------------------------------------------------
 
 
 def _pass_decided(path: Path, decided: Decided | None, report: _Report) -> int | None:
-    """Write the last decided batch into Spark's commit log where that lacks it; return the batch if it did (or would)."""
+    """Write the last decided batch into Spark's commit log where that lacks it; return the batch
+    if it did (or would).
+    """
     batch = spark_commits.lacking(path, decided)
     if decided is not None and not report.dry_run:
-        # Without our log, Spark's entry is all that says that the batch is complete, and Spark syncs nothing.
+        # Without our log, Spark's entry is all that says that the batch is complete, and Spark
+        # syncs nothing.
         spark_commits.make_durable(path, decided.commit.batch)
     if batch is None:
         return None
     if not report.dry_run:
         spark_commits.enter(path, batch)
     report.say(
-        f"Batch {batch} is entered in Spark's own commit log, which lacked it: a plain query goes on behind it.",
-        f"Batch {batch} would be entered in Spark's own commit log, which lacks it, so that a plain query goes on behind it.",
+        f"Batch {batch} is entered in Spark's own commit log, which lacked it: a plain query goes "
+        "on behind it.",
+        f"Batch {batch} would be entered in Spark's own commit log, which lacks it, so that a "
+        "plain query goes on behind it.",
     )
     return batch
 
 
 def _tell_planned(path: Path, report: _Report, passed: int | None) -> None:
-    """Say what is left to the plain query. ``passed``: the batch that was entered in Spark's commit log, or would be."""
+    """Say what is left to the plain query.
+
+    ``passed``: the batch that was entered in Spark's commit log, or would be.
+    """
     planned, committed = spark_checkpoint.last_planned(path), spark_checkpoint.last_committed(path)
     if planned > (committed if passed is None else passed):
         report.say(
-            f"Batch {planned} is planned by Spark and undecided: nothing of it is visible, and the plain query writes it.",
+            f"Batch {planned} is planned by Spark and undecided: nothing of it is visible, and "
+            "the plain query writes it.",
             f"Batch {planned} is planned by Spark and undecided: the plain query would write it.",
         )
 
 
-def _check_newest(log: CommitLog, generation: int, undo: Callable[[], object] = lambda: None) -> None:
-    """Refuse to go on when a run of the query has started since we claimed: it would decide in the log that is set aside."""
+def _check_newest(
+    log: CommitLog, generation: int, undo: Callable[[], object] = lambda: None
+) -> None:
+    """Refuse to go on when a run of the query has started since we claimed: it would decide in
+    the log that is set aside.
+    """
     if log.newest_generation() == generation:
         return
     undo()
     raise FencedError(
-        f"A run of the query has started while it was being detached (generation {generation} is not the newest any more). Stop it, and detach "
+        f"A run of the query has started while it was being detached (generation {generation} is "
+        "not the newest any more). Stop it, and detach "
         "again."
     )
 
 
-# --- setting the log aside -------------------------------------------------------------------------------------------------
+# --- setting the log aside ------------------------------------------------------------------------
 
 
 def _set_aside(home: Path, generation: int, report: _Report) -> Path | None:
@@ -446,7 +508,8 @@ def _detached_before(path: Path, report: _Report) -> Detachment:
     folders = spark_checkpoint.detached_logs(path)
     if not folders:
         raise ConfigurationError(
-            f"The checkpoint {path} has no commit log of onceforall (no folder '{spark_checkpoint.LOG_FOLDER}'): it is a plain query's already."
+            f"The checkpoint {path} has no commit log of onceforall (no folder "
+            f"'{spark_checkpoint.LOG_FOLDER}'): it is a plain query's already."
         )
     if not report.dry_run:
         setting_aside.sync_renamed(path)

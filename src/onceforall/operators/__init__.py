@@ -1,6 +1,7 @@
 """What event pipelines need and Spark does not have.
 
-Importing this package imports neither pandas nor Spark: each name is loaded from its module when it is first used.
+Importing this package imports neither pandas nor Spark: each name is loaded from its module when it
+is first used.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onceforall.operators.aggregates import Count, First, Last, Max, Min, Rows, Sum
-    from onceforall.operators.attribution import attribute, attributed_orders, late_orders, unmatched_orders
+    from onceforall.operators.attribution import (
+        attribute,
+        attributed_orders,
+        late_orders,
+        unmatched_orders,
+    )
     from onceforall.operators.deduplication import deduplicate, late_duplicates, unique_rows
     from onceforall.operators.enrichment import enrich
     from onceforall.operators.identity import record_id, record_uuid, with_record_id

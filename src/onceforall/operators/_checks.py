@@ -20,32 +20,38 @@ _Given = TypeVar("_Given")
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _OF_LATE_ROWS = " (that of the late rows, whose name is kept in processing time, too)"
-_WATERMARK = "spark.watermarkDelayMs"  # the metadata by which Spark itself knows a column with a watermark
+_WATERMARK = (
+    "spark.watermarkDelayMs"  # the metadata by which Spark itself knows a column with a watermark
+)
 
 
 def check_frame(frame: DataFrame, operator: str) -> None:
     """Check that Spark can run ``transformWithState`` on this frame.
 
-    Raises:
-        MissingExtraError: protobuf is not installed, through which PySpark speaks with the state store.
-        OptionError: it is no DataFrame.
-        UnsupportedQueryError: the frame is not streaming or of Spark Connect, or the session's state store is not RocksDB.
-        SchemaError: two columns have the same name.
+    Raises: MissingExtraError: protobuf is not installed, through which PySpark speaks with the
+        state store. OptionError: it is no DataFrame. UnsupportedQueryError: the frame is not
+        streaming or of Spark Connect, or the session's state store is not RocksDB. SchemaError: two
+        columns have the same name.
     """
     arguments.check_frame(frame, operator)
     check_protobuf()
     if not frame.isStreaming:
-        raise UnsupportedQueryError(f"{operator} takes a streaming DataFrame (spark.readStream); this one is not streaming.")
+        raise UnsupportedQueryError(
+            f"{operator} takes a streaming DataFrame (spark.readStream); this one is not streaming."
+        )
     provider = frame.sparkSession.conf.get(_PROVIDER)
     if provider != _ROCKSDB:
         raise UnsupportedQueryError(
-            f"{operator} needs the RocksDB state store: Spark's transformWithState runs on no other, and this session has {provider}. "
+            f"{operator} needs the RocksDB state store: Spark's transformWithState runs on no "
+            f"other, and this session has {provider}. "
             f'Set spark.conf.set("{_PROVIDER}", "{_ROCKSDB}").'
         )
     names = [name.lower() for name in frame.columns]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise SchemaError(f"{operator}: two columns are named {twice[0]!r}; rename one of them before.")
+        raise SchemaError(
+            f"{operator}: two columns are named {twice[0]!r}; rename one of them before."
+        )
 
 
 def check_protobuf() -> None:
@@ -65,17 +71,16 @@ def check_protobuf() -> None:
         return  # another PySpark has it elsewhere, and will say itself what it lacks
     except Exception as error:
         raise UnsupportedQueryError(
-            f"The installed protobuf does not fit this PySpark: {error} Install: pip install 'onceforall[operators]'"
+            f"The installed protobuf does not fit this PySpark: {error} Install: pip install "
+            "'onceforall[operators]'"
         ) from error
 
 
 def given(value: _Given | None, what: str, remedy: str) -> _Given:
     """Return a value that an operator can't do without.
 
-    Args:
-        value: of the argument; None comes of a setting that is not set, say, and would be taken for "no such rule".
-        what: the name of the argument.
-        remedy: what to give, as a sentence.
+    Args: value: of the argument; None comes of a setting that is not set, say, and would be taken
+        for "no such rule". what: the name of the argument. remedy: what to give, as a sentence.
 
     Raises:
         OptionError: it is None.
@@ -92,8 +97,14 @@ def trigger_of(trigger: Trigger | None) -> tuple[int | None, int | None]:
         OptionError: it is no ``Trigger``.
     """
     if trigger is not None and not isinstance(trigger, Trigger):
-        raise arguments.wrong("trigger", trigger, "a Trigger, such as Trigger(count=100), or leave it out")
-    return (None, None) if trigger is None else (trigger.count, micros(trigger.every, "Trigger(every=…)"))
+        raise arguments.wrong(
+            "trigger", trigger, "a Trigger, such as Trigger(count=100), or leave it out"
+        )
+    return (
+        (None, None)
+        if trigger is None
+        else (trigger.count, micros(trigger.every, "Trigger(every=…)"))
+    )
 
 
 def columns_named(frame: DataFrame, names: str | Iterable[str], what: str) -> list[str]:
@@ -107,7 +118,9 @@ def columns_named(frame: DataFrame, names: str | Iterable[str], what: str) -> li
     listed = list(arguments.names(what, names, "the name of a column, or a list of names"))
     for name in listed:
         if name not in frame.columns:
-            raise SchemaError(f"{what}: there is no column {name!r}; there are: {', '.join(frame.columns)}.")
+            raise SchemaError(
+                f"{what}: there is no column {name!r}; there are: {', '.join(frame.columns)}."
+            )
         if listed.count(name) > 1:
             raise SchemaError(f"{what}: {name!r} is named twice.")
     return listed
@@ -127,13 +140,16 @@ def check_time(frame: DataFrame, time: str) -> None:
     field = frame.schema[time]
     if not isinstance(field.dataType, TimestampType):
         raise SchemaError(
-            f"time: the column {time!r} is {field.dataType.simpleString()}, not timestamp. Cast it before withWatermark: "
+            f"time: the column {time!r} is {field.dataType.simpleString()}, not timestamp. Cast "
+            "it before withWatermark: "
             f".withColumn({time!r}, F.col({time!r}).cast('timestamp'))."
         )
     if _WATERMARK not in field.metadata:
         raise UnsupportedQueryError(
-            f"time: the column {time!r} has no watermark, and without one no window would ever know that it is complete. Call "
-            f".withWatermark({time!r}, '10 minutes') before, with as long as events may come behind others; or leave time= out, for "
+            f"time: the column {time!r} has no watermark, and without one no window would ever "
+            "know that it is complete. Call "
+            f".withWatermark({time!r}, '10 minutes') before, with as long as events may come "
+            "behind others; or leave time= out, for "
             "windows of processing time."
         )
 
@@ -141,30 +157,33 @@ def check_time(frame: DataFrame, time: str) -> None:
 def check_key(frame: DataFrame, key: Sequence[str]) -> None:
     """Check that these columns can be a key.
 
-    Raises:
-        SchemaError: there is none, or one has a type that two equal values may be written differently in.
+    Raises: SchemaError: there is none, or one has a type that two equal values may be written
+        differently in.
     """
     from pyspark.sql import types as T  # noqa: N812
 
     if not key:
         raise SchemaError(
-            "key: name at least one column; for one window over everything, add a column that is the same in every row."
+            "key: name at least one column; for one window over everything, add a column that is "
+            "the same in every row."
         )
     allowed = (
-        T.StringType | T.ByteType | T.ShortType | T.IntegerType | T.LongType | T.BooleanType | T.DateType | T.DecimalType | T.BinaryType
+        T.StringType | T.ByteType | T.ShortType | T.IntegerType | T.LongType | T.BooleanType | T.DateType | T.DecimalType | T.BinaryType  # noqa: E501
         | T.TimestampType
     )  # fmt: skip
     for name in key:
         field = frame.schema[name]
         if not isinstance(field.dataType, allowed) or _is_collated(field.dataType):
             raise SchemaError(
-                f"key: the column {name!r} is {field.dataType.simpleString()}; keys are strings (without a collation), whole numbers, "
+                f"key: the column {name!r} is {field.dataType.simpleString()}; keys are strings "
+                "(without a collation), whole numbers, "
                 "decimals, booleans, dates, timestamps or binaries. Cast it before."
             )
 
 
 def check_outputs(names: Sequence[str]) -> None:
-    """Check that no two columns of the output have the same name, those included that only some outputs have.
+    """Check that no two columns of the output have the same name, those included that only some
+    outputs have.
 
     Raises:
         OptionError: two have.
@@ -173,11 +192,14 @@ def check_outputs(names: Sequence[str]) -> None:
     for name in names:
         if not isinstance(name, str):
             raise OptionError(
-                f"aggregates has {arguments.shown(name)} for a name. Give the names of the output's columns as texts."
+                f"aggregates has {arguments.shown(name)} for a name. Give the names of the "
+                "output's columns as texts."
             )
         if not name or name.lower() in seen:
             raise OptionError(
-                f"The output would have two columns {name!r}{_OF_LATE_ROWS if name.lower() == LATE else ''}: call the aggregate otherwise, or "
+                "The output would have two columns "
+                f"{name!r}{_OF_LATE_ROWS if name.lower() == LATE else ''}: call the aggregate "
+                "otherwise, or "
                 "rename the key column before."
                 if name
                 else "An aggregate needs a name: it is its column in the output."

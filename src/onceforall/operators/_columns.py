@@ -1,7 +1,9 @@
-"""Columns on their way into an operator and out of it: JSON, made and read by Spark's own expressions in the JVM.
+"""Columns on their way into an operator and out of it: JSON, made and read by Spark's own
+expressions in the JVM.
 
-What a worker gets is texts, so that nothing depends on how a version of PySpark brings a type into Python and back into a state store.
-Times have microseconds and are in UTC, whatever the session's time zone is, which may differ after a restart.
+What a worker gets is texts, so that nothing depends on how a version of PySpark brings a type into
+Python and back into a state store. Times have microseconds and are in UTC, whatever the session's
+time zone is, which may differ after a restart.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _OPTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Travel:
-    """How values of a type go into an operator (``encode``) and come out of it (``decode``, from a column of the type ``wire``)."""
+    """How values of a type go into an operator (``encode``) and come out of it (``decode``, from
+    a column of the type ``wire``).
+    """
 
     value: Value
     wire: DataType
@@ -48,21 +52,29 @@ def to_json(column: Column) -> Column:
 
 
 def from_json(column: Column, schema: StructType) -> Column:
-    """Return the struct of a JSON text. A text that can't be read fails the query: it would be a loss otherwise."""
+    """Return the struct of a JSON text.
+
+    A text that can't be read fails the query: it would be a loss otherwise.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
-    # Spark would keep a field of that name (`_corrupt_record`, or what the session says) for texts that it can't read, and give null for it.
+    # Spark would keep a field of that name (`_corrupt_record`, or what the session says) for texts
+    # that it can't read, and give null for it.
     corrupt = "_corrupt_record"
     while corrupt in schema.names:
         corrupt += "_"
-    return F.from_json(column, schema, {**_OPTIONS, "mode": "FAILFAST", "columnNameOfCorruptRecord": corrupt})
+    return F.from_json(
+        column, schema, {**_OPTIONS, "mode": "FAILFAST", "columnNameOfCorruptRecord": corrupt}
+    )
 
 
 def key_text(frame: DataFrame, names: Sequence[str]) -> Column:
-    """Return the text of a key: two rows have the same one if, and only if, these columns are the same byte for byte.
+    """Return the text of a key: two rows have the same one if, and only if, these columns are the
+    same byte for byte.
 
-    It is JSON with the fields ``k0``, ``k1`` … and without nulls. A string with bytes that are no UTF-8 can't be in JSON: Spark would write U+FFFD for
-    them, and different keys would have one text. In place of ``k0`` it is in ``x0``, as hexadecimal digits.
+    It is JSON with the fields ``k0``, ``k1`` … and without nulls. A string with bytes that are no
+    UTF-8 can't be in JSON: Spark would write U+FFFD for them, and different keys would have one
+    text. In place of ``k0`` it is in ``x0``, as hexadecimal digits.
     """
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql import types as T  # noqa: N812
@@ -83,7 +95,11 @@ def key_schema(frame: DataFrame, names: Sequence[str]) -> StructType:
 
     kinds = [frame.schema[name].dataType for name in names]
     parts = [T.StructField(f"k{number}", kind) for number, kind in enumerate(kinds)]
-    others = [T.StructField(f"x{number}", kind) for number, kind in enumerate(kinds) if isinstance(kind, T.StringType)]
+    others = [
+        T.StructField(f"x{number}", kind)
+        for number, kind in enumerate(kinds)
+        if isinstance(kind, T.StringType)
+    ]
     return T.StructType([*parts, *others])
 
 
@@ -112,21 +128,39 @@ def sortable(kind: DataType, widened: DataType | None = None) -> Travel | None:
     scale = kind.scale if isinstance(kind, T.DecimalType) else 0
     text = T.StringType()  # equal to those types only that have no collation
     ways = [
-        (isinstance(kind, integers), Travel(Value("int"), T.LongType(), lambda c: c.cast("bigint"), lambda c: c.cast(out))),
+        (
+            isinstance(kind, integers),
+            Travel(Value("int"), T.LongType(), lambda c: c.cast("bigint"), lambda c: c.cast(out)),
+        ),
         (
             isinstance(kind, T.DecimalType),
-            Travel(Value("decimal", scale), text, lambda c: c.cast("string"), lambda c: c.cast(out)),
+            Travel(
+                Value("decimal", scale), text, lambda c: c.cast("string"), lambda c: c.cast(out)
+            ),
         ),
         (
             isinstance(kind, T.FloatType | T.DoubleType),
-            Travel(Value("double"), T.DoubleType(), lambda c: c.cast("double"), lambda c: c.cast(out)),
+            Travel(
+                Value("double"), T.DoubleType(), lambda c: c.cast("double"), lambda c: c.cast(out)
+            ),
         ),
         (
             isinstance(kind, T.DateType),
-            Travel(Value("int"), T.LongType(), F.unix_date, lambda c: F.date_from_unix_date(c.cast("int"))),
+            Travel(
+                Value("int"),
+                T.LongType(),
+                F.unix_date,
+                lambda c: F.date_from_unix_date(c.cast("int")),
+            ),
         ),
-        (isinstance(kind, T.TimestampType), Travel(Value("int"), T.LongType(), F.unix_micros, F.timestamp_micros)),
-        (isinstance(kind, T.BooleanType), Travel(Value("bool"), T.BooleanType(), _as_it_is, _as_it_is)),
+        (
+            isinstance(kind, T.TimestampType),
+            Travel(Value("int"), T.LongType(), F.unix_micros, F.timestamp_micros),
+        ),
+        (
+            isinstance(kind, T.BooleanType),
+            Travel(Value("bool"), T.BooleanType(), _as_it_is, _as_it_is),
+        ),
         (isinstance(kind, T.BinaryType), Travel(Value("str"), text, F.hex, F.unhex)),
         (kind == text, Travel(Value("str"), text, _as_it_is, _as_it_is)),
     ]
@@ -148,20 +182,23 @@ def carried(kind: DataType, what: str) -> Travel:
     check_carried(kind, what)
     schema = T.StructType([T.StructField("x", kind)])
     return Travel(
-        Value("json"), T.StringType(), lambda c: to_json(F.struct(c.alias("x"))), lambda c: from_json(c, schema).getField("x")
+        Value("json"),
+        T.StringType(),
+        lambda c: to_json(F.struct(c.alias("x"))),
+        lambda c: from_json(c, schema).getField("x"),
     )
 
 
 def check_carried(kind: DataType, what: str) -> None:
     """Refuse what JSON can't bring back as it was.
 
-    Raises:
-        SchemaError: the type, or one in it, is a variant, an interval, a map with other keys than strings, or unknown.
+    Raises: SchemaError: the type, or one in it, is a variant, an interval, a map with other keys
+        than strings, or unknown.
     """
     from pyspark.sql import types as T  # noqa: N812
 
     plain = (
-        T.ByteType | T.ShortType | T.IntegerType | T.LongType | T.FloatType | T.DoubleType | T.DecimalType | T.StringType | T.BinaryType
+        T.ByteType | T.ShortType | T.IntegerType | T.LongType | T.FloatType | T.DoubleType | T.DecimalType | T.StringType | T.BinaryType  # noqa: E501
         | T.BooleanType | T.DateType | T.TimestampType | T.TimestampNTZType
     )  # fmt: skip
     if isinstance(kind, plain):
@@ -175,7 +212,8 @@ def check_carried(kind: DataType, what: str) -> None:
         check_carried(kind.valueType, what)
     else:
         raise SchemaError(
-            f"{what} has the type {kind.simpleString()}, which an operator's state can't bring back as it was. Cast it, or leave it out "
+            f"{what} has the type {kind.simpleString()}, which an operator's state can't bring "
+            "back as it was. Cast it, or leave it out "
             "with select(), before the operator."
         )
 

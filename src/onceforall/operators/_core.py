@@ -2,16 +2,20 @@
 
 Theory of operation. Two clocks are possible.
 
-*Event time.* An event is late if its time is not after the watermark that the batch runs with; it is handed back as it came. Any other
-waits, in the list ``pending``, until the watermark has passed its time: then nothing can come before it any more, and it is taken, in the
-order of (time, the user's order columns, the hash of the row). So every event that was not late is taken in that order, whatever order it
-arrived in, and whichever batch it arrived in.
+*Event time.* An event is late if its time is not after the watermark that the batch runs with; it
+is handed back as it came. Any other
+waits, in the list ``pending``, until the watermark has passed its time: then nothing can come
+before it any more, and it is taken, in the
+order of (time, the user's order columns, the hash of the row). So every event that was not late is
+taken in that order, whatever order it arrived in, and whichever batch it arrived in.
 
-*Processing time.* The time of an event is that of its batch, which Spark writes into its offset log before the batch runs, so that a replay
-has the same one. Events of one batch are taken in the order of (the user's order columns, the hash of the row). A clock that was put back
-stands still for the keys that have state until it has caught up.
+*Processing time.* The time of an event is that of its batch, which Spark writes into its offset log
+before the batch runs, so that a replay has the same one. Events of one batch are taken in the order
+of (the user's order columns, the hash of the row). A clock that was put back stands still for the
+keys that have state until it has caught up.
 
-In either, the outcome is a function of the state, the set of events and the clock: not of the order in which rows come out of a shuffle,
+In either, the outcome is a function of the state, the set of events and the clock: not of the order
+in which rows come out of a shuffle,
 which a replay may change.
 """
 
@@ -55,15 +59,19 @@ class Spec:
         """A number that differs where state written by the one can't be read by the other."""
         shapes = [(column.fold, column.value.kind, column.value.scale) for column in self.columns]
         orders = [(value.kind, value.scale) for value in self.order]
-        return zlib.crc32(repr((_VERSION, self.rules.shape, shapes, orders, self.event_time, self.inputs)).encode())
+        return zlib.crc32(
+            repr(
+                (_VERSION, self.rules.shape, shapes, orders, self.event_time, self.inputs)
+            ).encode()
+        )
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What became of one step: the new state, the timer to set (None: none), and what comes out.
 
-    ``head`` is the small part of the state, as JSON (None: the key needs none any more); what changed in the lists is in the ``Log``
-    objects that were passed in.
+    ``head`` is the small part of the state, as JSON (None: the key needs none any more); what
+    changed in the lists is in the ``Log`` objects that were passed in.
     """
 
     head: str | None
@@ -90,8 +98,8 @@ def take(  # noqa: PLR0917
         events: all events of the key in this batch, in any order.
         clock_us: the watermark (event time) or the batch's time (processing time), in microseconds.
 
-    Raises:
-        CheckpointMismatchError: the state is that of another kind of window, of other aggregates, or of a newer release.
+    Raises: CheckpointMismatchError: the state is that of another kind of window, of other
+        aggregates, or of a newer release.
     """
     kept = _read(spec, head)
     events = sorted(events, key=in_order)
@@ -117,7 +125,9 @@ def take(  # noqa: PLR0917
             new["timer"] = timer_ms
         if not spec.event_time:
             new["clock"] = clock_us
-    return Outcome(None if new is None else to_text(new), timer_ms, tuple(machine.results), tuple(late))
+    return Outcome(
+        None if new is None else to_text(new), timer_ms, tuple(machine.results), tuple(late)
+    )
 
 
 def _machine(spec: Spec, stored: Any, rows: Log) -> SequentialWindows | SlidingWindows:
@@ -129,7 +139,9 @@ def _machine(spec: Spec, stored: Any, rows: Log) -> SequentialWindows | SlidingW
 def _admit(
     spec: Spec, kept: dict[str, Any], pending: Log, events: Sequence[Event], watermark_us: int
 ) -> tuple[list[tuple[Event, int]], list[Event], int | None]:
-    """Sort events into late ones and waiting ones; return what the watermark has passed, what is late, and the next time waited for."""
+    """Sort events into late ones and waiting ones; return what the watermark has passed, what is
+    late, and the next time waited for.
+    """
     late = []
     next_us: int | None = kept.get("next")
     for event in events:
@@ -140,7 +152,10 @@ def _admit(
             next_us = event.time_us if next_us is None else min(next_us, event.time_us)
     if next_us is None or next_us > watermark_us:
         return [], late, next_us
-    waiting = [(event.time_us or 0, event) for event in (read_event(t, spec.order, _values(spec)) for t in pending.entries())]
+    waiting = [
+        (event.time_us or 0, event)
+        for event in (read_event(t, spec.order, _values(spec)) for t in pending.entries())
+    ]
     due = sorted((event for time_us, event in waiting if time_us <= watermark_us), key=in_order)
     rest = [(time_us, event.text) for time_us, event in waiting if time_us > watermark_us]
     pending.replace([text for _, text in rest])
@@ -164,8 +179,11 @@ def _read(spec: Spec, head: str | None) -> dict[str, Any]:
     kept: dict[str, Any] = json.loads(head)
     if kept.get("spec") != spec.signature:
         raise CheckpointMismatchError(
-            "The state in the checkpoint is that of a window of another kind or size, of other key, time or order columns, of other "
-            "aggregates, or of another release. Gap, number of events, longest duration and triggers may change (but in processing time the first "
-            "rule of time can't come and the last one can't go); anything else needs a new checkpoint."
+            "The state in the checkpoint is that of a window of another kind or size, of other "
+            "key, time or order columns, of other "
+            "aggregates, or of another release. Gap, number of events, longest duration and "
+            "triggers may change (but in processing time the first "
+            "rule of time can't come and the last one can't go); anything else needs a new "
+            "checkpoint."
         )
     return kept

@@ -1,4 +1,6 @@
-"""What the tasks of ``enrich`` do: look keys up, remember them for a while, and add the columns to each Arrow batch."""
+"""What the tasks of ``enrich`` do: look keys up, remember them for a while, and add the columns
+to each Arrow batch.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _LOOKUPS_PER_WORKER = 16
 class TimedCache:
     """What was found of keys, for a while: the least recently used one goes first."""
 
-    def __init__(self, keys: int, for_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, keys: int, for_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Nothing is in it.
 
         Args:
@@ -40,7 +44,9 @@ class TimedCache:
         return len(self._found)
 
     def get(self, key: Key) -> Sequence[Version] | None:
-        """Return what was put for a key; None when it isn't there (any more). An empty sequence: the key is known to be missing."""
+        """Return what was put for a key; None when it isn't there (any more). An empty sequence:
+        the key is known to be missing.
+        """
         entry = self._found.get(key)
         if entry is None:
             return None
@@ -67,7 +73,8 @@ class TimedCache:
 
 
 _workers: OrderedDict[str, tuple[Lookup, TimedCache]] = OrderedDict()
-"""What this process keeps from task to task and batch to batch, by ``Enricher.token``; of queries that have ended, too, so their number is bounded."""
+"""What this process keeps from task to task and batch to batch, by ``Enricher.token``; of
+queries that have ended, too, so their number is bounded."""
 
 
 @dataclass
@@ -97,7 +104,9 @@ class Enricher:
         try:
             for batch in batches:
                 keys = list(zip(*(_key_parts(batch.column(name)) for name in self.by), strict=True))
-                wanted = [key for key in dict.fromkeys(keys) if _is_whole(key) and lookup.takes(key)]
+                wanted = [
+                    key for key in dict.fromkeys(keys) if _is_whole(key) and lookup.takes(key)
+                ]
                 if pins is not None:
                     new = [key for key in wanted if key not in settled]
                     settled |= pins.settle(
@@ -112,10 +121,14 @@ class Enricher:
                 else:
                     history = _looked_up(lookup, cache, wanted)
                     times = _micros_of(batch.column(self.as_of))
-                    texts = [version_at(history.get(key, ()), at) for key, at in zip(keys, times, strict=True)]
+                    texts = [
+                        version_at(history.get(key, ()), at)
+                        for key, at in zip(keys, times, strict=True)
+                    ]
                 yield self._with_values(batch, keys, texts, readers)
         except RefusedRecordError:
-            # What is mended in the store counts from the next attempt on, which may be that of this same process.
+            # What is mended in the store counts from the next attempt on, which may be that of this
+            # same process.
             cache.clear()
             raise
         if pins is not None:
@@ -149,21 +162,34 @@ class Enricher:
         return made.filter(pa.array(found)) if self.missing == "drop" else made
 
     def _columns(
-        self, keys: Sequence[Key], texts: Sequence[tuple[Text, ...] | None], readers: Sequence[Callable[[str], Any]]
+        self,
+        keys: Sequence[Key],
+        texts: Sequence[tuple[Text, ...] | None],
+        readers: Sequence[Callable[[str], Any]],
     ) -> list[pa.Array]:
-        """Return the looked-up columns of rows with these keys, or raise ``RefusedRecordError`` for what can't become a row."""
+        """Return the looked-up columns of rows with these keys, or raise ``RefusedRecordError``
+        for what can't become a row.
+        """
         if self.missing == "fail" and None in texts:
             raise RefusedRecordError(
-                f"{self.lookup.name} has no row for {self._told(keys[texts.index(None)])}, and missing='fail' was asked for. Add it, or choose another "
+                f"{self.lookup.name} has no row for {self._told(keys[texts.index(None)])}, and "
+                "missing='fail' was asked for. Add it, or choose another "
                 "answer for missing keys (null, defaults=, drop, status=)."
             )
         return [self._column(n, keys, texts, reader) for n, reader in enumerate(readers)]
 
     def _column(
-        self, n: int, keys: Sequence[Key], texts: Sequence[tuple[Text, ...] | None], reader: Callable[[str], Any]
+        self,
+        n: int,
+        keys: Sequence[Key],
+        texts: Sequence[tuple[Text, ...] | None],
+        reader: Callable[[str], Any],
     ) -> pa.Array:
         try:
-            return array_of([self.defaults[n] if text is None else _read(text[n], reader) for text in texts], self.types[n])
+            return array_of(
+                [self.defaults[n] if text is None else _read(text[n], reader) for text in texts],
+                self.types[n],
+            )
         except UNFIT:
             # Whose it is isn't told by an error about the whole column: each value is tried alone.
             for key, found in zip(keys, texts, strict=True):
@@ -172,8 +198,10 @@ class Enricher:
                     array_of([_read(text, reader)], self.types[n])
                 except UNFIT as error:
                     raise RefusedRecordError(
-                        f"The value of {self._told(key)} in {self.lookup.name}, column {list(self.lookup.columns)[n]!r}, does not fit the type "
-                        f"{self.types[n]}: {text!r} ({error}). Correct it, or the type in columns=, or let a view give another value."
+                        f"The value of {self._told(key)} in {self.lookup.name}, column "
+                        f"{list(self.lookup.columns)[n]!r}, does not fit the type "
+                        f"{self.types[n]}: {text!r} ({error}). Correct it, or the type in "
+                        "columns=, or let a view give another value."
                     ) from error
             raise
 
@@ -182,7 +210,8 @@ class Enricher:
 
 
 UNFIT = (ValueError, ArithmeticError, TypeError)
-"""What readers and pyarrow raise for a text or a value that a type can't hold; pyarrow's own errors are of these kinds."""
+"""What readers and pyarrow raise for a text or a value that a type can't hold; pyarrow's own
+errors are of these kinds."""
 
 
 def _read(text: Text, reader: Callable[[str], Any]) -> Any:
@@ -199,12 +228,22 @@ def version_at(versions: Iterable[Version], at_us: int | None) -> tuple[Text, ..
     if at_us is None:
         return None
     begun = [version for version in versions if version.from_us is None or version.from_us <= at_us]
-    latest = max(begun, key=lambda version: (version.from_us is not None, version.from_us or 0), default=None)
-    return None if latest is None or (latest.to_us is not None and at_us >= latest.to_us) else latest.values
+    latest = max(
+        begun, key=lambda version: (version.from_us is not None, version.from_us or 0), default=None
+    )
+    return (
+        None
+        if latest is None or (latest.to_us is not None and at_us >= latest.to_us)
+        else latest.values
+    )
 
 
-def _looked_up(lookup: Lookup, cache: TimedCache, keys: Sequence[Key]) -> dict[Key, Sequence[Version]]:
-    """Return what is known of keys, from the cache where it has them; an empty sequence for a missing one."""
+def _looked_up(
+    lookup: Lookup, cache: TimedCache, keys: Sequence[Key]
+) -> dict[Key, Sequence[Version]]:
+    """Return what is known of keys, from the cache where it has them; an empty sequence for a
+    missing one.
+    """
     known = {key: versions for key in keys if (versions := cache.get(key)) is not None}
     new = [key for key in keys if key not in known]
     if new:
@@ -230,14 +269,17 @@ def _pins_of_this_task(lookup: Lookup, schema: str) -> Pins:
     batch = None if context is None else context.getLocalProperty("streaming.sql.batchId")
     if query is None or batch is None:
         raise UnsupportedQueryError(
-            "enrich(pin=True) needs a streaming query: what is looked up is noted by its id and batch. Leave pin= out."
+            "enrich(pin=True) needs a streaming query: what is looked up is noted by its id and "
+            "batch. Leave pin= out."
         )
     assert isinstance(lookup, PostgresLookup)
     return Pins(lookup, schema, query, int(batch))
 
 
 class _NoText(bytes):
-    """What a STRING has where it is no valid UTF-8, which Spark lets be: no store has such a key, and Python no text for it."""
+    """What a STRING has where it is no valid UTF-8, which Spark lets be: no store has such a
+    key, and Python no text for it.
+    """
 
     __slots__ = ()
 
@@ -268,12 +310,16 @@ def _is_whole(key: Key) -> bool:
 def _micros_of(times: pa.Array) -> list[int | None]:
     import pyarrow as pa
 
-    numbers: list[int | None] = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).to_pylist()
+    numbers: list[int | None] = (
+        times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).to_pylist()
+    )
     return numbers
 
 
 def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return values as an array; a timestamp is its microseconds since 1970. Raises one of ``UNFIT`` for a value that the type can't hold."""
+    """Return values as an array; a timestamp is its microseconds since 1970. Raises one of
+    ``UNFIT`` for a value that the type can't hold.
+    """
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind):

@@ -1,6 +1,8 @@
-"""Events, values and lists as the operators keep them: JSON texts, made and read back by Spark's own ``to_json`` and ``from_json``.
+"""Events, values and lists as the operators keep them: JSON texts, made and read back by Spark's
+own ``to_json`` and ``from_json``.
 
-Nothing here imports Spark: an operator's worker sees one JSON text per event, and keeps JSON texts as its state.
+Nothing here imports Spark: an operator's worker sees one JSON text per event, and keeps JSON texts
+as its state.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from typing import Any, NamedTuple
 class Value:
     """How a value of a column travels.
 
-    ``int`` (also dates and timestamps, as days and microseconds), ``bool`` and ``str`` (also binaries, as hexadecimal digits) are what
-    they are; ``double`` may be the text ``NaN`` or ``Infinity``; ``decimal`` is a text outside and a whole number of units of its last
-    digit inside, so that sums are exact; ``json`` is the JSON text of any value, which is only carried.
+    ``int`` (also dates and timestamps, as days and microseconds), ``bool`` and ``str`` (also
+    binaries, as hexadecimal digits) are what they are; ``double`` may be the text ``NaN`` or
+    ``Infinity``; ``decimal`` is a text outside and a whole number of units of its last digit
+    inside, so that sums are exact; ``json`` is the JSON text of any value, which is only carried.
     """
 
     kind: str
@@ -42,15 +45,19 @@ class Value:
         """Return the JSON form of a value."""
         if self.kind == "decimal" and value is not None:
             sign, digits = "-" if value < 0 else "", str(abs(value)).rjust(self.scale + 1, "0")
-            return f"{sign}{digits[: len(digits) - self.scale]}.{digits[len(digits) - self.scale :]}".rstrip(".")
+            return f"{sign}{digits[: len(digits) - self.scale]}.{digits[len(digits) - self.scale :]}".rstrip(  # noqa: E501
+                "."
+            )
         return value
 
 
 class Event(NamedTuple):
     """One event of one key.
 
-    ``time_us`` is None where the time column is null; ``order`` and ``tie`` put events of the same time in an order that no replay
-    changes: the columns that the user named (nulls first), then the hash of the whole row. ``text`` is the event's JSON, ``row`` that
+    ``time_us`` is None where the time column is null; ``order`` and ``tie`` put events of the same
+    time in an order that no replay
+    changes: the columns that the user named (nulls first), then the hash of the whole row. ``text``
+    is the event's JSON, ``row`` that
     of its whole row (empty where it isn't needed).
     """
 
@@ -63,7 +70,9 @@ class Event(NamedTuple):
 
 
 def read_event(text: str, order: Sequence[Value], values: Sequence[Value], row: str = "") -> Event:
-    """Read an event from its JSON: ``t`` time, ``h`` hash of the row, ``o0``, ``o1`` … order, ``v0``, ``v1`` … values; nulls are left out."""
+    """Read an event from its JSON: ``t`` time, ``h`` hash of the row, ``o0``, ``o1`` … order,
+    ``v0``, ``v1`` … values; nulls are left out.
+    """
     fields = json.loads(text)
     loaded = [value.load(fields.get(f"o{number}")) for number, value in enumerate(order)]
     return Event(
@@ -77,12 +86,16 @@ def read_event(text: str, order: Sequence[Value], values: Sequence[Value], row: 
 
 
 def in_order(event: Event) -> tuple[Any, ...]:
-    """Return what events are sorted by. Two that are equal here are equal in every column, so that their order says nothing."""
+    """Return what events are sorted by.
+
+    Two that are equal here are equal in every column, so that their order says nothing.
+    """
     return (event.time_us is not None, event.time_us, event.order, event.tie)
 
 
 class Log:
-    """A list of texts in the state store, of which only what changed is written back, and which is read only where it must be.
+    """A list of texts in the state store, of which only what changed is written back, and which is
+    read only where it must be.
 
     Args:
         load: returns the stored texts in order; it is called once at most.

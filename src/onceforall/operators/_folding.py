@@ -1,6 +1,8 @@
-"""Aggregates that are kept incrementally: each has an empty total, takes a value, and joins two totals in order.
+"""Aggregates that are kept incrementally: each has an empty total, takes a value, and joins two
+totals in order.
 
-Totals are JSON values. All are associative in the order of the events; those of integers and decimals are exact.
+Totals are JSON values. All are associative in the order of the events; those of integers and
+decimals are exact.
 """
 
 from __future__ import annotations
@@ -19,11 +21,10 @@ _LONG = 2**63
 class Column:
     """One aggregate of a window.
 
-    Args:
-        name: the output column, for error messages.
-        fold: ``count``, ``sum``, ``min``, ``max``, ``first``, ``last`` or ``rows`` (which is not folded: its values are kept).
-        value: how its input travels.
-        limit: the absolute value that a sum must stay below, in units of its last digit.
+    Args: name: the output column, for error messages. fold: ``count``, ``sum``, ``min``, ``max``,
+        ``first``, ``last`` or ``rows`` (which is not folded: its values are kept). value: how its
+        input travels. limit: the absolute value that a sum must stay below, in units of its last
+        digit.
     """
 
     name: str
@@ -33,7 +34,9 @@ class Column:
 
 
 def empty(column: Column) -> Any:
-    """Return the total of no events; ``first`` and ``last`` keep their value in a list, for it may be null."""
+    """Return the total of no events; ``first`` and ``last`` keep their value in a list, for it
+    may be null.
+    """
     return {"count": 0, "first": [], "last": []}.get(column.fold)
 
 
@@ -72,9 +75,14 @@ def result(column: Column, total: Any) -> Any:
         return total
     if column.fold in {"first", "last"}:
         return column.value.dump(total[0]) if total else None
-    if column.fold == "sum" and isinstance(total, int) and not -column.limit <= total < column.limit:
+    if (
+        column.fold == "sum"
+        and isinstance(total, int)
+        and not -column.limit <= total < column.limit
+    ):
         raise OverflowError(
-            f"The sum in the column {column.name!r} has no room in its type; cast its input to a wider decimal."
+            f"The sum in the column {column.name!r} has no room in its type; cast its input to a "
+            "wider decimal."
         )
     return column.value.dump(total)
 

@@ -1,7 +1,9 @@
-"""The glue between Spark's ``transformWithState`` and rules of one key that know no Spark: one text of state and one timer per key.
+"""The glue between Spark's ``transformWithState`` and rules of one key that know no Spark: one text
+of state and one timer per key.
 
-The rules are an object that can be pickled, with two methods (``Rules``). Per key, a batch costs one read of the state, and one write where it has
-changed. Events and results are texts; see ``_columns``.
+The rules are an object that can be pickled, with two methods (``Rules``). Per key, a batch costs
+one read of the state, and one write where it has changed. Events and results are texts; see
+``_columns``.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Rules(Protocol):
         ...
 
     def due(self, state: str | None, watermark_us: int) -> Step:
-        """Do what the watermark allows; called behind all ``take`` of a batch when it has reached ``wake_us``, or before."""
+        """Do what the watermark allows; called behind all ``take`` of a batch when it has
+        reached ``wake_us``, or before.
+        """
         ...
 
 
@@ -69,9 +73,19 @@ class KeyedProcessor(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002  Spark's names
         """Take all rows of one key in this batch."""
         timer_ms, state = self._stored()
-        return self._kept(timer_ms, state, self._rules.take(state, self._texts(rows), _watermark_us(timerValues)), None)
+        return self._kept(
+            timer_ms,
+            state,
+            self._rules.take(state, self._texts(rows), _watermark_us(timerValues)),
+            None,
+        )
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002
+    def handleExpiredTimer(  # noqa: N802  Spark's names
+        self,
+        key: Any,  # noqa: ARG002
+        timerValues: Any,  # noqa: N803  Spark's names
+        expiredTimerInfo: Any,  # noqa: N803  Spark's names
+    ) -> Iterator[Any]:
         """Let the watermark pass for one key."""
         timer_ms, state = self._stored()
         step = self._rules.due(state, _watermark_us(timerValues))
@@ -84,7 +98,9 @@ class KeyedProcessor(StatefulProcessor):
         stored = self._state.get()
         return (None, None) if stored is None else (stored[0], stored[1])
 
-    def _kept(self, timer_ms: int | None, state: str | None, step: Step, expired_ms: int | None) -> Iterator[Any]:
+    def _kept(
+        self, timer_ms: int | None, state: str | None, step: Step, expired_ms: int | None
+    ) -> Iterator[Any]:
         # A timer has milliseconds: the first one that is not before the time.
         wake_ms = None if step.wake_us is None else -(-step.wake_us // 1000)
         pending_ms = None if timer_ms == expired_ms else timer_ms
@@ -111,7 +127,9 @@ class KeyedProcessor(StatefulProcessor):
 
 
 class PandasKeyedProcessor(KeyedProcessor):
-    """The same for ``transformWithStateInPandas``, the only one that PySpark 4.0 has: rows come and go in pandas DataFrames."""
+    """The same for ``transformWithStateInPandas``, the only one that PySpark 4.0 has: rows come
+    and go in pandas DataFrames.
+    """
 
     def _texts(self, rows: Iterator[Any]) -> Iterable[tuple[str, str]]:
         for frame in rows:
@@ -127,20 +145,27 @@ class PandasKeyedProcessor(KeyedProcessor):
 def run(prepared: DataFrame, rules: Rules) -> DataFrame:
     """Return the results of rules as a streaming frame with the columns of ``OUTPUT``.
 
-    Args:
-        prepared: with the columns ``key``, ``event`` and ``row``, all of them texts, and no column with Spark's mark of a watermark: by that mark
-            Spark would drop late rows before the rules see them. The watermark itself lives in the plan.
+    Args: prepared: with the columns ``key``, ``event`` and ``row``, all of them texts, and no
+        column with Spark's mark of a watermark: by that mark
+            Spark would drop late rows before the rules see them. The watermark itself lives in the
+            plan.
         rules: what is done with each key.
     """
     grouped = prepared.groupBy("key")
     if hasattr(grouped, "transformWithState"):
         return grouped.transformWithState(KeyedProcessor(rules), OUTPUT, "Append", "EventTime")
-    return grouped.transformWithStateInPandas(PandasKeyedProcessor(rules), OUTPUT, "Append", "EventTime")
+    return grouped.transformWithStateInPandas(
+        PandasKeyedProcessor(rules), OUTPUT, "Append", "EventTime"
+    )
 
 
 def plain_schema(frame: DataFrame) -> StructType:
-    """Return a frame's schema without the marks on its columns: that of a watermark would come out with a column, and mean nothing there."""
-    return StructType([StructField(field.name, field.dataType, field.nullable) for field in frame.schema.fields])
+    """Return a frame's schema without the marks on its columns: that of a watermark would come
+    out with a column, and mean nothing there.
+    """
+    return StructType(
+        [StructField(field.name, field.dataType, field.nullable) for field in frame.schema.fields]
+    )
 
 
 def _watermark_us(times: Any) -> int:

@@ -1,4 +1,6 @@
-"""Builds the streaming DataFrame of a window operator: columns in, ``transformWithState``, columns out."""
+"""Builds the streaming DataFrame of a window operator: columns in, ``transformWithState``,
+columns out.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,11 @@ class _Column:
     def out(self, column: Column) -> Column:
         from pyspark.sql import functions as F  # noqa: N812
 
-        return F.transform(column, self.travel.decode) if self.folded.fold == "rows" else self.travel.decode(column)
+        return (
+            F.transform(column, self.travel.decode)
+            if self.folded.fold == "rows"
+            else self.travel.decode(column)
+        )
 
 
 def windows(  # noqa: PLR0917
@@ -64,21 +70,44 @@ def windows(  # noqa: PLR0917
     if time is not None:
         checks.check_time(frame, time)
         if time in keys:
-            raise SchemaError(f"key: {time!r} is the time column; a key that is a time would never have a second event.")
+            raise SchemaError(
+                f"key: {time!r} is the time column; a key that is a time would never have a "
+                "second event."
+            )
         for field in frame.schema.fields:
             columns.check_carried(field.dataType, f"The column {field.name!r}")
     order_names = checks.columns_named(frame, order_by, "order_by")
     order = [_order(frame, column) for column in order_names]
-    aggregates = checks.given(aggregates, "aggregates", "Give a dict, such as {'spend': Sum('price')}; {} for none.")
+    aggregates = checks.given(
+        aggregates, "aggregates", "Give a dict, such as {'spend': Sum('price')}; {} for none."
+    )
     if not isinstance(aggregates, Mapping):
-        raise arguments.wrong("aggregates", aggregates, "a dictionary, such as {'spend': Sum('price')}; {} for none")
+        raise arguments.wrong(
+            "aggregates", aggregates, "a dictionary, such as {'spend': Sum('price')}; {} for none"
+        )
     arguments.text("name", name, "the name under which the query's progress counts")
     made = [_column(frame, column, aggregate) for column, aggregate in aggregates.items()]
     checks.check_outputs([*_OWN, *keys, *aggregates])
-    inputs = ("key", *keys, "time", time or "", "order", *order_names, *(repr(aggregate) for aggregate in aggregates.values()))
-    spec = Spec(rules, tuple(column.folded for column in made), tuple(value for value, _ in order), time is not None, inputs)
+    inputs = (
+        "key",
+        *keys,
+        "time",
+        time or "",
+        "order",
+        *order_names,
+        *(repr(aggregate) for aggregate in aggregates.values()),
+    )
+    spec = Spec(
+        rules,
+        tuple(column.folded for column in made),
+        tuple(value for value, _ in order),
+        time is not None,
+        inputs,
+    )
     prepared = _prepared(frame, keys, time, [column for _, column in order], made)
-    return _decoded(_run(prepared, spec), frame, keys, made, aggregates, late=time is not None, name=name)
+    return _decoded(
+        _run(prepared, spec), frame, keys, made, aggregates, late=time is not None, name=name
+    )
 
 
 def _order(frame: DataFrame, name: str) -> tuple[Value, Column]:
@@ -87,7 +116,8 @@ def _order(frame: DataFrame, name: str) -> tuple[Value, Column]:
     travel = columns.sortable(frame.schema[name].dataType)
     if travel is None or travel.value.kind == "double":
         raise SchemaError(
-            f"order_by: the column {name!r} is {frame.schema[name].dataType.simpleString()}; events are put in order by strings (without "
+            f"order_by: the column {name!r} is {frame.schema[name].dataType.simpleString()}; "
+            "events are put in order by strings (without "
             "a collation), whole numbers, decimals, booleans, dates, timestamps or binaries."
         )
     return travel.value, travel.encode(F.col(columns.quoted(name)))
@@ -97,7 +127,9 @@ def _column(frame: DataFrame, name: str, aggregate: Aggregate) -> _Column:
     from pyspark.sql import functions as F  # noqa: N812
 
     if isinstance(aggregate, Rows):
-        names = checks.columns_named(frame, aggregate.columns or frame.columns, f"Rows for {name!r}")
+        names = checks.columns_named(
+            frame, aggregate.columns or frame.columns, f"Rows for {name!r}"
+        )
         struct = F.struct(*[F.col(columns.quoted(column)) for column in names])
         travel = columns.carried(frame.select(struct.alias("x")).schema["x"].dataType, f"{name!r}")
         return _Column(Folded(name, "rows", travel.value), struct, travel)
@@ -105,12 +137,15 @@ def _column(frame: DataFrame, name: str, aggregate: Aggregate) -> _Column:
     fold = folds.get(type(aggregate))
     if fold is None:
         raise OptionError(
-            f"aggregates: {name!r} is {aggregate!r}; use Count, Sum, Min, Max, First, Last or Rows of onceforall.operators."
+            f"aggregates: {name!r} is {aggregate!r}; use Count, Sum, Min, Max, First, Last or "
+            "Rows of onceforall.operators."
         )
     checks.columns_named(frame, aggregate.column, f"{type(aggregate).__name__} for {name!r}")
     kind = frame.schema[aggregate.column].dataType
     travel, limit = _travel(fold, kind, f"{type(aggregate).__name__}({aggregate.column!r})")
-    return _Column(Folded(name, fold, travel.value, limit), F.col(columns.quoted(aggregate.column)), travel)
+    return _Column(
+        Folded(name, fold, travel.value, limit), F.col(columns.quoted(aggregate.column)), travel
+    )
 
 
 def _travel(fold: str, kind: DataType, what: str) -> tuple[columns.Travel, int]:
@@ -120,7 +155,9 @@ def _travel(fold: str, kind: DataType, what: str) -> tuple[columns.Travel, int]:
 
     if fold == "count":
         # Only whether it is null matters, whatever its type is.
-        return columns.Travel(Value("int"), T.LongType(), lambda c: F.when(c.isNotNull(), F.lit(1)), lambda c: c), 2**63
+        return columns.Travel(
+            Value("int"), T.LongType(), lambda c: F.when(c.isNotNull(), F.lit(1)), lambda c: c
+        ), 2**63
     if fold in {"first", "last"}:
         return columns.carried(kind, what), 2**63
     widened: DataType | None = None
@@ -134,22 +171,31 @@ def _travel(fold: str, kind: DataType, what: str) -> tuple[columns.Travel, int]:
         elif isinstance(kind, T.ByteType | T.ShortType | T.IntegerType | T.LongType):
             widened = T.LongType()
         else:
-            raise SchemaError(f"{what}: the column is {kind.simpleString()}; only numbers have a sum. Cast it before.")
+            raise SchemaError(
+                f"{what}: the column is {kind.simpleString()}; only numbers have a sum. Cast it "
+                "before."
+            )
     travel = columns.sortable(kind, widened)
     if travel is None:
         raise SchemaError(
-            f"{what}: values of the type {kind.simpleString()} have no order here. Cast it before, or use First, Last or Rows."
+            f"{what}: values of the type {kind.simpleString()} have no order here. Cast it "
+            "before, or use First, Last or Rows."
         )
     return travel, limit
 
 
 def _prepared(
-    frame: DataFrame, keys: Sequence[str], time: str | None, order: Sequence[Column], made: Sequence[_Column]
+    frame: DataFrame,
+    keys: Sequence[str],
+    time: str | None,
+    order: Sequence[Column],
+    made: Sequence[_Column],
 ) -> DataFrame:
     """Return the operator's input: the key, the event and the whole row as JSON texts.
 
-    The time column is not among them, and with it goes Spark's mark of the watermark: by that mark ``transformWithState`` would drop late
-    rows before a processor sees them. The watermark itself lives in the plan, not in the column.
+    The time column is not among them, and with it goes Spark's mark of the watermark: by that mark
+    ``transformWithState`` would drop late rows before a processor sees them. The watermark itself
+    lives in the plan, not in the column.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -159,20 +205,27 @@ def _prepared(
         F.unix_micros(at).alias("t"),
         row_hash(frame, everything).alias("h"),
         *(column.alias(f"o{number}") for number, column in enumerate(order)),
-        *(column.travel.encode(column.source).alias(f"v{number}") for number, column in enumerate(made)),
+        *(
+            column.travel.encode(column.source).alias(f"v{number}")
+            for number, column in enumerate(made)
+        ),
     ]
     return frame.select(
         columns.key_text(frame, keys).alias("key"),
         columns.to_json(F.struct(*event)).alias("event"),
-        (F.lit(None).cast("string") if time is None else columns.to_json(F.struct(*everything))).alias("row"),
+        (
+            F.lit(None).cast("string") if time is None else columns.to_json(F.struct(*everything))
+        ).alias("row"),
     )
 
 
 def _run(prepared: DataFrame, spec: Spec) -> DataFrame:
     """Return the operator's output as texts: key, result, late row.
 
-    PySpark 4.1 and later have the Row variant of ``transformWithState``, which costs less than a pandas DataFrame for every key; 4.0 has
-    the pandas variant alone. Count windows of processing time without a time trigger run without a clock: with one, Spark would run a
+    PySpark 4.1 and later have the Row variant of ``transformWithState``, which costs less than a
+    pandas DataFrame for every key; 4.0 has
+    the pandas variant alone. Count windows of processing time without a time trigger run without a
+    clock: with one, Spark would run a
     batch at every trigger, whether there is data or not.
     """
     from onceforall.operators import _processors as processors
@@ -181,7 +234,9 @@ def _run(prepared: DataFrame, spec: Spec) -> DataFrame:
     mode = "EventTime" if spec.event_time else "ProcessingTime" if timed else "None"
     grouped = prepared.groupBy("key")
     if hasattr(grouped, "transformWithState"):
-        return grouped.transformWithState(processors.WindowProcessor(spec, timed=timed), processors.OUTPUT, "Append", mode)
+        return grouped.transformWithState(
+            processors.WindowProcessor(spec, timed=timed), processors.OUTPUT, "Append", mode
+        )
     return grouped.transformWithStateInPandas(
         processors.PandasWindowProcessor(spec, timed=timed), processors.OUTPUT, "Append", mode
     )
@@ -207,11 +262,16 @@ def _decoded(
         *((f"v{number}", column.wire) for number, column in enumerate(made)),
     ]
     key_schema = columns.key_schema(frame, keys)
-    # Without its metadata: by that, Spark would take a late row's time for a column that has a watermark.
-    row_schema = T.StructType([T.StructField(field.name, field.dataType) for field in frame.schema.fields])
+    # Without its metadata: by that, Spark would take a late row's time for a column that has a
+    # watermark.
+    row_schema = T.StructType(
+        [T.StructField(field.name, field.dataType) for field in frame.schema.fields]
+    )
     parsed = texts.select(
         columns.from_json(F.col("key"), key_schema).alias("k"),
-        columns.from_json(F.col("result"), T.StructType([T.StructField(n, kind) for n, kind in fields])).alias("r"),
+        columns.from_json(
+            F.col("result"), T.StructType([T.StructField(n, kind) for n, kind in fields])
+        ).alias("r"),
         (columns.from_json(F.col("late"), row_schema) if late else F.lit(None)).alias("l"),
     )
     result = F.col("r")
@@ -224,7 +284,10 @@ def _decoded(
         result.getField("revision").alias("revision"),
         result.getField("events").alias("events"),
         result.getField("closed_by").alias("closed_by"),
-        *(column.out(result.getField(f"v{n}")).alias(as_) for n, (column, as_) in enumerate(zip(made, names, strict=True))),
+        *(
+            column.out(result.getField(f"v{n}")).alias(as_)
+            for n, (column, as_) in enumerate(zip(made, names, strict=True))
+        ),
         *((F.col("l").alias(LATE),) if late else ()),
     )
     counts = [F.count_if(F.col(KIND) == kind).alias(kind) for kind in ("window", "early", LATE)]

@@ -1,14 +1,19 @@
-"""Pins: what a batch looked up, noted in PostgreSQL before it is used, so that a replay of the batch uses the same.
+"""Pins: what a batch looked up, noted in PostgreSQL before it is used, so that a replay of the
+batch uses the same.
 
-One row per (query, lookup, batch, key). It is written by ``INSERT … ON CONFLICT DO NOTHING`` and then read back, each in a transaction of its own, so of all
-tasks and attempts that look a key up in a batch, the first one decides, and all of them go on with its value. That a key was missing is noted, too.
+One row per (query, lookup, batch, key). It is written by ``INSERT … ON CONFLICT DO NOTHING`` and
+then read back, each in a transaction of its own, so of all tasks and attempts that look a key up in
+a batch, the first one decides, and all of them go on with its value. That a key was missing is
+noted, too.
 
-What no row can be made of (a missing key where that fails the batch, a value that its type can't hold) is not noted: no attempt ever went on with it, and each replay
-would fail for it again, whatever was mended meanwhile. Where such a pin is there, because missing keys or types were treated otherwise before the restart, it is
-deleted and the key asked for again.
+What no row can be made of (a missing key where that fails the batch, a value that its type can't
+hold) is not noted: no attempt ever went on with it, and each replay would fail for it again,
+whatever was mended meanwhile. Where such a pin is there, because missing keys or types were treated
+otherwise before the restart, it is deleted and the key asked for again.
 
-A batch's pins are needed as long as it may be run again: until the next one has begun, for that begins when this one is complete in all sinks and in
-Spark's own log. Older ones are deleted, with a margin.
+A batch's pins are needed as long as it may be run again: until the next one has begun, for that
+begins when this one is complete in all sinks and in Spark's own log. Older ones are deleted, with a
+margin.
 """
 
 from __future__ import annotations
@@ -31,7 +36,8 @@ Values: TypeAlias = "tuple[str | None, ...]"
 TABLE = "lookups"
 KEPT_BATCHES = 10
 LONGEST_NAME_BYTES = 1300
-"""Of a key or a lookup in the table's index: both together, with the query's id, have to fit in a third of a page of 8 KiB, less what the page needs."""
+"""Of a key or a lookup in the table's index: both together, with the query's id, have to fit in
+a third of a page of 8 KiB, less what the page needs."""
 _CLEANED_EVERY = 10
 
 
@@ -55,16 +61,26 @@ def create(connection: psycopg.Connection[Any], schema: str) -> None:
     form = own_tables.Form(TABLE, columns, ("query_id", "lookup", "batch", "key"), "pin_schema")
     # One at a time: IF NOT EXISTS does not wait for another one's that is being made.
     with connection.transaction():
-        connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('onceforall.lookups', 0))")
+        connection.execute(
+            "SELECT "
+            "pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('onceforall.lookups', 0))"
+        )
         schemas = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname OPERATOR(pg_catalog.=) %s"
         if connection.execute(schemas, [schema]).fetchone() is None:
-            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
-        known = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname OPERATOR(pg_catalog.=) %s AND tablename OPERATOR(pg_catalog.=) %s"
+            connection.execute(
+                sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema))
+            )
+        known = (
+            "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname OPERATOR(pg_catalog.=) %s "
+            "AND tablename OPERATOR(pg_catalog.=) %s"
+        )
         if connection.execute(known, [schema, TABLE]).fetchone() is None:
             connection.execute(
                 sql.SQL(
-                    "CREATE TABLE {} (query_id pg_catalog.text NOT NULL, lookup pg_catalog.text NOT NULL, batch bigint NOT NULL, "
-                    "key pg_catalog.text NOT NULL, value pg_catalog.text, PRIMARY KEY (query_id, lookup, batch, key))"
+                    "CREATE TABLE {} (query_id pg_catalog.text NOT NULL, lookup pg_catalog.text "
+                    "NOT NULL, batch bigint NOT NULL, "
+                    "key pg_catalog.text NOT NULL, value pg_catalog.text, PRIMARY KEY (query_id, "
+                    "lookup, batch, key))"
                 ).format(sql.Identifier(schema, TABLE))
             )
     own_tables.warn_of_strangers(own_tables.check(connection, form, schema), form)
@@ -87,10 +103,9 @@ class Pins:
     ) -> Mapping[Key, Values | None]:
         """Return the batch's values of these keys, as texts; None for one that was missing.
 
-        Args:
-            keys: distinct, without nulls.
-            looked_up: a function that looks keys up, for those that nobody has pinned yet.
-            check: a function that raises ``RefusedRecordError`` for values (None: missing) of which no row can be made.
+        Args: keys: distinct, without nulls. looked_up: a function that looks keys up, for those
+            that nobody has pinned yet. check: a function that raises ``RefusedRecordError`` for
+            values (None: missing) of which no row can be made.
 
         Raises:
             RefusedRecordError: of `check`, for what was looked up; nothing of it is pinned.
@@ -104,13 +119,21 @@ class Pins:
         if new:
             found = looked_up([names[name] for name in new])
             check({names[name]: found.get(names[name]) for name in new})
-            self._insert(new, [None if names[name] not in found else json.dumps(found[names[name]]) for name in new])
+            self._insert(
+                new,
+                [
+                    None if names[name] not in found else json.dumps(found[names[name]])
+                    for name in new
+                ],
+            )
             pinned |= self._read(new)
         return {names[name]: _values(text) for name, text in pinned.items()}
 
     @staticmethod
     def _useless(
-        names: Mapping[str, Key], pinned: Mapping[str, str | None], check: Callable[[Mapping[Key, Values | None]], object]
+        names: Mapping[str, Key],
+        pinned: Mapping[str, str | None],
+        check: Callable[[Mapping[Key, Values | None]], object],
     ) -> dict[str, str | None]:
         """Return those of the pins that `check` refuses."""
 
@@ -121,20 +144,27 @@ class Pins:
                 return False
             return True
 
-        return {} if passes(pinned) else {name: text for name, text in pinned.items() if not passes({name: text})}
+        return (
+            {}
+            if passes(pinned)
+            else {name: text for name, text in pinned.items() if not passes({name: text})}
+        )
 
     def clean(self) -> None:
         """Delete, now and then, what no replay can need."""
         if self._batch % _CLEANED_EVERY == 0:
             self._execute(
-                "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup OPERATOR(pg_catalog.=) %s AND batch OPERATOR(pg_catalog.<) %s",
+                "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup "
+                "OPERATOR(pg_catalog.=) %s AND batch OPERATOR(pg_catalog.<) %s",
                 [*self._of[:2], self._batch - KEPT_BATCHES],
             )
 
     def _read(self, names: list[str]) -> dict[str, str | None]:
         rows = self._execute(
-            "SELECT key, value FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup OPERATOR(pg_catalog.=) %s "
-            "AND batch OPERATOR(pg_catalog.=) %s AND key OPERATOR(pg_catalog.=) ANY(%s::pg_catalog.text[])",
+            "SELECT key, value FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup "
+            "OPERATOR(pg_catalog.=) %s "
+            "AND batch OPERATOR(pg_catalog.=) %s AND key OPERATOR(pg_catalog.=) "
+            "ANY(%s::pg_catalog.text[])",
             [*self._of, names],
         )
         return dict(rows)
@@ -142,26 +172,33 @@ class Pins:
     def _insert(self, names: list[str], values: list[str | None]) -> None:
         # Sorted: two tasks that insert the same keys wait for each other in one direction only.
         self._execute(
-            "INSERT INTO {} (query_id, lookup, batch, key, value) SELECT %s, %s, %s, u.key, u.value "
-            "FROM ROWS FROM (pg_catalog.unnest(%s::pg_catalog.text[]), pg_catalog.unnest(%s::pg_catalog.text[])) WITH ORDINALITY u(key, value, place) "
+            "INSERT INTO {} (query_id, lookup, batch, key, value) SELECT %s, %s, %s, u.key, "
+            "u.value "
+            "FROM ROWS FROM (pg_catalog.unnest(%s::pg_catalog.text[]), "
+            "pg_catalog.unnest(%s::pg_catalog.text[])) WITH ORDINALITY u(key, value, place) "
             "ORDER BY u.place ON CONFLICT DO NOTHING",
             [*self._of, names, values],
         )
 
     def _delete(self, pins: Mapping[str, str | None]) -> None:
         """Delete pins, unless another task has put others in their place."""
-        # Each alone: there are few, tasks that delete several at once could wait for each other, and locking them in one order takes a right more.
+        # Each alone: there are few, tasks that delete several at once could wait for each other,
+        # and locking them in one order takes a right more.
         for name, text in pins.items():
             self._execute(
-                "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup OPERATOR(pg_catalog.=) %s AND batch OPERATOR(pg_catalog.=) %s "
-                "AND key OPERATOR(pg_catalog.=) %s AND (value OPERATOR(pg_catalog.=) %s OR (value IS NULL AND %s::pg_catalog.text IS NULL))",
+                "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND lookup "
+                "OPERATOR(pg_catalog.=) %s AND batch OPERATOR(pg_catalog.=) %s "
+                "AND key OPERATOR(pg_catalog.=) %s AND (value OPERATOR(pg_catalog.=) %s OR (value "
+                "IS NULL AND %s::pg_catalog.text IS NULL))",
                 [*self._of, name, text, text],
             )
 
     def _execute(self, statement: str, arguments: list[Any]) -> list[Any]:
         from psycopg import sql
 
-        table = sql.Identifier(self._schema.replace("%", "%%"), TABLE)  # the driver takes a single % for a parameter
+        table = sql.Identifier(
+            self._schema.replace("%", "%%"), TABLE
+        )  # the driver takes a single % for a parameter
 
         def action(connection: psycopg.Connection[Any]) -> list[Any]:
             cursor = self._lookup.execute(connection, sql.SQL(statement).format(table), arguments)
@@ -176,6 +213,8 @@ def _values(text: str | None) -> Values | None:
 
 
 def _bounded(name: str) -> str:
-    """Return the name, or for a long one a digest: no name of a key begins with ``#``, and no table as SQL writes it."""
+    """Return the name, or for a long one a digest: no name of a key begins with ``#``, and no
+    table as SQL writes it.
+    """
     plain = name.encode()
     return name if len(plain) <= LONGEST_NAME_BYTES else f"#{hashlib.sha256(plain).hexdigest()}"

@@ -1,7 +1,10 @@
-"""The glue between Spark's ``transformWithState`` and the core: reads the state, calls ``take``, writes what changed.
+"""The glue between Spark's ``transformWithState`` and the core: reads the state, calls ``take``,
+writes what changed.
 
-State variables, all of them texts in JSON: ``head`` (one value per key), ``pending`` (a list: events that wait for the watermark) and
-``rows`` (a list: the rows of open windows, for ``Rows``). To the lists is appended; only when something leaves them are they rewritten.
+State variables, all of them texts in JSON: ``head`` (one value per key), ``pending`` (a list:
+events that wait for the watermark) and
+``rows`` (a list: the rows of open windows, for ``Rows``). To the lists is appended; only when
+something leaves them are they rewritten.
 """
 
 from __future__ import annotations
@@ -43,23 +46,37 @@ class WindowProcessor(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803  Spark's names
         """Take all rows of one key in this batch."""
         values = [column.value for column in self._spec.columns]
-        events = [read_event(event, self._spec.order, values, row) for event, row in self._texts(rows)]
+        events = [
+            read_event(event, self._spec.order, values, row) for event, row in self._texts(rows)
+        ]
         return self._step(key, events, timerValues, None)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803
+    def handleExpiredTimer(  # noqa: N802  Spark's names
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803  Spark's names
+        expiredTimerInfo: Any,  # noqa: N803  Spark's names
+    ) -> Iterator[Any]:
         """Let time pass for one key."""
         return self._step(key, [], timerValues, expiredTimerInfo.getExpiryTimeInMs())
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
-    def _step(self, key: Any, events: list[Event], times: Any, expired_ms: int | None) -> Iterator[Any]:
+    def _step(
+        self, key: Any, events: list[Event], times: Any, expired_ms: int | None
+    ) -> Iterator[Any]:
         stored = self._head.get()
         head = None if stored is None else stored[0]
         logs = {name: Log(partial(_read, state)) for name, state in self._lists.items()}
         nothing = Log(tuple)
         outcome = core.take(
-            self._spec, head, logs.get("pending", nothing), logs.get("rows", nothing), events, self._clock_us(events, times)
+            self._spec,
+            head,
+            logs.get("pending", nothing),
+            logs.get("rows", nothing),
+            events,
+            self._clock_us(events, times),
         )
         if outcome.head != head:
             if outcome.head is None:
@@ -96,11 +113,15 @@ class WindowProcessor(StatefulProcessor):
 
 
 class PandasWindowProcessor(WindowProcessor):
-    """The same for ``transformWithStateInPandas``, the only one that PySpark 4.0 has: rows come and go in pandas DataFrames."""
+    """The same for ``transformWithStateInPandas``, the only one that PySpark 4.0 has: rows come
+    and go in pandas DataFrames.
+    """
 
     def _texts(self, rows: Iterator[Any]) -> Iterable[tuple[str, str]]:
         for frame in rows:
-            yield from ((event, row or "") for event, row in zip(frame["event"], frame["row"], strict=True))
+            yield from (
+                (event, row or "") for event, row in zip(frame["event"], frame["row"], strict=True)
+            )
 
     def _output(self, texts: list[tuple[str, str | None, str | None]]) -> Iterator[Any]:
         import pandas as pd

@@ -1,9 +1,12 @@
-"""Windows of which a key has one open at a time: sessions, tumbling count windows, tumbling time windows.
+"""Windows of which a key has one open at a time: sessions, tumbling count windows, tumbling time
+windows.
 
-Events come in order. An open window has deadlines: one at which it closes, one at which it is due for an early result. A deadline holds
-for the time it names: an event at exactly that time still belongs to the window, so it takes effect before the first later event, or
-when the clock says that nothing of that time is to come any more. So what comes out depends on the events and their order only, and
-not on how they were cut into batches.
+Events come in order. An open window has deadlines: one at which it closes, one at which it is due
+for an early result. A deadline holds
+for the time it names: an event at exactly that time still belongs to the window, so it takes effect
+before the first later event, or
+when the clock says that nothing of that time is to come any more. So what comes out depends on the
+events and their order only, and not on how they were cut into batches.
 """
 
 from __future__ import annotations
@@ -33,16 +36,15 @@ class Result:
 
 @dataclass(frozen=True)
 class SequentialRules:
-    """When a window closes and when it speaks early; None where a rule doesn't apply. Times in microseconds.
+    """When a window closes and when it speaks early; None where a rule doesn't apply. Times in
+    microseconds.
 
-    Args:
-        events: it closes with this many events.
-        gap_us: it closes when no event came for longer than this.
-        duration_us: it closes when an event would be later than its first one by more than this.
-        size_us: windows are cut at the multiples of this since 1970-01-01T00:00:00 UTC, and start there.
-        early_events: an early result after this many events that no result has shown.
-        early_us: an early result when the oldest such event is this old.
-        numbered: windows are numbered through per key; otherwise, among those of the key that start at the same time.
+    Args: events: it closes with this many events. gap_us: it closes when no event came for longer
+        than this. duration_us: it closes when an event would be later than its first one by more
+        than this. size_us: windows are cut at the multiples of this since 1970-01-01T00:00:00 UTC,
+        and start there. early_events: an early result after this many events that no result has
+        shown. early_us: an early result when the oldest such event is this old. numbered: windows
+        are numbered through per key; otherwise, among those of the key that start at the same time.
     """
 
     events: int | None = None
@@ -56,7 +58,10 @@ class SequentialRules:
     @property
     def timed(self) -> bool:
         """Whether time alone can make a window say something."""
-        return any(rule is not None for rule in (self.gap_us, self.duration_us, self.size_us, self.early_us))
+        return any(
+            rule is not None
+            for rule in (self.gap_us, self.duration_us, self.size_us, self.early_us)
+        )
 
     @property
     def shape(self) -> str:
@@ -67,11 +72,15 @@ class SequentialRules:
 class SequentialWindows:
     """The windows of one key in one step."""
 
-    def __init__(self, rules: SequentialRules, columns: Sequence[folding.Column], stored: Any, rows: Log) -> None:
+    def __init__(
+        self, rules: SequentialRules, columns: Sequence[folding.Column], stored: Any, rows: Log
+    ) -> None:
         self._rules = rules
         self._columns = columns
         self._rows = rows
-        self._keeps_rows = [number for number, column in enumerate(columns) if column.fold == "rows"]
+        self._keeps_rows = [
+            number for number, column in enumerate(columns) if column.fold == "rows"
+        ]
         self._open: dict[str, Any] | None = None if stored is None else stored.get("open")
         self._next: int = 0 if stored is None else stored.get("next", 0)
         self._last_start: int | None = None
@@ -102,7 +111,11 @@ class SequentialWindows:
         """Let every deadline take effect up to this time, the time itself included."""
         while self._open is not None:
             closing, early = self._closing(), self._early_at()
-            if closing is not None and closing[0] <= until_us and (early is None or closing[0] <= early):
+            if (
+                closing is not None
+                and closing[0] <= until_us
+                and (early is None or closing[0] <= early)
+            ):
                 _, reason, end_us = closing
                 self._close(reason, end_us)
             elif early is not None and early <= until_us:
@@ -115,7 +128,11 @@ class SequentialWindows:
         if self._open is None:
             return None
         closing = self._closing()
-        times = [time for time in (None if closing is None else closing[0], self._early_at()) if time is not None]
+        times = [
+            time
+            for time in (None if closing is None else closing[0], self._early_at())
+            if time is not None
+        ]
         return min(times, default=None)
 
     def stored(self) -> Mapping[str, Any] | None:
@@ -147,7 +164,9 @@ class SequentialWindows:
         }
 
     def _closing(self) -> tuple[int, str, int] | None:
-        """Return the time, the reason and the window's end of the first rule that closes the open window without an event."""
+        """Return the time, the reason and the window's end of the first rule that closes the
+        open window without an event.
+        """
         window, rules = self._open, self._rules
         assert window is not None
         found = []
@@ -192,12 +211,18 @@ class SequentialWindows:
             events=window["events"],
             revision=window["revision"],
             closed_by=reason,
-            values=values_of(self._columns, window["totals"], self._rows.entries() if self._keeps_rows else []),
+            values=values_of(
+                self._columns, window["totals"], self._rows.entries() if self._keeps_rows else []
+            ),
         )
 
 
-def values_of(columns: Sequence[folding.Column], totals: Sequence[Any], rows: Sequence[str]) -> tuple[Any, ...]:
-    """Return the output of each aggregate; ``rows`` are the kept rows of the window's events, each a list with a text per ``Rows``."""
+def values_of(
+    columns: Sequence[folding.Column], totals: Sequence[Any], rows: Sequence[str]
+) -> tuple[Any, ...]:
+    """Return the output of each aggregate; ``rows`` are the kept rows of the window's events,
+    each a list with a text per ``Rows``.
+    """
     kept = [json.loads(row) for row in rows]
     found: list[Any] = []
     lists = iter(range(len(columns)))

@@ -1,7 +1,7 @@
 """Sliding count windows: window k of a key holds its events k·slide to k·slide + size - 1.
 
-Events are gathered in panes of gcd(size, slide) events, and a window is the join of its panes: the state is size / gcd(size, slide) panes,
-however large they are.
+Events are gathered in panes of gcd(size, slide) events, and a window is the join of its panes: the
+state is size / gcd(size, slide) panes, however large they are.
 """
 
 from __future__ import annotations
@@ -43,11 +43,15 @@ class SlidingRules:
 class SlidingWindows:
     """The windows of one key in one step."""
 
-    def __init__(self, rules: SlidingRules, columns: Sequence[folding.Column], stored: Any, rows: Log) -> None:
+    def __init__(
+        self, rules: SlidingRules, columns: Sequence[folding.Column], stored: Any, rows: Log
+    ) -> None:
         self._rules = rules
         self._columns = columns
         self._rows = rows
-        self._keeps_rows = [number for number, column in enumerate(columns) if column.fold == "rows"]
+        self._keeps_rows = [
+            number for number, column in enumerate(columns) if column.fold == "rows"
+        ]
         self._seen: int = 0 if stored is None else stored["seen"]
         self._panes: list[dict[str, Any]] = [] if stored is None else stored["panes"]
         self.results: list[Result] = []
@@ -77,7 +81,10 @@ class SlidingWindows:
         return {"seen": self._seen, "panes": self._panes} if self._seen else None
 
     def _emit(self, index: int, end_us: int) -> None:
-        totals = reduce(lambda left, right: folding.join(self._columns, left, right), [p["totals"] for p in self._panes])
+        totals = reduce(
+            lambda left, right: folding.join(self._columns, left, right),
+            [p["totals"] for p in self._panes],
+        )
         rows = self._rows.entries() if self._keeps_rows else []
         self.results.append(
             Result(

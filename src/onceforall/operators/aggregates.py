@@ -1,9 +1,11 @@
 """What a window computes: aggregates that are kept incrementally, and ``Rows`` for everything else.
 
-All but ``Rows`` keep one value per window, however many events it holds. ``Rows`` keeps the events themselves, in order, for Spark's
-own higher-order functions (``transform``, ``aggregate``, ``filter``): its state is as large as the window.
+All but ``Rows`` keep one value per window, however many events it holds. ``Rows`` keeps the events
+themselves, in order, for Spark's own higher-order functions (``transform``, ``aggregate``,
+``filter``): its state is as large as the window.
 
-Nulls are treated as in SQL: ``Count``, ``Sum``, ``Min`` and ``Max`` leave them out, ``First`` and ``Last`` take them as they come. An
+Nulls are treated as in SQL: ``Count``, ``Sum``, ``Min`` and ``Max`` leave them out, ``First`` and
+``Last`` take them as they come. An
 average is a ``Sum`` by a ``Count``.
 """
 
@@ -25,12 +27,16 @@ class _OfOneColumn:
 
 @dataclass(frozen=True)
 class Count(_OfOneColumn):
-    """How many values of the column are not null (BIGINT). The number of all events is in the column ``events`` anyway."""
+    """How many values of the column are not null (BIGINT).
+
+    The number of all events is in the column ``events`` anyway.
+    """
 
 
 @dataclass(frozen=True)
 class Sum(_OfOneColumn):
-    """The exact sum of integers (BIGINT) or decimals (precision + 10, as in Spark); of floats (DOUBLE) in the order of the events.
+    """The exact sum of integers (BIGINT) or decimals (precision + 10, as in Spark); of floats
+    (DOUBLE) in the order of the events.
 
     A sum that its type can't hold fails the query, as it does in Spark's ANSI mode.
     """
@@ -38,7 +44,9 @@ class Sum(_OfOneColumn):
 
 @dataclass(frozen=True)
 class Min(_OfOneColumn):
-    """The smallest value, of the column's type: numbers, strings, booleans, dates, timestamps, binaries. NaN is the greatest, as in Spark."""
+    """The smallest value, of the column's type: numbers, strings, booleans, dates, timestamps,
+    binaries. NaN is the greatest, as in Spark.
+    """
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,9 @@ class Last(_OfOneColumn):
 
 @dataclass(frozen=True, init=False)
 class Rows:
-    """The events of the window in order: an array of structs of these columns (of all columns where none is named)."""
+    """The events of the window in order: an array of structs of these columns (of all columns
+    where none is named).
+    """
 
     columns: tuple[str, ...]
 

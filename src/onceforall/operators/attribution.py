@@ -1,7 +1,9 @@
-"""Attribution: which click an order goes to, from two streams, exactly once and the same on every replay.
+"""Attribution: which click an order goes to, from two streams, exactly once and the same on every
+replay.
 
-Spark's join of two streams gives every pair; "the latest click before the order" has to be chosen among them when no better one can come. The rule and what
-is kept are told in ``matching``, which knows no Spark; this module brings the two streams together by user, and the result apart again.
+Spark's join of two streams gives every pair; "the latest click before the order" has to be chosen
+among them when no better one can come. The rule and what is kept are told in ``matching``, which
+knows no Spark; this module brings the two streams together by user, and the result apart again.
 
 ::
 
@@ -57,34 +59,37 @@ def attribute(
 ) -> DataFrame:
     """Return each order once, with the latest click of its user in the time before it.
 
-    Args:
-        orders: a streaming frame with a watermark on `order_time`. One row is one order, so deduplicate before.
-        clicks: a streaming frame with a watermark on `click_time`.
-        user: the column, or columns, by which an order and a click belong together; the same names and types in both.
-        order_time: a TIMESTAMP column of the orders.
-        click_time: a TIMESTAMP column of the clicks.
-        window: how long before an order a click counts, ``"7 days"`` or a ``timedelta``; both ends belong to it.
-        tie: a column of the clicks that decides between several at one time: the greatest value is taken, a null last. Whole numbers, strings, dates,
-            timestamps or binaries. Without it, and where it ties too, the content of the rows decides: at random, but the same on every replay.
+    Args: orders: a streaming frame with a watermark on `order_time`. One row is one order, so
+        deduplicate before. clicks: a streaming frame with a watermark on `click_time`. user: the
+        column, or columns, by which an order and a click belong together; the same names and types
+        in both. order_time: a TIMESTAMP column of the orders. click_time: a TIMESTAMP column of the
+        clicks. window: how long before an order a click counts, ``"7 days"`` or a ``timedelta``;
+        both ends belong to it. tie: a column of the clicks that decides between several at one
+        time: the greatest value is taken, a null last. Whole numbers, strings, dates,
+            timestamps or binaries. Without it, and where it ties too, the content of the rows
+                decides: at random, but the same on every replay.
 
-    Returns:
-        A streaming frame, for output mode append: the orders' columns, ``click`` (STRUCT, nullable) and ``attribution`` (STRING):
+    Returns: A streaming frame, for output mode append: the orders' columns, ``click`` (STRUCT,
+        nullable) and ``attribution`` (STRING):
 
         - ``attributed``: with its click.
-        - ``unmatched``: no click was in the window. Orders without user or time are here, too, at once.
-        - ``late``: the order came when the watermark had passed its time already, so it was not matched.
+        - ``unmatched``: no click was in the window. Orders without user or time are here, too, at
+          once.
+        - ``late``: the order came when the watermark had passed its time already, so it was not
+          matched.
 
-        An order is decided when the watermark, the smaller one of both streams, has passed its time; so a stream that stands still holds back all
-        orders. The last orders of a stream that ends wait for ever. Clicks that come after their order count until then.
+        An order is decided when the watermark, the smaller one of both streams, has passed its
+        time; so a stream that stands still holds back all orders. The last orders of a stream that
+        ends wait for ever. Clicks that come after their order count until then.
         The frame has no watermark: windows over it belong in a query of their own.
 
-    Raises:
-        OptionError: `window` can't be read, or a column of the orders is named ``click`` or ``attribution``.
-        SchemaError: a column is missing, or of a type that doesn't fit.
-        UnsupportedQueryError: a frame isn't streaming or has no watermark, or the session's state store is not RocksDB.
-        MissingExtraError: protobuf is not installed (extra ``operators``).
+    Raises: OptionError: `window` can't be read, or a column of the orders is named ``click`` or
+        ``attribution``. SchemaError: a column is missing, or of a type that doesn't fit.
+        UnsupportedQueryError: a frame isn't streaming or has no watermark, or the session's state
+        store is not RocksDB. MissingExtraError: protobuf is not installed (extra ``operators``).
 
-    Promised: the same result for the same batches, whatever the order of rows within them, so also on a replay. State per user: the orders that
+    Promised: the same result for the same batches, whatever the order of rows within them, so also
+    on a replay. State per user: the orders that
     wait, the clicks since the watermark, and one before it.
     """
     from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
@@ -92,7 +97,9 @@ def attribute(
     from onceforall.operators._keyed import plain_schema, run
 
     window_us = checks.given(
-        micros(window, "window"), "window", "Give how long before an order a click counts, such as '7 days' or a timedelta."
+        micros(window, "window"),
+        "window",
+        "Give how long before an order a click counts, such as '7 days' or a timedelta.",
     )
     for argument, frame in (("orders", orders), ("clicks", clicks)):
         arguments.check_frame(frame, "attribute", argument)
@@ -101,7 +108,9 @@ def attribute(
         arguments.text(argument, column, "the name of a TIMESTAMP column")
     _check(orders, clicks, users, order_time, click_time)
     matchable = _all_present(users)
-    prepared = _prepared(orders, users, F.when(matchable, F.unix_micros(_column(order_time))), None).unionByName(
+    prepared = _prepared(
+        orders, users, F.when(matchable, F.unix_micros(_column(order_time))), None
+    ).unionByName(
         _prepared(
             clicks.where(matchable & _column(click_time).isNotNull()),
             users,
@@ -115,7 +124,9 @@ def attribute(
         columns.from_json(F.col("other"), plain_schema(clicks)).alias(CLICK),
         F.col("status").alias(STATUS),
     )
-    return decided.select(*(F.col("o").getField(name).alias(name) for name in orders.columns), CLICK, STATUS)
+    return decided.select(
+        *(F.col("o").getField(name).alias(name) for name in orders.columns), CLICK, STATUS
+    )
 
 
 def attributed_orders(frame: DataFrame) -> DataFrame:
@@ -138,7 +149,8 @@ def late_orders(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class AttributionRules:
-    """``matching`` behind the glue of ``_keyed``: events are ``{"t": time, "o": true}`` for an order, ``{"t": time, "k": tie}`` for a click.
+    """``matching`` behind the glue of ``_keyed``: events are ``{"t": time, "o": true}`` for an
+    order, ``{"t": time, "k": tie}`` for a click.
 
     Attributes:
         window_us: how long before an order a click counts, in microseconds.
@@ -158,14 +170,18 @@ class AttributionRules:
             else:
                 # Nobody's order, or one of no time: there is nothing to wait for.
                 out.append(("unmatched", row, None))
-        new, late = matching.take(matching.decoded(state), clicks, orders, watermark_us, self.window_us)
+        new, late = matching.take(
+            matching.decoded(state), clicks, orders, watermark_us, self.window_us
+        )
         return self._step(new, [*sorted(out), *(("late", order.row, None) for order in late)])
 
     def due(self, state: str | None, watermark_us: int) -> Step:
         """Decide the orders that the watermark has reached; see ``_keyed.Rules``."""
         new, decided = matching.decide(matching.decoded(state), watermark_us, self.window_us)
         out: list[Output] = [
-            ("unmatched", order.row, None) if click is None else ("attributed", order.row, click.row)
+            ("unmatched", order.row, None)
+            if click is None
+            else ("attributed", order.row, click.row)
             for order, click in decided
         ]
         return self._step(new, out)
@@ -176,7 +192,9 @@ class AttributionRules:
         return Step(matching.encoded(state), matching.wake(state, self.window_us), out)
 
 
-def _check(orders: DataFrame, clicks: DataFrame, users: Sequence[str], order_time: str, click_time: str) -> None:
+def _check(
+    orders: DataFrame, clicks: DataFrame, users: Sequence[str], order_time: str, click_time: str
+) -> None:
     for frame, time in ((orders, order_time), (clicks, click_time)):
         checks.check_frame(frame, "attribute")
         checks.columns_named(frame, users, "user")
@@ -188,15 +206,21 @@ def _check(orders: DataFrame, clicks: DataFrame, users: Sequence[str], order_tim
         ours, theirs = orders.schema[name].dataType, clicks.schema[name].dataType
         if ours != theirs:
             raise SchemaError(
-                f"user: {name!r} is {ours.simpleString()} in the orders and {theirs.simpleString()} in the clicks, so that no two would be the same "
+                f"user: {name!r} is {ours.simpleString()} in the orders and "
+                f"{theirs.simpleString()} in the clicks, so that no two would be the same "
                 "user's. Cast one of them."
             )
     taken = {STATUS, CLICK} & {name.lower() for name in orders.columns}
     if taken:
-        raise OptionError(f"The orders have a column {min(taken)!r}, which attribute() adds itself. Rename it before.")
+        raise OptionError(
+            f"The orders have a column {min(taken)!r}, which attribute() adds itself. Rename it "
+            "before."
+        )
 
 
-def _prepared(frame: DataFrame, users: Sequence[str], time_us: Column, tie: Column | None) -> DataFrame:
+def _prepared(
+    frame: DataFrame, users: Sequence[str], time_us: Column, tie: Column | None
+) -> DataFrame:
     """Return the operator's input; orders are those without a tie-breaker."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -219,7 +243,8 @@ def _tie(clicks: DataFrame, tie: str | None) -> Column:
     travel = columns.sortable(kind)
     if travel is None or travel.value.kind not in {"int", "str"}:
         raise SchemaError(
-            f"tie: the column {tie!r} is {kind.simpleString()}; clicks are told apart by whole numbers, strings (without a collation), dates, timestamps "
+            f"tie: the column {tie!r} is {kind.simpleString()}; clicks are told apart by whole "
+            "numbers, strings (without a collation), dates, timestamps "
             "or binaries. Cast it before."
         )
     return travel.encode(_column(tie))

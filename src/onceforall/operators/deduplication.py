@@ -1,15 +1,22 @@
-"""Deduplication: of all rows with one id that come within a horizon, one stays, with state that is bounded.
+"""Deduplication: of all rows with one id that come within a horizon, one stays, with state that is
+bounded.
 
 Two ways, by what becomes of a row that comes too late to be judged:
 
-- ``late="drop"`` is Spark's own ``dropDuplicatesWithinWatermark``: fast, in the JVM, on any state store. It keeps *the row of an id that a task reads first*,
-  and which one that is among several of one batch may differ in a replay; so rows of one id should be alike (leave out what differs between copies, such as
-  Kafka's offset). Late rows are dropped; Spark counts them, with others, as ``numRowsDroppedByWatermark`` in the query's progress.
-- ``late="keep"`` says of each row what it is, in a column: ``unique``, ``duplicate`` or ``late``; nothing is dropped. Which row of a batch is the unique one is
-  decided by its time and content, so it is the same on every replay. It is made on ``transformWithState``, in Python, so it costs more per id.
+- ``late="drop"`` is Spark's own ``dropDuplicatesWithinWatermark``: fast, in the JVM, on any state
+  store. It keeps *the row of an id that a task reads first*, and which one that is among several of
+  one batch may differ in a replay; so rows of one id should be alike (leave out what differs
+  between copies, such as Kafka's offset). Late rows are dropped; Spark counts them, with others, as
+  ``numRowsDroppedByWatermark`` in the query's progress.
+- ``late="keep"`` says of each row what it is, in a column: ``unique``, ``duplicate`` or ``late``;
+  nothing is dropped. Which row of a batch is the unique one is decided by its time and content, so
+  it is the same on every replay. It is made on ``transformWithState``, in Python, so it costs more
+  per id.
 
-Both take a row for late whose time the watermark has reached: it is behind the newest one of the batches before by the horizon or more. They remember an id until
-the watermark is a horizon past its row. So two rows of one id are found out if their times are no further apart than the horizon, and the second one isn't late.
+Both take a row for late whose time the watermark has reached: it is behind the newest one of the
+batches before by the horizon or more. They remember an id until
+the watermark is a horizon past its row. So two rows of one id are found out if their times are no
+further apart than the horizon, and the second one isn't late.
 """
 
 from __future__ import annotations
@@ -31,7 +38,8 @@ if TYPE_CHECKING:
     from onceforall.operators._keyed import Step
 
 STATUS = "deduplication"
-"""The column that says what a row is, with ``late="keep"``: ``unique``, ``duplicate`` or ``late``."""
+"""The column that says what a row is, with ``late="keep"``: ``unique``, ``duplicate`` or
+``late``."""
 
 
 def deduplicate(
@@ -44,48 +52,59 @@ def deduplicate(
 ) -> DataFrame:
     """Return one row of each id.
 
-    Args:
-        frame: streaming, without a watermark: this operator sets it.
-        id: the column, or columns, that say which record a row is; ``record_id`` makes one. Rows with a null in it are one record.
-        event_time: a TIMESTAMP column, never null: with ``late="keep"`` a row without a time is ``late`` or a duplicate, with ``"drop"`` its copies are found
+    Args: frame: streaming, without a watermark: this operator sets it. id: the column, or columns,
+        that say which record a row is; ``record_id`` makes one. Rows with a null in it are one
+        record. event_time: a TIMESTAMP column, never null: with ``late="keep"`` a row without a
+        time is ``late`` or a duplicate, with ``"drop"`` its copies are found
             out within its batch only.
-        horizon: a row that is behind the newest one by less than this is not late, and copies are found out that lie no further apart; ``"1 hour"`` or a
-            ``timedelta``. The state holds the ids of about two horizons.
+        horizon: a row that is behind the newest one by less than this is not late, and copies are
+            found out that lie no further apart; ``"1 hour"`` or a ``timedelta``. The state holds
+            the ids of about two horizons.
         late: ``"drop"`` or ``"keep"``; see the module.
 
-    Returns:
-        A streaming frame for output mode append, with the columns of `frame`, and with ``late="keep"`` the column ``deduplication`` besides. Behind
-        ``"drop"`` its watermark is that of `event_time`, `horizon` behind; behind ``"keep"`` it has none.
+    Returns: A streaming frame for output mode append, with the columns of `frame`, and with
+        ``late="keep"`` the column ``deduplication`` besides. Behind ``"drop"`` its watermark is
+        that of `event_time`, `horizon` behind; behind ``"keep"`` it has none.
 
-    Raises:
-        OptionError: `late` or `horizon` can't be, or with ``"keep"`` there is a column ``deduplication`` already.
-        SchemaError: a column is missing, or of a type that doesn't fit.
-        UnsupportedQueryError: the frame isn't streaming, has a watermark, or, for ``"keep"``, the session's state store is not RocksDB.
-        MissingExtraError: protobuf is not installed, for ``"keep"`` (extra ``operators``).
+    Raises: OptionError: `late` or `horizon` can't be, or with ``"keep"`` there is a column
+        ``deduplication`` already. SchemaError: a column is missing, or of a type that doesn't fit.
+        UnsupportedQueryError: the frame isn't streaming, has a watermark, or, for ``"keep"``, the
+        session's state store is not RocksDB. MissingExtraError: protobuf is not installed, for
+        ``"keep"`` (extra ``operators``).
     """
     horizon_us = checks.given(
-        micros(horizon, "horizon"), "horizon", "Give how long an id is known, such as '1 hour' or a timedelta."
+        micros(horizon, "horizon"),
+        "horizon",
+        "Give how long an id is known, such as '1 hour' or a timedelta.",
     )
     arguments.check_frame(frame, "deduplicate", or_connect=late == "drop")
     if not isinstance(late, str) or late not in {"drop", "keep"}:
         raise OptionError(f"late={arguments.shown(late)} is neither 'drop' nor 'keep'.")
     if not frame.isStreaming:
         raise UnsupportedQueryError(
-            "deduplicate takes a streaming DataFrame (spark.readStream). For one that isn't, dropDuplicates does it."
+            "deduplicate takes a streaming DataFrame (spark.readStream). For one that isn't, "
+            "dropDuplicates does it."
         )
     ids = checks.columns_named(frame, id, "id")
     checks.check_key(frame, ids)
     if any("spark.watermarkDelayMs" in field.metadata for field in frame.schema.fields):
         raise UnsupportedQueryError(
-            "deduplicate sets the watermark itself, by its horizon, and this frame has one already. Call withWatermark behind it, or not at all."
+            "deduplicate sets the watermark itself, by its horizon, and this frame has one "
+            "already. Call withWatermark behind it, or not at all."
         )
     arguments.text("event_time", event_time, "the name of a TIMESTAMP column")
     checks.columns_named(frame, event_time, "event_time")
     kind = frame.schema[event_time].dataType.simpleString()
     if kind != "timestamp":
-        raise SchemaError(f"event_time: the column {event_time!r} is {kind}, not timestamp. Cast it before.")
+        raise SchemaError(
+            f"event_time: the column {event_time!r} is {kind}, not timestamp. Cast it before."
+        )
     marked = frame.withWatermark(event_time, f"{horizon_us} microseconds")
-    return marked.dropDuplicatesWithinWatermark(ids) if late == "drop" else _judged(marked, ids, event_time, horizon_us)
+    return (
+        marked.dropDuplicatesWithinWatermark(ids)
+        if late == "drop"
+        else _judged(marked, ids, event_time, horizon_us)
+    )
 
 
 def unique_rows(frame: DataFrame) -> DataFrame:
@@ -102,9 +121,11 @@ def late_duplicates(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class DeduplicationRules:
-    """The rule for one id, behind the glue of ``_keyed``: events are ``{"t": time}``; the state is the time of the row that stays.
+    """The rule for one id, behind the glue of ``_keyed``: events are ``{"t": time}``; the state is
+    the time of the row that stays.
 
-    The first batch that brings an id, not late, decides: the row with the smallest (time, content) stays.
+    The first batch that brings an id, not late, decides: the row with the smallest (time, content)
+    stays.
 
     Attributes:
         horizon_us: how long, by the watermark, an id is remembered past its row, in microseconds.
@@ -113,17 +134,25 @@ class DeduplicationRules:
     horizon_us: int
 
     def take(self, state: str | None, events: Iterable[tuple[str, str]], watermark_us: int) -> Step:
-        """Take a batch's rows of one id; see ``_keyed.Rules``. All of them must come in one call."""
+        """Take a batch's rows of one id; see ``_keyed.Rules``. All of them must come in one
+        call.
+        """
         timed = [(json.loads(event).get("t"), row) for event, row in events]
-        in_time = sorted((time, row) for time, row in timed if time is not None and time > watermark_us)
+        in_time = sorted(
+            (time, row) for time, row in timed if time is not None and time > watermark_us
+        )
         others = sorted(row for time, row in timed if time is None or time <= watermark_us)
         if state is not None:
-            return self._step(state, [("duplicate", row, None) for row in [*(row for _, row in in_time), *others]])
+            return self._step(
+                state, [("duplicate", row, None) for row in [*(row for _, row in in_time), *others]]
+            )
         if not in_time:
             return self._step(None, [("late", row, None) for row in others])
         (first_us, first), *more = in_time
         copies = [*(row for _, row in more), *others]
-        return self._step(str(first_us), [("unique", first, None), *(("duplicate", row, None) for row in copies)])
+        return self._step(
+            str(first_us), [("unique", first, None), *(("duplicate", row, None) for row in copies)]
+        )
 
     def due(self, state: str | None, watermark_us: int) -> Step:
         """Forget the id; see ``_keyed.Rules``."""
@@ -145,14 +174,23 @@ def _judged(frame: DataFrame, ids: Sequence[str], event_time: str, horizon_us: i
     for field in frame.schema.fields:
         columns.check_carried(field.dataType, f"The column {field.name!r}")
     if STATUS in {name.lower() for name in frame.columns}:
-        raise OptionError(f"The frame has a column {STATUS!r}, which deduplicate() adds itself. Rename it before.")
+        raise OptionError(
+            f"The frame has a column {STATUS!r}, which deduplicate() adds itself. Rename it before."
+        )
     texts = run(
         frame.select(
             columns.key_text(frame, ids).alias("key"),
-            columns.to_json(F.struct(F.unix_micros(F.col(columns.quoted(event_time))).alias("t"))).alias("event"),
-            columns.to_json(F.struct(*(F.col(columns.quoted(name)) for name in frame.columns))).alias("row"),
+            columns.to_json(
+                F.struct(F.unix_micros(F.col(columns.quoted(event_time))).alias("t"))
+            ).alias("event"),
+            columns.to_json(
+                F.struct(*(F.col(columns.quoted(name)) for name in frame.columns))
+            ).alias("row"),
         ),
         DeduplicationRules(horizon_us),
     )
-    parsed = texts.select(columns.from_json(F.col("row"), plain_schema(frame)).alias("r"), F.col("status").alias(STATUS))
+    parsed = texts.select(
+        columns.from_json(F.col("row"), plain_schema(frame)).alias("r"),
+        F.col("status").alias(STATUS),
+    )
     return parsed.select(*(F.col("r").getField(name).alias(name) for name in frame.columns), STATUS)

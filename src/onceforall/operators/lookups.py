@@ -1,7 +1,9 @@
 """Where ``enrich`` looks values up: the interface, and how a store's texts become values.
 
-A lookup is made on the driver and pickled into the query's plan, which Spark also writes down. So no pickle holds a secret value: these reach the tasks in
-the way of ``onceforall.task.secret_values``, and functions that give one are called in the process that connects.
+A lookup is made on the driver and pickled into the query's plan, which Spark also writes down. So
+no pickle holds a secret value: these reach the tasks in the way of
+``onceforall.task.secret_values``, and functions that give one are called in the process that
+connects.
 """
 
 from __future__ import annotations
@@ -21,10 +23,9 @@ Text: TypeAlias = "str | None"
 class Version(NamedTuple):
     """What is to be known of a key, from a time on.
 
-    Attributes:
-        values: of the lookup's columns, as texts that ``enrich`` reads by the columns' types (``read_text``).
-        from_us: since when it holds, in microseconds since 1970; None: always.
-        to_us: until when, that moment not included; None: for ever.
+    Attributes: values: of the lookup's columns, as texts that ``enrich`` reads by the columns'
+        types (``read_text``). from_us: since when it holds, in microseconds since 1970; None:
+        always. to_us: until when, that moment not included; None: for ever.
     """
 
     values: tuple[Text, ...]
@@ -33,12 +34,12 @@ class Version(NamedTuple):
 
 
 class Lookup(ABC):
-    """A store of values by key. Pickled to the tasks; ``fetch`` and ``close`` are called there, by one thread.
+    """A store of values by key. Pickled to the tasks; ``fetch`` and ``close`` are called there, by
+    one thread.
 
-    Attributes:
-        name: of the store, for messages and pins; the same after a restart.
-        columns: what it gives, by name, as types in DDL (``{"name": "string"}``); known when ``check`` has returned.
-        versioned: whether ``fetch`` gives several versions of a key, each with its time.
+    Attributes: name: of the store, for messages and pins; the same after a restart. columns: what
+        it gives, by name, as types in DDL (``{"name": "string"}``); known when ``check`` has
+        returned. versioned: whether ``fetch`` gives several versions of a key, each with its time.
     """
 
     name: str
@@ -67,7 +68,9 @@ class Lookup(ABC):
         """
 
     def takes(self, key: Key) -> bool:  # noqa: ARG002  what a subclass may look at
-        """Tell whether the store could have this key at all; one that it couldn't is missing, and ``fetch`` isn't asked."""
+        """Tell whether the store could have this key at all; one that it couldn't is missing,
+        and ``fetch`` isn't asked.
+        """
         return True
 
     def close(self) -> None:
@@ -95,7 +98,8 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "timestamp": int,
     "binary": bytes.fromhex,
 }
-"""From a version's texts to values of pyarrow: a timestamp is its microseconds since 1970, a binary is in hexadecimal."""
+"""From a version's texts to values of pyarrow: a timestamp is its microseconds since 1970, a
+binary is in hexadecimal."""
 
 
 def read_text(kind: str, name: str) -> Callable[[str], Any]:
@@ -118,5 +122,8 @@ def read_text(kind: str, name: str) -> Callable[[str], Any]:
         "numeric": "decimal",
     }.get(plain, plain)
     if plain not in _READERS:
-        raise SchemaError(f"The looked-up column {name!r} has the type {kind!r}, and can have: {', '.join(_READERS)}.")
+        raise SchemaError(
+            f"The looked-up column {name!r} has the type {kind!r}, and can have: "
+            f"{', '.join(_READERS)}."
+        )
     return _READERS[plain]

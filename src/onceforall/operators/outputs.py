@@ -15,7 +15,8 @@ KIND = "kind"
 
 
 def results(frame: DataFrame) -> DataFrame:
-    """Return the windows' results alone, without the column ``late``: fit for ``.to(sink, transform=results)``.
+    """Return the windows' results alone, without the column ``late``: fit for ``.to(sink,
+    transform=results)``.
 
     Args:
         frame: the output of a window operator, streaming or one batch of it.
@@ -30,7 +31,8 @@ def results(frame: DataFrame) -> DataFrame:
 
 
 def late_rows(frame: DataFrame) -> DataFrame:
-    """Return the late rows alone, with the columns that they came with: fit for ``.to(sink, transform=late_rows)``.
+    """Return the late rows alone, with the columns that they came with: fit for ``.to(sink,
+    transform=late_rows)``.
 
     Args:
         frame: the output of a window operator of event time, streaming or one batch of it.
@@ -42,11 +44,16 @@ def late_rows(frame: DataFrame) -> DataFrame:
 
     _check(frame, "late_rows")
     if LATE not in frame.columns:
-        raise SchemaError("Windows of processing time have no late rows: nothing can be behind the clock of its own batch.")
+        raise SchemaError(
+            "Windows of processing time have no late rows: nothing can be behind the clock of its "
+            "own batch."
+        )
     return frame.where(F.col(KIND) == LATE).select(f"{LATE}.*")
 
 
 def _check(frame: DataFrame, what: str) -> None:
     check_frame(frame, what, or_connect=True)
     if KIND not in frame.columns:
-        raise SchemaError(f"This is not the output of a window operator: it has no column {KIND!r}.")
+        raise SchemaError(
+            f"This is not the output of a window operator: it has no column {KIND!r}."
+        )

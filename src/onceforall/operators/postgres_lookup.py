@@ -1,4 +1,6 @@
-"""Looking values up in a table or view of PostgreSQL; see ``Lookup`` for what ``enrich`` asks of it."""
+"""Looking values up in a table or view of PostgreSQL; see ``Lookup`` for what ``enrich`` asks of
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class PostgresLookup(Lookup):
     """A table or view of PostgreSQL, asked for many keys at once."""
 
     _PATIENCE_AT_START_S: ClassVar[float] = 10.0
-    # How long after timeout_s, at which the server ends a statement itself, one that didn't is given up.
+    # How long after timeout_s, at which the server ends a statement itself, one that didn't is
+    # given up.
     _SLACK_S: ClassVar[float] = 5.0
 
     def __init__(
@@ -42,18 +45,24 @@ class PostgresLookup(Lookup):
     ) -> None:
         """Nothing is connected yet.
 
-        Args:
-            conninfo: a URL, ``key=value`` string or mapping of libpq's parameters; or a function that returns one, called at each connect.
-            table: ``table`` or ``schema.table``, as SQL writes it; a view may be one.
-            key: the columns by which a row is found; at most one row for each key (and time).
-            columns: what is looked up: names, whose types are then those of the table at the query's start; or, by name, the types they get in Spark: STRING,
-                BOOLEAN, the integers, FLOAT, DOUBLE, DECIMAL, DATE, TIMESTAMP (from ``timestamptz``) or BINARY.
-            valid_from: for a table with history, the column since when a row holds (``timestamptz``; null or ``-infinity``: always).
-            valid_to: until when, that moment not included (null or ``infinity``: until the next one begins).
-            password: a value, or a function that returns one. A value is handed over by the thread that calls ``enrich``, which must also be the one that
-                starts the query. Without either, libpq looks for ``PGPASSWORD`` and ``~/.pgpass`` on each executor.
-            timeout_s: for one query of the server, in seconds. One that hangs, so that it doesn't even end the query, is given up five seconds later.
-            retry_for_s: for how long a server that is away or too slow is asked again, with growing pauses, in seconds; then the batch fails.
+        Args: conninfo: a URL, ``key=value`` string or mapping of libpq's parameters; or a function
+            that returns one, called at each connect. table: ``table`` or ``schema.table``, as SQL
+            writes it; a view may be one. key: the columns by which a row is found; at most one row
+            for each key (and time). columns: what is looked up: names, whose types are then those
+            of the table at the query's start; or, by name, the types they get in Spark: STRING,
+                BOOLEAN, the integers, FLOAT, DOUBLE, DECIMAL, DATE, TIMESTAMP (from
+                ``timestamptz``) or BINARY.
+            valid_from: for a table with history, the column since when a row holds
+                (``timestamptz``; null or ``-infinity``: always).
+            valid_to: until when, that moment not included (null or ``infinity``: until the next one
+                begins).
+            password: a value, or a function that returns one. A value is handed over by the thread
+                that calls ``enrich``, which must also be the one that starts the query. Without
+                either, libpq looks for ``PGPASSWORD`` and ``~/.pgpass`` on each executor.
+            timeout_s: for one query of the server, in seconds. One that hangs, so that it doesn't
+                even end the query, is given up five seconds later.
+            retry_for_s: for how long a server that is away or too slow is asked again, with growing
+                pauses, in seconds; then the batch fails.
             keys_per_query: how many keys one query asks for at most.
 
         Raises:
@@ -79,38 +88,64 @@ class PostgresLookup(Lookup):
             ).items():
                 arguments.text(f"columns[{column!r}]", kind, "a type of Spark's, such as 'string'")
         else:
-            columns = arguments.names("columns", columns, "names of columns, or a dictionary from name to type")
+            columns = arguments.names(
+                "columns", columns, "names of columns, or a dictionary from name to type"
+            )
         if not self._key or not columns or "://" in table:
-            raise OptionError("A lookup needs table= (a table's name), key= and columns=, each with one name at least.")
+            raise OptionError(
+                "A lookup needs table= (a table's name), key= and columns=, each with one name at "
+                "least."
+            )
         if valid_to is not None and valid_from is None:
             raise OptionError("valid_to= needs valid_from=: a version is found by when it began.")
         self._untyped = () if isinstance(columns, Mapping) else tuple(columns)
-        self.columns = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(self._untyped, "string")
+        self.columns = (
+            dict(columns)
+            if isinstance(columns, Mapping)
+            else dict.fromkeys(self._untyped, "string")
+        )
         for name, kind in self.columns.items():
             read_text(kind, name)
         self.name = f"{table}({','.join(self._key)}):{','.join(self.columns)}"
         self.versioned = valid_from is not None
         self._table, self._from, self._to = table, valid_from, valid_to
-        self._timeout_s, self._retry_for_s, self._keys_per_query = timeout_s, retry_for_s, keys_per_query
+        self._timeout_s, self._retry_for_s, self._keys_per_query = (
+            timeout_s,
+            retry_for_s,
+            keys_per_query,
+        )
         self._received: Mapping[str, str] = {}
         self._connection: psycopg.Connection[Any] | None = None
         self._statement: sql.Composed | None = None
         self._casts: sql.Composed | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_received": {}, "_connection": None, "_statement": None, "_casts": None}
+        return {
+            **self.__dict__,
+            "_received": {},
+            "_connection": None,
+            "_statement": None,
+            "_casts": None,
+        }
 
     def __repr__(self) -> str:
         return f"PostgresLookup({self.name} at {self._access.target})"
 
     def check(self, key_count: int) -> None:
-        """Connect, and see that table and columns are there and may be read; see ``Lookup.check``."""
+        """Connect, and see that table and columns are there and may be read; see
+        ``Lookup.check``.
+        """
         from onceforall.sinks.postgres.server_errors import translated
 
         if key_count != len(self._key):
-            raise OptionError(f"enrich asks by {key_count} columns, and {self!r} has {len(self._key)} of key.")
+            raise OptionError(
+                f"enrich asks by {key_count} columns, and {self!r} has {len(self._key)} of key."
+            )
         try:
-            with contextlib.closing(self.connect(self._PATIENCE_AT_START_S)) as connection, translated(f"Looking at {self!r}"):
+            with (
+                contextlib.closing(self.connect(self._PATIENCE_AT_START_S)) as connection,
+                translated(f"Looking at {self!r}"),
+            ):
                 self.columns = {**self.columns, **self._types(connection)}
                 statement = self._composed(connection)
                 self._run(connection, statement, [[] for _ in self._key])
@@ -149,7 +184,9 @@ class PostgresLookup(Lookup):
         self._received = dict(secrets)
 
     def patiently(self, action: Callable[[psycopg.Connection[Any]], Any]) -> Any:
-        """Do something with the connection, again and again while the server is away or too slow, for ``retry_for_s``."""
+        """Do something with the connection, again and again while the server is away or too
+        slow, for ``retry_for_s``.
+        """
         import psycopg
 
         from onceforall.sinks.postgres.server_errors import statement_error
@@ -187,14 +224,21 @@ class PostgresLookup(Lookup):
             set_up_within_s=self._timeout_s + self._SLACK_S,
         )
 
-    def answering(self, connection: psycopg.Connection[Any]) -> contextlib.AbstractContextManager[None]:
-        """Give up, within, a server that has neither answered nor ended the statement a while after ``timeout_s``, as one that hangs."""
+    def answering(
+        self, connection: psycopg.Connection[Any]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Give up, within, a server that has neither answered nor ended the statement a while
+        after ``timeout_s``, as one that hangs.
+        """
         from onceforall.sinks.postgres.connections import answering
 
         return answering(connection, self._timeout_s + self._SLACK_S, self._late())
 
     def execute(
-        self, connection: psycopg.Connection[Any], statement: LiteralString | sql.Composed, arguments: Sequence[Any]
+        self,
+        connection: psycopg.Connection[Any],
+        statement: LiteralString | sql.Composed,
+        arguments: Sequence[Any],
     ) -> psycopg.Cursor[Any]:
         """Run a statement, and return when its rows are here; see ``answering``."""
         with self.answering(connection):
@@ -211,7 +255,10 @@ class PostgresLookup(Lookup):
             return {}
         names = sql.SQL(", ").join([_named(name) for name in self._untyped])
         query = sql.SQL("SELECT {} FROM {} LIMIT 0").format(names, self._identifier(connection))
-        return {column.name: _spark_type(column) for column in self.execute(connection, query, []).description or []}
+        return {
+            column.name: _spark_type(column)
+            for column in self.execute(connection, query, []).description or []
+        }
 
     def _identifier(self, connection: psycopg.Connection[Any]) -> sql.Identifier:
         from psycopg import sql
@@ -234,56 +281,80 @@ class PostgresLookup(Lookup):
         try:
             return self._run(connection, self._statement, self._arrays(keys))
         except psycopg.DataError:
-            # A key that the column's type can't hold (a text that is no uuid) is missing. Anything else in this class is a value's fault.
+            # A key that the column's type can't hold (a text that is no uuid) is missing. Anything
+            # else in this class is a value's fault.
             places = self._castable(connection, keys, list(range(1, len(keys) + 1)))
             if len(places) == len(keys):
                 raise
-        held = self._run(connection, self._statement, self._arrays([keys[place - 1] for place in places]))
+        held = self._run(
+            connection, self._statement, self._arrays([keys[place - 1] for place in places])
+        )
         return [(places[place - 1], *rest) for place, *rest in held]
 
     def _arrays(self, keys: Sequence[Key]) -> list[list[Any]]:
         return [[key[n] for key in keys] for n in range(len(self._key))]
 
-    def _castable(self, connection: psycopg.Connection[Any], keys: Sequence[Key], places: list[int]) -> list[int]:
-        """Return the places of the keys that the server can read as its columns' types, found by halving."""
+    def _castable(
+        self, connection: psycopg.Connection[Any], keys: Sequence[Key], places: list[int]
+    ) -> list[int]:
+        """Return the places of the keys that the server can read as its columns' types, found by
+        halving.
+        """
         import psycopg
 
         assert self._casts is not None
         try:
-            self.execute(connection, self._casts, self._arrays([keys[place - 1] for place in places]))
+            self.execute(
+                connection, self._casts, self._arrays([keys[place - 1] for place in places])
+            )
         except psycopg.DataError:
             half = len(places) // 2
             if half == 0:
                 return []
-            return [*self._castable(connection, keys, places[:half]), *self._castable(connection, keys, places[half:])]
+            return [
+                *self._castable(connection, keys, places[:half]),
+                *self._castable(connection, keys, places[half:]),
+            ]
         return places
 
-    def _run(self, connection: psycopg.Connection[Any], statement: sql.Composed, arrays: list[list[Any]]) -> list[Any]:
+    def _run(
+        self, connection: psycopg.Connection[Any], statement: sql.Composed, arrays: list[list[Any]]
+    ) -> list[Any]:
         return self.execute(connection, statement, arrays).fetchall()
 
     def _composed(self, connection: psycopg.Connection[Any]) -> sql.Composed:
-        """Return the query: (place of the key, from, to, values as texts), for one array of values per key column."""
+        """Return the query: (place of the key, from, to, values as texts), for one array of
+        values per key column.
+        """
         from psycopg import sql
 
         table = self._identifier(connection)
         keys = [sql.SQL("t.{}").format(_named(name)) for name in self._key]
         look = sql.SQL("SELECT {} FROM {} t LIMIT 0").format(sql.SQL(", ").join(keys), table)
         described = self.execute(connection, look, []).description or []
-        found = self.execute(connection, _KEY_TYPES, [[column.type_code for column in described]]).fetchall()
+        found = self.execute(
+            connection, _KEY_TYPES, [[column.type_code for column in described]]
+        ).fetchall()
         # The server's own names of its own types: text that comes from nobody else.
-        arrays = sql.SQL(", ").join([sql.SQL("%s::{}[]").format(sql.SQL(name)) for name, _ in found])
+        arrays = sql.SQL(", ").join(
+            [sql.SQL("%s::{}[]").format(sql.SQL(name)) for name, _ in found]
+        )
         aliases = [sql.Identifier(f"k{n}") for n in range(len(keys))]
         joined = [
             sql.SQL("{} OPERATOR({}.=) w.{}").format(key, _named(schema), alias)
             for key, alias, (_, schema) in zip(keys, aliases, found, strict=True)
         ]
-        values = [_as_text(sql.SQL("t.{}").format(_named(name)), kind) for name, kind in self.columns.items()]
+        values = [
+            _as_text(sql.SQL("t.{}").format(_named(name)), kind)
+            for name, kind in self.columns.items()
+        ]
         self._casts = sql.SQL("SELECT {}").format(arrays)
         # Several arrays at once: of that form of unnest there is no qualified one.
         each = [sql.SQL("pg_catalog.unnest(%s::{}[])").format(sql.SQL(name)) for name, _ in found]
         unnested = sql.SQL("ROWS FROM ({})").format(sql.SQL(", ").join(each))
-        return sql.SQL("SELECT w.place, {}, {}, ARRAY[{}]::pg_catalog.text[] FROM {} WITH ORDINALITY w({}, place) JOIN {} t ON {}").format(
-            _micros(self._from), _micros(self._to), sql.SQL(", ").join(values), unnested, sql.SQL(", ").join(aliases), table,
+        return sql.SQL("SELECT w.place, {}, {}, ARRAY[{}]::pg_catalog.text[] FROM {} WITH "
+                       "ORDINALITY w({}, place) JOIN {} t ON {}").format(
+            _micros(self._from), _micros(self._to), sql.SQL(", ").join(values), unnested, sql.SQL(", ").join(aliases), table,  # noqa: E501
             sql.SQL(" AND ").join(joined),
         )  # fmt: skip
 
@@ -294,7 +365,9 @@ class PostgresLookup(Lookup):
             times = {version.from_us for version in versions}
             if len(times) < len(versions):
                 raise RefusedRecordError(
-                    f"{self!r} has several rows for the key {key!r}{' and one time' if self.versioned else ''}, so that nobody could say which one counts. "
+                    f"{self!r} has several rows for the key "
+                    f"{key!r}{' and one time' if self.versioned else ''}, so that nobody could "
+                    "say which one counts. "
                     "Make it unique."
                 )
 
@@ -308,31 +381,40 @@ SELECT pg_catalog.format_type(u.oid::pg_catalog.oid, -1), COALESCE((
     JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) o.oprnamespace
     WHERE t.oid OPERATOR(pg_catalog.=) u.oid::pg_catalog.oid), 'pg_catalog')
 FROM pg_catalog.unnest(%s::bigint[]) WITH ORDINALITY u(oid, n) ORDER BY n
+"""  # noqa: E501
+"""Of each key column the type's name, and the schema of its ``=``: that of the type, for a type of
+an extension's, such as citext. Format -1, of no
+length: "character" (as NULL has it) would be a cast to character(1), and "bit" one to bit(1).
 """
-"""Of each key column the type's name, and the schema of its ``=``: that of the type, for a type of an extension's, such as citext. Format -1, of no
-length: "character" (as NULL has it) would be a cast to character(1), and "bit" one to bit(1)."""
 
 _TYPES: Mapping[int, str] = {
-    16: "boolean", 17: "binary", 18: "string", 19: "string", 20: "bigint", 21: "smallint", 23: "int", 25: "string", 114: "string", 700: "float",
-    701: "double", 1042: "string", 1043: "string", 1082: "date", 1184: "timestamp", 2950: "string", 3802: "string",
+    16: "boolean", 17: "binary", 18: "string", 19: "string", 20: "bigint", 21: "smallint", 23: "int", 25: "string", 114: "string", 700: "float",  # noqa: E501
+    701: "double", 1042: "string", 1043: "string", 1082: "date", 1184: "timestamp", 2950: "string", 3802: "string",  # noqa: E501
 }  # fmt: skip
 """By oid, PostgreSQL's types that have one of Spark's: SELECT oid, typname FROM pg_type."""
 _NUMERIC = 1700
 
 
 def _spark_type(column: psycopg.Column) -> str:
-    if column.type_code == _NUMERIC and column.precision and 0 <= (column.scale or 0) <= column.precision <= 38:
+    if (
+        column.type_code == _NUMERIC
+        and column.precision
+        and 0 <= (column.scale or 0) <= column.precision <= 38
+    ):
         return f"decimal({column.precision},{column.scale or 0})"
     if column.type_code not in _TYPES:
         raise SchemaError(
-            f"The type of the looked-up column {column.name!r} ({column.type_display}) says not which one of Spark's it becomes. Say it: "
+            f"The type of the looked-up column {column.name!r} ({column.type_display}) says not "
+            "which one of Spark's it becomes. Say it: "
             f"columns={{{column.name!r}: 'decimal(20,6)', …}}."
         )
     return _TYPES[column.type_code]
 
 
 def _named(name: str) -> sql.Identifier:
-    """Return an identifier for a statement with parameters, in which the driver takes a single ``%`` for one."""
+    """Return an identifier for a statement with parameters, in which the driver takes a single
+    ``%`` for one.
+    """
     from psycopg import sql
 
     return sql.Identifier(name.replace("%", "%%"))
@@ -343,10 +425,12 @@ def _as_text(column: sql.Composable, kind: str) -> sql.Composed:
 
     reader = read_text(kind, "")
     if kind.strip().lower() == "timestamp":
-        # Infinity has no number: it comes as the word that it is, and whoever reads it can say whose it was.
+        # Infinity has no number: it comes as the word that it is, and whoever reads it can say
+        # whose it was.
         return sql.SQL(
             "CASE WHEN pg_catalog.isfinite({0}::pg_catalog.timestamptz) "
-            "THEN (EXTRACT(epoch FROM {0}::pg_catalog.timestamptz) OPERATOR(pg_catalog.*) 1000000)::bigint::pg_catalog.text "
+            "THEN (EXTRACT(epoch FROM {0}::pg_catalog.timestamptz) OPERATOR(pg_catalog.*) "
+            "1000000)::bigint::pg_catalog.text "
             "ELSE ({0}::pg_catalog.timestamptz)::pg_catalog.text END"
         ).format(column)
     if reader is read_text("binary", ""):
@@ -357,14 +441,17 @@ def _as_text(column: sql.Composable, kind: str) -> sql.Composed:
 
 
 def _micros(name: str | None) -> sql.Composable:
-    """Return a time in microseconds; null where there is none. No ``timestamptz`` is as late, or as early, as the numbers for infinity."""
+    """Return a time in microseconds; null where there is none. No ``timestamptz`` is as late, or
+    as early, as the numbers for infinity.
+    """
     from psycopg import sql
 
     if name is None:
         return sql.SQL("NULL::bigint")
     column = sql.SQL("t.{}::pg_catalog.timestamptz").format(_named(name))
     return sql.SQL(
-        "CASE WHEN pg_catalog.isfinite({0}) THEN (EXTRACT(epoch FROM {0}) OPERATOR(pg_catalog.*) 1000000)::bigint "
+        "CASE WHEN pg_catalog.isfinite({0}) THEN (EXTRACT(epoch FROM {0}) OPERATOR(pg_catalog.*) "
+        "1000000)::bigint "
         "WHEN {0} OPERATOR(pg_catalog.>) pg_catalog.now() THEN 9223372036854775807 "
         "WHEN {0} OPERATOR(pg_catalog.<) pg_catalog.now() THEN -9223372036854775808 END"
     ).format(column)

@@ -1,4 +1,6 @@
-"""When a window says something before it closes: after so many events, after so long, or whichever comes first."""
+"""When a window says something before it closes: after so many events, after so long, or
+whichever comes first.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,14 @@ _PART = re.compile(r"\s*(\d+)\s*([a-z]+?)s?(?=[\s\d]|$)\s*")
 class Trigger:
     """Early results of a window that is still open.
 
-    Args:
-        count: a result after every ``count`` events that no result of the window has shown yet.
-        every: a result as soon as the oldest event that no result has shown yet is this old: ``"10 seconds"`` or a ``timedelta``.
+    Args: count: a result after every ``count`` events that no result of the window has shown yet.
+        every: a result as soon as the oldest event that no result has shown yet is this old: ``"10
+        seconds"`` or a ``timedelta``.
 
-    With both, whichever comes first. Nothing is said twice: a window without new events gives no early result. Time is the window's
-    own: event time, where it has a time column, as the watermark passes it; processing time otherwise.
+    With both, whichever comes first. Nothing is said twice: a window without new events gives no
+    early result. Time is the window's
+    own: event time, where it has a time column, as the watermark passes it; processing time
+    otherwise.
 
     Raises:
         OptionError: neither is given, or one is not positive.
@@ -62,14 +66,17 @@ def positive(value: object, what: str) -> int | None:
 
 
 def micros(value: Duration | None, what: str) -> int | None:
-    """Return a duration in microseconds: of ``"1 hour 30 minutes"`` (weeks to microseconds) or of a ``timedelta``.
+    """Return a duration in microseconds: of ``"1 hour 30 minutes"`` (weeks to microseconds) or of a
+    ``timedelta``.
 
     Raises:
         OptionError: it can't be read, or is not positive. Months and years have no fixed length.
     """
     if value is None:
         return None
-    total = value // timedelta(microseconds=1) if isinstance(value, timedelta) else _read(value, what)
+    total = (
+        value // timedelta(microseconds=1) if isinstance(value, timedelta) else _read(value, what)
+    )
     if total < 1:
         raise OptionError(f"{what} must be longer than nothing, not {shown(value)}.")
     return total
@@ -77,7 +84,8 @@ def micros(value: Duration | None, what: str) -> int | None:
 
 def _read(text: object, what: str) -> int:
     refused = OptionError(
-        f"{what} can't be read: {shown(text)}. Write it like '30 minutes' or '1 hour 30 seconds', with weeks, days, hours, minutes, "
+        f"{what} can't be read: {shown(text)}. Write it like '30 minutes' or '1 hour 30 seconds', "
+        "with weeks, days, hours, minutes, "
         "seconds, milliseconds or microseconds; or give a timedelta."
     )
     if not isinstance(text, str):

@@ -1,4 +1,7 @@
-"""What the protocol tells the coordinator to do. Pure, frozen values; each is answered by an event unless it says otherwise."""
+"""What the protocol tells the coordinator to do.
+
+Pure, frozen values; each is answered by an event unless it says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from onceforall.protocol.sweeping import Sweep
 
 @dataclass(frozen=True)
 class InspectLog:
-    """Read the newest claim, and whether our own chain (-1: we have none) is sealed. Answer: LogInspected."""
+    """Read the newest claim, and whether our own chain (-1: we have none) is sealed. Answer:
+    LogInspected.
+    """
 
     generation: int
 
@@ -35,7 +40,10 @@ class SealPast:
 
 @dataclass(frozen=True)
 class CommitSinks:
-    """Commit on every sink, in parallel, until each has answered. Answer: SinksCommitted or StopRequested."""
+    """Commit on every sink, in parallel, until each has answered.
+
+    Answer: SinksCommitted or StopRequested.
+    """
 
     permit: CommitPermit
     committables: Mapping[str, tuple[Committable, ...]]
@@ -43,7 +51,8 @@ class CommitSinks:
 
 @dataclass(frozen=True)
 class RecoverSinks:
-    """Per sink, each on its own: commit what is decided and not done, then sweep, now and again later. Answer: SinksRecovered or StopRequested.
+    """Per sink, each on its own: commit what is decided and not done, then sweep, now and again
+    later. Answer: SinksRecovered or StopRequested.
 
     ``commit``: None when nothing is left to complete.
     """
@@ -54,7 +63,10 @@ class RecoverSinks:
 
 @dataclass(frozen=True)
 class FenceLost:
-    """Fence lost transactions, before they are written again. Answer: LostFenced, or StopRequested."""
+    """Fence lost transactions, before they are written again.
+
+    Answer: LostFenced, or StopRequested.
+    """
 
     committables: Mapping[str, tuple[Committable, ...]]
 
@@ -63,8 +75,10 @@ class FenceLost:
 class RunWrites:
     """Run the user's function and the jobs of its writes. Answer: WritesPrepared or WritesFailed.
 
-    ``generation`` (that of names) and ``incarnation`` are part of the name of every new handle; see ``state.Run``. ``redo``: only these tasks write, all others only
-    digest; None: all write. ``after``: per sink, the last batch that is complete there as far as the log knows; see ``identity.predecessors``.
+    ``generation`` (that of names) and ``incarnation`` are part of the name of every new handle; see
+    ``state.Run``. ``redo``: only these tasks write, all others only digest; None: all write.
+    ``after``: per sink, the last batch that is complete there as far as the log knows; see
+    ``identity.predecessors``.
     """
 
     batch: int
@@ -77,7 +91,8 @@ class RunWrites:
 
 @dataclass(frozen=True)
 class WriteKept:
-    """Write lost transactions again from the rows that were kept beside the log. Answer: WritesPrepared or WritesFailed.
+    """Write lost transactions again from the rows that were kept beside the log. Answer:
+    WritesPrepared or WritesFailed.
 
     ``generation``: that of names, as in RunWrites; ``after`` is as there, too.
     """
@@ -91,9 +106,11 @@ class WriteKept:
 
 @dataclass(frozen=True)
 class TakeDigests:
-    """Run the user's function again, with writers that only digest. Answer: DigestsTaken or WritesFailed.
+    """Run the user's function again, with writers that only digest. Answer: DigestsTaken or
+    WritesFailed.
 
-    ``generation``: that of names, as in RunWrites. ``writes_next``: the same rows may be written after that (RunWrites with a ``redo``), so that a
+    ``generation``: that of names, as in RunWrites. ``writes_next``: the same rows may be written
+    after that (RunWrites with a ``redo``), so that a
     stateful query had better compute them once.
     """
 
@@ -106,7 +123,8 @@ class TakeDigests:
 class AppendCommit:
     """Append the decision. Answer: DecisionAppended, AppendFenced, AppendTooLate or AppendUnknown.
 
-    ``not_after_ms``: the entry must not be created later than that, on a clock that goes on while the machine is suspended; None: at any time.
+    ``not_after_ms``: the entry must not be created later than that, on a clock that goes on while
+    the machine is suspended; None: at any time.
     """
 
     generation: int
@@ -116,7 +134,10 @@ class AppendCommit:
 
 @dataclass(frozen=True)
 class SweepOwn:
-    """Abort what losing task attempts of this batch, or of any before a roll, left open. No answer; best effort."""
+    """Abort what losing task attempts of this batch, or of any before a roll, left open.
+
+    No answer; best effort.
+    """
 
     sweeps: Mapping[str, Sweep]
 
@@ -130,7 +151,9 @@ class ReturnBatch:
 
 @dataclass(frozen=True)
 class AppendDone:
-    """Append the batch's DONE; may run beside Spark's own commit log. Answer: DoneAppended, AppendFenced or AppendUnknown."""
+    """Append the batch's DONE; may run beside Spark's own commit log. Answer: DoneAppended,
+    AppendFenced or AppendUnknown.
+    """
 
     generation: int
     batch: int
@@ -161,7 +184,10 @@ class ReportDivergence:
 
 @dataclass(frozen=True)
 class StopRun:
-    """Raise this error from ``foreachBatch``. No answer. It may be about a sink, and about a transaction there."""
+    """Raise this error from ``foreachBatch``.
+
+    No answer. It may be about a sink, and about a transaction there.
+    """
 
     error: type[OnceForAllError]
     message: str

@@ -1,4 +1,6 @@
-"""Which sweeps are due in a state of a run; what a sweep may abort is said by ``sweeping``. Pure."""
+"""Which sweeps are due in a state of a run; what a sweep may abort is said by ``sweeping``.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from onceforall.protocol.sweeping import Sweep
 
 
 def leftovers(run: Run) -> dict[str, Sweep]:
-    """Return the sweeps of one's own generation that are due when the run has ended: what late task attempts may still open.
+    """Return the sweeps of one's own generation that are due when the run has ended: what late task
+    attempts may still open.
 
     Only for a run that writes no more: its last batch has returned or failed.
     """
@@ -20,7 +23,9 @@ def leftovers(run: Run) -> dict[str, Sweep]:
         return {}
     decided = incomplete(run)
     in_doubt = _maybe_decided(run)
-    spared = {sink: (*decided.get(sink, ()), *in_doubt.get(sink, ())) for sink in {*decided, *in_doubt}}
+    spared = {
+        sink: (*decided.get(sink, ()), *in_doubt.get(sink, ())) for sink in {*decided, *in_doubt}
+    }
     return own_sweeps(run, spared)
 
 
@@ -36,10 +41,14 @@ def incomplete(run: Run) -> Mapping[str, tuple[Committable, ...]]:
     return {} if decided is None or decided.done else decided.commit.committables
 
 
-def _sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]], *, own: bool) -> dict[str, Sweep]:
+def _sweeps(
+    run: Run, spared: Mapping[str, tuple[Committable, ...]], *, own: bool
+) -> dict[str, Sweep]:
     config = run.config
     names = frozenset(name_of(c) for committables in spared.values() for c in committables)
-    return {sink: Sweep(config.query_id, sink, run.name_generation, own, names) for sink in config.sinks}
+    return {
+        sink: Sweep(config.query_id, sink, run.name_generation, own, names) for sink in config.sinks
+    }
 
 
 def older_sweeps(run: Run, spared: Mapping[str, tuple[Committable, ...]]) -> dict[str, Sweep]:

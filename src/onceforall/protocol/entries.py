@@ -1,8 +1,11 @@
 """What the commit log says: the kinds of entry, as frozen values, and their JSON bodies.
 
-Pure: these values neither know where they are stored nor which nonce and checksum surround them (``commit_log`` adds those).
-An entry's body is a JSON object of strings, numbers, lists and objects; what one release writes, every later one reads, so a
-field is never renamed or given another meaning: a new one is added, with a default for bodies that lack it.
+Pure: these values neither know where they are stored nor which nonce and checksum surround them
+(``commit_log`` adds those).
+An entry's body is a JSON object of strings, numbers, lists and objects; what one release writes,
+every later one reads, so a
+field is never renamed or given another meaning: a new one is added, with a default for bodies that
+lack it.
 """
 
 from __future__ import annotations
@@ -12,15 +15,19 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 Committable = Mapping[str, Any]
-"""A small JSON object, made by a sink's ``pre_commit``: it names a prepared transaction that another process can complete.
+"""A small JSON object, made by a sink's ``pre_commit``: it names a prepared transaction that
+another process can complete.
 
-Its field ``name`` is the transaction's name in the world, unique within the sink; the other fields are the sink's own.
+Its field ``name`` is the transaction's name in the world, unique within the sink; the other fields
+are the sink's own.
 """
 
 
 @dataclass(frozen=True)
 class Digest:
-    """What one task wrote in one write: the number of rows and the sum of their ``xxhash64`` modulo 2^64."""
+    """What one task wrote in one write: the number of rows and the sum of their ``xxhash64``
+    modulo 2^64.
+    """
 
     rows: int
     hash_sum: int
@@ -35,14 +42,10 @@ def total(digests: tuple[Digest, ...]) -> Digest:
 class Claim:
     """Entry 0 of a chain: a run of the query owns this generation.
 
-    Attributes:
-        query_id: Spark's query id.
-        run_id: Spark's run id.
-        checkpoint: the checkpoint's path.
-        owner: who runs this, for people.
-        host: the name of the machine.
-        boot_id: of this machine, since it was last started.
-        storage: what is known of the file system of the checkpoint, by key. These three are empty in entries of earlier releases.
+    Attributes: query_id: Spark's query id. run_id: Spark's run id. checkpoint: the checkpoint's
+        path. owner: who runs this, for people. host: the name of the machine. boot_id: of this
+        machine, since it was last started. storage: what is known of the file system of the
+        checkpoint, by key. These three are empty in entries of earlier releases.
     """
 
     kind: ClassVar[str] = "CLAIM"
@@ -56,20 +59,25 @@ class Claim:
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""
-        known = {"query_id": self.query_id, "run_id": self.run_id, "checkpoint": self.checkpoint, "owner": self.owner}
+        known = {
+            "query_id": self.query_id,
+            "run_id": self.run_id,
+            "checkpoint": self.checkpoint,
+            "owner": self.owner,
+        }
         place = {"host": self.host, "boot_id": self.boot_id, "storage": dict(self.storage)}
         return {**known, **{key: value for key, value in place.items() if value}}
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a sink's rows go, and how far they reach there, as a decision has it (``protocol.identity``).
+    """Where a sink's rows go, and how far they reach there, as a decision has it
+    (``protocol.identity``).
 
-    Attributes:
-        identity: what tells the target from any other under the same name and address; None: nothing is known.
-        batch: the last decided batch that wrote to the sink; None: not known.
-        after: the one before that; None: not known, or there is none.
-        adopted: the body of the target that was given up for this one by a user's word; None: none was.
+    Attributes: identity: what tells the target from any other under the same name and address;
+        None: nothing is known. batch: the last decided batch that wrote to the sink; None: not
+        known. after: the one before that; None: not known, or there is none. adopted: the body of
+        the target that was given up for this one by a user's word; None: none was.
     """
 
     identity: Mapping[str, Any] | None = None
@@ -79,14 +87,22 @@ class Target:
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""
-        position = {name: value for name, value in (("batch", self.batch), ("after", self.after)) if value is not None}
+        position = {
+            name: value
+            for name, value in (("batch", self.batch), ("after", self.after))
+            if value is not None
+        }
         known = {} if self.identity is None else {"identity": dict(self.identity)}
         adopted = {} if self.adopted is None else {"adopted": dict(self.adopted)}
         return {**known, "position": position, **adopted}
 
 
 def _target(body: Mapping[str, Any]) -> Target:
-    identity, position, adopted = body.get("identity"), body.get("position", {}), body.get("adopted")
+    identity, position, adopted = (
+        body.get("identity"),
+        body.get("position", {}),
+        body.get("adopted"),
+    )
     batch, after = position.get("batch"), position.get("after")
     return Target(
         None if identity is None else dict(identity),
@@ -100,18 +116,21 @@ def _target(body: Mapping[str, Any]) -> Target:
 class Commit:
     """The decision: this batch, read from these offsets, is committed on every sink.
 
-    Attributes:
-        batch: Spark's batch id.
-        offsets: what Spark's offset log says of the batch's end, a JSON string per source (``-`` where a source has none).
-        committables: per sink name, the prepared transactions; a sink that got no rows has none.
-        digests: per write (sink name, ordinal), the digest of each task by its number. That is Spark's partition number; a redo gives tasks that
+    Attributes: batch: Spark's batch id. offsets: what Spark's offset log says of the batch's end, a
+        JSON string per source (``-`` where a source has none). committables: per sink name, the
+        prepared transactions; a sink that got no rows has none. digests: per write (sink name,
+        ordinal), the digest of each task by its number. That is Spark's partition number; a redo
+        gives tasks that
             stand for lost ones the number of these, or a new one.
-        losses: of this batch and of all before it, what a person has chosen for rows that were lost and could not be written again as they
-            were (``redo.record``); each decision hands them on.
-        targets: per sink name, where its rows go and how far they reach; also of sinks without rows in this batch, so that the last
-            decision that names a sink is always the last decision. Empty in the entries of earlier releases.
-        header: the lines before the offsets in Spark's offset log: version, and metadata of the batch. With them the batch's plan can be put
-            back where Spark has lost it. Empty in entries of earlier releases.
+        losses: of this batch and of all before it, what a person has chosen for rows that were lost
+            and could not be written again as they were (``redo.record``); each decision hands them
+            on.
+        targets: per sink name, where its rows go and how far they reach; also of sinks without rows
+            in this batch, so that the last decision that names a sink is always the last decision.
+            Empty in the entries of earlier releases.
+        header: the lines before the offsets in Spark's offset log: version, and metadata of the
+            batch. With them the batch's plan can be put back where Spark has lost it. Empty in
+            entries of earlier releases.
     """
 
     kind: ClassVar[str] = "COMMIT"
@@ -124,13 +143,22 @@ class Commit:
     header: tuple[str, ...] = ()
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON body; hash sums are hexadecimal, for readers whose numbers end at 2^53."""
-        targets = {"targets": {sink: target.body() for sink, target in self.targets.items()}} if self.targets else {}
+        """Return the JSON body; hash sums are hexadecimal, for readers whose numbers end at
+        2^53.
+        """
+        targets = (
+            {"targets": {sink: target.body() for sink, target in self.targets.items()}}
+            if self.targets
+            else {}
+        )
         return {
             "batch": self.batch,
             "offsets": list(self.offsets),
             "committables": {sink: [dict(c) for c in cs] for sink, cs in self.committables.items()},
-            "digests": {write: [[d.rows, f"{d.hash_sum:016x}"] for d in ds] for write, ds in self.digests.items()},
+            "digests": {
+                write: [[d.rows, f"{d.hash_sum:016x}"] for d in ds]
+                for write, ds in self.digests.items()
+            },
             **({"losses": [dict(loss) for loss in self.losses]} if self.losses else {}),
             **targets,
             **({"header": list(self.header)} if self.header else {}),
@@ -153,13 +181,13 @@ class Done:
 class Seal:
     """Nothing follows in this chain, and every chain below it was sealed before it.
 
-    It carries what all chains up to and including this one have decided, so that a start reads one seal instead of every
+    It carries what all chains up to and including this one have decided, so that a start reads one
+    seal instead of every
     chain. That is a function of immutable entries: whoever seals, writes the same.
 
-    Attributes:
-        decided_generation: the generation whose chain holds the last decision, or None when nothing was ever decided.
-        decided_index: the index of that COMMIT in its chain.
-        done: whether that decision's DONE is in these chains.
+    Attributes: decided_generation: the generation whose chain holds the last decision, or None when
+        nothing was ever decided. decided_index: the index of that COMMIT in its chain. done:
+        whether that decision's DONE is in these chains.
     """
 
     kind: ClassVar[str] = "SEAL"
@@ -169,7 +197,11 @@ class Seal:
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body."""
-        return {"decided_generation": self.decided_generation, "decided_index": self.decided_index, "done": self.done}
+        return {
+            "decided_generation": self.decided_generation,
+            "decided_index": self.decided_index,
+            "done": self.done,
+        }
 
 
 Entry = Claim | Commit | Done | Seal
@@ -199,18 +231,26 @@ def entry_from_body(kind: str, body: Mapping[str, Any]) -> Entry:
         return Commit(
             batch=int(body["batch"]),
             offsets=tuple(str(o) for o in body["offsets"]),
-            committables={str(sink): tuple(dict(c) for c in cs) for sink, cs in body["committables"].items()},
+            committables={
+                str(sink): tuple(dict(c) for c in cs) for sink, cs in body["committables"].items()
+            },
             digests={
                 str(write): tuple(Digest(int(rows), int(hash_sum, 16)) for rows, hash_sum in ds)
                 for write, ds in body.get("digests", {}).items()
             },
             losses=tuple(dict(loss) for loss in body.get("losses", ())),
-            targets={str(sink): _target(target) for sink, target in body.get("targets", {}).items()},
+            targets={
+                str(sink): _target(target) for sink, target in body.get("targets", {}).items()
+            },
             header=tuple(str(line) for line in body.get("header", ())),
         )
     if kind == Done.kind:
         return Done(int(body["batch"]))
     if kind == Seal.kind:
         generation, index = body["decided_generation"], body["decided_index"]
-        return Seal(None if generation is None else int(generation), None if index is None else int(index), bool(body["done"]))
+        return Seal(
+            None if generation is None else int(generation),
+            None if index is None else int(index),
+            bool(body["done"]),
+        )
     raise ValueError(f"unknown kind of entry {kind!r}")

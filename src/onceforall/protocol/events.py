@@ -32,12 +32,10 @@ class SinkAnswers:
 class BatchRequested:
     """Spark calls ``foreachBatch``.
 
-    Attributes:
-        batch: Spark's batch id.
-        offsets: where the batch's input ends, a text per source.
-        stateful: the query keeps state.
-        start: where the input begins; empty at the query's beginning, and where it isn't known any more. Only records need it.
-        header: what Spark's offset log says of the batch besides the offsets.
+    Attributes: batch: Spark's batch id. offsets: where the batch's input ends, a text per source.
+        stateful: the query keeps state. start: where the input begins; empty at the query's
+        beginning, and where it isn't known any more. Only records need it. header: what Spark's
+        offset log says of the batch besides the offsets.
     """
 
     batch: int
@@ -49,7 +47,9 @@ class BatchRequested:
 
 @dataclass(frozen=True)
 class LogInspected:
-    """What the log says before we write to it: its newest claim (None: it is new), and whether our own chain is sealed."""
+    """What the log says before we write to it: its newest claim (None: it is new), and whether
+    our own chain is sealed.
+    """
 
     newest: Claim | None
     own_sealed: bool
@@ -57,7 +57,10 @@ class LogInspected:
 
 @dataclass(frozen=True)
 class GenerationClaimed:
-    """Entry 0 of our chain is durable. ``previous`` is the claim of the newest generation below it."""
+    """Entry 0 of our chain is durable.
+
+    ``previous`` is the claim of the newest generation below it.
+    """
 
     generation: int
     previous: Claim | None
@@ -65,7 +68,10 @@ class GenerationClaimed:
 
 @dataclass(frozen=True)
 class PastSealed:
-    """Every chain below ours is sealed. ``spark_committed``: the last batch in Spark's commit log, read after that; -1: none."""
+    """Every chain below ours is sealed.
+
+    ``spark_committed``: the last batch in Spark's commit log, read after that; -1: none.
+    """
 
     history: History
     spark_committed: int
@@ -75,7 +81,8 @@ class PastSealed:
 class SinksRecovered:
     """Every sink has completed what was decided, and was swept. Empty answers: nothing was pending.
 
-    ``sealed``: our chain is sealed (only looked at when something is lost): a successor may have completed and fenced it.
+    ``sealed``: our chain is sealed (only looked at when something is lost): a successor may have
+    completed and fenced it.
     """
 
     answers: Mapping[str, SinkAnswers]
@@ -96,12 +103,10 @@ class DoneAppended:
 class WritesPrepared:
     """Every write of the batch is pre-committed.
 
-    Attributes:
-        committables: per sink.
-        digests: per write.
-        elapsed_ms: since before the first transaction was opened.
-        attempts_lost: a task attempt failed, was speculative, or was resubmitted: it may have left an open transaction.
-        began_ms: when that was, on the clock of ``AppendCommit.not_after_ms``.
+    Attributes: committables: per sink. digests: per write. elapsed_ms: since before the first
+        transaction was opened. attempts_lost: a task attempt failed, was speculative, or was
+        resubmitted: it may have left an open transaction. began_ms: when that was, on the clock of
+        ``AppendCommit.not_after_ms``.
     """
 
     committables: Mapping[str, tuple[Committable, ...]]
@@ -113,7 +118,10 @@ class WritesPrepared:
 
 @dataclass(frozen=True)
 class WritesFailed:
-    """The user's function or a write raised. ``committables``: what is known to be prepared nevertheless."""
+    """The user's function or a write raised.
+
+    ``committables``: what is known to be prepared nevertheless.
+    """
 
     reason: str
     committables: Mapping[str, tuple[Committable, ...]] = field(default_factory=dict)
@@ -140,7 +148,9 @@ class AppendFenced:
 
 @dataclass(frozen=True)
 class AppendTooLate:
-    """The entry's time had passed before it could be created: the append did not happen, and never will."""
+    """The entry's time had passed before it could be created: the append did not happen, and
+    never will.
+    """
 
 
 @dataclass(frozen=True)
@@ -152,7 +162,10 @@ class AppendUnknown:
 
 @dataclass(frozen=True)
 class SinksCommitted:
-    """Every sink answered to the commit of the batch. ``sealed``: our chain is sealed (only looked at when something is lost)."""
+    """Every sink answered to the commit of the batch.
+
+    ``sealed``: our chain is sealed (only looked at when something is lost).
+    """
 
     answers: Mapping[str, SinkAnswers]
     sealed: bool = False

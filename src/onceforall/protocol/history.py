@@ -1,7 +1,8 @@
 """What the sealed chains decided, folded into one value.
 
-Pure. The caller's sequence: start from ``EMPTY`` or from the seal of a lower chain, ``fold`` each chain's entries in the order
-of generations and indexes, and ask ``seal_of`` for the seal of the last chain folded. Only sealed chains may be folded for a
+Pure. The caller's sequence: start from ``EMPTY`` or from the seal of a lower chain, ``fold`` each
+chain's entries in the order of generations and indexes, and ask ``seal_of`` for the seal of the
+last chain folded. Only sealed chains may be folded for a
 decision: an unsealed one can still change.
 """
 
@@ -15,7 +16,8 @@ from onceforall.protocol.entries import Commit, Done, Entry, Seal
 
 @dataclass(frozen=True)
 class CommitPermit:
-    """The proof that a durable COMMIT names what is about to be committed. The library makes one only by ``Decided.permit``.
+    """The proof that a durable COMMIT names what is about to be committed. The library makes one
+    only by ``Decided.permit``.
 
     Attributes:
         generation: whose chain holds the COMMIT.
@@ -48,7 +50,9 @@ class Decided:
 
 @dataclass(frozen=True)
 class History:
-    """All that matters of the sealed past: the last decision, or None when nothing was ever decided."""
+    """All that matters of the sealed past: the last decision, or None when nothing was ever
+    decided.
+    """
 
     decided: Decided | None = None
 
@@ -59,19 +63,19 @@ EMPTY = History()
 def fold(history: History, generation: int, entries: Iterable[tuple[int, Entry]]) -> History:
     """Add one chain's entries.
 
-    Args:
-        history: what lower chains decided.
-        generation: the chain's number.
-        entries: (index, entry), ascending; gaps are allowed, for old entries of a sealed chain are cleaned away.
+    Args: history: what lower chains decided. generation: the chain's number. entries: (index,
+        entry), ascending; gaps are allowed, for old entries of a sealed chain are cleaned away.
 
-    Returns:
-        The history with them. A COMMIT replaces one of the same batch (a redo) or of a lower one; DONE marks its batch.
+    Returns: The history with them. A COMMIT replaces one of the same batch (a redo) or of a lower
+        one; DONE marks its batch.
     """
     decided = history.decided
     for index, entry in entries:
         if isinstance(entry, Commit) and (decided is None or entry.batch >= decided.commit.batch):
             decided = Decided(entry, generation, index, done=False)
-        elif isinstance(entry, Done) and decided is not None and entry.batch == decided.commit.batch:
+        elif (
+            isinstance(entry, Done) and decided is not None and entry.batch == decided.commit.batch
+        ):
             decided = Decided(decided.commit, decided.generation, decided.index, done=True)
     return History(decided)
 

@@ -1,10 +1,13 @@
-"""Whether a sink's target is the one that the last decision wrote to, and has what was decided for it.
+"""Whether a sink's target is the one that the last decision wrote to, and has what was decided for
+it.
 
-A sink's name and address don't say that: a volume may not be mounted, a cluster be rebuilt under its old address, a database be restored from a
-backup. So each COMMIT has, per sink, the *identity* of the target and the last batch that wrote to it (``entries.Target``). A start
-compares them before it creates anything, and each batch is compared once more when it is confirmed. Pure.
+A sink's name and address don't say that: a volume may not be mounted, a cluster be rebuilt under
+its old address, a database be restored from a backup. So each COMMIT has, per sink, the *identity*
+of the target and the last batch that wrote to it (``entries.Target``). A start compares them before
+it creates anything, and each batch is compared once more when it is confirmed. Pure.
 
-Nothing is compared where nothing is known: in logs of earlier releases, of sinks that tell no identity, and of a target that a user has
+Nothing is compared where nothing is known: in logs of earlier releases, of sinks that tell no
+identity, and of a target that a user has
 adopted (``RunConfig.adopt_targets``) until it has its first batch.
 """
 
@@ -22,11 +25,14 @@ from onceforall.protocol.judgement import Refusal
 from onceforall.protocol.state import Run
 
 Identity = Mapping[str, Any]
-"""What tells a target from any other under the same name and address: a small JSON object of the sink's."""
+"""What tells a target from any other under the same name and address: a small JSON object of the
+sink's."""
 
 
 def adopted(targets: Mapping[str, Target], sinks: Iterable[str]) -> dict[str, Target]:
-    """Return what is known of targets when those of some sinks are given up for whatever the sinks lead to now."""
+    """Return what is known of targets when those of some sinks are given up for whatever the
+    sinks lead to now.
+    """
     given_up = {sink: Target(adopted=_given_up(targets[sink])) for sink in sinks if sink in targets}
     return {**targets, **given_up}
 
@@ -38,16 +44,24 @@ def _given_up(target: Target) -> Mapping[str, Any]:
 
 
 def known(run: Run) -> dict[str, Target]:
-    """Return what the last decision knows of the targets; what this run has decided itself, it doesn't adopt once more."""
+    """Return what the last decision knows of the targets; what this run has decided itself, it
+    doesn't adopt once more.
+    """
     decided = run.history.decided
     if decided is None:
         return {}
     is_ours = run.name_generation <= decided.generation
-    return dict(decided.commit.targets) if is_ours else adopted(decided.commit.targets, run.config.adopt_targets)
+    return (
+        dict(decided.commit.targets)
+        if is_ours
+        else adopted(decided.commit.targets, run.config.adopt_targets)
+    )
 
 
 def judge(
-    targets: Mapping[str, Target], found: Mapping[str, Identity | None], shown: Mapping[str, str] | None = None
+    targets: Mapping[str, Target],
+    found: Mapping[str, Identity | None],
+    shown: Mapping[str, str] | None = None,
 ) -> Refusal | None:
     """Compare what the last decision knows of the targets with what is found.
 
@@ -71,9 +85,12 @@ def judge(
         )
         return Refusal(
             CheckpointMismatchError,
-            f"Sink {sink}: the last decision that names it wrote to {_text(target.identity)}, and {where} now leads to {now}. Nothing was "
-            "created or written there. Mount the volume, or put back the address or the system that was there. If the target was replaced "
-            f"on purpose, give the sink another name, or start once with onceforall.adoptTarget={sink}.",
+            f"Sink {sink}: the last decision that names it wrote to {_text(target.identity)}, and "
+            f"{where} now leads to {now}. Nothing was "
+            "created or written there. Mount the volume, or put back the address or the system "
+            "that was there. If the target was replaced "
+            "on purpose, give the sink another name, or start once with "
+            f"onceforall.adoptTarget={sink}.",
         )
     return None
 
@@ -86,7 +103,9 @@ def _same(before: Identity, now: Identity | None) -> bool:
 
 
 def _as_read(value: Any) -> Any:
-    """Return it as the log gives it back: what was a tuple is a list there, and the key 1 is "1"."""
+    """Return it as the log gives it back: what was a tuple is a list there, and the key 1 is
+    "1".
+    """
     if isinstance(value, Mapping):
         return {str(key): _as_read(each) for key, each in value.items()}
     return [_as_read(each) for each in value] if isinstance(value, list | tuple) else value
@@ -96,8 +115,11 @@ def _text(identity: Identity) -> str:
     return ", ".join(f"{key} {value}" for key, value in sorted(identity.items()))
 
 
-def complete_batches(decided: Decided | None, targets: Mapping[str, Target], spark_committed: int) -> dict[str, int]:
-    """Return per sink the last batch that its target must have, by the log; a sink of which none is known isn't in it.
+def complete_batches(
+    decided: Decided | None, targets: Mapping[str, Target], spark_committed: int
+) -> dict[str, int]:
+    """Return per sink the last batch that its target must have, by the log; a sink of which none is
+    known isn't in it.
 
     Args:
         decided: the last decision.
@@ -108,7 +130,10 @@ def complete_batches(decided: Decided | None, targets: Mapping[str, Target], spa
         return {}
     last = decided.commit.batch
     is_complete = decided.done or spark_committed >= last
-    found = {sink: target.batch if is_complete or target.batch != last else target.after for sink, target in targets.items()}
+    found = {
+        sink: target.batch if is_complete or target.batch != last else target.after
+        for sink, target in targets.items()
+    }
     return {sink: batch for sink, batch in found.items() if batch is not None}
 
 
@@ -125,15 +150,20 @@ def judge_reach(sink: str, batch: int, shown: str, *, holds: bool | None) -> Ref
         return None
     return Refusal(
         CheckpointMismatchError,
-        f"Sink {sink} is behind the commit log: batch {batch} is complete there by the log, and {shown} doesn't have it. It was restored from an "
-        "older backup, what it keeps for itself was deleted, or the batch was closed with onceforall.inDoubt=committed. Put the newer state back. If "
+        f"Sink {sink} is behind the commit log: batch {batch} is complete there by the log, and "
+        f"{shown} doesn't have it. It was restored from an "
+        "older backup, what it keeps for itself was deleted, or the batch was closed with "
+        "onceforall.inDoubt=committed. Put the newer state back. If "
         "there is none, "
-        f"onceforall.adoptTarget={sink} goes on once with what is there: the rows of the batches in between stay missing.",
+        f"onceforall.adoptTarget={sink} goes on once with what is there: the rows of the batches "
+        "in between stay missing.",
     )
 
 
 def unplaced(answers: Mapping[str, SinkAnswers]) -> frozenset[str]:
-    """Return the sinks on which a batch that is closed nevertheless has transactions that are lost or in doubt."""
+    """Return the sinks on which a batch that is closed nevertheless has transactions that are
+    lost or in doubt.
+    """
     return frozenset(sink for sink, answer in answers.items() if answer.lost or answer.in_doubt)
 
 
@@ -150,12 +180,20 @@ def _before(run: Run, sink: str, target: Target, batch: int) -> int | None:
 
 
 def confirmed(committables: Mapping[str, tuple[Committable, ...]]) -> dict[str, Identity]:
-    """Return the targets' identities as the sinks' ``confirm`` has put them into a committable, where it has."""
-    return {sink: c["identity"] for sink, cs in committables.items() for c in cs if isinstance(c.get("identity"), Mapping)}
+    """Return the targets' identities as the sinks' ``confirm`` has put them into a committable,
+    where it has.
+    """
+    return {
+        sink: c["identity"]
+        for sink, cs in committables.items()
+        for c in cs
+        if isinstance(c.get("identity"), Mapping)
+    }
 
 
 def placed(run: Run, commit: Commit, confirmed: Mapping[str, Identity]) -> Commit:
-    """Return a decision with what it says of the targets: those of this batch's sinks, and all others as the last decision has them.
+    """Return a decision with what it says of the targets: those of this batch's sinks, and all
+    others as the last decision has them.
 
     Args:
         run: before it is decided.
@@ -167,13 +205,17 @@ def placed(run: Run, commit: Commit, confirmed: Mapping[str, Identity]) -> Commi
     for sink, last in known(run).items():
         stays = last if last.batch is None else replace(last, adopted=None)
         # Where the batch is written anew without this sink, its target reaches what came before.
-        targets[sink] = replace(stays, batch=last.after, after=None) if last.batch == commit.batch else stays
+        targets[sink] = (
+            replace(stays, batch=last.after, after=None) if last.batch == commit.batch else stays
+        )
     for sink in sorted(_written(run, commit)):
         last = known(run).get(sink, Target())
         identity = found.get(sink) or last.identity
         if identity is not None:
             given_up = last.adopted if last.batch is None else None
-            targets[sink] = Target(identity, commit.batch, _before(run, sink, last, commit.batch), given_up)
+            targets[sink] = Target(
+                identity, commit.batch, _before(run, sink, last, commit.batch), given_up
+            )
     return replace(commit, targets=targets)
 
 
@@ -181,7 +223,16 @@ def _written(run: Run, commit: Commit) -> set[str]:
     prepared = {sink for sink, committables in commit.committables.items() if committables}
     before = run.history.decided
     is_again = before is not None and before.commit.batch == commit.batch
-    # A sink that needs no commit is known by its rows alone; one that had transactions, and has none any more, isn't written to.
-    gone = {sink for sink, cs in before.commit.committables.items() if cs} if before is not None and is_again else set()
-    with_rows = {write.rpartition("/")[0] for write, digests in commit.digests.items() if any(d.rows for d in digests)}
+    # A sink that needs no commit is known by its rows alone; one that had transactions, and has
+    # none any more, isn't written to.
+    gone = (
+        {sink for sink, cs in before.commit.committables.items() if cs}
+        if before is not None and is_again
+        else set()
+    )
+    with_rows = {
+        write.rpartition("/")[0]
+        for write, digests in commit.digests.items()
+        if any(d.rows for d in digests)
+    }
     return prepared | (with_rows - gone)

@@ -1,4 +1,5 @@
-"""What to do with the batch that Spark asks for, given what the sealed past decided; and whether two replays agree.
+"""What to do with the batch that Spark asks for, given what the sealed past decided; and whether
+two replays agree.
 
 Pure. A decision holds for its offsets alone.
 """
@@ -33,8 +34,11 @@ class Refusal:
 
 
 REMEDY = (
-    "If the machine has lost power, stop the query and run 'onceforall checkpoint mend' on the checkpoint. If another run of this query is alive, let it go on and do not restart this one. If the checkpoint was edited, restored "
-    "or mixed with another one, put back the folder that belongs to this commit log; skipping could lose rows, and writing "
+    "If the machine has lost power, stop the query and run 'onceforall checkpoint mend' on the "
+    "checkpoint. If another run of this query is alive, let it go on and do not restart this one. "
+    "If the checkpoint was edited, restored "
+    "or mixed with another one, put back the folder that belongs to this commit log; skipping "
+    "could lose rows, and writing "
     "could double them."
 )
 
@@ -42,21 +46,22 @@ REMEDY = (
 def judge(request: BatchRequested, history: History, spark_committed: int) -> Verdict | Refusal:
     """Decide what happens to a requested batch.
 
-    Args:
-        request: what Spark asks for.
-        history: what the sealed past and this run have decided.
-        spark_committed: the last batch in Spark's commit log when the past was sealed; -1 when there was none.
+    Args: request: what Spark asks for. history: what the sealed past and this run have decided.
+        spark_committed: the last batch in Spark's commit log when the past was sealed; -1 when
+        there was none.
 
-    Returns:
-        A verdict, or a refusal with its error. A batch is written only when it follows directly on the last decided one (or
-        nothing was ever decided), and passed over only when the decision was made for these very offsets.
+    Returns: A verdict, or a refusal with its error. A batch is written only when it follows
+        directly on the last decided one (or nothing was ever decided), and passed over only when
+        the decision was made for these very offsets.
     """
     decided = history.decided
     if request.batch <= spark_committed:
         return Refusal(
             FencedError,
-            f"Spark asks for batch {request.batch}, but its own commit log has batch {spark_committed} by now: another run of this query was "
-            "alive when this one started, and it went further. Let that run go on, or stop it and start this one again.",
+            f"Spark asks for batch {request.batch}, but its own commit log has batch "
+            f"{spark_committed} by now: another run of this query was "
+            "alive when this one started, and it went further. Let that run go on, or stop it and "
+            "start this one again.",
         )
     if decided is None or request.batch == decided.commit.batch + 1:
         return Verdict.WRITE
@@ -64,19 +69,24 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
     if request.batch < last:
         return Refusal(
             CheckpointMismatchError,
-            f"Spark asks for batch {request.batch}, but batch {last} is already decided in the commit log. {REMEDY}",
+            f"Spark asks for batch {request.batch}, but batch {last} is already decided in the "
+            f"commit log. {REMEDY}",
         )
     if request.batch > last:
         return Refusal(
             CheckpointMismatchError,
-            f"Spark asks for batch {request.batch}, but the last batch decided in the commit log is {last}: batches "
-            f"{last + 1} to {request.batch - 1} were run without onceforall, or entries of the commit log are missing. If a plain query ran on "
-            f"this checkpoint, set its commit log aside with 'onceforall detach' and start again. {REMEDY}",
+            f"Spark asks for batch {request.batch}, but the last batch decided in the commit log "
+            f"is {last}: batches "
+            f"{last + 1} to {request.batch - 1} were run without onceforall, or entries of the "
+            "commit log are missing. If a plain query ran on "
+            "this checkpoint, set its commit log aside with 'onceforall detach' and start again. "
+            f"{REMEDY}",
         )
     if request.offsets != decided.commit.offsets:
         return Refusal(
             CheckpointMismatchError,
-            f"Batch {last} was decided for the offsets {_short(decided.commit.offsets)}, but Spark asks for it with "
+            f"Batch {last} was decided for the offsets {_short(decided.commit.offsets)}, but "
+            "Spark asks for it with "
             f"{_short(request.offsets)}. {REMEDY}",
         )
     return Verdict.DIGEST if request.stateful else Verdict.SKIP
@@ -95,36 +105,68 @@ def judge_claim(config: RunConfig, newest: Claim | None) -> Refusal | None:
     if newest is not None and newest.query_id != config.query_id:
         return Refusal(
             CheckpointMismatchError,
-            f"The commit log belongs to the query {newest.query_id}, but this query's id is {config.query_id}: its checkpoint "
-            "was deleted or replaced while the commit log stayed. Put the old checkpoint back, or start in an empty folder.",
+            f"The commit log belongs to the query {newest.query_id}, but this query's id is "
+            f"{config.query_id}: its checkpoint "
+            "was deleted or replaced while the commit log stayed. Put the old checkpoint back, or "
+            "start in an empty folder.",
         )
-    if newest is not None and newest.checkpoint != config.checkpoint and not config.adopt_checkpoint:
+    if (
+        newest is not None
+        and newest.checkpoint != config.checkpoint
+        and not config.adopt_checkpoint
+    ):
         return Refusal(
             CheckpointMismatchError,
-            f"The commit log was written for the checkpoint {newest.checkpoint}, but it lies in {config.checkpoint}: the folder "
-            "was copied or moved. Two copies that run would write everything twice. If the old one will never run again, start "
+            f"The commit log was written for the checkpoint {newest.checkpoint}, but it lies in "
+            f"{config.checkpoint}: the folder "
+            "was copied or moved. Two copies that run would write everything twice. If the old "
+            "one will never run again, start "
             "once with the option onceforall.adoptCheckpoint=true.",
         )
-    if newest is not None and not config.adopt_checkpoint and (differences := _cloned(config, newest)):
+    if (
+        newest is not None
+        and not config.adopt_checkpoint
+        and (differences := _cloned(config, newest))
+    ):
         return Refusal(
             CheckpointMismatchError,
-            f"The checkpoint {config.checkpoint} lies on other storage than when {newest.owner or newest.host} used it last, on another machine or before "
-            f"its last boot ({differences}): it is a clone or a copy under the same path. Two that run would write everything twice. If the "
-            "original will never run again, start once with the option onceforall.adoptCheckpoint=true.",
+            f"The checkpoint {config.checkpoint} lies on other storage than when "
+            f"{newest.owner or newest.host} used it last, on another machine or before "
+            f"its last boot ({differences}): it is a clone or a copy under the same path. Two "
+            "that run would write everything twice. If the "
+            "original will never run again, start once with the option "
+            "onceforall.adoptCheckpoint=true.",
         )
     return None
 
 
 SHARED = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "afs", "9p", "virtiofs", "ocfs2", "gfs2"}
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "ceph",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "afs",
+        "9p",
+        "virtiofs",
+        "ocfs2",
+        "gfs2",
+    }
 )
-"""Kinds of file system that several machines use at a time: other storage is no news there, for they don't tell what it is."""
+"""Kinds of file system that several machines use at a time: other storage is no news there, for
+they don't tell what it is."""
 
 
 def _cloned(config: RunConfig, newest: Claim) -> str:
-    """Tell in which way the storage is another one than the newest claim's, if the owner is another one too; empty: it isn't, or nobody knows.
+    """Tell in which way the storage is another one than the newest claim's, if the owner is another
+    one too; empty: it isn't, or nobody knows.
 
-    A volume that travels to another machine stays the same, and so does a machine's disk when it boots.
+    A volume that travels to another machine stays the same, and so does a machine's disk when it
+    boots.
     """
     if not newest.host or (newest.host, newest.boot_id) == (config.host, config.boot_id):
         return ""
@@ -145,7 +187,9 @@ def _short(offsets: tuple[str, ...]) -> str:
 
 
 def differing(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> str | None:
-    """Return which writes of a replay have other rows than were decided, and how many; None when all have the same."""
+    """Return which writes of a replay have other rows than were decided, and how many; None when
+    all have the same.
+    """
     parts = []
     for write in sorted({*decided.digests, *digests}):
         before, after = total(decided.digests.get(write, ())), total(digests.get(write, ()))
@@ -164,14 +208,16 @@ def divergence(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> st
 
     Only totals are compared: rows that the replay placed in other tasks are the same rows.
 
-    Returns:
-        None when every write has the same rows; otherwise a sentence that names the writes that differ.
+    Returns: None when every write has the same rows; otherwise a sentence that names the writes
+        that differ.
     """
     found = differing(decided, digests)
     if found is None:
         return None
     return (
-        f"The replay of the decided batch {decided.batch} did not give the rows that were decided ({found}). The "
-        "sinks hold what was decided, once; the query's state now comes from the replay. Common causes: floating-point sums "
+        f"The replay of the decided batch {decided.batch} did not give the rows that were decided "
+        f"({found}). The "
+        "sinks hold what was decided, once; the query's state now comes from the replay. Common "
+        "causes: floating-point sums "
         "after a shuffle, rand(), current_timestamp(), uuid(), a lookup in a table that changes."
     )

@@ -1,17 +1,22 @@
 """The protocol of one run, as one transition table.
 
-Theory of operation: a *run* of a query (one generation, or several when it rolls) is in one *phase* (``phases``), which carries what
-is known only there. The coordinator observes a fact and feeds it in as an *event*; ``step`` looks the pair (phase, event) up in
-``TRANSITIONS``, and returns the next state and the *decisions* to execute, in order. Every decision that expects an answer is answered
-by an event before anything else is fed in. An event that has no row raises ``ProtocolViolationError`` and changes nothing. There is no
-I/O, clock, randomness or thread in here, so that a simulator explores the very code that runs in production.
+Theory of operation: a *run* of a query (one generation, or several when it rolls) is in one *phase*
+(``phases``), which carries what
+is known only there. The coordinator observes a fact and feeds it in as an *event*; ``step`` looks
+the pair (phase, event) up in ``TRANSITIONS``, and returns the next state and the *decisions* to
+execute, in order. Every decision that expects an answer is answered by an event before anything
+else is fed in. An event that has no row raises ``ProtocolViolationError`` and changes nothing.
+There is no I/O, clock, randomness or thread in here, so that a simulator explores the very code
+that runs in production.
 
-The caller's sequence: ``Run(config)``; then ``BatchRequested`` for each call of ``foreachBatch``, executing decisions until
-``ReturnBatch`` or ``StopRun``. An ``AppendDone`` behind ``ReturnBatch`` may be executed while Spark goes on, and is answered before the
-next ``BatchRequested``.
+The caller's sequence: ``Run(config)``; then ``BatchRequested`` for each call of ``foreachBatch``,
+executing decisions until ``ReturnBatch`` or ``StopRun``. An ``AppendDone`` behind ``ReturnBatch``
+may be executed while Spark goes on, and is answered before the next ``BatchRequested``.
 
-What this module guarantees: a ``CommitPermit`` comes only from a durable COMMIT (``history.Decided``); nothing of an attempt is aborted
-once its COMMIT may exist; a batch is written only after the DONE of the one before; a batch with DONE is never completed again.
+What this module guarantees: a ``CommitPermit`` comes only from a durable COMMIT
+(``history.Decided``); nothing of an attempt is aborted
+once its COMMIT may exist; a batch is written only after the DONE of the one before; a batch with
+DONE is never completed again.
 What it does not: that its caller executes what it says.
 """
 
@@ -69,7 +74,9 @@ from onceforall.protocol.transitions.outcomes import Outcome
 
 @dataclass(frozen=True)
 class Transition:
-    """One row: what an event does in a phase, and the phases that it may lead to (documentation is drawn from it)."""
+    """One row: what an event does in a phase, and the phases that it may lead to (documentation
+    is drawn from it).
+    """
 
     apply: Callable[[Run, Any, Any], Outcome]
     to: tuple[type[Phase], ...]
@@ -147,8 +154,12 @@ def step(run: Run, event: Event) -> Outcome:
     """
     transition = TRANSITIONS[type(run.phase)].get(type(event))
     if transition is None:
-        raise ProtocolViolationError(f"{type(event).__name__} is not allowed while {run.phase.title}")
+        raise ProtocolViolationError(
+            f"{type(event).__name__} is not allowed while {run.phase.title}"
+        )
     after, decisions = transition.apply(run, run.phase, event)
     if type(after.phase) not in transition.to:
-        raise ProtocolViolationError(f"{type(event).__name__} while {run.phase.title} must not lead to {after.phase.title}")
+        raise ProtocolViolationError(
+            f"{type(event).__name__} while {run.phase.title} must not lead to {after.phase.title}"
+        )
     return after, decisions

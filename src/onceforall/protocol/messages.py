@@ -1,4 +1,6 @@
-"""What a run says when it stops: each text names what happened, what is and is not lost, and what to do. Pure."""
+"""What a run says when it stops: each text names what happened, what is and is not lost, and
+what to do. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,13 @@ from onceforall.protocol.events import Lost
 
 
 def failed(batch: int, reason: str) -> str:
-    """A user's function, a job or a sink raised before the decision. The reason may have many lines, and stands last."""
+    """A user's function, a job or a sink raised before the decision.
+
+    The reason may have many lines, and stands last.
+    """
     return (
-        f"Batch {batch} could not be written, and the attempt is aborted: nothing of it is visible, and the next start writes the batch. Where it fails "
+        f"Batch {batch} could not be written, and the attempt is aborted: nothing of it is "
+        "visible, and the next start writes the batch. Where it fails "
         f"again, mend the cause first: {reason}"
     )
 
@@ -19,8 +25,10 @@ def failed(batch: int, reason: str) -> str:
 def lost(batch: int, transactions: Sequence[Lost]) -> str:
     """Prepared transactions of a decided batch were aborted by their system."""
     return (
-        f"Batch {batch} is decided, but {len(transactions)} of its prepared transactions are gone; the first is {_first(transactions)}. "
-        "Their rows are missing there, and the query stops rather than pass over them. Restart it: the start fences these transactions "
+        f"Batch {batch} is decided, but {len(transactions)} of its prepared transactions are "
+        f"gone; the first is {_first(transactions)}. "
+        "Their rows are missing there, and the query stops rather than pass over them. Restart "
+        "it: the start fences these transactions "
         "and writes exactly their rows again."
     )
 
@@ -28,9 +36,12 @@ def lost(batch: int, transactions: Sequence[Lost]) -> str:
 def lost_for_good(batch: int, transactions: Sequence[Lost]) -> str:
     """Lost, and the log doesn't say enough to write them again."""
     return (
-        f"Batch {batch} is decided, but {len(transactions)} of its prepared transactions are gone; the first is {_first(transactions)}. "
-        "An earlier release decided the batch and did not record which task's rows they hold, so they can't be written again by "
-        "themselves, and nothing later is written. Restore the rows of this batch by hand, then start once with the option "
+        f"Batch {batch} is decided, but {len(transactions)} of its prepared transactions are "
+        f"gone; the first is {_first(transactions)}. "
+        "An earlier release decided the batch and did not record which task's rows they hold, so "
+        "they can't be written again by "
+        "themselves, and nothing later is written. Restore the rows of this batch by hand, then "
+        "start once with the option "
         f"onceforall.inDoubt=committed; or give them up with onceforall.lostRows=giveUp:{batch}."
     )
 
@@ -38,19 +49,26 @@ def lost_for_good(batch: int, transactions: Sequence[Lost]) -> str:
 def passed_on(batch: int, requested: int, transactions: Sequence[Lost]) -> str:
     """Lost, and Spark asks for another batch."""
     return (
-        f"Batch {batch} is decided, and {len(transactions)} of its prepared transactions are gone, the first {_first(transactions)}; but Spark "
-        f"asks for batch {requested}, so that batch {batch} can't be replayed: the checkpoint was edited or mixed with another one. Put back "
-        f"the folder that belongs to this commit log; or give the lost rows up, with onceforall.lostRows=giveUp:{batch} for one start."
+        f"Batch {batch} is decided, and {len(transactions)} of its prepared transactions are "
+        f"gone, the first {_first(transactions)}; but Spark "
+        f"asks for batch {requested}, so that batch {batch} can't be replayed: the checkpoint was "
+        "edited or mixed with another one. Put back "
+        "the folder that belongs to this commit log; or give the lost rows up, with "
+        f"onceforall.lostRows=giveUp:{batch} for one start."
     )
 
 
 def unproven(batch: int, transactions: Sequence[Lost]) -> str:
     """Nobody can tell what became of prepared transactions."""
     return (
-        f"Batch {batch} is decided, but what became of {len(transactions)} of its prepared transactions can't be proved; the first is "
-        f"{_first(transactions)}. The query stops with everything as it is: to go on could lose these rows, and to write them again could "
-        "double them. Mend what hides the proof (named above) and restart; or look into the target yourself for the rows of this "
-        "batch, and start once with the option onceforall.inDoubt=committed (they are there) or onceforall.inDoubt=aborted (they are "
+        f"Batch {batch} is decided, but what became of {len(transactions)} of its prepared "
+        "transactions can't be proved; the first is "
+        f"{_first(transactions)}. The query stops with everything as it is: to go on could lose "
+        "these rows, and to write them again could "
+        "double them. Mend what hides the proof (named above) and restart; or look into the "
+        "target yourself for the rows of this "
+        "batch, and start once with the option onceforall.inDoubt=committed (they are there) or "
+        "onceforall.inDoubt=aborted (they are "
         "not: they are written again)."
     )
 
@@ -63,16 +81,20 @@ def _first(transactions: Sequence[Lost]) -> str:
 def not_replayed(commit: Commit, difference: str) -> str:
     """The replay can't stand in for what was decided."""
     return (
-        f"A part of the transactions of the decided batch {commit.batch} is lost and must be written again, but the replay is not what was "
-        f"decided. {difference}, then restart: nothing was written by this replay. {_choices(commit.batch)}"
+        f"A part of the transactions of the decided batch {commit.batch} is lost and must be "
+        "written again, but the replay is not what was "
+        f"decided. {difference}, then restart: nothing was written by this replay. "
+        f"{_choices(commit.batch)}"
     )
 
 
 def changed_since(batch: int, changed: str) -> str:
     """A task that writes gives other rows than when it was looked at."""
     return (
-        f"A part of the transactions of the decided batch {batch} is lost and must be written again, but two runs of the batch, one after the other, "
-        f"gave other rows ({changed}). Keep what it reads from changing, then restart: what this replay wrote is aborted. If that can't be had, give the "
+        f"A part of the transactions of the decided batch {batch} is lost and must be written "
+        "again, but two runs of the batch, one after the other, "
+        f"gave other rows ({changed}). Keep what it reads from changing, then restart: what this "
+        "replay wrote is aborted. If that can't be had, give the "
         f"lost rows up without a replay: start once with onceforall.lostRows=giveUpUnseen:{batch}."
     )
 
@@ -80,8 +102,10 @@ def changed_since(batch: int, changed: str) -> str:
 def no_replay(batch: int, reason: str) -> str:
     """A replay that only looks has failed."""
     return (
-        f"A part of the transactions of the decided batch {batch} is lost and must be written again, but the batch can't be replayed: {reason}. "
-        f"Mend that and restart: nothing was written by this replay. If it can't be mended, give the lost rows up without a replay: start once with "
+        f"A part of the transactions of the decided batch {batch} is lost and must be written "
+        f"again, but the batch can't be replayed: {reason}. "
+        "Mend that and restart: nothing was written by this replay. If it can't be mended, give "
+        "the lost rows up without a replay: start once with "
         f"onceforall.lostRows=giveUpUnseen:{batch}."
     )
 
@@ -89,48 +113,61 @@ def no_replay(batch: int, reason: str) -> str:
 def in_another_order(batch: int, writes: Sequence[str]) -> str:
     """The replay writes to its sinks in another order."""
     return (
-        f"A part of the transactions of the decided batch {batch} is lost and must be written again, but the replay has not the writes {', '.join(writes)} "
-        "(sink and number in the batch): the query writes to its sinks in another order than then, or lacks one. Put back the order of before and "
-        f"restart: nothing was written by this replay. To give the lost rows up instead, start once with onceforall.lostRows=giveUp:{batch}."
+        f"A part of the transactions of the decided batch {batch} is lost and must be written "
+        f"again, but the replay has not the writes {', '.join(writes)} "
+        "(sink and number in the batch): the query writes to its sinks in another order than "
+        "then, or lacks one. Put back the order of before and "
+        "restart: nothing was written by this replay. To give the lost rows up instead, start "
+        f"once with onceforall.lostRows=giveUp:{batch}."
     )
 
 
 def whole_differs(batch: int, differing: str) -> str:
     """A batch that is lost as a whole is written with other rows."""
     return (
-        f"All transactions of the decided batch {batch} were lost before anybody saw a row of it, and the replay gives other rows than were decided "
-        f"({differing}). These are written in their place. If rows are missing, see whether the source still has all of the batch's input."
+        f"All transactions of the decided batch {batch} were lost before anybody saw a row of it, "
+        "and the replay gives other rows than were decided "
+        f"({differing}). These are written in their place. If rows are missing, see whether the "
+        "source still has all of the batch's input."
     )
 
 
 def _choices(batch: int) -> str:
     return (
-        f"If it can't be mended, start once with onceforall.lostRows=giveUp:{batch} (the lost rows stay missing) or onceforall.lostRows=writeAll:{batch} "
-        "(each sink that has lost some gets the whole batch again, so what is visible there is duplicated). Take the option out afterwards."
+        f"If it can't be mended, start once with onceforall.lostRows=giveUp:{batch} (the lost "
+        f"rows stay missing) or onceforall.lostRows=writeAll:{batch} "
+        "(each sink that has lost some gets the whole batch again, so what is visible there is "
+        "duplicated). Take the option out afterwards."
     )
 
 
 def too_slow(batch: int, elapsed_ms: int, timeout_ms: int, reserve_ms: int) -> str:
     """The transactions could time out before they are committed."""
     return (
-        f"Batch {batch} took {elapsed_ms / 1000:.1f} s, and its transactions time out after {timeout_ms / 1000:.1f} s, of which "
-        f"{reserve_ms / 1000:.1f} s must be left for the commit. Raise transaction.timeout.ms (and the broker's "
-        "transaction.max.timeout.ms) for this batch, whose offsets are planned; smaller batches (maxOffsetsPerTrigger) help later ones."
+        f"Batch {batch} took {elapsed_ms / 1000:.1f} s, and its transactions time out after "
+        f"{timeout_ms / 1000:.1f} s, of which "
+        f"{reserve_ms / 1000:.1f} s must be left for the commit. Raise transaction.timeout.ms "
+        "(and the broker's "
+        "transaction.max.timeout.ms) for this batch, whose offsets are planned; smaller batches "
+        "(maxOffsetsPerTrigger) help later ones."
     )
 
 
 def held_up(batch: int) -> str:
     """The driver was held up between its last look at the time and the decision."""
     return (
-        f"Batch {batch} was ready, but the driver was held up (frozen, suspended, or waiting for the disk) until too little of the transactions' "
-        "timeout was left for the commit. Nothing was decided, and the attempt is aborted. Restart the query: it writes the batch again."
+        f"Batch {batch} was ready, but the driver was held up (frozen, suspended, or waiting for "
+        "the disk) until too little of the transactions' "
+        "timeout was left for the commit. Nothing was decided, and the attempt is aborted. "
+        "Restart the query: it writes the batch again."
     )
 
 
 def fenced(generation: int) -> str:
     """A newer run owns the query."""
     return (
-        f"A newer run of this query has taken over (generation {generation} is sealed). This run stops; it has aborted "
+        f"A newer run of this query has taken over (generation {generation} is sealed). This run "
+        "stops; it has aborted "
         "nothing that was decided. Do not restart it while the other one runs."
     )
 
@@ -138,7 +175,8 @@ def fenced(generation: int) -> str:
 def unknown(reason: str) -> str:
     """An append got no answer."""
     return (
-        f"An append to the commit log got no answer ({reason}). The batch may be decided, so nothing was aborted. Mend the "
+        f"An append to the commit log got no answer ({reason}). The batch may be decided, so "
+        "nothing was aborted. Mend the "
         "storage and restart the query: it finds out, and completes the batch or replays it."
     )
 
@@ -146,6 +184,7 @@ def unknown(reason: str) -> str:
 def waiting(batch: int | None, sinks: Sequence[str]) -> str:
     """Stopped on request, before every sink had answered."""
     return (
-        f"The query was stopped while batch {batch}, which is decided, still waited for {', '.join(sinks)}. Nothing is lost: "
+        f"The query was stopped while batch {batch}, which is decided, still waited for "
+        f"{', '.join(sinks)}. Nothing is lost: "
         "the next start completes it. Until then its rows may be missing there."
     )

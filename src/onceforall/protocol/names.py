@@ -1,11 +1,15 @@
-"""The name of a transaction: what everything that a sink leaves in the world bears, and how it is read back. Pure.
+"""The name of a transaction: what everything that a sink leaves in the world bears, and how it is
+read back. Pure.
 
-``ofa.<query id>.<sink code>.<generation>.<batch>.<write>.<partition>.<incarnation>.<slot>``. Letters, digits, dots and
-hyphens only, 200 characters at the most, so that it may be part of a file's name or of a prepared transaction's. Each part ends with a
-separator that no part contains, and a name is always parsed as a whole, never compared by its beginning: sink ``a.1`` is not
+``ofa.<query id>.<sink code>.<generation>.<batch>.<write>.<partition>.<incarnation>.<slot>``.
+Letters, digits, dots and hyphens only, 200 characters at the most, so that it may be part of a
+file's name or of a prepared transaction's. Each part ends with a
+separator that no part contains, and a name is always parsed as a whole, never compared by its
+beginning: sink ``a.1`` is not
 sink ``a.10``.
 
-No two task attempts of a query have the same name: the slot tells those of a batch apart, and the incarnation those of batches that may
+No two task attempts of a query have the same name: the slot tells those of a batch apart, and the
+incarnation those of batches that may
 still be alive at the same time.
 """
 
@@ -16,7 +20,9 @@ import re
 from typing import NamedTuple
 
 _NUMBER = r"(0|[1-9][0-9]{0,18})"
-_NAME = re.compile(rf"ofa\.([0-9A-Za-z-]{{1,40}})\.([0-9A-Za-z-]{{1,40}})\.{_NUMBER}" + rf"\.{_NUMBER}" * 5)
+_NAME = re.compile(
+    rf"ofa\.([0-9A-Za-z-]{{1,40}})\.([0-9A-Za-z-]{{1,40}})\.{_NUMBER}" + rf"\.{_NUMBER}" * 5
+)
 _NO_WORD = re.compile(r"[^0-9A-Za-z]+")
 
 
@@ -48,7 +54,9 @@ class TransactionName(NamedTuple):
 
 
 def sink_code(sink: str) -> str:
-    """Return what stands for a sink's name in names: readable, at most 40 characters, and another one for each sink name."""
+    """Return what stands for a sink's name in names: readable, at most 40 characters, and
+    another one for each sink name.
+    """
     word = _NO_WORD.sub("-", sink).strip("-")[:27].strip("-")
     return f"{word or 'sink'}-{hashlib.sha256(sink.encode()).hexdigest()[:12]}"
 

@@ -1,4 +1,7 @@
-"""Where a run stands, and what it knows there and nowhere else. Frozen values; only ``machine.step`` makes a next one. Pure."""
+"""Where a run stands, and what it knows there and nowhere else.
+
+Frozen values; only ``machine.step`` makes a next one. Pure.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ class Recovering:
 
 @dataclass(frozen=True)
 class FencingLost:
-    """Lost transactions are being fenced, so that none of them can come back beside what replaces it."""
+    """Lost transactions are being fenced, so that none of them can come back beside what
+    replaces it.
+    """
 
     title: ClassVar[str] = "fencing what is lost"
     request: BatchRequested
@@ -74,7 +79,9 @@ class Looking:
 
 @dataclass(frozen=True)
 class WritingAgain:
-    """Lost rows of a decided batch are being written, from where they were kept or from a replay."""
+    """Lost rows of a decided batch are being written, from where they were kept or from a
+    replay.
+    """
 
     title: ClassVar[str] = "writing lost rows again"
     request: BatchRequested
@@ -84,7 +91,9 @@ class WritingAgain:
 
 @dataclass(frozen=True)
 class ClosingPast:
-    """DONE of a batch that the past decided is being appended; Spark may ask for that batch or for the next."""
+    """DONE of a batch that the past decided is being appended; Spark may ask for that batch or
+    for the next.
+    """
 
     title: ClassVar[str] = "closing the past"
     request: BatchRequested
@@ -108,7 +117,9 @@ class Writing:
 
 @dataclass(frozen=True)
 class Digesting:
-    """A batch that is complete runs again without writing: Spark lost its own record of it, and needs the state."""
+    """A batch that is complete runs again without writing: Spark lost its own record of it, and
+    needs the state.
+    """
 
     title: ClassVar[str] = "digesting"
     request: BatchRequested
@@ -125,12 +136,11 @@ class Aborting:
 
 @dataclass(frozen=True)
 class Deciding:
-    """COMMIT is being appended. Until the answer is known it may exist, so nothing that it names is aborted.
+    """COMMIT is being appended. Until the answer is known it may exist, so nothing that it names is
+    aborted.
 
-    Attributes:
-        request: the batch that Spark waits for.
-        commit: what is appended.
-        redo: what of an earlier decision of this batch it replaces; None: the batch is decided for the first time.
+    Attributes: request: the batch that Spark waits for. commit: what is appended. redo: what of an
+        earlier decision of this batch it replaces; None: the batch is decided for the first time.
     """
 
     title: ClassVar[str] = "deciding"
@@ -167,9 +177,8 @@ class Closing:
 class Stopped:
     """The run has ended, and says why as often as it is asked.
 
-    Attributes:
-        stop: why.
-        maybe_decided: what is prepared and named by a COMMIT whose append got no answer: it is never aborted by this run.
+    Attributes: stop: why. maybe_decided: what is prepared and named by a COMMIT whose append got no
+        answer: it is never aborted by this run.
     """
 
     title: ClassVar[str] = "stopped"

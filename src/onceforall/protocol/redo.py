@@ -1,11 +1,16 @@
-"""What of a decided batch is written again when some of its prepared transactions are gone, and when that may be decided.
+"""What of a decided batch is written again when some of its prepared transactions are gone, and
+when that may be decided.
 
-Pure. Theory: what is lost is known by *what it wrote*, not by its place. Spark numbers the tasks of a replay as it likes (its Kafka source gives the
-partitions of a replayed batch in another order than at first), while the digest of a task says which rows it has. The ways back are in ``Way``.
+Pure. Theory: what is lost is known by *what it wrote*, not by its place. Spark numbers the tasks of
+a replay as it likes (its Kafka source gives the
+partitions of a replayed batch in another order than at first), while the digest of a task says
+which rows it has. The ways back are in ``Way``.
 
-A match stands on digests: a number of rows, and a sum of 64-bit hashes. Tasks of equal digest hold the same rows and are interchangeable. Lost rows
-that the replay has split or merged are a set of replayed tasks with that number of rows and that sum; it is searched for among ``2**24`` sets
-at the most, so a wrong one is found with a chance of 2^-40. The redo's COMMIT stands in the new run's chain and replaces the old one.
+A match stands on digests: a number of rows, and a sum of 64-bit hashes. Tasks of equal digest hold
+the same rows and are interchangeable. Lost rows
+that the replay has split or merged are a set of replayed tasks with that number of rows and that
+sum; it is searched for among ``2**24`` sets at the most, so a wrong one is found with a chance of
+2^-40. The redo's COMMIT stands in the new run's chain and replaces the old one.
 """
 
 from __future__ import annotations
@@ -38,14 +43,19 @@ class Way(Enum):
 
     ``KEPT``: they were kept beside the log, and are written as they were.
 
-    ``WHOLE``: every transaction of the decision is lost, on every sink. Nothing of it was ever visible, so the batch is written as one that was never
+    ``WHOLE``: every transaction of the decision is lost, on every sink. Nothing of it was ever
+    visible, so the batch is written as one that was never
     decided: any replay will do, under a new decision with its own digests.
 
-    ``MATCHED``: a part is lost, and the rest is visible. The batch first runs without writing, for its digests; lost and replayed tasks are matched,
-    and exactly the matched ones write. Each must then show the digest that it had when it was looked at.
+    ``MATCHED``: a part is lost, and the rest is visible. The batch first runs without writing, for
+    its digests; lost and replayed tasks are matched,
+    and exactly the matched ones write. Each must then show the digest that it had when it was
+    looked at.
 
-    ``ALL_AGAIN`` and ``GIVEN_UP``: a part is lost and no match exists; a person has chosen for this batch that each write with a loss is written
-    whole from the replay (what is visible of it is then there twice), or that the lost rows are given up.
+    ``ALL_AGAIN`` and ``GIVEN_UP``: a part is lost and no match exists; a person has chosen for this
+    batch that each write with a loss is written
+    whole from the replay (what is visible of it is then there twice), or that the lost rows are
+    given up.
     """
 
     KEPT = "kept"
@@ -57,8 +67,13 @@ class Way(Enum):
 
 UNSEEN = "giveUpUnseen"
 
-CHOICES = {Way.ALL_AGAIN.value: Way.ALL_AGAIN, Way.GIVEN_UP.value: Way.GIVEN_UP, UNSEEN: Way.GIVEN_UP}
-"""What a person can choose, by the word of the option ``onceforall.lostRows``; ``UNSEEN`` gives up without looking at a replay."""
+CHOICES = {
+    Way.ALL_AGAIN.value: Way.ALL_AGAIN,
+    Way.GIVEN_UP.value: Way.GIVEN_UP,
+    UNSEEN: Way.GIVEN_UP,
+}
+"""What a person can choose, by the word of the option ``onceforall.lostRows``; ``UNSEEN`` gives
+up without looking at a replay."""
 
 _REASON_AT_MOST = 500
 
@@ -82,12 +97,9 @@ class Plan:
 class Redo:
     """The lost transactions of a decided batch.
 
-    Attributes:
-        lost: per sink.
-        stayed: sink and name of each transaction of the decision that is not lost.
-        way: how their rows come back.
-        plan: which tasks write; None: not known yet, or all (``WHOLE``), or none (``KEPT``, ``GIVEN_UP``).
-        reason: why a person had to choose.
+    Attributes: lost: per sink. stayed: sink and name of each transaction of the decision that is
+        not lost. way: how their rows come back. plan: which tasks write; None: not known yet, or
+        all (``WHOLE``), or none (``KEPT``, ``GIVEN_UP``). reason: why a person had to choose.
     """
 
     lost: Mapping[str, tuple[Committable, ...]]
@@ -106,20 +118,22 @@ def task_of(committable: Committable) -> Task:
 def redo_of(lost: Iterable[Lost], commit: Commit, *, use_kept: bool, stateful: bool) -> Redo | None:
     """Return what must be written again, and how.
 
-    Args:
-        lost: the lost transactions.
-        commit: the decision that names them.
-        use_kept: write kept rows, where those of each lost transaction were kept.
-        stateful: the query keeps state. State must come from the run that gives the rows, where there is a choice.
+    Args: lost: the lost transactions. commit: the decision that names them. use_kept: write kept
+        rows, where those of each lost transaction were kept. stateful: the query keeps state. State
+        must come from the run that gives the rows, where there is a choice.
 
-    Returns:
-        None when it can't be known what to write: a part is lost, and an earlier release did not record which task's it is. Where the rows of
-        some were kept, those alone: the next start finds the others lost, beside a decision that is whole but for them.
+    Returns: None when it can't be known what to write: a part is lost, and an earlier release did
+        not record which task's it is. Where the rows of some were kept, those alone: the next start
+        finds the others lost, beside a decision that is whole but for them.
     """
     lost = list(lost)
     by_sink, stayed = _parted(lost, commit)
     every = [c for cs in by_sink.values() for c in cs]
-    kept = [each for each in lost if use_kept and "rows" in each.committable and "task" in each.committable]
+    kept = [
+        each
+        for each in lost
+        if use_kept and "rows" in each.committable and "task" in each.committable
+    ]
     if not stayed and (stateful or len(kept) < len(every)):
         return Redo(by_sink, stayed, Way.WHOLE)
     if kept:
@@ -132,12 +146,16 @@ def given_up_of(lost: Iterable[Lost], commit: Commit, reason: str) -> Redo:
     return Redo(*_parted(lost, commit), Way.GIVEN_UP, reason=reason)
 
 
-def _parted(lost: Iterable[Lost], commit: Commit) -> tuple[Mapping[str, tuple[Committable, ...]], frozenset[tuple[str, str]]]:
+def _parted(
+    lost: Iterable[Lost], commit: Commit
+) -> tuple[Mapping[str, tuple[Committable, ...]], frozenset[tuple[str, str]]]:
     by_sink: dict[str, tuple[Committable, ...]] = {}
     for each in lost:
         by_sink[each.sink] = (*by_sink.get(each.sink, ()), each.committable)
     gone = {(sink, str(c["name"])) for sink, cs in by_sink.items() for c in cs}
-    return by_sink, frozenset((sink, str(c["name"])) for sink, cs in commit.committables.items() for c in cs) - gone
+    return by_sink, frozenset(
+        (sink, str(c["name"])) for sink, cs in commit.committables.items() for c in cs
+    ) - gone
 
 
 def matched(commit: Commit, redo: Redo, again: Mapping[str, tuple[Digest, ...]]) -> Plan | None:
@@ -173,7 +191,9 @@ def matched(commit: Commit, redo: Redo, again: Mapping[str, tuple[Digest, ...]])
 
 
 def all_again(commit: Commit, redo: Redo, again: Mapping[str, tuple[Digest, ...]]) -> Plan:
-    """Plan that each write which has lost something is written whole, beside what is visible of it."""
+    """Plan that each write which has lost something is written whole, beside what is visible of
+    it.
+    """
     tasks: dict[Task, Digest] = {}
     places: dict[Task, int] = {}
     digests = dict(commit.digests)
@@ -187,7 +207,9 @@ def all_again(commit: Commit, redo: Redo, again: Mapping[str, tuple[Digest, ...]
 
 
 def misplaced(commit: Commit, redo: Redo, again: Mapping[str, tuple[Digest, ...]]) -> list[str]:
-    """Return the writes with a loss that the replay doesn't have, or has under another number: nothing of it can stand for them."""
+    """Return the writes with a loss that the replay doesn't have, or has under another number:
+    nothing of it can stand for them.
+    """
     return [key for key, _, _ in _lost_places(redo) if commit.digests.get(key) and key not in again]
 
 
@@ -196,22 +218,34 @@ def _without(digests: Sequence[Digest], gone: Sequence[int]) -> tuple[Digest, ..
 
 
 def _lost_places(redo: Redo) -> list[tuple[str, int, list[int]]]:
-    """Return, for each write that has lost something, its name among the digests, its ordinal, and which of its tasks are lost."""
+    """Return, for each write that has lost something, its name among the digests, its ordinal,
+    and which of its tasks are lost.
+    """
     found: dict[tuple[str, int], list[int]] = {}
     for sink, committables in sorted(redo.lost.items()):
         for committable in committables:
             write, partition = task_of(committable)
             found.setdefault((sink, write), []).append(partition)
-    return [(f"{sink}/{write}", write, sorted(partitions)) for (sink, write), partitions in found.items()]
+    return [
+        (f"{sink}/{write}", write, sorted(partitions))
+        for (sink, write), partitions in found.items()
+    ]
 
 
 def _at(digests: Sequence[Digest], place: int) -> Digest:
-    """Return a task's digest. A write without any partition has none, and its empty transaction is the driver's."""
+    """Return a task's digest.
+
+    A write without any partition has none, and its empty transaction is the driver's.
+    """
     return digests[place] if place < len(digests) else NO_ROWS
 
 
-def _match(decided: Sequence[Digest], gone: Sequence[int], replayed: Sequence[Digest]) -> dict[int, int | None] | None:
-    """Return which replayed tasks stand for the lost ones: each with the lost one's place, or with None where they do so together."""
+def _match(
+    decided: Sequence[Digest], gone: Sequence[int], replayed: Sequence[Digest]
+) -> dict[int, int | None] | None:
+    """Return which replayed tasks stand for the lost ones: each with the lost one's place, or
+    with None where they do so together.
+    """
     by_digest: dict[Digest, list[int]] = {}
     for partition in reversed(range(len(replayed))):
         by_digest.setdefault(replayed[partition], []).append(partition)
@@ -234,7 +268,8 @@ def _match(decided: Sequence[Digest], gone: Sequence[int], replayed: Sequence[Di
     together = _together(decided, set(gone), without, replayed, set(found))
     if together is not None:
         return {**found, **dict.fromkeys(together)}
-    # A lost task may have been merged with another one while one that is visible has the very rows of it: then they come together only.
+    # A lost task may have been merged with another one while one that is visible has the very rows
+    # of it: then they come together only.
     every = [place for place in gone if _at(decided, place) != NO_ROWS]
     empty = {0: 0} if len(every) < len(gone) else {}
     together = _together(decided, set(gone), every, replayed, set(empty))
@@ -242,9 +277,15 @@ def _match(decided: Sequence[Digest], gone: Sequence[int], replayed: Sequence[Di
 
 
 def _together(
-    decided: Sequence[Digest], gone: set[int], wanted: Sequence[int], replayed: Sequence[Digest], taken: set[int]
+    decided: Sequence[Digest],
+    gone: set[int],
+    wanted: Sequence[int],
+    replayed: Sequence[Digest],
+    taken: set[int],
 ) -> list[int] | None:
-    """Return replayed tasks, none that is taken or stands for a visible one, that hold the wanted ones' rows together."""
+    """Return replayed tasks, none that is taken or stands for a visible one, that hold the
+    wanted ones' rows together.
+    """
     visible = Counter(digest for place, digest in enumerate(decided) if place not in gone)
     candidates = []
     for partition in range(len(replayed)):
@@ -259,7 +300,9 @@ def _together(
 
 
 def _with_total(candidates: Sequence[tuple[int, Digest]], wanted: Digest) -> list[int] | None:
-    """Return those of the candidates that have this total together: neighbours, or any where they are few."""
+    """Return those of the candidates that have this total together: neighbours, or any where
+    they are few.
+    """
     before = {NO_ROWS: 0}
     for end, reached in enumerate(accumulate((d for _, d in candidates), _plus), start=1):
         start = before.get(_minus(reached, wanted))
@@ -294,7 +337,10 @@ def _minus(one: Digest, other: Digest) -> Digest:
 
 
 def merged(
-    commit: Commit, redo: Redo, again: Mapping[str, tuple[Committable, ...]], digests: Mapping[str, tuple[Digest, ...]]
+    commit: Commit,
+    redo: Redo,
+    again: Mapping[str, tuple[Committable, ...]],
+    digests: Mapping[str, tuple[Digest, ...]],
 ) -> Commit:
     """Return the decision that replaces ``commit``: new transactions in the place of the lost ones.
 
@@ -309,16 +355,29 @@ def merged(
     plan = all_again(commit, redo, digests) if redo.way is Way.ALL_AGAIN else redo.plan
     committables = {}
     for sink in sorted({*commit.committables, *again}):
-        stay = tuple(c for c in commit.committables.get(sink, ()) if (sink, str(c["name"])) in redo.stayed)
+        stay = tuple(
+            c for c in commit.committables.get(sink, ()) if (sink, str(c["name"])) in redo.stayed
+        )
         stay = _with_shared(redo.lost.get(sink, ()), stay)
         committables[sink] = stay + tuple(_placed(c, plan) for c in again.get(sink, ()))
-    return replace(commit, committables=committables, digests=commit.digests if plan is None else plan.digests)
+    return replace(
+        commit, committables=committables, digests=commit.digests if plan is None else plan.digests
+    )
 
 
-def _with_shared(lost: Iterable[Committable], stay: tuple[Committable, ...]) -> tuple[Committable, ...]:
-    """Hand on what lost transactions said under ``shared`` and none that stays does; ``sink`` has the rule."""
+def _with_shared(
+    lost: Iterable[Committable], stay: tuple[Committable, ...]
+) -> tuple[Committable, ...]:
+    """Hand on what lost transactions said under ``shared`` and none that stays does; ``sink``
+    has the rule.
+    """
     said = {key for c in stay for key in c.get(SHARED, {})}
-    only_there = {key: value for gone in lost for key, value in gone.get(SHARED, {}).items() if key not in said}
+    only_there = {
+        key: value
+        for gone in lost
+        for key, value in gone.get(SHARED, {}).items()
+        if key not in said
+    }
     if not stay or not only_there:
         return stay
     return ({**stay[0], SHARED: {**stay[0].get(SHARED, {}), **only_there}}, *stay[1:])
@@ -335,13 +394,23 @@ def _placed(committable: Committable, plan: Plan | None) -> Committable:
 def given_up(commit: Commit, redo: Redo) -> Commit:
     """Return the decision that replaces ``commit`` when the lost rows are given up.
 
-    What only a lost transaction of a write says, and none of its run that stays, is the whole write's (``sink`` has the rule): the first of these takes it
-    over. Another run's may mean something else by the same key: it may have had another format.
+    What only a lost transaction of a write says, and none of its run that stays, is the whole
+    write's (``sink`` has the rule): the first of these takes it over. Another run's may mean
+    something else by the same key: it may have had another format.
     """
-    placed = replace(redo, lost={sink: tuple(c for c in cs if "task" in c) for sink, cs in redo.lost.items()})
-    digests = {key: _without(commit.digests.get(key, ()), gone) for key, _, gone in _lost_places(placed)}
+    placed = replace(
+        redo, lost={sink: tuple(c for c in cs if "task" in c) for sink, cs in redo.lost.items()}
+    )
+    digests = {
+        key: _without(commit.digests.get(key, ()), gone) for key, _, gone in _lost_places(placed)
+    }
     left = merged(replace(commit, digests={**commit.digests, **digests}), redo, {}, {})
-    return replace(left, committables={sink: _handed_on(redo.lost.get(sink, ()), cs) for sink, cs in left.committables.items()})
+    return replace(
+        left,
+        committables={
+            sink: _handed_on(redo.lost.get(sink, ()), cs) for sink, cs in left.committables.items()
+        },
+    )
 
 
 def _handed_on(lost: Iterable[Committable], stay: Sequence[Committable]) -> tuple[Committable, ...]:
@@ -350,7 +419,9 @@ def _handed_on(lost: Iterable[Committable], stay: Sequence[Committable]) -> tupl
         heirs = [at for at, c in enumerate(taken) if _run_and_write(c) == _run_and_write(gone)]
         if heirs:
             said = {key for at in heirs for key in taken[at]}
-            only_there = {key: value for key, value in gone.items() if key not in said | {"rows", SHARED}}
+            only_there = {
+                key: value for key, value in gone.items() if key not in said | {"rows", SHARED}
+            }
             taken[heirs[0]] = {**taken[heirs[0]], **only_there}
     return tuple(taken)
 
@@ -363,20 +434,37 @@ def _run_and_write(committable: Committable) -> tuple[int | None, int | None]:
 def record(commit: Commit, redo: Redo, start: tuple[str, ...]) -> dict[str, Any]:
     """Return what stays on record of a person's choice for rows that were lost.
 
-    Args:
-        commit: the decision of which they are a part.
-        redo: what is lost, and what was chosen.
-        start: where the batch's input begins, as Spark's offset log says; empty: at the query's beginning.
+    Args: commit: the decision of which they are a part. redo: what is lost, and what was chosen.
+        start: where the batch's input begins, as Spark's offset log says; empty: at the query's
+        beginning.
     """
     tasks, rows = [], 0
     for sink, committables in sorted(redo.lost.items()):
         for committable in committables:
             write, partition = task_of(committable) if "task" in committable else (None, None)
             digests = commit.digests.get(f"{sink}/{write}", ())
-            lost_rows = digests[partition].rows if partition is not None and partition < len(digests) else None
-            tasks.append({"sink": sink, "name": str(committable["name"]), "task": [write, partition], "rows": lost_rows})
+            lost_rows = (
+                digests[partition].rows
+                if partition is not None and partition < len(digests)
+                else None
+            )
+            tasks.append(
+                {
+                    "sink": sink,
+                    "name": str(committable["name"]),
+                    "task": [write, partition],
+                    "rows": lost_rows,
+                }
+            )
             rows += lost_rows or 0
-    visible = sum(total(digests).rows for key, digests in commit.digests.items() if _sink_of(key) in redo.lost) - rows
+    visible = (
+        sum(
+            total(digests).rows
+            for key, digests in commit.digests.items()
+            if _sink_of(key) in redo.lost
+        )
+        - rows
+    )
     return {
         "batch": commit.batch,
         "choice": redo.way.value,
@@ -393,9 +481,13 @@ def _sink_of(key: str) -> str:
 
 
 def written_again(
-    commit: Commit, redo: Redo, again: Mapping[str, tuple[Committable, ...]], digests: Mapping[str, tuple[Digest, ...]]
+    commit: Commit,
+    redo: Redo,
+    again: Mapping[str, tuple[Committable, ...]],
+    digests: Mapping[str, tuple[Digest, ...]],
 ) -> str | None:
-    """Check that what was planned, and nothing else, was prepared again, with the rows that were looked at; return None, or what differs.
+    """Check that what was planned, and nothing else, was prepared again, with the rows that were
+    looked at; return None, or what differs.
 
     Args:
         commit: the decision of which a part is lost.
@@ -408,14 +500,24 @@ def written_again(
     if redo.way is Way.ALL_AGAIN:
         assert redo.plan is not None
         if set(all_again(commit, redo, digests).tasks) != set(redo.plan.tasks):
-            return f"Batch {commit.batch}: the replay has another number of tasks than when it was looked at."
+            return (
+                f"Batch {commit.batch}: the replay has another number of tasks than when it "
+                "was looked at."
+            )
         return None
     for sink in sorted({*redo.lost, *again}):
         lost = redo.lost.get(sink, ())
-        wanted = sorted(task_of(c) for c in lost) if redo.plan is None else _planned(redo.plan, {task_of(c)[0] for c in lost})
+        wanted = (
+            sorted(task_of(c) for c in lost)
+            if redo.plan is None
+            else _planned(redo.plan, {task_of(c)[0] for c in lost})
+        )
         now = sorted(task_of(c) for c in again.get(sink, ()))
         if wanted != now:
-            return f"Batch {commit.batch}: sink {sink} was to write the tasks {wanted} again, but {now} were written."
+            return (
+                f"Batch {commit.batch}: sink {sink} was to write the tasks {wanted} again, but "
+                f"{now} were written."
+            )
     return None
 
 
@@ -424,15 +526,18 @@ def _planned(plan: Plan, writes: Iterable[int]) -> list[Task]:
 
 
 def changed_since(redo: Redo, digests: Mapping[str, tuple[Digest, ...]]) -> str | None:
-    """Return which task that writes has other rows than when it was looked at; None when all have the same."""
+    """Return which task that writes has other rows than when it was looked at; None when all
+    have the same.
+    """
     if redo.plan is None or redo.way is not Way.MATCHED:
         return None
     keys = {write: key for key, write, _ in _lost_places(redo)}
     for (write, partition), looked in sorted(redo.plan.tasks.items()):
         now = _at(digests.get(keys[write], ()), partition)
         if now != looked:
-            return f"{keys[write]}: task {partition} had {looked.rows} rows, and at its second run {now.rows}" + (
-                " of other content" if looked.rows == now.rows else ""
+            return (
+                f"{keys[write]}: task {partition} had {looked.rows} rows, and at its second run "
+                f"{now.rows}" + (" of other content" if looked.rows == now.rows else "")
             )
     return None
 
@@ -440,8 +545,8 @@ def changed_since(redo: Redo, digests: Mapping[str, tuple[Digest, ...]]) -> str 
 def difference(commit: Commit, redo: Redo, again: Mapping[str, tuple[Digest, ...]]) -> str:
     """Say why a replay has no match for what is lost.
 
-    Returns:
-        A sentence that says whether only the placement of rows differs or the rows themselves, and which lost tasks have no match.
+    Returns: A sentence that says whether only the placement of rows differs or the rows themselves,
+        and which lost tasks have no match.
     """
     parts, same_rows = [], True
     for key, _, gone in _lost_places(redo):
@@ -450,17 +555,20 @@ def difference(commit: Commit, redo: Redo, again: Mapping[str, tuple[Digest, ...
             continue
         same_rows = same_rows and total(before) == total(after)
         parts.append(
-            f"{key}: {len(before)} tasks with {total(before).rows} rows then, {len(after)} with {total(after).rows} now"
+            f"{key}: {len(before)} tasks with {total(before).rows} rows then, {len(after)} with "
+            f"{total(after).rows} now"
         )
         parts[-1] += f"; of the lost ones {_unmatched(before, gone, after)} no match"
     if same_rows:
         kind = (
-            "The rows are the same, but they are divided among tasks in another way. Start once with as many cores, the same minPartitions and "
+            "The rows are the same, but they are divided among tasks in another way. Start once "
+            "with as many cores, the same minPartitions and "
             "shuffle partitions, and the same adaptive settings as then"
         )
     else:
         kind = (
-            "The rows themselves differ. Common causes: rand(), current_timestamp(), uuid(), a lookup in a table that changes, "
+            "The rows themselves differ. Common causes: rand(), current_timestamp(), uuid(), a "
+            "lookup in a table that changes, "
             "floating-point sums after a shuffle, changed code. Undo what has changed"
         )
     return f"{kind} ({'; '.join(parts)})"
@@ -468,6 +576,12 @@ def difference(commit: Commit, redo: Redo, again: Mapping[str, tuple[Digest, ...
 
 def _unmatched(before: Sequence[Digest], gone: Sequence[int], after: Sequence[Digest]) -> str:
     without = [place for place in gone if _at(before, place) not in after]
-    named = ", ".join(f"task {place} ({_at(before, place).rows} rows)" for place in without[:_NAMED_AT_MOST])
+    named = ", ".join(
+        f"task {place} ({_at(before, place).rows} rows)" for place in without[:_NAMED_AT_MOST]
+    )
     more = f" and {len(without) - _NAMED_AT_MOST} more" if len(without) > _NAMED_AT_MOST else ""
-    return f"{named}{more} {'has' if len(without) == 1 else 'have'}" if without else f"{len(gone)} together have"
+    return (
+        f"{named}{more} {'has' if len(without) == 1 else 'have'}"
+        if without
+        else f"{len(gone)} together have"
+    )

@@ -1,26 +1,32 @@
 """Which leftovers of a query may be aborted, and when: the one place of that rule.
 
-Pure. A sink lists what it finds of ours in the world (open transactions, prepared transactions, temp files), parses each name as
-a whole, and asks ``Sweep.covers`` of each. Older generations are swept at any time, again and again; one's own
-only between the end of the batch's job and ``DONE``, and never what ``COMMIT`` names, or, when a run rolls, between two batches, and never
-its live producers; newer ones never.
+Pure. A sink lists what it finds of ours in the world (open transactions, prepared transactions,
+temp files), parses each name as a whole, and asks ``Sweep.covers`` of each. Older generations are
+swept at any time, again and again; one's own only between the end of the batch's job and ``DONE``,
+and never what ``COMMIT`` names, or, when a run rolls, between two batches, and never its live
+producers; newer ones never.
 
-Generations are here those that stand in names. A run that rolls keeps its own (``state.Run.name_generation``): all chains from that one
-on are its own, so whoever comes later sweeps its names as those of an older generation, and nobody else has any in between.
+Generations are here those that stand in names. A run that rolls keeps its own
+(``state.Run.name_generation``): all chains from that one on are its own, so whoever comes later
+sweeps its names as those of an older generation, and nobody else has any in between.
 
-Of *older* generations every sink may abort what any sink of the query left, whatever that one's name was: a sink that was renamed
-or removed, or that wrote under another prefix, has nobody else who would. Why that aborts nothing that is decided:
+Of *older* generations every sink may abort what any sink of the query left, whatever that one's
+name was: a sink that was renamed or removed, or that wrote under another prefix, has nobody else
+who would. Why that aborts nothing that is decided:
 
-- Older chains are sealed, so what they hold is all that was ever decided of their transactions. (A batch that is written again
-  in our own chain keeps only transactions that such a chain had decided.)
-- What they hold is the last decided batch and batches before it. Those before it are complete, for a batch is written only
-  behind the DONE of the one before; a name of theirs that is open again belongs to a transaction that nobody decided.
-- The last decided batch is complete, or ``spared`` has every name in it, **of every sink of that batch**. With those of the
-  sweeping sink alone, two sinks in one cluster would abort each other's.
-- A run that was replaced goes on with its own sweeps, below its own generation: chains that were sealed then are the same
-  now, and so is what it spares.
+- Older chains are sealed, so what they hold is all that was ever decided of their transactions. (A
+  batch that is written again in our own chain keeps only transactions that such a chain had
+  decided.)
+- What they hold is the last decided batch and batches before it. Those before it are complete, for
+  a batch is written only behind the DONE of the one before; a name of theirs that is open again
+  belongs to a transaction that nobody decided.
+- The last decided batch is complete, or ``spared`` has every name in it, **of every sink of that
+  batch**. With those of the sweeping sink alone, two sinks in one cluster would abort each other's.
+- A run that was replaced goes on with its own sweeps, below its own generation: chains that were
+  sealed then are the same now, and so is what it spares.
 
-In its *own* generation other sinks of the run are writing, so there a sink aborts only what bears its own name.
+In its *own* generation other sinks of the run are writing, so there a sink aborts only what bears
+its own name.
 """
 
 from __future__ import annotations
@@ -35,11 +41,10 @@ from onceforall.protocol.names import parse_name, sink_code
 class Sweep:
     """A permission to abort undecided transactions.
 
-    Attributes:
-        query_id: only this query's.
-        sink: the name of the sink that sweeps; of the run's own generation only this sink's.
-        generation: the generation of the run's own names.
-        own: whether the run's own generation is swept too; allowed only between the end of a batch's job and its DONE, or between two
+    Attributes: query_id: only this query's. sink: the name of the sink that sweeps; of the run's
+        own generation only this sink's. generation: the generation of the run's own names. own:
+        whether the run's own generation is swept too; allowed only between the end of a batch's job
+        and its DONE, or between two
             batches when the run rolls.
         spared: the names of all sinks that a decision without DONE has; never aborted.
     """
@@ -74,6 +79,7 @@ class Sweep:
         parsed = parse_name(name)
         if parsed is None:
             return False
-        # In a name stands the sink's code: the own sink's is known, and any other is another's, whatever it was called.
+        # In a name stands the sink's code: the own sink's is known, and any other is another's,
+        # whatever it was called.
         sink = self.sink if parsed.sink_code == sink_code(self.sink) else parsed.sink_code
         return self.covers(parsed.query_id, sink, parsed.generation, name)

@@ -1,1 +1,3 @@
-"""What touches Spark's JVM or Spark's own files: plans, row hashes, errors, the checkpoint's offsets and commits. Nothing else calls py4j."""
+"""What touches Spark's JVM or Spark's own files: plans, row hashes, errors, the checkpoint's
+offsets and commits. Nothing else calls py4j.
+"""

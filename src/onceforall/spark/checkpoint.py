@@ -1,7 +1,9 @@
-"""Reads Spark's own checkpoint: offset log, commit log, and whether the query keeps state. It writes nothing of Spark's.
+"""Reads Spark's own checkpoint: offset log, commit log, and whether the query keeps state. It
+writes nothing of Spark's.
 
-The layout is Spark's (``org.apache.spark.sql.execution.streaming``): ``offsets/<batch>`` holds a version line, a line of batch metadata
-and one line per source; ``commits/<batch>`` appears when the batch is complete; ``state/`` exists when the query is stateful.
+The layout is Spark's (``org.apache.spark.sql.execution.streaming``): ``offsets/<batch>`` holds a
+version line, a line of batch metadata and one line per source; ``commits/<batch>`` appears when the
+batch is complete; ``state/`` exists when the query is stateful.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ DETACHED_PREFIX = f"{LOG_FOLDER}-detached-"
 
 
 def local_path(location: str) -> Path:
-    """Return the local folder of a checkpoint location, for who has no session; with one, ``hadoop_paths.checkpoint_folder`` is right.
+    """Return the local folder of a checkpoint location, for who has no session; with one,
+    ``hadoop_paths.checkpoint_folder`` is right.
 
     Args:
         location: a path or ``file:`` URL, as Hadoop takes it: nothing is unquoted.
@@ -34,7 +37,8 @@ def local_path(location: str) -> Path:
 
 
 def offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
-    """Return the lines of Spark's offset log for a batch's end, one per source, without version and metadata lines.
+    """Return the lines of Spark's offset log for a batch's end, one per source, without version and
+    metadata lines.
 
     Raises:
         CheckpointMismatchError: Spark runs the batch, but its offset log does not have it.
@@ -43,7 +47,8 @@ def offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
 
 
 def header_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
-    """Return the first two lines of Spark's offset log for a batch: version, and metadata (watermark, time, settings).
+    """Return the first two lines of Spark's offset log for a batch: version, and metadata
+    (watermark, time, settings).
 
     Raises:
         CheckpointMismatchError: Spark's offset log does not have the batch.
@@ -52,7 +57,9 @@ def header_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
 
 
 def known_offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
-    """Return what ``offsets_of`` does; nothing where Spark's offset log doesn't have the batch, or not any more."""
+    """Return what ``offsets_of`` does; nothing where Spark's offset log doesn't have the batch,
+    or not any more.
+    """
     try:
         return offsets_of(checkpoint, batch)
     except CheckpointMismatchError:
@@ -65,7 +72,9 @@ def last_committed(checkpoint: Path) -> int:
 
 
 def lines_of(text: str) -> tuple[str, ...]:
-    """Split a file of Spark's as Spark does; Python's ``splitlines`` also cuts at characters that JSON has in its texts."""
+    """Split a file of Spark's as Spark does; Python's ``splitlines`` also cuts at characters
+    that JSON has in its texts.
+    """
     return tuple(re.split(r"\r\n|\n|\r", text.removesuffix("\n")))
 
 
@@ -75,7 +84,8 @@ def _entry(checkpoint: Path, batch: int) -> tuple[str, ...]:
         return lines_of(file.read_bytes().decode())
     except OSError as error:
         raise CheckpointMismatchError(
-            f"Spark runs batch {batch}, but {file} can't be read ({error.strerror}). Does checkpointLocation name the query's checkpoint?"
+            f"Spark runs batch {batch}, but {file} can't be read ({error.strerror}). Does "
+            "checkpointLocation name the query's checkpoint?"
         ) from error
 
 
@@ -86,7 +96,9 @@ def last_planned(checkpoint: Path) -> int:
 
 def _last(folder: Path) -> int:
     try:
-        return max((int(file.name) for file in folder.iterdir() if file.name.isdecimal()), default=-1)
+        return max(
+            (int(file.name) for file in folder.iterdir() if file.name.isdecimal()), default=-1
+        )
     except FileNotFoundError:
         return -1
 
@@ -112,13 +124,15 @@ def query_id(checkpoint: Path) -> str | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointMismatchError(
-            f"The query's id can't be read from {file} ({type(error).__name__}: {error}). Put the file back from a backup."
+            f"The query's id can't be read from {file} ({type(error).__name__}: {error}). Put the "
+            "file back from a backup."
         ) from error
     return str(found)
 
 
 def check_is_of_query(checkpoint: Path, expected: str) -> None:
-    """See that a folder is the checkpoint of the query that runs, by the id that Spark has written there.
+    """See that a folder is the checkpoint of the query that runs, by the id that Spark has written
+    there.
 
     Raises:
         CheckpointMismatchError: it isn't, so that the commit log would lie in a foreign folder.
@@ -127,31 +141,35 @@ def check_is_of_query(checkpoint: Path, expected: str) -> None:
     if found != expected:
         of = "no query's checkpoint" if found is None else f"the checkpoint of the query {found}"
         raise CheckpointMismatchError(
-            f"Spark runs the query {expected}, and {checkpoint}, which should be its checkpoint, is {of}. Driver and Spark must see one file "
+            f"Spark runs the query {expected}, and {checkpoint}, which should be its checkpoint, "
+            f"is {of}. Driver and Spark must see one file "
             "system under this path; nothing was written."
         )
 
 
 def check_take_over(checkpoint: Path, takeover: str | None) -> None:
-    """Refuse a plain query's checkpoint whose last batch may already be in the sinks, in part. Nothing is written.
+    """Refuse a plain query's checkpoint whose last batch may already be in the sinks, in part.
+    Nothing is written.
 
-    The mark of one of ours is the commit log's folder: with it, an unfinished batch is known to be one of ours. ``detach`` takes it away.
+    The mark of one of ours is the commit log's folder: with it, an unfinished batch is known to be
+    one of ours. ``detach`` takes it away.
 
     Args:
         checkpoint: the checkpoint's folder.
         takeover: ``accept`` lets that batch be written (again, perhaps).
 
-    Raises:
-        CheckpointMismatchError: the last batch is planned but not committed, and no commit log says what became of it.
-        ConfigurationError: ``takeover`` is neither None nor ``accept``.
+    Raises: CheckpointMismatchError: the last batch is planned but not committed, and no commit log
+        says what became of it. ConfigurationError: ``takeover`` is neither None nor ``accept``.
     """
     if takeover not in {None, "accept"}:
         raise ConfigurationError(f"takeover={takeover!r} is unknown; the only value is 'accept'.")
     planned, committed = last_planned(checkpoint), last_committed(checkpoint)
     if takeover is None and planned > committed and not (checkpoint / LOG_FOLDER).exists():
         raise CheckpointMismatchError(
-            f"Batch {planned} of the checkpoint {checkpoint} was begun without onceforall and not finished: its rows may already be in the "
-            f"sink, all or some of them, and writing them again would double them. Its input is {describe_batch(checkpoint, planned)}. "
+            f"Batch {planned} of the checkpoint {checkpoint} was begun without onceforall and not "
+            "finished: its rows may already be in the "
+            "sink, all or some of them, and writing them again would double them. Its input is "
+            f"{describe_batch(checkpoint, planned)}. "
             "Let the plain query finish it first, or accept that with the option "
             "onceforall.takeover=accept (takeover='accept')."
         )
@@ -159,10 +177,17 @@ def check_take_over(checkpoint: Path, takeover: str | None) -> None:
 
 def detached_logs(checkpoint: Path) -> list[Path]:
     """Return the folders of commit logs from which this checkpoint was detached, oldest first."""
-    return sorted(checkpoint.glob(f"{DETACHED_PREFIX}*"), key=lambda folder: folder.stat().st_mtime_ns)
+    return sorted(
+        checkpoint.glob(f"{DETACHED_PREFIX}*"), key=lambda folder: folder.stat().st_mtime_ns
+    )
 
 
 def detached_generation(checkpoint: Path) -> int:
-    """Return the newest generation of all commit logs from which this checkpoint was detached, or -1; their folders' names tell it."""
-    names = (folder.name.removeprefix(DETACHED_PREFIX).partition(".")[0] for folder in detached_logs(checkpoint))
+    """Return the newest generation of all commit logs from which this checkpoint was detached,
+    or -1; their folders' names tell it.
+    """
+    names = (
+        folder.name.removeprefix(DETACHED_PREFIX).partition(".")[0]
+        for folder in detached_logs(checkpoint)
+    )
     return max((int(name) for name in names if name.isdecimal()), default=-1)

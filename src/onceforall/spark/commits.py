@@ -1,6 +1,8 @@
-"""Writes a batch into Spark's own commit log, as Spark would have, where a decided batch is lacking there.
+"""Writes a batch into Spark's own commit log, as Spark would have, where a decided batch is lacking
+there.
 
-Only a detachment does that: otherwise Spark's own files are left to Spark (module ``checkpoint`` only reads them).
+Only a detachment does that: otherwise Spark's own files are left to Spark (module ``checkpoint``
+only reads them).
 """
 
 from __future__ import annotations
@@ -17,17 +19,19 @@ from onceforall.protocol.history import Decided
 from onceforall.spark import checkpoint as spark_checkpoint
 
 START_ONCE_MORE = (
-    "Start the query once more with onceforall, for instance with trigger(availableNow=True), and detach after that. Nothing is lost or "
+    "Start the query once more with onceforall, for instance with trigger(availableNow=True), and "
+    "detach after that. Nothing is lost or "
     "doubled by it."
 )
 """The remedy where only a run of the query can finish its last batch."""
 
 
 def lacking(checkpoint: Path, decided: Decided | None) -> int | None:
-    """Return the last decided batch where Spark's commit log lacks it and it may be entered there; None where nothing is lacking.
+    """Return the last decided batch where Spark's commit log lacks it and it may be entered there;
+    None where nothing is lacking.
 
-    Raises:
-        CheckpointMismatchError: only Spark can finish the batch, for the query keeps state; or Spark's folders contradict the decision.
+    Raises: CheckpointMismatchError: only Spark can finish the batch, for the query keeps state; or
+        Spark's folders contradict the decision.
     """
     if decided is None:
         return None
@@ -36,7 +40,8 @@ def lacking(checkpoint: Path, decided: Decided | None) -> int | None:
         return None
     if spark_checkpoint.keeps_state(checkpoint):
         raise CheckpointMismatchError(
-            f"Batch {batch} is decided, but Spark has not finished it, and the query keeps state: a plain query "
+            f"Batch {batch} is decided, but Spark has not finished it, and the query keeps state: "
+            "a plain query "
             f"would write the batch again to rebuild that. {START_ONCE_MORE}"
         )
     planned = spark_checkpoint.last_planned(checkpoint)
@@ -46,20 +51,23 @@ def lacking(checkpoint: Path, decided: Decided | None) -> int | None:
         or spark_checkpoint.offsets_of(checkpoint, batch) != decided.commit.offsets
     ):
         raise CheckpointMismatchError(
-            f"Batch {batch} is decided, but Spark's own folders tell another story: the last planned batch is "
-            f"{planned}, the last finished one is {committed}, or the batch has other offsets. If the machine has lost power, run 'onceforall "
-            f"checkpoint mend {checkpoint}', and detach again. Otherwise the checkpoint was edited, restored or mixed with another one: put back the "
+            f"Batch {batch} is decided, but Spark's own folders tell another story: the last "
+            "planned batch is "
+            f"{planned}, the last finished one is {committed}, or the batch has other offsets. If "
+            "the machine has lost power, run 'onceforall "
+            f"checkpoint mend {checkpoint}', and detach again. Otherwise the checkpoint was "
+            "edited, restored or mixed with another one: put back the "
             "folder that belongs to this commit log."
         )
     return batch
 
 
 def enter(checkpoint: Path, batch: int) -> None:
-    """Create Spark's ``commits/<batch>`` as Spark writes it, durably; one that Spark has written meanwhile stays.
+    """Create Spark's ``commits/<batch>`` as Spark writes it, durably; one that Spark has written
+    meanwhile stays.
 
-    Raises:
-        CheckpointMismatchError: the entry before can't be read, or is one of a query that keeps state.
-        CommitLogError: the entry can't be written.
+    Raises: CheckpointMismatchError: the entry before can't be read, or is one of a query that keeps
+        state. CommitLogError: the entry can't be written.
     """
     folder = checkpoint / "commits"
     target, temporary = folder / str(batch), folder / f".{batch}.{secrets.token_hex(16)}.tmp"
@@ -72,7 +80,8 @@ def enter(checkpoint: Path, batch: int) -> None:
             os.fsync(file.fileno())
         failpoints.hit("detach.entry.synced")
         if not target.exists():
-            # Hadoop's checksum of an entry that is gone would make Spark take ours for damaged; without one, nothing is checked.
+            # Hadoop's checksum of an entry that is gone would make Spark take ours for damaged;
+            # without one, nothing is checked.
             (folder / f".{batch}.crc").unlink(missing_ok=True)
         try:
             os.link(temporary, target)
@@ -84,14 +93,17 @@ def enter(checkpoint: Path, batch: int) -> None:
         sync_folder(folder)
     except OSError as error:
         raise CommitLogError(
-            f"Spark's commit log entry {target} can't be written: {error.strerror}. Mend that, and detach again; nothing is lost."
+            f"Spark's commit log entry {target} can't be written: {error.strerror}. Mend that, "
+            "and detach again; nothing is lost."
         ) from error
 
 
 def _content(checkpoint: Path, batch: int) -> bytes:
-    """Return an entry like the one before, in whatever version that is; version 1, which every Spark reads, for the first one.
+    """Return an entry like the one before, in whatever version that is; version 1, which every
+    Spark reads, for the first one.
 
-    Only the watermark differs from batch to batch, and it means nothing to a query without state. It never goes back.
+    Only the watermark differs from batch to batch, and it means nothing to a query without state.
+    It never goes back.
     """
     watermark_ms = _watermark_ms(checkpoint, batch)
     version, fields = "v1", {"nextBatchWatermarkMs": watermark_ms}
@@ -100,14 +112,18 @@ def _content(checkpoint: Path, batch: int) -> bytes:
         try:
             version, text = before.read_text(encoding="utf-8").splitlines()[:2]
             fields = json.loads(text)
-            fields["nextBatchWatermarkMs"] = max(int(fields.get("nextBatchWatermarkMs", 0)), watermark_ms)
+            fields["nextBatchWatermarkMs"] = max(
+                int(fields.get("nextBatchWatermarkMs", 0)), watermark_ms
+            )
         except (OSError, ValueError, TypeError) as error:
             raise CheckpointMismatchError(
-                f"Spark's commit log entry {before} can't be read ({error}), so that the next one can't be written like it. {START_ONCE_MORE}"
+                f"Spark's commit log entry {before} can't be read ({error}), so that the next one "
+                f"can't be written like it. {START_ONCE_MORE}"
             ) from error
         if fields.get("stateUniqueIds"):
             raise CheckpointMismatchError(
-                f"The query keeps state, so that only Spark can finish batch {batch}. {START_ONCE_MORE}"
+                f"The query keeps state, so that only Spark can finish batch {batch}. "
+                f"{START_ONCE_MORE}"
             )
     return f"{version}\n{json.dumps(fields, separators=(',', ':'))}".encode()
 
@@ -121,7 +137,8 @@ def _watermark_ms(checkpoint: Path, batch: int) -> int:
 
 
 def make_durable(checkpoint: Path, batch: int) -> None:
-    """Sync what Spark has written of a batch, its entries in ``offsets`` and ``commits`` where they are there: Spark itself does not.
+    """Sync what Spark has written of a batch, its entries in ``offsets`` and ``commits`` where they
+    are there: Spark itself does not.
 
     Raises:
         CommitLogError: the file system refused.
@@ -138,7 +155,8 @@ def make_durable(checkpoint: Path, batch: int) -> None:
                 sync_folder(folder)
     except OSError as error:
         raise CommitLogError(
-            f"Spark's files of batch {batch} in {checkpoint} can't be synced: {error.strerror}. Mend that, and detach again; nothing is lost."
+            f"Spark's files of batch {batch} in {checkpoint} can't be synced: {error.strerror}. "
+            "Mend that, and detach again; nothing is lost."
         ) from error
 
 

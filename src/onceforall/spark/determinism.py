@@ -1,13 +1,18 @@
-"""Whether the replay of a batch gives the very same rows in the very same tasks, as far as Spark's plans tell (``redo="auto"``).
+"""Whether the replay of a batch gives the very same rows in the very same tasks, as far as Spark's
+plans tell (``redo="auto"``).
 
-A replay is trusted when everything in the plans is known to be the same in each run: nodes and aggregate functions by a list, all
-other expressions by Spark's own word (``deterministic``), except for those that Spark calls deterministic and that aren't (Python's
-functions, the current time, sums of floating-point numbers). Whatever is not on the lists, or can't be read, isn't trusted.
+A replay is trusted when everything in the plans is known to be the same in each run: nodes and
+aggregate functions by a list, all
+other expressions by Spark's own word (``deterministic``), except for those that Spark calls
+deterministic and that aren't (Python's functions, the current time, sums of floating-point
+numbers). Whatever is not on the lists, or can't be read, isn't trusted.
 
-Two plans count. That of the *query* is fixed for a run, and is read once. ``foreachBatch`` gets a batch that hides it; that of each *frame* that a
-function or a ``transform`` makes of the batch is read per batch, in three calls into the JVM while it looks as before.
+Two plans count. That of the *query* is fixed for a run, and is read once. ``foreachBatch`` gets a
+batch that hides it; that of each *frame* that a function or a ``transform`` makes of the batch is
+read per batch, in three calls into the JVM while it looks as before.
 
-What no plan shows: values that a function computes in Python and puts into a plan as literals, topics or files that change below the same
+What no plan shows: values that a function computes in Python and puts into a plan as literals,
+topics or files that change below the same
 offsets, and changed code.
 """
 
@@ -79,7 +84,9 @@ _OF_A_STREAM = frozenset(
 )
 """Nodes for which this is true in a query's plan; its sources are looked at apart."""
 
-_TABLES = frozenset({"DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation", "LogicalRelation"})
+_TABLES = frozenset(
+    {"DataSourceV2Relation", "DataSourceV2ScanRelation", "HiveTableRelation", "LogicalRelation"}
+)
 
 _EXACT = frozenset(
     {
@@ -98,7 +105,8 @@ _EXACT = frozenset(
 """Aggregate functions whose result doesn't depend on the order of rows, whatever their type."""
 
 _TIMES_AS_TEXTS = frozenset({"now", "today", "yesterday", "tomorrow"})
-"""What Spark takes for a time where a text is cast to a date or a timestamp; as other texts they are kept for nothing, which does no harm."""
+"""What Spark takes for a time where a text is cast to a date or a timestamp; as other texts they
+are kept for nothing, which does no harm."""
 
 _SUMS = frozenset({"Average", "Sum", "TryAverage", "TrySum"})
 _SIMPLE = frozenset(
@@ -127,7 +135,8 @@ _SIMPLE = frozenset(
 """Expressions that give no type that neither they nor their arguments name."""
 
 _TIMES_OF_A_BATCH = frozenset({"CurrentDate", "CurrentTimestamp", "LocalTimestamp", "Now"})
-"""In the query's plan they are the time in the batch's entry of Spark's offset log, which a replay reads again."""
+"""In the query's plan they are the time in the batch's entry of Spark's offset log, which a
+replay reads again."""
 
 _TIMES = _TIMES_OF_A_BATCH | {"CurrentTime"}
 
@@ -150,7 +159,8 @@ class Determinism:
         self._more_arguments: tuple[tuple[bool, ...], ...] = ((False, False), (False,))
 
     def why_not(self, batch: DataFrame, frames: Iterable[DataFrame]) -> str | None:
-        """Return None when a replay of the batch gives the same rows in the same tasks; otherwise why it may not.
+        """Return None when a replay of the batch gives the same rows in the same tasks; otherwise
+        why it may not.
 
         Args:
             batch: what the function of the batch was given.
@@ -162,7 +172,9 @@ class Determinism:
         if reason is not None:
             return reason
         derived = {id(frame): frame for frame in frames if frame is not batch}
-        reasons = (self._read(lambda frame=frame: self._frame(batch, frame)) for frame in derived.values())
+        reasons = (
+            self._read(lambda frame=frame: self._frame(batch, frame)) for frame in derived.values()
+        )
         return next((reason for reason in reasons if reason is not None), None)
 
     @staticmethod
@@ -187,7 +199,8 @@ class Determinism:
     def _frame(self, batch: DataFrame, frame: DataFrame) -> str | None:
         plan = _analyzed(frame)
         if not plan.deterministic():
-            # Random seeds are drawn per batch, so the plan looks new each time; one reason is enough.
+            # Random seeds are drawn per batch, so the plan looks new each time; one reason is
+            # enough.
             if self._by_expression is None:
                 self._by_expression = _not_deterministic(plan)
             return self._by_expression
@@ -204,7 +217,9 @@ class Determinism:
         return self._of_frames[text]
 
     def _text(self, plan: Any) -> str:
-        """Return the plan as a text with all its columns, of which a plain ``toString`` leaves out those after the 25th."""
+        """Return the plan as a text with all its columns, of which a plain ``toString`` leaves
+        out those after the 25th.
+        """
         for more in self._more_arguments:
             with contextlib.suppress(Py4JError):
                 text = str(plan.treeString(False, False, 2**31 - 1, *more))  # noqa: FBT003  py4j
@@ -230,7 +245,9 @@ def _foreign(plan: Any, batch: Any) -> str | None:
 
 
 def _not_deterministic(plan: Any) -> str:
-    """Return the names of the expressions, as far as JSON shows them, that Spark calls not deterministic."""
+    """Return the names of the expressions, as far as JSON shows them, that Spark calls not
+    deterministic.
+    """
     known = {
         "Rand": "rand()",
         "Randn": "randn()",
@@ -244,7 +261,12 @@ def _not_deterministic(plan: Any) -> str:
         "First": "first()",
         "Last": "last()",
     }
-    found = {known[_name(each)] for node in json.loads(plan.toJSON()) for each in _inside(node) if _name(each) in known}
+    found = {
+        known[_name(each)]
+        for node in json.loads(plan.toJSON())
+        for each in _inside(node)
+        if _name(each) in known
+    }
     return f"{', '.join(sorted(found)) or 'an expression'} is not deterministic"
 
 
@@ -270,7 +292,9 @@ def _reason(nodes: list[Mapping[str, Any]], *, of_stream: bool) -> str | None:
     return None
 
 
-def _of_node(node: Mapping[str, Any], behind: list[Mapping[str, Any]], *, of_stream: bool) -> str | None:  # noqa: PLR0911
+def _of_node(  # noqa: PLR0911
+    node: Mapping[str, Any], behind: list[Mapping[str, Any]], *, of_stream: bool
+) -> str | None:
     name = _name(node)
     if name in _PASSING or (of_stream and name in _OF_A_STREAM):
         return None
@@ -286,13 +310,16 @@ def _of_node(node: Mapping[str, Any], behind: list[Mapping[str, Any]], *, of_str
         columns = _width(behind)
         every = (
             columns is not None
-            and len({key["exprId"]["id"] for key in _inside(node.get("keys")) if "exprId" in key}) == columns
+            and len({key["exprId"]["id"] for key in _inside(node.get("keys")) if "exprId" in key})
+            == columns
         )
         return None if every else f"the first row of each key stays, and {_ORDERED}"
     if name in {"Repartition", "RepartitionByExpression"}:
         return _of_repartition(node)
     if name == "Sort":
-        return "a global order places rows by a random sample of them" if node.get("global") else None
+        return (
+            "a global order places rows by a random sample of them" if node.get("global") else None
+        )
     return f"a {name} isn't known to give the same rows again"
 
 
@@ -312,8 +339,14 @@ def _of_aggregate(node: Mapping[str, Any]) -> str | None:
             # A column or a cast says what comes of it; of anything else, its parts do.
             parts = arguments[:1] if "dataType" in arguments[0] else arguments
             types = {str(part["dataType"]) for part in parts if "dataType" in part}
-            exact = all(_name(part) in _SIMPLE for part in parts) and not types & {"double", "float"}
-            if not exact or (name in {"Average", "TryAverage"} and not all(kind.startswith("decimal") for kind in types)):
+            exact = all(_name(part) in _SIMPLE for part in parts) and not types & {
+                "double",
+                "float",
+            }
+            if not exact or (
+                name in {"Average", "TryAverage"}
+                and not all(kind.startswith("decimal") for kind in types)
+            ):
                 return f"floating-point sums depend on the order of rows, and {_ORDERED}"
     return None
 
@@ -335,7 +368,9 @@ def _of_expression(each: Mapping[str, Any], *, of_stream: bool) -> str | None:
     if name == "AesEncrypt":
         return "aes_encrypt() draws a random vector"
     if name == "Literal" and str(each.get("value")).strip().lower() in _TIMES_AS_TEXTS:
-        return f"the text {each.get('value')!r} is another time in a replay, where it is cast to one"
+        return (
+            f"the text {each.get('value')!r} is another time in a replay, where it is cast to one"
+        )
     if name in _TIMES and not (of_stream and name in _TIMES_OF_A_BATCH):
         return "the current time is another one in a replay"
     return None
@@ -359,7 +394,9 @@ def _name(each: Mapping[str, Any]) -> str:
 
 def _inside(value: Any) -> Iterator[Mapping[str, Any]]:
     """Yield whatever has a class inside of a node or a field, and not the node itself."""
-    for each in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+    for each in (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    ):
         if isinstance(each, Mapping) and "class" in each:
             yield each
         yield from _inside(each)

@@ -1,8 +1,9 @@
 """Turns errors that come from Spark's JVM into short ones of ours.
 
-Spark tells a stop from a failure by a regular expression over the text that a Python function's error leaves behind
-(``StreamExecution.isInterruptionException``). That expression recurses once per character: with the whole Java trace in the text it
-overflows the stack of the query's thread. So no Java trace may leave ``foreachBatch``, and a stop must still look like one.
+Spark tells a stop from a failure by a regular expression over the text that a Python function's
+error leaves behind (``StreamExecution.isInterruptionException``). That expression recurses once per
+character: with the whole Java trace in the text it overflows the stack of the query's thread. So no
+Java trace may leave ``foreachBatch``, and a stop must still look like one.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ _CANCELLED = "cancelled part of cancelled job group"
 
 
 def translated(error: Exception, *, stop_requested: bool) -> Exception:
-    """Return an error to raise in the place of one that came from the JVM; any other error is returned as it is.
+    """Return an error to raise in the place of one that came from the JVM; any other error is
+    returned as it is.
 
-    Args:
-        error: what was raised.
-        stop_requested: whether the query was asked to stop, or its JVM is gone: others cancel jobs, too, and a thread is interrupted for other reasons.
+    Args: error: what was raised. stop_requested: whether the query was asked to stop, or its JVM is
+        gone: others cancel jobs, too, and a thread is interrupted for other reasons.
     """
     from py4j.protocol import Py4JJavaError
 
@@ -34,7 +35,8 @@ def translated(error: Exception, *, stop_requested: bool) -> Exception:
         return stopped()
     if _CANCELLED in text:
         return AttemptFailedError(
-            "a job of the batch was cancelled, by a call of cancelJobGroup or by hand in Spark's UI; the query was not asked to stop"
+            "a job of the batch was cancelled, by a call of cancelJobGroup or by hand in Spark's "
+            "UI; the query was not asked to stop"
         )
     return AttemptFailedError(f"a job of the batch failed: {_without_java_trace(text)}")
 
@@ -42,13 +44,16 @@ def translated(error: Exception, *, stop_requested: bool) -> Exception:
 def stopped() -> QueryStoppedError:
     """Return the error of a batch that a stop has ended, in words from which Spark knows a stop."""
     return QueryStoppedError(
-        "the query was stopped while the batch was being written, and the attempt is aborted. (py4j.protocol.Py4JJavaError: An error "
+        "the query was stopped while the batch was being written, and the attempt is aborted. "
+        "(py4j.protocol.Py4JJavaError: An error "
         "occurred while calling a job of the batch: java.lang.InterruptedException)"
     )
 
 
 def _without_java_trace(text: str) -> str:
-    """Keep what people read: the exceptions' messages and the Python traceback of a task, without the frames of Java."""
+    """Keep what people read: the exceptions' messages and the Python traceback of a task,
+    without the frames of Java.
+    """
     kept = [line for line in text.splitlines() if not line.lstrip().startswith(("at ", "... "))][1:]
     message = "\n".join(kept).replace("py4j.protocol.Py4JJavaError", "Py4JJavaError")
     return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]} …"

@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 def execution_of(spark: SparkSession, query_id: str) -> Any:
     """Return Spark's own object of a running query.
 
-    The session that ``foreachBatch`` sees is a clone and knows no queries; what all clones share does.
+    The session that ``foreachBatch`` sees is a clone and knows no queries; what all clones share
+    does.
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
     running = spark._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
     execution = running.get(jvm.java.util.UUID.fromString(query_id))
     if execution is None:
-        raise UnsupportedQueryError(f"Spark does not list the running query {query_id}; is this pyspark between 4.0 and 4.3?")
+        raise UnsupportedQueryError(
+            f"Spark does not list the running query {query_id}; is this pyspark between 4.0 and "
+            "4.3?"
+        )
     return execution
 
 
@@ -38,7 +42,9 @@ def check_execution(execution: Any) -> None:
     trigger = str(execution.trigger().getClass().getSimpleName())
     if kind != "MicroBatchExecution" or "Continuous" in trigger or "RealTime" in trigger:
         raise UnsupportedQueryError(
-            f"This query runs as {kind} with {trigger}. Exactly-once needs plain micro-batches: in async progress tracking, continuous "
-            "and real-time mode Spark does not record a batch's offsets before it runs, so it can't be replayed as it was. Remove "
+            f"This query runs as {kind} with {trigger}. Exactly-once needs plain micro-batches: "
+            "in async progress tracking, continuous "
+            "and real-time mode Spark does not record a batch's offsets before it runs, so it "
+            "can't be replayed as it was. Remove "
             "asyncProgressTrackingEnabled, or use processingTime, availableNow or once."
         )

@@ -1,19 +1,26 @@
-"""Makes durable what Spark has written of a batch, before the batch is decided; Spark itself syncs nothing.
+"""Makes durable what Spark has written of a batch, before the batch is decided; Spark itself syncs
+nothing.
 
-The decision is synced. A loss of power that took one of Spark's files behind it would leave a decided batch that Spark plans anew, with
-other offsets, or can't run again. So before COMMIT of batch b these are on the disk, names included:
+The decision is synced. A loss of power that took one of Spark's files behind it would leave a
+decided batch that Spark plans anew, with other offsets, or can't run again. So before COMMIT of
+batch b these are on the disk, names included:
 
 - ``metadata``: the query's id, without which the log is another query's;
 - ``offsets/<b>``, the plan of the batch, and ``offsets/<b-1>``, where it begins;
-- ``commits/<b-1>``: when it is torn, Spark does not start; when it is gone, state of checkpoint format 2 can't be found;
+- ``commits/<b-1>``: when it is torn, Spark does not start; when it is gone, state of checkpoint
+  format 2 can't be found;
 - ``sources/``: what offsets mean (the files of a file source, the first offsets of a Kafka source);
-- ``state/``: version b, from which a replay rebuilds the state, and version b + 1, which the batch's own tasks have written. So where
-  Spark's entry ``commits/<b>`` is on the disk, by chance or not, the state that it speaks of is there too.
+- ``state/``: version b, from which a replay rebuilds the state, and version b + 1, which the
+  batch's own tasks have written. So where Spark's entry ``commits/<b>`` is on the disk, by chance
+  or not, the state that it speaks of is there too.
 
-All but the last are written before the batch runs, so that they are synced while it does. What may be lost is ``commits/<b>``, and
-everything of a batch that is not decided: then Spark asks for its last batch again, and the commit log knows what became of it.
+All but the last are written before the batch runs, so that they are synced while it does. What may
+be lost is ``commits/<b>``, and
+everything of a batch that is not decided: then Spark asks for its last batch again, and the commit
+log knows what became of it.
 
-Not covered: state that an executor on another machine has written to a file system that is not synced when a file is closed (NFS does
+Not covered: state that an executor on another machine has written to a file system that is not
+synced when a file is closed (NFS does
 that).
 """
 
@@ -38,10 +45,11 @@ _THREADS = 8
 
 
 class SparkFiles:
-    """Spark's files in one checkpoint; it remembers which of them are durable, so that each is synced once.
+    """Spark's files in one checkpoint; it remembers which of them are durable, so that each is
+    synced once.
 
-    The caller's sequence, for each batch: ``begin`` when Spark asks for it, ``written`` when its tasks have ended, and the decision only
-    after the future that this returns has its result.
+    The caller's sequence, for each batch: ``begin`` when Spark asks for it, ``written`` when its
+    tasks have ended, and the decision only after the future that this returns has its result.
     """
 
     def __init__(self, checkpoint: Path) -> None:
@@ -59,14 +67,16 @@ class SparkFiles:
         self._explained(self._sync_identity)
 
     def begin(self, batch: int) -> None:
-        """Begin to sync what Spark has written of a batch before it runs; it goes on in the background."""
+        """Begin to sync what Spark has written of a batch before it runs; it goes on in the
+        background.
+        """
         self._planned = self._threads.submit(self._explained, partial(self._sync_plan, batch))
 
     def written(self) -> Future[None]:
         """Begin to sync the state that the batch's tasks have written.
 
-        Returns:
-            A future: with its result, all of that is durable, and what ``begin`` has begun too. Its error is a ``CommitLogError``.
+        Returns: A future: with its result, all of that is durable, and what ``begin`` has begun
+            too. Its error is a ``CommitLogError``.
         """
         failpoints.hit("spark_files.written")
         planned = self._planned
@@ -93,7 +103,9 @@ class SparkFiles:
             planned.result()
 
     def _sync_new(self, folder: Path) -> None:
-        """Sync what is new in a folder and below it, and the names of new folders in those above."""
+        """Sync what is new in a folder and below it, and the names of new folders in those
+        above.
+        """
         found = {inner: _files(inner) for inner in _folders(folder)}
         new: dict[Path, None] = {}
         for inner, files in found.items():
@@ -101,7 +113,9 @@ class SparkFiles:
             if known is None:
                 new[inner.parent] = None
             if files != known:
-                new.update(dict.fromkeys(inner / name for name, _ in files - (known or frozenset())))
+                new.update(
+                    dict.fromkeys(inner / name for name, _ in files - (known or frozenset()))
+                )
                 new[inner] = None
         if new:
             self._sync_all(list(new))
@@ -122,7 +136,8 @@ class SparkFiles:
             sync()
         except OSError as error:
             raise CommitLogError(
-                f"Spark's files in the checkpoint {self._checkpoint} can't be synced: {error.filename or ''} {error.strerror}. Nothing was "
+                f"Spark's files in the checkpoint {self._checkpoint} can't be synced: "
+                f"{error.filename or ''} {error.strerror}. Nothing was "
                 "decided without that. Mend it, and start again."
             ) from error
 
@@ -133,7 +148,9 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> frozenset[tuple[str, int]]:
-    """Return names and inodes of the files of a folder, without checksums and temporary files: what Spark can do without."""
+    """Return names and inodes of the files of a folder, without checksums and temporary files:
+    what Spark can do without.
+    """
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         return frozenset(
             (entry.name, entry.inode())

@@ -1,9 +1,12 @@
-"""Reads paths as Hadoop does, for Spark hands each location to it: nothing is unquoted, and there are no queries and no fragments.
+"""Reads paths as Hadoop does, for Spark hands each location to it: nothing is unquoted, and there
+are no queries and no fragments.
 
 The rules are those of ``org.apache.hadoop.fs.Path(String)``
-(https://hadoop.apache.org/docs/stable/api/org/apache/hadoop/fs/Path.html), which takes ``file:/a%3Db#c?d`` for a folder named
-``a%3Db#c?d``. They stand here once more for tools that have no session, and thus no Hadoop; a test compares the two. With a session, Hadoop is
-asked itself (``checkpoint_folder``): a relative path is one of the JVM's working folder, which need not be Python's.
+(https://hadoop.apache.org/docs/stable/api/org/apache/hadoop/fs/Path.html), which takes
+``file:/a%3Db#c?d`` for a folder named ``a%3Db#c?d``. They stand here once more for tools that have
+no session, and thus no Hadoop; a test compares the two. With a session, Hadoop is asked itself
+(``checkpoint_folder``): a relative path is one of the JVM's working folder, which need not be
+Python's.
 """
 
 from __future__ import annotations
@@ -61,7 +64,10 @@ def split(location: str) -> HadoopPath:
     elif "\0" in location:
         reason = "it has a null character"
     elif scheme is not None and not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
-        reason = f"what stands before its first colon, {scheme!r}, is no scheme; write file:/… before a path with a colon"
+        reason = (
+            f"what stands before its first colon, {scheme!r}, is no scheme; write file:/… "
+            "before a path with a colon"
+        )
     elif scheme is not None and authority is None and not rest.startswith("/"):
         reason = f"it has the scheme {scheme!r} and is not absolute; write {scheme}:/…"
     if reason is not None:
@@ -90,11 +96,15 @@ def local_folder(location: str, default_scheme: str = "file", what: str = "The p
     scheme = found.scheme or default_scheme
     if scheme != "file":
         raise UnsupportedQueryError(
-            f"{what} {location_shown(location)} is on {scheme}:, and this version works on local or locally mounted file systems only. Mount it, or use a "
+            f"{what} {location_shown(location)} is on {scheme}:, and this version works on local "
+            "or locally mounted file systems only. Mount it, or use a "
             "path that starts with file:/."
         )
     if found.authority is not None:
-        raise OptionError(f"{what} {location_shown(location)} names a host. A local folder has one slash or three: file:/…")
+        raise OptionError(
+            f"{what} {location_shown(location)} names a host. A local folder has one slash or "
+            "three: file:/…"
+        )
     return Path(posixpath.normpath(posixpath.join(os.getcwd(), found.path)))  # noqa: PTH109  text, not links, as Hadoop does
 
 
@@ -105,11 +115,11 @@ def default_scheme(spark: SparkSession) -> str:
 
 
 def absolute_location(spark: SparkSession, location: str) -> str:
-    """Return a location that is relative as the absolute one that Hadoop makes of it; any other one as it is.
+    """Return a location that is relative as the absolute one that Hadoop makes of it; any other one
+    as it is.
 
-    Args:
-        spark: a classic session; a relative path is one of its JVM's working folder, which need not be this process's.
-        location: what the user says.
+    Args: spark: a classic session; a relative path is one of its JVM's working folder, which need
+        not be this process's. location: what the user says.
 
     Raises:
         OptionError: it is no path for Hadoop.
@@ -119,11 +129,14 @@ def absolute_location(spark: SparkSession, location: str) -> str:
         return location
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(location)  # noqa: SLF001
-    return str(path.getFileSystem(context._jsc.hadoopConfiguration()).makeQualified(path).toString())  # noqa: SLF001
+    return str(
+        path.getFileSystem(context._jsc.hadoopConfiguration()).makeQualified(path).toString()  # noqa: SLF001
+    )
 
 
 def checkpoint_folder(spark: SparkSession, location: str) -> Path:
-    """Return the local folder that Spark makes of a checkpoint location, by Hadoop's own word; nothing is created.
+    """Return the local folder that Spark makes of a checkpoint location, by Hadoop's own word;
+    nothing is created.
 
     Args:
         spark: a classic session.
@@ -142,7 +155,8 @@ def checkpoint_folder(spark: SparkSession, location: str) -> Path:
     encoding = str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
     if not folder.isascii() and encoding.upper().replace("-", "") != "UTF8":
         raise OptionError(
-            f"The checkpoint {folder} has characters that the JVM can't name: its locale says {encoding}, so Spark would make another folder. "
+            f"The checkpoint {folder} has characters that the JVM can't name: its locale says "
+            f"{encoding}, so Spark would make another folder. "
             "Start with LC_ALL=C.UTF-8, or choose a path of ASCII characters."
         )
     return Path(folder).resolve()

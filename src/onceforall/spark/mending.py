@@ -1,18 +1,25 @@
-"""Puts back what a loss of power took from Spark's part of a checkpoint, from what the commit log knows.
+"""Puts back what a loss of power took from Spark's part of a checkpoint, from what the commit log
+knows.
 
-Spark syncs none of its files, and onceforall syncs those that a decided batch needs before it decides (module ``spark_files``). What
-can be missing or torn all the same: files of a batch that is not decided; Spark's own entry that says that the last batch is complete; and, in a
+Spark syncs none of its files, and onceforall syncs those that a decided batch needs before it
+decides (module ``spark_files``). What
+can be missing or torn all the same: files of a batch that is not decided; Spark's own entry that
+says that the last batch is complete; and, in a
 checkpoint that an earlier release wrote, the plan of a decided batch.
 
-Two rules make it safe. What is *decided* is put back as it was decided: a plan that is not the decided one can't be the batch's. What is *not
-decided* may be forgotten, for nothing of it is visible; Spark plans it anew. So each repair leads to the same place as if power had been lost
-a moment earlier, before Spark wrote the file at all.
+Two rules make it safe. What is *decided* is put back as it was decided: a plan that is not the
+decided one can't be the batch's. What is *not
+decided* may be forgotten, for nothing of it is visible; Spark plans it anew. So each repair leads
+to the same place as if power had been lost a moment earlier, before Spark wrote the file at all.
 
-``put_back`` runs in each start, before Spark reads the checkpoint. It touches only what Spark itself can't read, and what is not there. Only the
-command (``mend``) replaces a plan that is whole and says something else. Nothing is deleted: what is in the way goes to the folder
-``onceforall-set-aside``. A crash between two steps leaves what the next start or command goes on with.
+``put_back`` runs in each start, before Spark reads the checkpoint. It touches only what Spark
+itself can't read, and what is not there. Only the command (``mend``) replaces a plan that is whole
+and says something else. Nothing is deleted: what is in the way goes to the folder
+``onceforall-set-aside``. A crash between two steps leaves what the next start or command goes on
+with.
 
-A run that is still alive loses nothing: what it has decided is as it was decided, and the files of the batch that it writes are whole.
+A run that is still alive loses nothing: what it has decided is as it was decided, and the files of
+the batch that it writes are whole.
 """
 
 from __future__ import annotations
@@ -58,7 +65,9 @@ class Mended:
 
 @dataclass(frozen=True)
 class _Repair:
-    """One file, or a folder: it is set aside where it is there, and written where there is content for it."""
+    """One file, or a folder: it is set aside where it is there, and written where there is
+    content for it.
+    """
 
     path: Path
     why: str
@@ -70,7 +79,9 @@ class _Repair:
         return f"{self.path} {self.why}: {' and '.join(done)}."
 
 
-def put_back(checkpoint: Path, commit_log: str | None = None, *, adopt: bool = False, dry_run: bool = False) -> Mended:
+def put_back(
+    checkpoint: Path, commit_log: str | None = None, *, adopt: bool = False, dry_run: bool = False
+) -> Mended:
     """Put back what Spark could not read, before it reads it; for each start.
 
     Args:
@@ -79,8 +90,8 @@ def put_back(checkpoint: Path, commit_log: str | None = None, *, adopt: bool = F
         adopt: the checkpoint was moved here.
         dry_run: look and tell only.
 
-    Returns:
-        What was done, or would be. Nothing, where there is no log, or one that is not this checkpoint's: the start itself refuses that.
+    Returns: What was done, or would be. Nothing, where there is no log, or one that is not this
+        checkpoint's: the start itself refuses that.
 
     Raises:
         CommitLogError: a file can't be set aside or written.
@@ -88,7 +99,9 @@ def put_back(checkpoint: Path, commit_log: str | None = None, *, adopt: bool = F
     try:
         known = _known(checkpoint, commit_log, adopt=adopt)
     except OnceForAllError as error:
-        logger.debug("what a loss of power may have taken from %s is not looked for: %s", checkpoint, error)
+        logger.debug(
+            "what a loss of power may have taken from %s is not looked for: %s", checkpoint, error
+        )
         return Mended(())
     if known is None:
         return Mended(())
@@ -103,27 +116,31 @@ def put_back(checkpoint: Path, commit_log: str | None = None, *, adopt: bool = F
 
 
 def mend(
-    checkpoint: str | os.PathLike[str], *, commit_log: str | os.PathLike[str] | None = None, dry_run: bool = False
+    checkpoint: str | os.PathLike[str],
+    *,
+    commit_log: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
 ) -> Mended:
-    """Make Spark's part of a checkpoint tell what the commit log tells of the last decided batch, so that the query can be started.
+    """Make Spark's part of a checkpoint tell what the commit log tells of the last decided batch,
+    so that the query can be started.
 
     Stop the query first. It may be repeated, and does nothing where nothing is wrong.
 
-    Args:
-        checkpoint: the query's checkpoint folder.
-        commit_log: where the commit log lies; it need not be said, for the checkpoint has a pointer.
-        dry_run: look and tell only.
+    Args: checkpoint: the query's checkpoint folder. commit_log: where the commit log lies; it need
+        not be said, for the checkpoint has a pointer. dry_run: look and tell only.
 
-    Raises:
-        OptionError: this is no checkpoint of onceforall's.
-        CheckpointMismatchError: checkpoint and log are not each other's, or differ in what no loss of power does.
-        CommitLogError: the log or a file can't be read or written.
+    Raises: OptionError: this is no checkpoint of onceforall's. CheckpointMismatchError: checkpoint
+        and log are not each other's, or differ in what no loss of power does. CommitLogError: the
+        log or a file can't be read or written.
     """
     path = spark_checkpoint.local_path(os.fspath(checkpoint))
-    known = _known(path, None if commit_log is None else binding.log_location(os.fspath(commit_log)))
+    known = _known(
+        path, None if commit_log is None else binding.log_location(os.fspath(commit_log))
+    )
     if known is None:
         raise OptionError(
-            f"{path} has no commit log of onceforall (no folder '{spark_checkpoint.LOG_FOLDER}' with entries). Name the folder that is the "
+            f"{path} has no commit log of onceforall (no folder '{spark_checkpoint.LOG_FOLDER}' "
+            "with entries). Name the folder that is the "
             "query's checkpointLocation."
         )
     repairs = [*_needed(path, known), *_planned_anew(path, known)]
@@ -133,13 +150,14 @@ def mend(
     return Mended(steps, dry_run)
 
 
-# --- what the log knows ----------------------------------------------------------------------------------------------------
+# --- what the log knows ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Known:
     query_id: str | None
-    """By the newest claim; None: no run has ever claimed here, so that nothing is decided, and nothing was written."""
+    """By the newest claim; None: no run has ever claimed here, so that nothing is decided, and
+    nothing was written."""
     decided: Commit | None
 
 
@@ -158,19 +176,22 @@ def _known(checkpoint: Path, commit_log: str | None, *, adopt: bool = False) -> 
         return _Known(None, None)
     if claim.checkpoint != str(checkpoint) and not adopt:
         raise CheckpointMismatchError(
-            f"The commit log was written for the checkpoint {claim.checkpoint}, but it lies in {checkpoint}: the folder was copied or moved. Start "
-            "the query once with onceforall.adoptCheckpoint=true if the old one will never run again."
+            f"The commit log was written for the checkpoint {claim.checkpoint}, but it lies in "
+            f"{checkpoint}: the folder was copied or moved. Start "
+            "the query once with onceforall.adoptCheckpoint=true if the old one will never run "
+            "again."
         )
     found = _id_in(checkpoint / "metadata")
     if found is not None and found != claim.query_id:
         raise CheckpointMismatchError(
-            f"The commit log belongs to the query {claim.query_id}, but {checkpoint / 'metadata'} says {found}: this is another query's log. Put "
+            f"The commit log belongs to the query {claim.query_id}, but {checkpoint / 'metadata'} "
+            f"says {found}: this is another query's log. Put "
             "the checkpoint back that belongs to it."
         )
     return _Known(claim.query_id, None if history.decided is None else history.decided.commit)
 
 
-# --- what is needed --------------------------------------------------------------------------------------------------------
+# --- what is needed -------------------------------------------------------------------------------
 
 
 def _needed(checkpoint: Path, known: _Known) -> list[_Repair]:
@@ -181,9 +202,14 @@ def _needed(checkpoint: Path, known: _Known) -> list[_Repair]:
     if commit is not None:
         repairs += _plan_of_decided(checkpoint, commit)
         # Those behind a whole one are whole, or nobody reads them.
-        newest_first = (file for batch, file in reversed(_numbered(checkpoint / "commits")) if batch <= last)
+        newest_first = (
+            file for batch, file in reversed(_numbered(checkpoint / "commits")) if batch <= last
+        )
         torn = takewhile(lambda file: not _is_entry(file, lines=2), newest_first)
-        repairs += [_Repair(file, "is torn, and Spark runs its last batch again without it") for file in torn]
+        repairs += [
+            _Repair(file, "is torn, and Spark runs its last batch again without it")
+            for file in torn
+        ]
     # What Spark has finished, a plain query before us perhaps, is whole.
     finished = max(last, spark_checkpoint.last_committed(checkpoint))
     is_new = finished < 0
@@ -195,11 +221,17 @@ def _needed(checkpoint: Path, known: _Known) -> list[_Repair]:
 
 
 def _undecided_plans(checkpoint: Path, commit: Commit | None, finished: int) -> list[_Repair]:
-    """Return the repairs of plans behind the last batch that counts: of torn ones, and of those whose input the sources don't know any more."""
+    """Return the repairs of plans behind the last batch that counts: of torn ones, and of those
+    whose input the sources don't know any more.
+    """
     lines = 3 if commit is None else 2 + len(commit.offsets)
     repairs: list[_Repair] = []
     is_decided = commit is not None and commit.batch == finished
-    before = commit.offsets if is_decided and commit is not None else _offsets_in(checkpoint / "offsets" / str(finished))
+    before = (
+        commit.offsets
+        if is_decided and commit is not None
+        else _offsets_in(checkpoint / "offsets" / str(finished))
+    )
     for batch, file in _numbered(checkpoint / "offsets"):
         if batch <= finished:
             continue
@@ -208,23 +240,30 @@ def _undecided_plans(checkpoint: Path, commit: Commit | None, finished: int) -> 
         elif repairs:
             repairs.append(_Repair(file, "was planned behind a batch whose plan is gone"))
         elif _lacks_input(checkpoint, before, _offsets_in(file), is_first=finished < 0):
-            repairs.append(_Repair(file, "is not decided, and a source doesn't know its input any more"))
+            repairs.append(
+                _Repair(file, "is not decided, and a source doesn't know its input any more")
+            )
     return repairs
 
 
-def _lacks_input(checkpoint: Path, before: Sequence[str], planned: Sequence[str], *, is_first: bool) -> bool:
+def _lacks_input(
+    checkpoint: Path, before: Sequence[str], planned: Sequence[str], *, is_first: bool
+) -> bool:
     for source, line in enumerate(planned):
         folder = checkpoint / "sources" / str(source)
         whole = [file for file in _files_below(folder) if _is_entry(file, lines=2, source=True)]
         upto = _log_offset(line)
         if is_first and folder.is_dir() and not any(_log_number(file) >= 0 for file in whole):
-            # Of a Kafka source this is where the query begins: Spark would take another place than the plan has.
+            # Of a Kafka source this is where the query begins: Spark would take another place than
+            # the plan has.
             return True
         start = _log_offset(before[source]) if source < len(before) else -1
         if upto is None or start is None:
             continue
         known = {_log_number(file) for file in whole if ".compact" not in file.name}
-        compacted = max((_log_number(file) for file in whole if ".compact" in file.name), default=-1)
+        compacted = max(
+            (_log_number(file) for file in whole if ".compact" in file.name), default=-1
+        )
         if any(number not in known for number in range(max(start, compacted) + 1, upto + 1)):
             return True
     return False
@@ -240,7 +279,8 @@ def _offsets_in(file: Path) -> tuple[str, ...]:
 def _identity(checkpoint: Path, known: _Known) -> list[_Repair]:
     file = checkpoint / "metadata"
     if not file.exists() or _id_in(file) is not None:
-        # Where it is missing altogether, somebody may have begun anew on purpose; Spark or the start refuses that.
+        # Where it is missing altogether, somebody may have begun anew on purpose; Spark or the
+        # start refuses that.
         return []
     content = json.dumps({"id": known.query_id or str(uuid.uuid4())}, separators=(",", ":"))
     return [_Repair(file, "is torn, and holds the query's id", content.encode())]
@@ -249,14 +289,29 @@ def _identity(checkpoint: Path, known: _Known) -> list[_Repair]:
 def _plan_of_decided(checkpoint: Path, commit: Commit) -> list[_Repair]:
     file = checkpoint / "offsets" / str(commit.batch)
     if file.exists():
-        is_whole = _offsets_in(file) == commit.offsets or _is_entry(file, lines=2 + len(commit.offsets))
+        is_whole = _offsets_in(file) == commit.offsets or _is_entry(
+            file, lines=2 + len(commit.offsets)
+        )
         return (
-            [] if is_whole else [_Repair(file, f"is torn, though batch {commit.batch} is decided", _plan(checkpoint, commit))]
+            []
+            if is_whole
+            else [
+                _Repair(
+                    file,
+                    f"is torn, though batch {commit.batch} is decided",
+                    _plan(checkpoint, commit),
+                )
+            ]
         )
     if not _leads_up_to(checkpoint, commit):
-        # No loss of power: the checkpoint was restored, edited or mixed. Spark can't run this batch here, and the start refuses the one that it asks for.
+        # No loss of power: the checkpoint was restored, edited or mixed. Spark can't run this batch
+        # here, and the start refuses the one that it asks for.
         return []
-    return [_Repair(file, f"is missing, though batch {commit.batch} is decided", _plan(checkpoint, commit))]
+    return [
+        _Repair(
+            file, f"is missing, though batch {commit.batch} is decided", _plan(checkpoint, commit)
+        )
+    ]
 
 
 def _leads_up_to(checkpoint: Path, commit: Commit) -> bool:
@@ -266,27 +321,39 @@ def _leads_up_to(checkpoint: Path, commit: Commit) -> bool:
         return False
     if commit.batch > 0 and not (checkpoint / "offsets" / before).exists():
         return False
-    if commit.batch > 0 and spark_checkpoint.keeps_state(checkpoint) and not (checkpoint / "commits" / before).exists():
+    if (
+        commit.batch > 0
+        and spark_checkpoint.keeps_state(checkpoint)
+        and not (checkpoint / "commits" / before).exists()
+    ):
         return False
     return all(
-        _has_source_log(checkpoint / "sources" / str(n), _last_log_offset(commit, n)) for n in range(len(commit.offsets))
+        _has_source_log(checkpoint / "sources" / str(n), _last_log_offset(commit, n))
+        for n in range(len(commit.offsets))
     )
 
 
 def _has_source_log(folder: Path, last: int | None) -> bool:
-    """Tell whether a source's own log reaches as far as a decided batch has read it; None: it has none that tells."""
-    return last is None or last < 0 or any(_log_number(file) >= last for file in _files_below(folder))
+    """Tell whether a source's own log reaches as far as a decided batch has read it; None: it
+    has none that tells.
+    """
+    return (
+        last is None or last < 0 or any(_log_number(file) >= last for file in _files_below(folder))
+    )
 
 
 def _plan(checkpoint: Path, commit: Commit) -> bytes:
-    return "\n".join([*(commit.header or _header_like_before(checkpoint, commit)), *commit.offsets]).encode()
+    return "\n".join(
+        [*(commit.header or _header_like_before(checkpoint, commit)), *commit.offsets]
+    ).encode()
 
 
 def _header_like_before(checkpoint: Path, commit: Commit) -> tuple[str, ...]:
-    """Return the lines for a decision of an earlier release, from the entries of the batch before it.
+    """Return the lines for a decision of an earlier release, from the entries of the batch before
+    it.
 
-    Settings don't change from batch to batch, and the watermark of a batch is what the one before has left behind. The time of the batch is
-    that of the one before.
+    Settings don't change from batch to batch, and the watermark of a batch is what the one before
+    has left behind. The time of the batch is that of the one before.
     """
     batch = commit.batch
     before = checkpoint / "offsets" / str(batch - 1)
@@ -300,15 +367,22 @@ def _header_like_before(checkpoint: Path, commit: Commit) -> tuple[str, ...]:
         return version, json.dumps(fields, separators=(",", ":"))
     if spark_checkpoint.keeps_state(checkpoint):
         raise CheckpointMismatchError(
-            f"The plan of the decided batch {batch} is lost, its decision was written by an earlier release that didn't record the plan's settings, and "
+            f"The plan of the decided batch {batch} is lost, its decision was written by an "
+            "earlier release that didn't record the plan's settings, and "
             f"{before} is not there to take them from. Put that file back from a backup."
         )
-    version = "v2" if any(_behind_the_name(line) != line and line[:1].isalnum() for line in commit.offsets) else "v1"
+    version = (
+        "v2"
+        if any(_behind_the_name(line) != line and line[:1].isalnum() for line in commit.offsets)
+        else "v1"
+    )
     return version, '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 
 
 def _state_of_nothing(checkpoint: Path) -> list[_Repair]:
-    """Return the repairs of state where no batch is decided or finished; Spark begins anew with none, or runs its first batch again."""
+    """Return the repairs of state where no batch is decided or finished; Spark begins anew with
+    none, or runs its first batch again.
+    """
     state = checkpoint / "state"
     if not any(_is_entry(file, lines=3) for _, file in _numbered(checkpoint / "offsets")):
         return (
@@ -316,24 +390,34 @@ def _state_of_nothing(checkpoint: Path) -> list[_Repair]:
             if spark_checkpoint.keeps_state(checkpoint)
             else []
         )
-    return [_Repair(file, "is empty, and no batch is decided") for file in _files_below(state) if not file.stat().st_size]
+    return [
+        _Repair(file, "is empty, and no batch is decided")
+        for file in _files_below(state)
+        if not file.stat().st_size
+    ]
 
 
 def _source_logs(checkpoint: Path, commit: Commit | None, *, is_new: bool) -> list[_Repair]:
-    """Return the torn entries of sources that no decided batch can have used, nor one that a plain query has finished."""
+    """Return the torn entries of sources that no decided batch can have used, nor one that a
+    plain query has finished.
+    """
     repairs = []
     for number, folder in _numbered(checkpoint / "sources"):
         last = -1 if is_new else _last_log_offset(commit, number)
         repairs += [
             _Repair(file, "is torn, and no decided batch has read it")
             for file in _files_below(folder)
-            if last is not None and _log_number(file) > last and not _is_entry(file, lines=2, source=True)
+            if last is not None
+            and _log_number(file) > last
+            and not _is_entry(file, lines=2, source=True)
         ]
     return repairs
 
 
 def _last_log_offset(commit: Commit | None, source: int) -> int | None:
-    """Return up to where a source's own log is in use; None: that can't be known, and nothing of it is touched."""
+    """Return up to where a source's own log is in use; None: that can't be known, and nothing of
+    it is touched.
+    """
     if commit is None:
         return None
     return _log_offset(commit.offsets[source]) if source < len(commit.offsets) else None
@@ -359,7 +443,9 @@ def _log_number(file: Path) -> int:
 
 
 def _planned_anew(checkpoint: Path, known: _Known) -> list[_Repair]:
-    """Return the repairs of plans that are whole, and not the decided ones; what is planned behind them goes with them."""
+    """Return the repairs of plans that are whole, and not the decided ones; what is planned
+    behind them goes with them.
+    """
     commit = known.decided
     if commit is None:
         return []
@@ -371,8 +457,10 @@ def _planned_anew(checkpoint: Path, known: _Known) -> list[_Repair]:
     committed = spark_checkpoint.last_committed(checkpoint)
     if committed >= commit.batch:
         raise CheckpointMismatchError(
-            f"Batch {commit.batch} was decided for other offsets than {file} has, but Spark has finished batch {committed}: no loss of power does "
-            "that. The checkpoint was edited, restored or mixed with another one: put back the folder that belongs to this commit log."
+            f"Batch {commit.batch} was decided for other offsets than {file} has, but Spark has "
+            f"finished batch {committed}: no loss of power does "
+            "that. The checkpoint was edited, restored or mixed with another one: put back the "
+            "folder that belongs to this commit log."
         )
     behind = [
         _Repair(later, f"was planned behind a batch {commit.batch} that is not the decided one")
@@ -383,7 +471,7 @@ def _planned_anew(checkpoint: Path, known: _Known) -> list[_Repair]:
     return [*behind, _Repair(file, why, _plan(checkpoint, commit))]
 
 
-# --- files -----------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def _id_in(file: Path) -> str | None:
@@ -401,11 +489,15 @@ def _numbered(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("."))
+    return sorted(
+        file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".")
+    )
 
 
 def _is_entry(file: Path, *, lines: int, source: bool = False) -> bool:
-    """Tell whether a file of one of Spark's logs is whole: a version, and so many lines at least, each one JSON (or ``-``)."""
+    """Tell whether a file of one of Spark's logs is whole: a version, and so many lines at
+    least, each one JSON (or ``-``).
+    """
     try:
         text = file.read_bytes().decode()
     except (OSError, UnicodeDecodeError):
@@ -420,7 +512,10 @@ def _is_entry(file: Path, *, lines: int, source: bool = False) -> bool:
 
 
 def _is_line(line: str) -> bool:
-    """Tell whether a line may be whole. A source's offset may be any text; of JSON, also behind the source's name, one can tell."""
+    """Tell whether a line may be whole.
+
+    A source's offset may be any text; of JSON, also behind the source's name, one can tell.
+    """
     text = _behind_the_name(line)
     if not text.startswith(("{", "[")):
         return True
@@ -437,7 +532,8 @@ def _carry_out(checkpoint: Path, repairs: list[_Repair]) -> None:
             _carry_out_one(checkpoint, repair)
     except OSError as error:
         raise CommitLogError(
-            f"The checkpoint {checkpoint} can't be mended after a loss of power: {error.filename or ''} {error.strerror}. Mend that, and start "
+            f"The checkpoint {checkpoint} can't be mended after a loss of power: "
+            f"{error.filename or ''} {error.strerror}. Mend that, and start "
             "again; nothing is lost."
         ) from error
 
@@ -445,7 +541,8 @@ def _carry_out(checkpoint: Path, repairs: list[_Repair]) -> None:
 def _carry_out_one(checkpoint: Path, repair: _Repair) -> None:
     path, aside = repair.path, checkpoint / SET_ASIDE
     failpoints.hit("mend.before")
-    # With a stale checksum Spark would take what is written next for damaged; without one, nothing is checked.
+    # With a stale checksum Spark would take what is written next for damaged; without one, nothing
+    # is checked.
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     if path.exists():
         aside.mkdir(exist_ok=True)

@@ -1,7 +1,9 @@
-"""Says in words which input a batch reads, from Spark's offset log: for a person who must judge what may be doubled.
+"""Says in words which input a batch reads, from Spark's offset log: for a person who must judge
+what may be doubled.
 
-Each source's line there is its own business. Those of Kafka (``{"topic": {"0": 120}}``), of files (``{"logOffset": 3}``) and plain numbers are
-known and put into words; of any other source the text itself is shown. Nothing depends on it but messages.
+Each source's line there is its own business. Those of Kafka (``{"topic": {"0": 120}}``), of files
+(``{"logOffset": 3}``) and plain numbers are known and put into words; of any other source the text
+itself is shown. Nothing depends on it but messages.
 """
 
 from __future__ import annotations
@@ -25,21 +27,27 @@ def describe_batch(checkpoint: Path, batch: int) -> str:
         checkpoint: the checkpoint's folder.
         batch: a batch in Spark's offset log.
 
-    Returns:
-        For example ``source 0: clicks[0]: 120..240, clicks[1]: 7..9 (each range without its end)``. What can't be read is said to
-        be unknown: this never raises.
+    Returns: For example ``source 0: clicks[0]: 120..240, clicks[1]: 7..9 (each range without its
+        end)``. What can't be read is said to be unknown: this never raises.
     """
     ends, starts = _sources(checkpoint, batch), _sources(checkpoint, batch - 1)
     if not ends:
         return f"unknown, for {checkpoint / 'offsets' / str(batch)} can't be read"
-    parts = (f"source {source}: {_describe(checkpoint, source, starts.get(source), end)}" for source, end in ends.items())
+    parts = (
+        f"source {source}: {_describe(checkpoint, source, starts.get(source), end)}"
+        for source, end in ends.items()
+    )
     return "; ".join(parts)
 
 
 def _sources(checkpoint: Path, batch: int) -> dict[str, str]:
-    """Return the lines of the offset log by source; ``v2`` names each source in front of its offset."""
+    """Return the lines of the offset log by source; ``v2`` names each source in front of its
+    offset.
+    """
     try:
-        version, _, *lines = (checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+        version, _, *lines = (
+            (checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
+        )
     except (OSError, ValueError):
         return {}
     if version.strip() == "v1":
@@ -67,8 +75,15 @@ def _is_kafka(offset: Any) -> bool:
     return (
         isinstance(offset, dict)
         and bool(offset)
-        and all(isinstance(partitions, dict) and all(map(str.isdecimal, partitions)) for partitions in offset.values())
-        and all(isinstance(position, int) for partitions in offset.values() for position in partitions.values())
+        and all(
+            isinstance(partitions, dict) and all(map(str.isdecimal, partitions))
+            for partitions in offset.values()
+        )
+        and all(
+            isinstance(position, int)
+            for partitions in offset.values()
+            for position in partitions.values()
+        )
     )
 
 
@@ -94,12 +109,27 @@ def _files(checkpoint: Path, source: str, before: int, last: int) -> str:
     names: list[str] = []
     for number in range(before + 1, last + 1):
         try:
-            lines = (checkpoint / "sources" / source / str(number)).read_text(encoding="utf-8").splitlines()[1:]
+            lines = (
+                (checkpoint / "sources" / source / str(number))
+                .read_text(encoding="utf-8")
+                .splitlines()[1:]
+            )
         except (OSError, ValueError):
-            return f"the files of its log from {before + 1} to {last} ({checkpoint / 'sources' / source})"
+            return (
+                f"the files of its log from {before + 1} to {last} "
+                f"({checkpoint / 'sources' / source})"
+            )
         entries = (_json(line) for line in lines)
-        names += (unquote(str(entry["path"])) for entry in entries if isinstance(entry, dict) and "path" in entry)
-    return f"the file{'s' * (len(names) != 1)} {_limited(names, _FILES_AT_MOST)}" if names else "no file"
+        names += (
+            unquote(str(entry["path"]))
+            for entry in entries
+            if isinstance(entry, dict) and "path" in entry
+        )
+    return (
+        f"the file{'s' * (len(names) != 1)} {_limited(names, _FILES_AT_MOST)}"
+        if names
+        else "no file"
+    )
 
 
 def _limited(parts: list[str], most: int) -> str:

@@ -1,10 +1,11 @@
 """A row's hash in Spark: ``xxhash64``, after what makes different rows different for it.
 
-``xxhash64`` passes over nulls and over the borders of arrays, so that ``('a', null)`` and ``(null, 'a')`` are one to it; strings that are equal by
-their collation are one, too, on Spark 4.0; and MAP and VARIANT it refuses. So it gets of each column
+``xxhash64`` passes over nulls and over the borders of arrays, so that ``('a', null)`` and ``(null,
+'a')`` are one to it; strings that are equal by their collation are one, too, on Spark 4.0; and MAP
+and VARIANT it refuses. So it gets of each column
 
-- its *content*: a map, which has no order of its entries, as the array of its entries, sorted; a variant as its JSON text; a string with a
-  collation as its bytes;
+- its *content*: a map, which has no order of its entries, as the array of its entries, sorted; a
+  variant as its JSON text; a string with a collation as its bytes;
 - its *shape*, where the type leaves it open: what is null in it, and how long its arrays are.
 
 Shape and content together tell a value from every other one of its type, but for the sign of zero.
@@ -33,13 +34,17 @@ def row_hash(frame: DataFrame, columns: list[Column]) -> Column:
     from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 
     fields = frame.select(*columns).schema.fields
-    contents = [_formed(_content(field.dataType), column) for field, column in zip(fields, columns, strict=True)]
+    contents = [
+        _formed(_content(field.dataType), column)
+        for field, column in zip(fields, columns, strict=True)
+    ]
     shapes = [
         form(content)
         for field, content in zip(fields, contents, strict=True)
         if (form := _shape(_content_type(field.dataType), nullable=field.nullable)) is not None
     ]
-    # Shapes first: whoever reads them knows how many values the contents are, so no row's shape passes for another's content.
+    # Shapes first: whoever reads them knows how many values the contents are, so no row's shape
+    # passes for another's content.
     return F.xxhash64(*shapes, *contents)
 
 
@@ -67,7 +72,9 @@ def _content(kind: DataType) -> Form | None:
         members = {field.name: _content(field.dataType) for field in kind.fields}
 
         def of_struct(column: Column) -> Column:
-            plain = [_formed(each, column.getField(name)).alias(name) for name, each in members.items()]
+            plain = [
+                _formed(each, column.getField(name)).alias(name) for name, each in members.items()
+            ]
             return F.when(column.isNotNull(), F.struct(*plain))
 
         form = of_struct if any(members.values()) else None
@@ -84,7 +91,10 @@ def _entries(kind: MapType) -> Form:
     key, value = _content(kind.keyType), _content(kind.valueType)
 
     def entry(each: Column) -> Column:
-        return F.struct(_formed(key, each.getField("key")).alias("key"), _formed(value, each.getField("value")).alias("value"))
+        return F.struct(
+            _formed(key, each.getField("key")).alias("key"),
+            _formed(value, each.getField("value")).alias("value"),
+        )
 
     def entries(column: Column) -> Column:
         found = F.map_entries(column)
@@ -95,7 +105,9 @@ def _entries(kind: MapType) -> Form:
 
 
 def _content_type(kind: DataType) -> DataType:
-    """Return the type of a column in the form that ``_content`` gives it, as far as its shape goes."""
+    """Return the type of a column in the form that ``_content`` gives it, as far as its shape
+    goes.
+    """
     from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
     if isinstance(kind, ArrayType):
@@ -105,12 +117,19 @@ def _content_type(kind: DataType) -> DataType:
         value = StructField("value", _content_type(kind.valueType), nullable=kind.valueContainsNull)
         return ArrayType(StructType([key, value]), containsNull=False)
     if isinstance(kind, StructType):
-        return StructType([StructField(field.name, _content_type(field.dataType), field.nullable) for field in kind.fields])
+        return StructType(
+            [
+                StructField(field.name, _content_type(field.dataType), field.nullable)
+                for field in kind.fields
+            ]
+        )
     return kind
 
 
 def _shape(kind: DataType, *, nullable: bool) -> Form | None:
-    """Return what tells of a content of this type what in it is null, and how long its arrays are; None where that is always the same."""
+    """Return what tells of a content of this type what in it is null, and how long its arrays
+    are; None where that is always the same.
+    """
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import ArrayType, StructType
 
@@ -124,7 +143,9 @@ def _shape(kind: DataType, *, nullable: bool) -> Form | None:
 
         return of_array
     if isinstance(kind, StructType):
-        forms = {field.name: _shape(field.dataType, nullable=field.nullable) for field in kind.fields}
+        forms = {
+            field.name: _shape(field.dataType, nullable=field.nullable) for field in kind.fields
+        }
         members = {name: form for name, form in forms.items() if form is not None}
 
         def of_struct(column: Column) -> Column:

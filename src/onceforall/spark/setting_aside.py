@@ -1,4 +1,5 @@
-"""Setting a detached query's commit log aside: the renames that make its checkpoint a plain one, each atomic, durable and told.
+"""Setting a detached query's commit log aside: the renames that make its checkpoint a plain one,
+each atomic, durable and told.
 
 The order of a detachment, and what must be true before, are `onceforall.operate.detaching`'s.
 """
@@ -24,7 +25,9 @@ def rename(home: Path, generation: int, say: Say) -> Path | None:
     """Rename the log's folder, atomically and durably; None: another detachment did it."""
     attempt = 1
     while True:
-        name = f"{spark_checkpoint.DETACHED_PREFIX}{generation}" + (f".{attempt}" if attempt > 1 else "")
+        name = f"{spark_checkpoint.DETACHED_PREFIX}{generation}" + (
+            f".{attempt}" if attempt > 1 else ""
+        )
         target = home.with_name(name)
         attempt += 1
         if target.exists():
@@ -37,25 +40,31 @@ def rename(home: Path, generation: int, say: Say) -> Path | None:
             return None
         except OSError as error:
             raise CommitLogError(
-                f"The folder {home} can't be renamed: {error.strerror}. Until it is, this is a checkpoint of onceforall. Mend that, and "
+                f"The folder {home} can't be renamed: {error.strerror}. Until it is, this is a "
+                "checkpoint of onceforall. Mend that, and "
                 "detach again."
             ) from error
         failpoints.hit("detach.rename.before_sync")
         sync_renamed(home.parent)
         say(
-            f"The commit log lies in {target} now, and the checkpoint is a plain Spark query's. What is in the folder may be deleted; the "
-            "folder itself, be it empty, keeps a later return to onceforall from using names again that are taken."
+            f"The commit log lies in {target} now, and the checkpoint is a plain Spark query's. "
+            "What is in the folder may be deleted; the "
+            "folder itself, be it empty, keeps a later return to onceforall from using names "
+            "again that are taken."
         )
         return target
 
 
 def sync_renamed(checkpoint: Path) -> None:
-    """Make another detachment's rename durable: it may have been killed before it could, and ours reports success."""
+    """Make another detachment's rename durable: it may have been killed before it could, and
+    ours reports success.
+    """
     try:
         spark_commits.sync_folder(checkpoint)
     except OSError as error:
         raise CommitLogError(
-            f"The folder {checkpoint} can't be synced: {error.strerror}. Mend that, and detach again."
+            f"The folder {checkpoint} can't be synced: {error.strerror}. Mend that, and detach "
+            "again."
         ) from error
 
 
@@ -66,11 +75,16 @@ def rename_back(folder: Path, home: Path) -> None:
 
 
 def set_aside_elsewhere(folder: Path, log_id: str, location: str | None, say: Say) -> None:
-    """Rename a log that lies elsewhere, so that its place is free for a new one. The checkpoint is a plain one already."""
+    """Rename a log that lies elsewhere, so that its place is free for a new one.
+
+    The checkpoint is a plain one already.
+    """
     if location is None or binding.bound_id(location) != log_id:
         return
     elsewhere = binding.log_path(location)
-    target = elsewhere.with_name(elsewhere.name + folder.name.removeprefix(spark_checkpoint.LOG_FOLDER))
+    target = elsewhere.with_name(
+        elsewhere.name + folder.name.removeprefix(spark_checkpoint.LOG_FOLDER)
+    )
     try:
         failpoints.hit("detach.elsewhere.before")
         elsewhere.rename(target)
@@ -78,7 +92,8 @@ def set_aside_elsewhere(folder: Path, log_id: str, location: str | None, say: Sa
         spark_commits.sync_folder(target.parent)
     except OSError as error:
         say(
-            f"Its entries stay in {elsewhere}, which can't be renamed ({error.strerror}): move them away before a new log is to lie there."
+            f"Its entries stay in {elsewhere}, which can't be renamed ({error.strerror}): move "
+            "them away before a new log is to lie there."
         )
         return
     say(f"Its entries lie in {target}. That folder may be deleted.")

@@ -1,1 +1,3 @@
-"""What runs in a Python worker, and what the driver hands it: the writing of one task's rows, rows that are kept, secret values, columns."""
+"""What runs in a Python worker, and what the driver hands it: the writing of one task's rows,
+rows that are kept, secret values, columns.
+"""

@@ -1,14 +1,20 @@
-"""Rows that are kept beside the commit log until their batch is complete (``redo="durable"``, and ``redo="auto"`` where a replay may differ).
+"""Rows that are kept beside the commit log until their batch is complete (``redo="durable"``, and
+``redo="auto"`` where a replay may differ).
 
-Should a prepared transaction be lost after the decision, its rows are written again from here, so that also a query whose replays
-differ loses nothing. One file per task attempt and write: an Arrow IPC stream, compressed with zstd, synced
-with its folder before the transaction is handed over; its SHA-256 goes into the committable, and so into the decision.
+Should a prepared transaction be lost after the decision, its rows are written again from here, so
+that also a query whose replays
+differ loses nothing. One file per task attempt and write: an Arrow IPC stream, compressed with
+zstd, synced
+with its folder before the transaction is handed over; its SHA-256 goes into the committable, and so
+into the decision.
 
-Layout: ``<folder>/<generation>.<batch>/<write>-<partition>-<slot>.arrow``. Every executor must see the folder under the same path.
+Layout: ``<folder>/<generation>.<batch>/<write>-<partition>-<slot>.arrow``. Every executor must see
+the folder under the same path.
 
-The driver makes the batch's folder, whose name is new; a task makes none. So a task whose disk is another one finds no folder there, and leaves nothing
-behind on it. And a file counts only if the driver sees it. Under ``auto`` nobody has asked for kept rows, so a batch goes on without them where they
-can't be kept.
+The driver makes the batch's folder, whose name is new; a task makes none. So a task whose disk is
+another one finds no folder there, and leaves nothing behind on it. And a file counts only if the
+driver sees it. Under ``auto`` nobody has asked for kept rows, so a batch goes on without them where
+they can't be kept.
 """
 
 from __future__ import annotations
@@ -36,7 +42,9 @@ logger = logs.logger("onceforall")
 FOLDER = "rows"
 
 _BATCH_FOLDER = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
-_FILE = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)/(0|[1-9][0-9]*)-(0|[1-9][0-9]*)-(0|[1-9][0-9]*)\.arrow")
+_FILE = re.compile(
+    r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)/(0|[1-9][0-9]*)-(0|[1-9][0-9]*)-(0|[1-9][0-9]*)\.arrow"
+)
 _READ_BYTES = 1 << 20
 
 
@@ -56,13 +64,14 @@ class Keeping:
 class RowKeeper:
     """Decides for each batch of one run whether its rows are kept; the driver's side.
 
-    Args:
-        folder: where the query keeps its rows.
-        required: they are always kept, and a batch whose rows can't be fails.
-        why_not: tells of a batch and the frames that are written why a replay may differ; None: it doesn't. It is asked if rows aren't ``required``.
+    Args: folder: where the query keeps its rows. required: they are always kept, and a batch whose
+        rows can't be fails. why_not: tells of a batch and the frames that are written why a replay
+        may differ; None: it doesn't. It is asked if rows aren't ``required``.
     """
 
-    def __init__(self, folder: Path, *, required: bool, why_not: Callable[[Any, Iterable[Any]], str | None]) -> None:
+    def __init__(
+        self, folder: Path, *, required: bool, why_not: Callable[[Any, Iterable[Any]], str | None]
+    ) -> None:
         self.folder = str(folder)
         self._required = required
         self._why_not = why_not
@@ -70,7 +79,9 @@ class RowKeeper:
         self._said = False
         self._warned = False
 
-    def keeping(self, batch: Any, frames: Iterable[Any], generation: int, batch_id: int) -> Keeping | None:
+    def keeping(
+        self, batch: Any, frames: Iterable[Any], generation: int, batch_id: int
+    ) -> Keeping | None:
         """Return how the batch's rows are kept, with a folder for them; None: they are not.
 
         Args:
@@ -87,12 +98,16 @@ class RowKeeper:
             if reason is None:
                 return None
             if not self._said:
-                logger.info("rows are kept until their batch is complete, for a replay may differ: %s", reason)
+                logger.info(
+                    "rows are kept until their batch is complete, for a replay may differ: %s",
+                    reason,
+                )
                 self._said = True
         path = Path(self.folder) / f"{generation}.{batch_id}"
         try:
             path.mkdir(parents=True, exist_ok=True)
-            # The entry of each folder in its own, for both may be new; here, once per batch, and not in each task.
+            # The entry of each folder in its own, for both may be new; here, once per batch, and
+            # not in each task.
             _sync(path.parent)
             if not self._is_there:
                 _sync(path.parent.parent)
@@ -105,10 +120,11 @@ class RowKeeper:
         return Keeping(self.folder, self._required)
 
     def seen(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the results of tasks, of which a committable names kept rows only if they are there for the driver as well.
+        """Return the results of tasks, of which a committable names kept rows only if they are
+        there for the driver as well.
 
-        Args:
-            results: as ``tasks`` gives them; ``not_kept`` says why a task has gone on without keeping its rows.
+        Args: results: as ``tasks`` gives them; ``not_kept`` says why a task has gone on without
+            keeping its rows.
 
         Raises:
             AttemptFailedError: they must be there, and aren't.
@@ -122,19 +138,28 @@ class RowKeeper:
         kept = committable.get("rows")
         if not kept or (path := Path(self.folder) / kept["file"]).exists():
             return result
-        unseen = f"A task has kept rows in {path}, and the driver doesn't see them. The folder isn't on storage that every executor shares."
+        unseen = (
+            f"A task has kept rows in {path}, and the driver doesn't see them. The folder "
+            "isn't on storage that every executor shares."
+        )
         if self._required:
             raise AttemptFailedError(
-                f"{unseen} Put the log on such storage (onceforall.commitLog), or leave onceforall.redo=durable out."
+                f"{unseen} Put the log on such storage (onceforall.commitLog), or leave "
+                "onceforall.redo=durable out."
             )
         self._warn(unseen)
-        return {**result, "committable": {name: value for name, value in committable.items() if name != "rows"}}
+        return {
+            **result,
+            "committable": {name: value for name, value in committable.items() if name != "rows"},
+        }
 
     def _warn(self, problem: str) -> None:
         if not self._warned:
             logger.warning(
-                "rows are not kept, though the replay of a batch may give other ones (onceforall.redo=auto): %s The query goes on. Should a "
-                "prepared transaction be lost after its decision, its rows can't be written again. Put the commit log on storage that every "
+                "rows are not kept, though the replay of a batch may give other ones "
+                "(onceforall.redo=auto): %s The query goes on. Should a "
+                "prepared transaction be lost after its decision, its rows can't be written "
+                "again. Put the commit log on storage that every "
                 "executor sees (onceforall.commitLog). This is said once per run.",
                 problem,
             )
@@ -153,7 +178,7 @@ class KeptFile:
             required: the user has asked for it, and is told so when it can't be done.
         """
         self._required = required
-        self._name = f"{attempt.generation}.{attempt.batch}/{attempt.write}-{attempt.partition}-{attempt.slot}.arrow"
+        self._name = f"{attempt.generation}.{attempt.batch}/{attempt.write}-{attempt.partition}-{attempt.slot}.arrow"  # noqa: E501
         self._path = Path(folder) / self._name
         self._rows = 0
         self._file: _HashedFile | None = None
@@ -171,7 +196,9 @@ class KeptFile:
             if self._writer is None:
                 self._file = _HashedFile(self._path)
                 failpoints.hit("kept.file_made")
-                self._writer = pa.ipc.new_stream(self._file, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+                self._writer = pa.ipc.new_stream(
+                    self._file, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+                )
             self._writer.write_batch(rows)
             failpoints.hit("kept.added")
         except OSError as error:
@@ -179,7 +206,8 @@ class KeptFile:
         self._rows += rows.num_rows
 
     def finish(self) -> Mapping[str, Any]:
-        """Make the rows durable, and return what finds and proves them: ``file``, ``sha256`` and ``rows``.
+        """Make the rows durable, and return what finds and proves them: ``file``, ``sha256`` and
+        ``rows``.
 
         Raises:
             AttemptFailedError: the file can't be written.
@@ -199,13 +227,19 @@ class KeptFile:
     def _failed(self, error: OSError) -> AttemptFailedError:
         if self._required:
             return _failed(self._path, error)
-        return AttemptFailedError(f"A task can't keep rows in {self._path}: {error.strerror or error}.")
+        return AttemptFailedError(
+            f"A task can't keep rows in {self._path}: {error.strerror or error}."
+        )
 
     def discard(self) -> None:
-        """Give up the rows; what is left of them goes with the batch's folder. Never fails because of the disk."""
+        """Give up the rows; what is left of them goes with the batch's folder. Never fails
+        because of the disk.
+        """
         if self._file is not None:
             failpoints.hit("kept.discard.before")
-            with contextlib.suppress(OSError):  # a full disk refuses once more what is still in memory
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk refuses once more what is still in memory
                 self._file.close()
 
 
@@ -223,7 +257,9 @@ def read_kept(folder: str, kept: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
 
     name = str(kept["file"])
     if not _FILE.fullmatch(name):
-        raise AttemptFailedError(f"{name!r} is not the name of a file of kept rows; the commit log has been changed.")
+        raise AttemptFailedError(
+            f"{name!r} is not the name of a file of kept rows; the commit log has been changed."
+        )
     path = Path(folder) / name
     try:
         failpoints.hit("kept.read.before")
@@ -233,14 +269,17 @@ def read_kept(folder: str, kept: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
                 found.update(block)
         if found.hexdigest() != kept["sha256"]:
             raise AttemptFailedError(
-                f"The kept rows in {path} are damaged (their SHA-256 differs from the decided one). Put the file back from a copy of the "
-                "storage, or start once with onceforall.redo=replay, so that the query's replay is tried instead."
+                f"The kept rows in {path} are damaged (their SHA-256 differs from the decided "
+                "one). Put the file back from a copy of the "
+                "storage, or start once with onceforall.redo=replay, so that the query's replay "
+                "is tried instead."
             )
         with pa.OSFile(str(path)) as source, pa.ipc.open_stream(source) as reader:
             yield from reader
     except OSError as error:
         raise AttemptFailedError(
-            f"The kept rows in {path} can't be read: {error.strerror or error}. Every executor must see this folder. If they are gone for good, "
+            f"The kept rows in {path} can't be read: {error.strerror or error}. Every executor "
+            "must see this folder. If they are gone for good, "
             "start once with onceforall.redo=replay, so that the query's replay is tried instead."
         ) from error
 
@@ -327,6 +366,8 @@ def _sync(folder: Path) -> None:
 
 def _failed(path: Path, error: OSError) -> AttemptFailedError:
     return AttemptFailedError(
-        f"Rows can't be kept in {path}: {error.strerror or error}. With onceforall.redo=durable every executor must be able to write "
-        "there; put the log on storage that all of them see (onceforall.commitLog), or leave the option out."
+        f"Rows can't be kept in {path}: {error.strerror or error}. With onceforall.redo=durable "
+        "every executor must be able to write "
+        "there; put the log on storage that all of them see (onceforall.commitLog), or leave the "
+        "option out."
     )

@@ -1,7 +1,8 @@
 """The columns that a query's sinks take of its batches, made once and not per batch.
 
-A column of Spark's Python API costs about ten calls into the JVM, each of which takes part of a millisecond; in short batches they added up to more
-time than the write itself. A column that names others and belongs to no frame may be used for any number of frames.
+A column of Spark's Python API costs about ten calls into the JVM, each of which takes part of a
+millisecond; in short batches they added up to more time than the write itself. A column that names
+others and belongs to no frame may be used for any number of frames.
 """
 
 from __future__ import annotations
@@ -29,10 +30,9 @@ KEPT = 64
 class Taken:
     """What one write takes of a task's rows.
 
-    Attributes:
-        names: how the sink calls its columns.
-        places: where each of them is among the rows' columns. There they have names of their own, for two sinks may use the same.
-        hash_place: where the hash of them all is (BIGINT).
+    Attributes: names: how the sink calls its columns. places: where each of them is among the rows'
+        columns. There they have names of their own, for two sinks may use the same. hash_place:
+        where the hash of them all is (BIGINT).
     """
 
     names: tuple[str, ...]
@@ -40,8 +40,14 @@ class Taken:
     hash_place: int
 
     def place(self, name: str) -> int:
-        """Return where the column is that the sink calls by this name; upper and lower case count as in Spark's default, that is not at all."""
-        same = [place for other, place in zip(self.names, self.places, strict=True) if other.lower() == name.lower()]
+        """Return where the column is that the sink calls by this name; upper and lower case
+        count as in Spark's default, that is not at all.
+        """
+        same = [
+            place
+            for other, place in zip(self.names, self.places, strict=True)
+            if other.lower() == name.lower()
+        ]
         return self.places[self.names.index(name)] if name in self.names else same[0]
 
 
@@ -49,9 +55,10 @@ class Taken:
 class Projection:
     """What a task gets for some writes of one frame.
 
-    Attributes:
-        columns: each column that a sink takes, and the hashes; what several writes have in common is there once, for the way to a Python worker costs by the column and by
-            the byte. They are not put into a struct per write: on the way to Arrow that costs more than the hash.
+    Attributes: columns: each column that a sink takes, and the hashes; what several writes have in
+        common is there once, for the way to a Python worker costs by the column and by
+            the byte. They are not put into a struct per write: on the way to Arrow that costs more
+                than the hash.
         writes: for each write what is its own.
     """
 
@@ -88,7 +95,9 @@ class Projections:
         Raises:
             SchemaError: a sink can't write such rows.
         """
-        return self._once((tuple(sinks), frame.schema.json()), lambda: self._of_writes(sinks, frame))
+        return self._once(
+            (tuple(sinks), frame.schema.json()), lambda: self._of_writes(sinks, frame)
+        )
 
     def _of_writes(self, sinks: Sequence[str], frame: DataFrame) -> Projection:
         columns: list[Column] = []
@@ -98,10 +107,13 @@ class Projections:
             taken = self.taken(sink, frame.schema)
             if not taken:
                 raise SchemaError(
-                    f"The sink {sink!r} takes none of the columns {', '.join(frame.columns)}. Give it at least one."
+                    f"The sink {sink!r} takes none of the columns {', '.join(frame.columns)}. "
+                    "Give it at least one."
                 )
             selected = frame.select(*taken)
-            expressions: Sequence[Any] = _expressions(selected, len(taken)) if len(sinks) > 1 else ()
+            expressions: Sequence[Any] = (
+                _expressions(selected, len(taken)) if len(sinks) > 1 else ()
+            )
             places = []
             for position, column in enumerate(taken):
                 place = known.place(expressions[position]) if expressions else None
@@ -112,7 +124,10 @@ class Projections:
                         known.add(expressions[position], place)
                 places.append(place)
             # The same columns in the same order have the same hash.
-            hash_place = next((other.hash_place for other in writes if other.places == tuple(places)), len(columns))
+            hash_place = next(
+                (other.hash_place for other in writes if other.places == tuple(places)),
+                len(columns),
+            )
             if hash_place == len(columns):
                 columns.append(row_hash(frame, taken).alias(_name(hash_place)))
             writes.append(Taken(tuple(selected.columns), tuple(places), hash_place))
@@ -129,21 +144,27 @@ class Projections:
 
 
 class _Known:
-    """Places by what is computed there, as Spark compares expressions: what isn't deterministic equals nothing, not even itself."""
+    """Places by what is computed there, as Spark compares expressions: what isn't deterministic
+    equals nothing, not even itself.
+    """
 
     def __init__(self) -> None:
         self._places: dict[int, list[tuple[Any, int]]] = {}
 
     def place(self, expression: Any) -> int | None:
         alike = self._places.get(int(expression.semanticHash()), [])
-        return next((place for other, place in alike if bool(other.semanticEquals(expression))), None)
+        return next(
+            (place for other, place in alike if bool(other.semanticEquals(expression))), None
+        )
 
     def add(self, expression: Any, place: int) -> None:
         self._places.setdefault(int(expression.semanticHash()), []).append((expression, place))
 
 
 def _expressions(selected: DataFrame, count: int) -> Sequence[Any]:
-    """Return what each column of a selection computes, as Spark's own expressions; nothing where Spark does not say it column by column."""
+    """Return what each column of a selection computes, as Spark's own expressions; nothing where
+    Spark does not say it column by column.
+    """
     plan: Any = selected._jdf.queryExecution().analyzed()  # noqa: SLF001  Spark offers this in no other way
     if str(plan.nodeName()) != "Project":
         return ()
@@ -151,7 +172,9 @@ def _expressions(selected: DataFrame, count: int) -> Sequence[Any]:
     if int(listed.size()) != count:
         return ()
     named = [listed.apply(position) for position in range(count)]
-    return [each.child() if str(each.getClass().getSimpleName()) == "Alias" else each for each in named]
+    return [
+        each.child() if str(each.getClass().getSimpleName()) == "Alias" else each for each in named
+    ]
 
 
 def _name(place: int) -> str:

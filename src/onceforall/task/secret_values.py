@@ -1,11 +1,14 @@
-"""The way of secret values from the driver to the tasks, in two halves that are worthless one without the other.
+"""The way of secret values from the driver to the tasks, in two halves that are worthless one
+without the other.
 
-What Spark takes to the tasks it also writes down: local properties of a job in its event log, unredacted whatever their names, and
-pickled functions on local disks when they are large. So each batch draws random bytes, as many as the values have; the bytes go in the
-pickled function, and the values combined with them (exclusive or, a one-time pad) in a local property that is set around the job.
+What Spark takes to the tasks it also writes down: local properties of a job in its event log,
+unredacted whatever their names, and
+pickled functions on local disks when they are large. So each batch draws random bytes, as many as
+the values have; the bytes go in the pickled function, and the values combined with them (exclusive
+or, a one-time pad) in a local property that is set around the job.
 
-Both meet in the memory of the driver's JVM and on the way to the executors, which is as safe as all else that these say to each other
-(``spark.network.crypto.enabled``).
+Both meet in the memory of the driver's JVM and on the way to the executors, which is as safe as all
+else that these say to each other (``spark.network.crypto.enabled``).
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ _BLOCK_BYTES = 256
 class Handover:
     """The secret values of a query's sinks, for the jobs of one batch.
 
-    Attributes:
-        pads: by sink name, the half that goes in the pickled function; nothing for a sink without secret values.
+    Attributes: pads: by sink name, the half that goes in the pickled function; nothing for a sink
+        without secret values.
     """
 
     def __init__(self, sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
@@ -99,7 +102,9 @@ class _NoHalves(logging.Filter):
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Drop what py4j logs at level DEBUG of the properties: it logs every command, and so has the pickled functions too."""
+    """Drop what py4j logs at level DEBUG of the properties: it logs every command, and so has
+    the pickled functions too.
+    """
     silence = _NoHalves()
     loggers = [logging.getLogger(name) for name in ("py4j.java_gateway", "py4j.clientserver")]
     for logger in loggers:

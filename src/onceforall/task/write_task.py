@@ -1,8 +1,11 @@
-"""What runs in Spark's tasks: it feeds Arrow record batches to sinks, pre-commits, and returns committables and digests.
+"""What runs in Spark's tasks: it feeds Arrow record batches to sinks, pre-commits, and returns
+committables and digests.
 
-One Spark job writes one group of writes that share the same rows. The job's frame has the columns that their sinks take, each once, and for each write a bigint column with the
+One Spark job writes one group of writes that share the same rows. The job's frame has the columns
+that their sinks take, each once, and for each write a bigint column with the
 ``xxhash64`` of what it takes: see ``projections``. A task yields one row per write, its only
-result. A task that fails before it has yielded discards all its transactions; once it has yielded, only the driver may abort.
+result. A task that fails before it has yielded discards all its transactions; once it has yielded,
+only the driver may abort.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ logger = logging.getLogger("onceforall")
 T = TypeVar("T")
 
 _spared: list[bool] = []
-"""Not empty once this process, or the one that it was forked from, has spared the garbage collector."""
+"""Not empty once this process, or the one that it was forked from, has spared the garbage
+collector."""
 
 
 def result_schema() -> StructType:
@@ -65,13 +69,11 @@ class WriteSpec:
 class WriteTask:
     """The function that ``mapInArrow`` runs in each task.
 
-    Attributes:
-        writes: the writes that share the rows.
-        query_id: Spark's query id.
-        generation: the run's generation.
-        batch: Spark's batch id.
-        first_task_attempt_id: a task attempt id that Spark gave out before the job began: the difference to it is a small number
-            that no other task attempt of the batch has, however it came about (a retry, speculation, a resubmitted stage).
+    Attributes: writes: the writes that share the rows. query_id: Spark's query id. generation: the
+        run's generation. batch: Spark's batch id. first_task_attempt_id: a task attempt id that
+        Spark gave out before the job began: the difference to it is a small number
+            that no other task attempt of the batch has, however it came about (a retry,
+            speculation, a resubmitted stage).
         digest_only: nothing is written; the replay of a decided batch.
         incarnation: see ``onceforall.sink.TaskAttempt``.
         redo: only these tasks write, all others only digest; None: all write.
@@ -103,9 +105,14 @@ class WriteTask:
                     taken = spec.taken
                     assert taken is not None
                     named = zip(taken.places, taken.names, strict=True)
-                    schema = pa.schema([batch.schema.field(at).with_name(name) for at, name in named])
+                    schema = pa.schema(
+                        [batch.schema.field(at).with_name(name) for at, name in named]
+                    )
                     columns = [batch.column(at) for at in taken.places]
-                    writer.add(pa.RecordBatch.from_arrays(columns, schema=schema), batch.column(taken.hash_place))
+                    writer.add(
+                        pa.RecordBatch.from_arrays(columns, schema=schema),
+                        batch.column(taken.hash_place),
+                    )
 
         yield _result(_finished(writers, add_all), context)
         failpoints.hit("task.handed_over")
@@ -113,7 +120,9 @@ class WriteTask:
 
     def _writer(self, spec: WriteSpec, context: Any) -> _Writer:
         attempt = self._attempt(spec, context)
-        digest_only = self.digest_only or (self.redo is not None and (attempt.write, attempt.partition) not in self.redo)
+        digest_only = self.digest_only or (
+            self.redo is not None and (attempt.write, attempt.partition) not in self.redo
+        )
         return _Writer(spec, attempt, digest_only, self.keep_in)
 
     def _attempt(self, spec: WriteSpec, context: Any) -> TaskAttempt:
@@ -142,7 +151,8 @@ class KeptRows:
 
 @dataclass(frozen=True)
 class WriteKeptTask:
-    """The function that ``mapInArrow`` runs to write kept rows again; each row of its input is the number of an entry.
+    """The function that ``mapInArrow`` runs to write kept rows again; each row of its input is the
+    number of an entry.
 
     Attributes:
         entries: what is written.
@@ -210,7 +220,9 @@ def _finished(writers: list[_Writer], add_all: Callable[[], None]) -> list[dict[
 
 
 def _all_finished(writers: list[_Writer]) -> list[dict[str, Any]]:
-    """Pre-commit on all sinks at once, since each waits for another system; the first error, if any, when all have an answer."""
+    """Pre-commit on all sinks at once, since each waits for another system; the first error, if
+    any, when all have an answer.
+    """
     if len(writers) < 2:
         return [writer.finish() for writer in writers]
     with ThreadPoolExecutor(len(writers), thread_name_prefix="onceforall-pre-commit") as threads:
@@ -223,29 +235,38 @@ def _all_finished(writers: list[_Writer]) -> list[dict[str, Any]]:
 
 
 def _result(results: list[dict[str, Any]], context: Any) -> pa.RecordBatch:
-    where = {"partition": context.partitionId(), "attempt": context.attemptNumber(), "stage": context.stageId()}
+    where = {
+        "partition": context.partitionId(),
+        "attempt": context.attemptNumber(),
+        "stage": context.stageId(),
+    }
     return text_batch("result", [json.dumps({**where, **result}) for result in results])
 
 
 def text_batch(name: str, texts: Sequence[str]) -> pa.RecordBatch:
     """Return a batch with one column of texts.
 
-    From buffers, for Arrow imports pandas to convert anything of Python's (``InitPandasStaticData``), half of the time that a worker takes to load what it needs.
+    From buffers, for Arrow imports pandas to convert anything of Python's
+    (``InitPandasStaticData``), half of the time that a worker takes to load what it needs.
     """
     import numpy as np
     import pyarrow as pa
 
     encoded = [text.encode() for text in texts]
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    column = pa.Array.from_buffers(pa.string(), len(encoded), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))])
+    column = pa.Array.from_buffers(
+        pa.string(), len(encoded), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    )
     return pa.RecordBatch.from_arrays([column], [name])
 
 
 def spare_collections() -> None:
     """Take what this worker process has loaded out of the garbage collector's sight, once.
 
-    PySpark's daemon collects all garbage behind each task (``gc.collect()`` in ``pyspark/daemon.py``), and looks each time at every object of the
-    modules that Arrow, numpy and the clients have brought, which never go: more work than the rest of a task with few rows. See ``gc.freeze``
+    PySpark's daemon collects all garbage behind each task (``gc.collect()`` in
+    ``pyspark/daemon.py``), and looks each time at every object of the
+    modules that Arrow, numpy and the clients have brought, which never go: more work than the rest
+    of a task with few rows. See ``gc.freeze``
     in Python's documentation.
     """
     # Not asked of gc.get_freeze_count(), which walks through all that is frozen.
@@ -256,9 +277,11 @@ def spare_collections() -> None:
 
 
 def plain(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows with Arrow's plain types for texts, bytes and lists, at each depth: a sink need not know that there are others.
+    """Return the rows with Arrow's plain types for texts, bytes and lists, at each depth: a sink
+    need not know that there are others.
 
-    With ``spark.sql.execution.arrow.useLargeVarTypes`` Spark gives the large ones, with offsets of 64 bits.
+    With ``spark.sql.execution.arrow.useLargeVarTypes`` Spark gives the large ones, with offsets of
+    64 bits.
 
     Raises:
         AttemptFailedError: one batch has more than 2 GiB of a column.
@@ -271,14 +294,19 @@ def plain(rows: pa.RecordBatch) -> pa.RecordBatch:
         return rows.cast(pa.schema([each.with_type(_plain(each.type)) for each in rows.schema]))
     except pa.ArrowInvalid as error:
         raise AttemptFailedError(
-            f"A batch of {rows.num_rows} rows of Spark's is too large: {error}. Lower spark.sql.execution.arrow.maxRecordsPerBatch."
+            f"A batch of {rows.num_rows} rows of Spark's is too large: {error}. Lower "
+            "spark.sql.execution.arrow.maxRecordsPerBatch."
         ) from error
 
 
 def _is_large(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_list(kind))
+    return bool(
+        pa.types.is_large_string(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_large_list(kind)
+    )
 
 
 def _has_large(kind: pa.DataType) -> bool:
@@ -315,7 +343,11 @@ class _Writer:
         self._attempt = attempt
         self._digest_only = digest_only
         self._must_keep = keep_in is not None and keep_in.required
-        self._keeper = None if keep_in is None else KeptFile(keep_in.folder, attempt, required=keep_in.required)
+        self._keeper = (
+            None
+            if keep_in is None
+            else KeptFile(keep_in.folder, attempt, required=keep_in.required)
+        )
         self._not_kept: dict[str, str] = {}
         self._kept = kept
         self._transaction: Any = None

@@ -1,5 +1,5 @@
 """Tools for proving exactly-once.
 
-``conformance`` checks any sink against the contract; ``checker`` judges what readers found in the sinks of a query, and ``observers`` read
-them.
+``conformance`` checks any sink against the contract; ``checker`` judges what readers found in the
+sinks of a query, and ``observers`` read them.
 """

@@ -16,7 +16,9 @@ def test_every_seed_kills_every_job_workers_and_both_servers():
         assert faults == plan(seed)
         # Even if no worker were found.
         assert sum(fault.kind != WORKERS for fault in faults) >= MINIMUM_KILLS
-        assert {fault.target for fault in faults if fault.kind == JOB and fault.share < CLOSING} == set(JOBS)
+        assert {
+            fault.target for fault in faults if fault.kind == JOB and fault.share < CLOSING
+        } == set(JOBS)
         assert {BROKER, POSTGRES, WORKERS} < {fault.kind for fault in faults}
         assert [fault.share for fault in faults] == sorted(fault.share for fault in faults)
         # Cleanse is ended before the others write their last windows.

@@ -37,7 +37,13 @@ def reason_of(record):  # noqa: PLR0911  a table of reasons
     if event.get("event_type") not in KINDS:
         return "unknown event type"
     money = "amount_micros" if event["event_type"] == "purchase" else "cost_micros"
-    needed = ["event_id", "user_id", "event_time", money, *(["campaign_id"] if money == "cost_micros" else [])]
+    needed = [
+        "event_id",
+        "user_id",
+        "event_time",
+        money,
+        *(["campaign_id"] if money == "cost_micros" else []),
+    ]
     if any(name not in event for name in needed):
         return "missing field"
     if not isinstance(event["event_time"], int) or not isinstance(event[money], int):
@@ -53,7 +59,11 @@ def test_the_same_seed_gives_the_same_records_and_another_one_gives_others(recor
     again = generator.make_ground(11, 20_000)
     assert list(generator.records(again, 0, again.records)) == records
     # In parts as in one.
-    parts = [record for begin in range(0, len(records), 7_000) for record in generator.records(again, begin, begin + 7_000)]
+    parts = [
+        record
+        for begin in range(0, len(records), 7_000)
+        for record in generator.records(again, begin, begin + 7_000)
+    ]
     assert parts == records
     other = generator.make_ground(12, 20_000)
     assert list(generator.records(other, 0, 1_000)) != records[:1_000]
@@ -81,7 +91,9 @@ def test_nothing_happens_near_the_limit_of_what_is_late(records):
     for record in records:
         reason = reason_of(record)
         if reason in {None, "late"}:
-            (late if reason else in_time).append(record.arrival_ms - json.loads(record.value)["event_time"])
+            (late if reason else in_time).append(
+                record.arrival_ms - json.loads(record.value)["event_time"]
+            )
     assert min(in_time) >= 0
     assert max(in_time) <= 20 * 60_000
     assert min(late) >= 2 * HOUR_MS
@@ -95,7 +107,12 @@ def test_a_repetition_is_the_same_record_in_the_same_partition_soon_after(record
     assert len(by_event) == 20_000
     assert len(repeated) > 100
     for first, again in repeated:
-        assert (first.topic, first.partition, first.key, first.value) == (again.topic, again.partition, again.key, again.value)
+        assert (first.topic, first.partition, first.key, first.value) == (
+            again.topic,
+            again.partition,
+            again.key,
+            again.value,
+        )
         assert again.arrival_ms - first.arrival_ms <= generator.REPEATED_WITHIN_MS
 
 
@@ -116,7 +133,11 @@ def test_too_few_events_are_refused():
 
 def test_what_closes_the_day_is_well_formed_in_time_and_far_ahead(records):
     closing = generator.closing_records()
-    assert [json.loads(record.value)["event_type"] for record in closing] == ["view", "click", "purchase"]
+    assert [json.loads(record.value)["event_type"] for record in closing] == [
+        "view",
+        "click",
+        "purchase",
+    ]
     assert all(reason_of(record) is None for record in closing)
     assert min(record.arrival_ms for record in closing) > records[-1].arrival_ms + 24 * HOUR_MS
 
@@ -148,7 +169,12 @@ def test_the_truth_is_what_a_reader_of_the_records_would_count(records, ground):
     assert true.late == late
     spend = [row for row in true.ledger.values() if row["kind"] == "spend"]
     counted = {
-        (row["campaign_id"], row["happened_ms"]): [row["impressions"], row["clicks"], row["spend_micros"]] for row in spend
+        (row["campaign_id"], row["happened_ms"]): [
+            row["impressions"],
+            row["clicks"],
+            row["spend_micros"],
+        ]
+        for row in spend
     }
     assert counted == windows
     rows = {row["order_id"]: row for row in true.ledger.values() if row["kind"] == "order"}
@@ -165,8 +191,15 @@ def test_the_truth_is_what_a_reader_of_the_records_would_count(records, ground):
             assert row["status"] == "unmatched"
             continue
         last = max(before, key=lambda click: click["event_time"])
-        assert (row["status"], row["click_id"], row["campaign_id"]) == ("attributed", last["event_id"], last["campaign_id"])
-        assert row["commission_micros"] == order["amount_micros"] * ppm.get(last["campaign_id"], 0) // 1_000_000
+        assert (row["status"], row["click_id"], row["campaign_id"]) == (
+            "attributed",
+            last["event_id"],
+            last["campaign_id"],
+        )
+        assert (
+            row["commission_micros"]
+            == order["amount_micros"] * ppm.get(last["campaign_id"], 0) // 1_000_000
+        )
     assert {row["status"] for row in rows.values()} == {"attributed", "unmatched"}
     assert {row.get("advertiser") for row in rows.values()} >= {"unknown", "advertiser 0", None}
 

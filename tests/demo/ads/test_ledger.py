@@ -34,7 +34,9 @@ def letters(truth):
 def result(truth, rows, dead=None, late=None):
     return {
         "destinations": {"topic": ledger.account(truth, rows)},
-        "dead_letters": ledger.account_of_dead_letters(truth, letters(truth) if dead is None else dead),
+        "dead_letters": ledger.account_of_dead_letters(
+            truth, letters(truth) if dead is None else dead
+        ),
         "late": ledger.account_of_late(truth, truth.late if late is None else late),
     }
 
@@ -73,7 +75,12 @@ def test_a_millionth_more_in_one_row_and_less_in_another_is_noticed(truth, rows)
 
 def test_dead_letters_that_are_doubled_lost_or_swapped_are_failures(truth, rows):
     whole = letters(truth)
-    for dead in (whole[:-1], [*whole, whole[0]], [*whole[:-1], whole[-2]], [*whole, {"reason": "new"}]):
+    for dead in (
+        whole[:-1],
+        [*whole, whole[0]],
+        [*whole[:-1], whole[-2]],
+        [*whole, {"reason": "new"}],
+    ):
         assert ledger.failures(truth, result(truth, rows, dead=dead))
 
 
@@ -85,18 +92,47 @@ def test_late_events_that_are_doubled_lost_or_unknown_are_failures(truth, rows):
 
 def test_a_truth_without_money_proves_nothing(truth, rows):
     empty = type(truth)({}, {}, frozenset())
-    assert ledger.failures(empty, result(empty, [], dead=[], late=[])) == ["The truth is empty, so nothing was tested."]
+    assert ledger.failures(empty, result(empty, [], dead=[], late=[])) == [
+        "The truth is empty, so nothing was tested."
+    ]
 
 
 def test_rows_of_all_destinations_take_the_form_of_the_truth():
     moment = datetime(2024, 11, 29, 7, 15, 0, 123000, tzinfo=timezone.utc)
     wanted = {"kind": "spend", "happened_ms": 1_732_864_500_123}
-    assert as_true_row({"kind": "spend", "happened": "2024-11-29T07:15:00.123Z", "day": "2024-11-29", "hour": "07"}) == wanted
-    assert as_true_row({"kind": "spend", "happened": moment, "day": date(2024, 11, 29), "hour": 7, "clicks": None}) == wanted
+    assert (
+        as_true_row(
+            {
+                "kind": "spend",
+                "happened": "2024-11-29T07:15:00.123Z",
+                "day": "2024-11-29",
+                "hour": "07",
+            }
+        )
+        == wanted
+    )
+    assert (
+        as_true_row(
+            {
+                "kind": "spend",
+                "happened": moment,
+                "day": date(2024, 11, 29),
+                "hour": 7,
+                "clicks": None,
+            }
+        )
+        == wanted
+    )
     # In another folder than it belongs to.
-    assert as_true_row({"kind": "spend", "happened": moment, "day": date(2024, 11, 29), "hour": 8}) != wanted
+    assert (
+        as_true_row({"kind": "spend", "happened": moment, "day": date(2024, 11, 29), "hour": 8})
+        != wanted
+    )
 
 
-@pytest.mark.parametrize(("micros", "text"), [(0, "0.000000"), (1_234_567_890_123, "1,234,567.890123"), (-5, "-0.000005")])
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [(0, "0.000000"), (1_234_567_890_123, "1,234,567.890123"), (-5, "-0.000005")],
+)
 def test_money_is_shown_to_the_last_millionth(micros, text):
     assert ledger.money(micros) == text

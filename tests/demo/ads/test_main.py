@@ -20,8 +20,13 @@ def truth():
 
 def result(truth, *, kills=12, hidden=None, doubled=0):
     rows = [{"record_id": identity, **row} for identity, row in truth.ledger.items()]
-    dead = {reason: {"expected": count, "read": count, "distinct": count} for reason, count in truth.dead_letters.items()}
-    accounts = {name: ledger.account(truth, rows + rows[:doubled]) for name in ("topic", "files", "table")}
+    dead = {
+        reason: {"expected": count, "read": count, "distinct": count}
+        for reason, count in truth.dead_letters.items()
+    }
+    accounts = {
+        name: ledger.account(truth, rows + rows[:doubled]) for name in ("topic", "files", "table")
+    }
     late = ledger.account_of_late(truth, truth.late)
     return {
         "destinations": accounts,
@@ -33,7 +38,12 @@ def result(truth, *, kills=12, hidden=None, doubled=0):
 
 
 def report(truth, **results):
-    return {"events": 5_000, "truth": ledger.true_account(truth), "results": results, **ledger.verdict(truth, results)}
+    return {
+        "events": 5_000,
+        "truth": ledger.true_account(truth),
+        "results": results,
+        **ledger.verdict(truth, results),
+    }
 
 
 def test_equal_ledgers_after_enough_kills_pass_whatever_sparks_writers_did(truth):
@@ -68,7 +78,15 @@ def test_the_ledger_is_printed_with_all_destinations_beside_the_truth(truth, cap
     spent = ledger.money(truth.total("spend_micros"))
     # The truth twice, and our three destinations.
     assert printed.count(spent) >= 5
-    for words in ("the truth", "Kafka", "Parquet", "PostgreSQL", "Spark's writers, 12 kills", "not JSON", "late"):
+    for words in (
+        "the truth",
+        "Kafka",
+        "Parquet",
+        "PostgreSQL",
+        "Spark's writers, 12 kills",
+        "not JSON",
+        "late",
+    ):
         assert words in printed
 
 

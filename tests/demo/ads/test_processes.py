@@ -29,9 +29,19 @@ def start(tmp_path, monkeypatch):
     def begin():
         environment = {"GIVEN": "given", "TAKEN_AWAY": None}
         log = tmp_path / "program.log"
-        life = ProgramProcess(tmp_path / "program.py", ["--one", "two"], work_dir=tmp_path, log=log, environment=environment)
+        life = ProgramProcess(
+            tmp_path / "program.py",
+            ["--one", "two"],
+            work_dir=tmp_path,
+            log=log,
+            environment=environment,
+        )
         started.append(life)
-        until(lambda: (tmp_path / "ready").exists() or life.return_code is not None, 30, "the program's start")
+        until(
+            lambda: (tmp_path / "ready").exists() or life.return_code is not None,
+            30,
+            "the program's start",
+        )
         return life
 
     yield begin

@@ -17,7 +17,9 @@ def attempt(batch=0, *, generation=0, partition=0, sink="out", query=QUERY, writ
 
 
 def numbers(count, first=0, **columns):
-    return pa.RecordBatch.from_pydict({"n": pa.array(range(first, first + count), pa.int64()), **columns})
+    return pa.RecordBatch.from_pydict(
+        {"n": pa.array(range(first, first + count), pa.int64()), **columns}
+    )
 
 
 def prepared(sink, rows, batch=0, /, **names):
@@ -27,7 +29,9 @@ def prepared(sink, rows, batch=0, /, **names):
         sink.invoke(transaction, rows)
         return sink.pre_commit(transaction)
     except BaseException:
-        sink.discard(transaction)  # As a task does; without it, its open file is another test's warning.
+        sink.discard(
+            transaction
+        )  # As a task does; without it, its open file is another test's warning.
         raise
 
 
@@ -43,7 +47,9 @@ def checked(folder, **options):
 
 def commit(sink, batch, /, *rows, **names):
     """Take a batch to its end; each rows is one task's."""
-    committables = [prepared(sink, each, batch, partition=i, **names) for i, each in enumerate(rows)]
+    committables = [
+        prepared(sink, each, batch, partition=i, **names) for i, each in enumerate(rows)
+    ]
     decided = sink.confirm(committables)
     report = sink.commit(permit(batch), decided)
     assert not report.lost

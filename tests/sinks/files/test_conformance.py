@@ -1,4 +1,5 @@
-"""The conformance suite, for each format: kill -9 between any two calls and within them, in real processes."""
+"""The conformance suite, for each format: kill -9 between any two calls and within them, in real
+processes."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ def under_test(folder, form, **more):
         staging = folder / "_onceforall" / "staging"
         left = [str(path) for path in staging.iterdir()] if staging.exists() else []
         known = set(read_files(folder).paths) if staging.exists() else set()
-        return left + [str(path) for path in folder.rglob("part-*") if str(path) not in known and staging not in path.parents]
+        return left + [
+            str(path)
+            for path in folder.rglob("part-*")
+            if str(path) not in known and staging not in path.parents
+        ]
 
     def lose(committables):
         for committable in committables:
@@ -52,7 +57,13 @@ def under_test(folder, form, **more):
         return FileSink(folder, format=form, partition_by=["part"])
 
     return SinkUnderTest(
-        make_sink=make_sink, rows=rows, read=read, leftovers=leftovers, lose=lose, another_target=another_target, **more
+        make_sink=make_sink,
+        rows=rows,
+        read=read,
+        leftovers=leftovers,
+        lose=lose,
+        another_target=another_target,
+        **more,
     )
 
 

@@ -1,4 +1,5 @@
-"""kill -9 at each step of a task and of a driver; another process completes the batch, or sweeps it."""
+"""kill -9 at each step of a task and of a driver; another process completes the batch, or sweeps
+it."""
 
 import json
 import os
@@ -21,8 +22,14 @@ ROWS_PER_BATCH = 6
 def started(folder, step, failpoints="", **options):
     seen = folder.with_suffix(".seen")
     seen.mkdir(exist_ok=True)
-    environment = {**os.environ, "ONCEFORALL_FAILPOINTS": failpoints, "ONCEFORALL_FAILPOINTS_SEEN": str(seen)}
-    return subprocess.Popen([sys.executable, WORKER, str(folder), step, json.dumps(options)], env=environment)
+    environment = {
+        **os.environ,
+        "ONCEFORALL_FAILPOINTS": failpoints,
+        "ONCEFORALL_FAILPOINTS_SEEN": str(seen),
+    }
+    return subprocess.Popen(
+        [sys.executable, WORKER, str(folder), step, json.dumps(options)], env=environment
+    )
 
 
 def run(folder, step, failpoints="", **options):
@@ -34,7 +41,8 @@ def committables(folder):
 
 
 def assert_whole(folder, batches=1):
-    """Every row is there once, in the manifests and for those who just look, and no temp file is left."""
+    """Every row is there once, in the manifests and for those who just look, and no temp file is
+    left."""
     files = read_files(folder)
     assert sorted(files.to_arrow().column("n").to_pylist()) == list(range(8 * batches))
     assert sorted(files.paths) == sorted(str(path) for path in folder.rglob("part-*"))
@@ -95,7 +103,10 @@ def test_a_commit_that_is_killed_is_completed_by_another_process(decided, point)
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param(p, marks=() if p in {"file.commit.renamed", "file.manifest.before"} else pytest.mark.long)
+        pytest.param(
+            p,
+            marks=() if p in {"file.commit.renamed", "file.manifest.before"} else pytest.mark.long,
+        )
         for p in COMMIT_POINTS
     ],
 )
@@ -108,11 +119,19 @@ def test_a_driver_that_was_frozen_in_its_commit_changes_nothing_when_it_wakes(de
         assert len(sink.commit(permit(), committables(decided)).completed) == 2
         for batch in (1, 2):
             commit(sink, batch, numbers(8, 8 * batch, p=["a", "b"] * 4))
-        before = {path: (path.lstat().st_ino, path.lstat().st_mtime_ns) for path in decided.rglob("*") if path.is_file()}
+        before = {
+            path: (path.lstat().st_ino, path.lstat().st_mtime_ns)
+            for path in decided.rglob("*")
+            if path.is_file()
+        }
     finally:
         zombie.send_signal(signal.SIGCONT)
         assert zombie.wait(timeout=60) == 0
-    assert {path: (path.lstat().st_ino, path.lstat().st_mtime_ns) for path in decided.rglob("*") if path.is_file()} == before
+    assert {
+        path: (path.lstat().st_ino, path.lstat().st_mtime_ns)
+        for path in decided.rglob("*")
+        if path.is_file()
+    } == before
     assert_whole(decided, batches=3)
 
 
@@ -142,7 +161,11 @@ def test_a_reader_never_sees_part_of_a_batch_nor_less_than_before(tmp_path):
             files = read_files(folder)
             assert files.rows % ROWS_PER_BATCH == 0
             assert files.rows >= rows
-            assert len({(batch.query_id, batch.files.batch) for batch in files.batches}) * ROWS_PER_BATCH == files.rows
+            assert (
+                len({(batch.query_id, batch.files.batch) for batch in files.batches})
+                * ROWS_PER_BATCH
+                == files.rows
+            )
             rows = files.rows
             snapshots.add(rows)
             return rows >= 40 * ROWS_PER_BATCH

@@ -1,4 +1,5 @@
-"""A full disk, a read-only one and errors at each step under the file sink: the error names the folder, nothing is lost, and it goes on."""
+"""A full disk, a read-only one and errors at each step under the file sink: the error names the
+folder, nothing is lost, and it goes on."""
 
 import errno
 import os
@@ -10,7 +11,16 @@ from onceforall import read_files
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.protocol.names import parse_name
 from onceforall.sink import Sweep
-from sinks.files.building import QUERY, attempt, checked, commit, left_in_staging, numbers, permit, prepared
+from sinks.files.building import (
+    QUERY,
+    attempt,
+    checked,
+    commit,
+    left_in_staging,
+    numbers,
+    permit,
+    prepared,
+)
 from support.syncing import Recorder
 
 IN_A_TASK = [
@@ -62,7 +72,9 @@ class TestAFullDisk:
         commit(sink, 0, numbers(4))
         transaction = sink.begin_transaction(attempt(1))
         disk.fill()
-        with pytest.raises(AttemptFailedError, match=named(folder, errno.ENOSPC) + ".*Free some space"):  # noqa: PT012  either raises
+        with pytest.raises(  # noqa: PT012  either raises
+            AttemptFailedError, match=named(folder, errno.ENOSPC) + ".*Free some space"
+        ):
             sink.invoke(transaction, noise(4000, 4))
             sink.pre_commit(transaction)
         sink.discard(transaction)
@@ -79,7 +91,10 @@ class TestAFullDisk:
         decided = sink.confirm([prepared(sink, numbers(4, 4), 1)])
         disk.fill()
         for _ in range(2):
-            with pytest.raises(SinkUnavailableError, match=named(folder, errno.ENOSPC) + ".*Free some space.*tried again"):
+            with pytest.raises(
+                SinkUnavailableError,
+                match=named(folder, errno.ENOSPC) + ".*Free some space.*tried again",
+            ):
                 sink.commit(permit(1), decided)
         assert shown(folder) == list(range(4))
         disk.free()
@@ -99,9 +114,13 @@ class TestAReadOnlyDisk:
         with disk.read_only():
             with pytest.raises(AttemptFailedError, match=named(folder, errno.EROFS) + ".*Remount"):
                 sink.begin_transaction(attempt(2))
-            with pytest.raises(SinkUnavailableError, match=named(folder, errno.EROFS) + ".*Remount"):
+            with pytest.raises(
+                SinkUnavailableError, match=named(folder, errno.EROFS) + ".*Remount"
+            ):
                 sink.commit(permit(1), decided)
-            with pytest.raises(SinkUnavailableError, match=named(folder, errno.EROFS) + ".*Remount"):
+            with pytest.raises(
+                SinkUnavailableError, match=named(folder, errno.EROFS) + ".*Remount"
+            ):
                 sink.abort([undecided])
             assert shown(folder) == list(range(4))
         sink.abort([undecided])
@@ -111,7 +130,9 @@ class TestAReadOnlyDisk:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("step", IN_A_TASK)
-def test_an_error_at_a_step_of_a_task_fails_the_attempt_and_leaves_nothing(tmp_path, armed, step, code):
+def test_an_error_at_a_step_of_a_task_fails_the_attempt_and_leaves_nothing(
+    tmp_path, armed, step, code
+):
     sink = checked(tmp_path)
     commit(sink, 0, numbers(4))
     armed(f"{step}=error:{errno.errorcode[code]}")
@@ -123,7 +144,8 @@ def test_an_error_at_a_step_of_a_task_fails_the_attempt_and_leaves_nothing(tmp_p
     if transaction is not None:
         sink.discard(transaction)
         assert left_in_staging(tmp_path) == []
-    # Without a transaction there is nothing to discard: the sweep of the aborted attempt finds its folder.
+    # Without a transaction there is nothing to discard: the sweep of the aborted attempt finds its
+    # folder.
     assert sink.recover(Sweep(QUERY, "out", 1)) == (transaction is None)
     commit(sink, 1, numbers(4, 4), generation=1)
     assert_whole(tmp_path, 8)
@@ -131,9 +153,13 @@ def test_an_error_at_a_step_of_a_task_fails_the_attempt_and_leaves_nothing(tmp_p
 
 @pytest.mark.parametrize("again", ["", "@+"])
 @pytest.mark.parametrize("step", IN_A_COMMIT)
-def test_an_error_at_a_step_of_a_commit_is_asked_again_and_nothing_is_lost(tmp_path, armed, step, again):
+def test_an_error_at_a_step_of_a_commit_is_asked_again_and_nothing_is_lost(
+    tmp_path, armed, step, again
+):
     sink = checked(tmp_path, partition_by=["p"])
-    decided = sink.confirm([prepared(sink, numbers(4, 4 * i, p=["a", "b"] * 2), partition=i) for i in range(2)])
+    decided = sink.confirm(
+        [prepared(sink, numbers(4, 4 * i, p=["a", "b"] * 2), partition=i) for i in range(2)]
+    )
     armed(f"{step}=error:EIO{again}")
     # Once the manifest stands, a second call only has to sync it.
     stands = step in {"file.create.linked", "file.create.folder_synced", "file.manifest.after"}
@@ -147,12 +173,16 @@ def test_an_error_at_a_step_of_a_commit_is_asked_again_and_nothing_is_lost(tmp_p
 
 
 class TestWhatAnotherProcessDidNotSync:
-    """A process that is killed between a name and the sync of its folder leaves a name that a loss of power takes away.
+    """A process that is killed between a name and the sync of its folder leaves a name that a loss
+    of power takes away.
 
-    Whoever builds on that name syncs it: behind the answer of a commit comes DONE, and behind that nobody looks at the batch again.
+    Whoever builds on that name syncs it: behind the answer of a commit comes DONE, and behind that
+    nobody looks at the batch again.
     """
 
-    def test_a_commit_that_finds_the_manifest_syncs_its_folder_and_those_above(self, tmp_path, armed, monkeypatch):
+    def test_a_commit_that_finds_the_manifest_syncs_its_folder_and_those_above(
+        self, tmp_path, armed, monkeypatch
+    ):
         sink = checked(tmp_path)
         decided = sink.confirm([prepared(sink, numbers(4))])
         armed("file.create.linked=error:EIO")
@@ -166,7 +196,9 @@ class TestWhatAnotherProcessDidNotSync:
             recorder.synced(folder)
         assert manifest.parents[4] == tmp_path
 
-    def test_a_commit_syncs_the_folders_of_manifests_that_another_one_made(self, tmp_path, monkeypatch):
+    def test_a_commit_syncs_the_folders_of_manifests_that_another_one_made(
+        self, tmp_path, monkeypatch
+    ):
         sink = checked(tmp_path)
         decided = sink.confirm([prepared(sink, numbers(4))])
         manifests = tmp_path / "_onceforall" / "manifests"

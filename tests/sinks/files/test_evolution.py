@@ -1,4 +1,5 @@
-"""Columns that readers can't take together with those of the files that are there: told at start."""
+"""Columns that readers can't take together with those of the files that are there: told at
+start."""
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,10 @@ BEFORE = {
     "s": pa.array([{"x": 1}], pa.struct([("x", pa.int32())])),
     "l": pa.array([[1]], pa.list_(pa.int32())),
 }
-SAME = "n bigint, f float, at timestamp, local timestamp_ntz, text string, s struct<x:int>, l array<int>"
+SAME = (
+    "n bigint, f float, at timestamp, local timestamp_ntz, text string, s struct<x:int>, l "
+    "array<int>"
+)
 
 
 def told(folder, caplog, columns):
@@ -70,7 +74,9 @@ def test_what_they_cannot_join_is_told_once(spark, folder, caplog, columns, word
 
 
 @pytest.mark.spark
-def test_a_folder_without_files_and_one_with_a_damaged_manifest_stop_nobody(spark, folder, tmp_path_factory, caplog):
+def test_a_folder_without_files_and_one_with_a_damaged_manifest_stop_nobody(
+    spark, folder, tmp_path_factory, caplog
+):
     assert told(tmp_path_factory.mktemp("empty"), caplog, SAME) == []
     (manifest,) = (folder / "_onceforall" / "manifests").rglob("0.json")
     manifest.write_text("{}")

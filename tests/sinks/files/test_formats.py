@@ -1,4 +1,5 @@
-"""What options make of files, and what Spark's reader passes over in them: all readers read all rows, whatever was chosen."""
+"""What options make of files, and what Spark's reader passes over in them: all readers read all
+rows, whatever was chosen."""
 
 import itertools
 import math
@@ -43,25 +44,40 @@ VALUES = {
     "json": {"ignore_null_fields": [True, False]},
     "csv": {"header": [True, False], "delimiter": ["|"]},
 }
-CASES = [(form, name, value) for form, options in VALUES.items() for name, values in options.items() for value in values]
+CASES = [
+    (form, name, value)
+    for form, options in VALUES.items()
+    for name, values in options.items()
+    for value in values
+]
 
 
 def values_of(ddl, form):
-    return [v for v in extremes(WRITTEN[ddl]) if not CELLS[ddl, form].refuses(v) and not CELLS[ddl, form].unread(v)]
+    return [
+        v
+        for v in extremes(WRITTEN[ddl])
+        if not CELLS[ddl, form].refuses(v) and not CELLS[ddl, form].unread(v)
+    ]
 
 
 def test_every_option_has_values_here():
-    assert {form: set(options) for form, options in VALUES.items()} == {form: set(known) for form, known in _OPTIONS.items()}
+    assert {form: set(options) for form, options in VALUES.items()} == {
+        form: set(known) for form, known in _OPTIONS.items()
+    }
 
 
 @pytest.mark.parametrize("form", VALUES)
 def test_with_every_option_all_readers_read_what_was_written(spark, tmp_path, form):
-    rows = batch_of({ddl: values_of(ddl, form) for ddl in ("DOUBLE", "STRING", "BIGINT", "DATE")}, form)
+    rows = batch_of(
+        {ddl: values_of(ddl, form) for ddl in ("DOUBLE", "STRING", "BIGINT", "DATE")}, form
+    )
     paths = {}
     for _, name, value in (case for case in CASES if case[0] == form):
         compression = "zstd" if name == "compression_level" else None
         folder = tmp_path / f"{name}-{len(paths)}"
-        commit(checked(folder, format=form, options={name: value}, compression=compression), 0, rows)
+        commit(
+            checked(folder, format=form, options={name: value}, compression=compression), 0, rows
+        )
         assert_same(ofa.read_files(folder).to_arrow(), rows, f"{name}={value!r}, to_arrow")
         paths[name, value if isinstance(value, str | int | float) else repr(value)] = folder
     if form != "csv":  # which Spark reads with these options; the property test chooses among them
@@ -69,7 +85,9 @@ def test_with_every_option_all_readers_read_what_was_written(spark, tmp_path, fo
         found = spark.read.schema(schema).format(form).load([str(path) for path in paths.values()])
         found = found.withColumn("file", F.input_file_name()).toArrow()
         for case, folder in paths.items():
-            ours = found.filter(pa.compute.match_substring(found["file"], f"/{folder.name}/")).sort_by("n")
+            ours = found.filter(
+                pa.compute.match_substring(found["file"], f"/{folder.name}/")
+            ).sort_by("n")
             assert_same(ours, rows, f"{case}, Spark")
 
 
@@ -91,20 +109,27 @@ def assert_same(found, rows, what):
         ("parquet", {"compression_level": 3}, "snappy"),
     ],
 )
-def test_an_option_that_pyarrow_refuses_or_spark_cant_read_is_refused_at_once(form, options, compression):
+def test_an_option_that_pyarrow_refuses_or_spark_cant_read_is_refused_at_once(
+    form, options, compression
+):
     with pytest.raises(OptionError, match=next(iter(options))):
         FileSink("/unused", format=form, options=options, compression=compression)
 
 
 @pytest.mark.parametrize("size", [8 << 20, 1 << 40])
 def test_a_block_with_which_orcs_writer_aborts_ends_no_process(size):
-    program = f"import onceforall; onceforall.FileSink('/unused', format='orc', options={{'compression_block_size': {size}}})"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    program = (
+        "import onceforall; onceforall.FileSink('/unused', format='orc', "
+        f"options={{'compression_block_size': {size}}})"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 1, ended.stderr
     assert "OptionError: The option 'compression_block_size'" in ended.stderr
 
 
-# --- what a reader passes over ------------------------------------------------------------------------------------------------
+# --- what a reader passes over --------------------------------------------------------------------
 
 LITERALS = {
     "BOOLEAN": lambda value: F.lit(bool(value)),
@@ -113,7 +138,10 @@ LITERALS = {
     "DATE": lambda value: F.expr(f"date_from_unix_date(cast({value} as int))"),
     "TIMESTAMP": lambda value: F.expr(f"timestamp_micros(cast('{value}' as bigint))"),
     "STRING": lambda value: F.expr(f"decode(unhex('{value.hex()}'), 'utf-8')"),
-    **{ddl: lambda value, ddl=ddl: F.expr(f"cast('{value}' as {ddl})") for ddl in ("TINYINT", "SMALLINT", "INT", "BIGINT")},
+    **{
+        ddl: lambda value, ddl=ddl: F.expr(f"cast('{value}' as {ddl})")
+        for ddl in ("TINYINT", "SMALLINT", "INT", "BIGINT")
+    },
 }
 COMPARED = {
     "<": lambda column, value: column < value,
@@ -123,8 +151,13 @@ COMPARED = {
 
 
 def stored(ddl, form):
-    """Return the values of a type; of -0.0 Spark's reader loses those of its own writer's files, too, as docs/files.md says."""
-    return [v for v in values_of(ddl, form) if not (isinstance(v, float) and v == 0 and math.copysign(1, v) < 0)]
+    """Return the values of a type; of -0.0 Spark's reader loses those of its own writer's files,
+    too, as docs/files.md says."""
+    return [
+        v
+        for v in values_of(ddl, form)
+        if not (isinstance(v, float) and v == 0 and math.copysign(1, v) < 0)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -136,16 +169,28 @@ def stored(ddl, form):
         pytest.param("orc", {"row_index_stride": 1}, marks=pytest.mark.long),
     ],
 )
-def test_a_filter_that_spark_looks_up_in_the_files_finds_what_it_finds_in_the_rows(spark, tmp_path, form, options):
+def test_a_filter_that_spark_looks_up_in_the_files_finds_what_it_finds_in_the_rows(
+    spark, tmp_path, form, options
+):
     choose, names = random.Random(7), {}
     held = {ddl: stored(ddl, form) for ddl in LITERALS}
     folder = tmp_path / form
     sink = checked(folder, format=form, options=options)
-    # Few values in a file, so that its least and greatest say something; NaN among numbers, alone, and not at all.
+    # Few values in a file, so that its least and greatest say something; NaN among numbers, alone,
+    # and not at all.
     files = [
-        {ddl: [1.0, math.nan, 2.0] if ddl in {"FLOAT", "DOUBLE"} else values[:3] for ddl, values in held.items()},
-        {ddl: [math.nan] if ddl in {"FLOAT", "DOUBLE"} else values[-1:] for ddl, values in held.items()},
-        *({ddl: choose.sample(values, min(3, len(values))) for ddl, values in held.items()} for _ in range(6)),
+        {
+            ddl: [1.0, math.nan, 2.0] if ddl in {"FLOAT", "DOUBLE"} else values[:3]
+            for ddl, values in held.items()
+        },
+        {
+            ddl: [math.nan] if ddl in {"FLOAT", "DOUBLE"} else values[-1:]
+            for ddl, values in held.items()
+        },
+        *(
+            {ddl: choose.sample(values, min(3, len(values))) for ddl, values in held.items()}
+            for _ in range(6)
+        ),
     ]
     for i, values in enumerate(files):
         columns = {}
@@ -153,16 +198,22 @@ def test_a_filter_that_spark_looks_up_in_the_files_finds_what_it_finds_in_the_ro
             names[ddl] = f"t{number}"
             each = (values[ddl] * 3)[:3]
             columns[f"t{number}"] = array_of(each, WRITTEN[ddl])
-            columns[f"s{number}"] = array_of([(value,) for value in each], pa.struct([("x", WRITTEN[ddl])]))
+            columns[f"s{number}"] = array_of(
+                [(value,) for value in each], pa.struct([("x", WRITTEN[ddl])])
+            )
         commit(sink, i, pa.RecordBatch.from_pydict(columns))
     frame = ofa.read_files(folder).to_spark(spark)
     questions = []
     for ddl, values in held.items():
         is_floating = ddl in {"FLOAT", "DOUBLE"}
         asked = [0.0, 5.0, math.nan] if is_floating else choose.sample(values, min(2, len(values)))
-        for value, (word, compare), path in itertools.product(asked, COMPARED.items(), "ts" if is_floating else "t"):
+        for value, (word, compare), path in itertools.product(
+            asked, COMPARED.items(), "ts" if is_floating else "t"
+        ):
             column = F.col(names[ddl]) if path == "t" else F.col(names[ddl].replace("t", "s"))["x"]
-            questions.append((f"{path}: {ddl} {word} {value!r}", compare(column, LITERALS[ddl](value))))
+            questions.append(
+                (f"{path}: {ddl} {word} {value!r}", compare(column, LITERALS[ddl](value)))
+            )
     wanted = counted(frame, [question for _, question in questions], filtered=False)
     found = counted(frame, [question for _, question in questions], filtered=True)
     wrong = [(q, w, f) for (q, _), w, f in zip(questions, wanted, found, strict=True) if w != f]
@@ -171,9 +222,12 @@ def test_a_filter_that_spark_looks_up_in_the_files_finds_what_it_finds_in_the_ro
 
 
 def counted(frame, questions, *, filtered):
-    """Count the rows that answer each question: by a filter, which Spark takes to the files, or by looking at every row."""
+    """Count the rows that answer each question: by a filter, which Spark takes to the files, or
+    by looking at every row."""
     if not filtered:
-        row = frame.select([F.count_if(question).alias(f"q{i}") for i, question in enumerate(questions)]).collect()[0]
+        row = frame.select(
+            [F.count_if(question).alias(f"q{i}") for i, question in enumerate(questions)]
+        ).collect()[0]
         return list(row)
     counts = []
     for some in _parts(questions, 40):
@@ -195,33 +249,53 @@ def test_no_floating_point_column_has_a_least_or_greatest_value_in_parquet(tmp_p
         "s": pa.struct([("d", pa.float64()), ("n", pa.int64())]), "a.b": pa.float64(), "a": pa.struct([("b", pa.int64())]),
     }  # fmt: skip
     values = {"l": [1.0], "m": [(b"k", 1.0)], "s": (1.0, 1), "a": (1,)}
-    rows = pa.RecordBatch.from_pydict({name: array_of([values.get(name, 1)], kind) for name, kind in kinds.items()})
+    rows = pa.RecordBatch.from_pydict(
+        {name: array_of([values.get(name, 1)], kind) for name, kind in kinds.items()}
+    )
     for i, (wanted, most) in enumerate(
-        [(None, {"n", "m.key_value.key", "s.n"}), (True, {"n", "m.key_value.key", "s.n"}), (["n", "d"], {"n"}), (False, set())]
+        [
+            (None, {"n", "m.key_value.key", "s.n"}),
+            (True, {"n", "m.key_value.key", "s.n"}),
+            (["n", "d"], {"n"}),
+            (False, set()),
+        ]
     ):
         folder = tmp_path / str(i)
-        commit(checked(folder, options={} if wanted is None else {"write_statistics": wanted}), 0, rows)
+        commit(
+            checked(folder, options={} if wanted is None else {"write_statistics": wanted}), 0, rows
+        )
         (path,) = ofa.read_files(folder).paths
         group = pq.read_metadata(path).row_group(0)
         columns = [group.column(at) for at in range(group.num_columns)]
         assert {column.path_in_schema for column in columns if column.is_stats_set} == most
 
 
-# --- how long ---------------------------------------------------------------------------------------------------------------
+# --- how long -------------------------------------------------------------------------------------
 
 
 MAP = pa.map_(pa.string(), pa.map_(pa.string(), pa.int32()))
 LONGEST = [
     ("STRING", pa.string(), lambda length: b"x" * length, 20_000_000),
-    ("two units a character", pa.string(), lambda length: "😀".encode() * (length // 2) + b"x" * (length % 2), 20_000_000),
+    (
+        "two units a character",
+        pa.string(),
+        lambda length: "😀".encode() * (length // 2) + b"x" * (length % 2),
+        20_000_000,
+    ),
     ("a key", MAP, lambda length: [(b"x" * length, None)], 50_000),
     ("a key in a map", MAP, lambda length: [(b"k", [(b"x" * length, 1)])], 50_000),
 ]
 
 
-@pytest.mark.parametrize(("kind", "make", "most"), [each[1:] for each in LONGEST], ids=[each[0] for each in LONGEST])
-def test_the_longest_json_text_that_spark_reads_is_written_and_a_longer_one_is_refused(spark, tmp_path, kind, make, most):
-    rows = pa.RecordBatch.from_pydict({"n": pa.array([1, 2], pa.int64()), "c": array_of([make(most), None], kind)})
+@pytest.mark.parametrize(
+    ("kind", "make", "most"), [each[1:] for each in LONGEST], ids=[each[0] for each in LONGEST]
+)
+def test_the_longest_json_text_that_spark_reads_is_written_and_a_longer_one_is_refused(
+    spark, tmp_path, kind, make, most
+):
+    rows = pa.RecordBatch.from_pydict(
+        {"n": pa.array([1, 2], pa.int64()), "c": array_of([make(most), None], kind)}
+    )
     commit(checked(tmp_path, format="json"), 0, rows)
     files = ofa.read_files(tmp_path)
     assert files.to_arrow().to_batches()[0].equals(rows)
@@ -241,5 +315,11 @@ def test_base64_of_any_length_is_read_by_spark(spark, tmp_path):
         }
     )
     commit(checked(tmp_path, format="json"), 0, rows)
-    found = ofa.read_files(tmp_path).to_spark(spark).orderBy("n").selectExpr("length(c) c", "length(s.b) b").collect()
+    found = (
+        ofa.read_files(tmp_path)
+        .to_spark(spark)
+        .orderBy("n")
+        .selectExpr("length(c) c", "length(s.b) b")
+        .collect()
+    )
     assert [tuple(row) for row in found] == [(16_500_000, 16_500_000), (1, None)]

@@ -1,4 +1,5 @@
-"""Nothing leaves the sink's folder, also where somebody replaces a folder in it by a symbolic link behind all checks."""
+"""Nothing leaves the sink's folder, also where somebody replaces a folder in it by a symbolic
+link behind all checks."""
 
 import contextlib
 import os
@@ -6,7 +7,12 @@ import shutil
 
 import pytest
 
-from onceforall.errors import AttemptFailedError, OnceForAllError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import (
+    AttemptFailedError,
+    OnceForAllError,
+    SinkCheckError,
+    SinkUnavailableError,
+)
 from onceforall.protocol.names import sink_code
 from onceforall.sink import Sweep
 from onceforall.sinks.files.reading.committed_files import read_files
@@ -15,7 +21,8 @@ from sinks.files.building import QUERY, attempt, checked, commit, numbers, permi
 
 
 class World:
-    """A sink with a committed batch, a decided one and an open attempt; what a sink may be asked for there, each by its name."""
+    """A sink with a committed batch, a decided one and an open attempt; what a sink may be asked
+    for there, each by its name."""
 
     def __init__(self, root):
         (root / "_spark_metadata").mkdir(parents=True)
@@ -23,7 +30,9 @@ class World:
         self.sink = checked(root, partition_by=["p"], spark_metadata="continue")
         first = self.sink.confirm([prepared(self.sink, numbers(2, p=["a", "b"]))])
         self.sink.commit(permit(), first)
-        self.decided = self.sink.confirm([prepared(self.sink, numbers(2, first=2, p=["a", "b"]), 1)])
+        self.decided = self.sink.confirm(
+            [prepared(self.sink, numbers(2, first=2, p=["a", "b"]), 1)]
+        )
         self.undecided = prepared(self.sink, numbers(2, first=4, p=["a", "b"]), 2)
         self.open = self.sink.begin_transaction(attempt(2, partition=1))
         self.sink.invoke(self.open, numbers(2, first=6, p=["a", "b"]))
@@ -36,7 +45,15 @@ class World:
 
     def retire_what_lost_a_file(self):
         self.sink.retire(
-            [{**self.decided[0], "files": [[folder, n, rows, size + 1] for folder, n, rows, size in self.decided[0]["files"]]}]
+            [
+                {
+                    **self.decided[0],
+                    "files": [
+                        [folder, n, rows, size + 1]
+                        for folder, n, rows, size in self.decided[0]["files"]
+                    ],
+                }
+            ]
         )
 
     def abort(self):
@@ -72,12 +89,16 @@ def folders(root):
 
 
 def content(folder):
-    return {path.relative_to(folder): (path.lstat().st_mtime_ns, path.lstat().st_ino) for path in [folder, *folder.rglob("*")]}
+    return {
+        path.relative_to(folder): (path.lstat().st_mtime_ns, path.lstat().st_ino)
+        for path in [folder, *folder.rglob("*")]
+    }
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_no_operation_changes_anything_behind_a_link(tmp_path, operation):
-    """The link's target has what the folder had, so that whoever follows it finds something to change. Each folder is tried."""
+    """The link's target has what the folder had, so that whoever follows it finds something to
+    change. Each folder is tried."""
     World(tmp_path / "names")
     count = len(folders(tmp_path / "names"))
     assert count > 9
@@ -95,7 +116,9 @@ def test_no_operation_changes_anything_behind_a_link(tmp_path, operation):
         world.sink.discard(world.open)
 
 
-@pytest.mark.parametrize("name", ["p=a", "_onceforall", "_onceforall/staging", f"_onceforall/manifests/{QUERY}"])
+@pytest.mark.parametrize(
+    "name", ["p=a", "_onceforall", "_onceforall/staging", f"_onceforall/manifests/{QUERY}"]
+)
 def test_a_commit_through_a_link_waits_names_it_and_ends_when_the_folder_is_back(tmp_path, name):
     world = World(tmp_path / "sink")
     world.sink.discard(world.open)
@@ -134,7 +157,9 @@ def test_a_link_or_a_pipe_is_no_data_file(tmp_path):
 
 
 @pytest.mark.parametrize("which", ["query", "sink"])
-def test_a_link_in_place_of_a_folder_of_manifests_is_refused_by_start_decision_readers_and_check(tmp_path, which):
+def test_a_link_in_place_of_a_folder_of_manifests_is_refused_by_start_decision_readers_and_check(
+    tmp_path, which
+):
     root = tmp_path / "sink"
     sink = checked(root)
     commit(sink, 0, numbers(1))
@@ -145,7 +170,9 @@ def test_a_link_in_place_of_a_folder_of_manifests_is_refused_by_start_decision_r
     replaced.symlink_to(tmp_path / "moved")
     with pytest.raises(SinkCheckError, match=rf"{replaced}.*symbolic link"):
         checked(root)
-    with pytest.raises(AttemptFailedError, match=rf"Nothing of this batch is decided: {replaced}: a symbolic link"):
+    with pytest.raises(
+        AttemptFailedError, match=rf"Nothing of this batch is decided: {replaced}: a symbolic link"
+    ):
         sink.confirm([committable])
     with pytest.raises(OSError, match="symbolic link"):
         read_files(root)

@@ -5,7 +5,12 @@ import json
 import pytest
 
 from onceforall import read_files
-from onceforall.errors import AttemptFailedError, CorruptEntryError, ForeignEntryError, NewerEntryError
+from onceforall.errors import (
+    AttemptFailedError,
+    CorruptEntryError,
+    ForeignEntryError,
+    NewerEntryError,
+)
 from onceforall.protocol.names import sink_code
 from onceforall.sink import StartInfo
 from onceforall.sinks.files.driver import manifest_writing
@@ -40,11 +45,18 @@ def test_few_files_hold_many_batches(tmp_path, merging):
     assert batches(tmp_path) == [*range(9), 12, 15, 20, 21]
     merged = [name for name in names(tmp_path) if "-" in name]
     assert (
-        merged == sorted(["-1-2.json", "2-5.json", "5-8.json", "8-20.json", "-1-8.json"])[: len(merged)]
+        merged
+        == sorted(["-1-2.json", "2-5.json", "5-8.json", "8-20.json", "-1-8.json"])[: len(merged)]
         or "8-20.json" in merged
     )
     assert len(names(tmp_path)) <= 10
-    assert sorted(read_files(tmp_path).to_arrow().column("n").to_pylist()) == [*range(9), 12, 15, 20, 21]
+    assert sorted(read_files(tmp_path).to_arrow().column("n").to_pylist()) == [
+        *range(9),
+        12,
+        15,
+        20,
+        21,
+    ]
 
 
 def test_merging_goes_on_for_long_and_keeps_few_files(tmp_path, merging):
@@ -140,32 +152,38 @@ def test_a_newer_releases_manifest_is_told_apart(tmp_path):
         read_files(tmp_path)
 
 
-# --- a network file system that lists a folder as it was ---------------------------------------------------------------------------
+# --- a network file system that lists a folder as it was ------------------------------------------
 
 
 @pytest.fixture
 def listed_late(monkeypatch):
-    """Names of manifests that a listing doesn't show though they are there, as NFS does while its cache of the folder lives."""
+    """Names of manifests that a listing doesn't show though they are there, as NFS does while
+    its cache of the folder lives."""
     hidden = set()
     real = Tree.names
     monkeypatch.setattr(
         Tree,
         "names",
         lambda self, folder: [
-            name for name in real(self, folder) if f"{name.removeprefix('.newest.').removesuffix('.json')}.json" not in hidden
+            name
+            for name in real(self, folder)
+            if f"{name.removeprefix('.newest.').removesuffix('.json')}.json" not in hidden
         ],
     )
     return hidden
 
 
 def committed(sink, batch, after):
-    """Take a batch to its end as the library does, which knows the batch before it from the commit log."""
+    """Take a batch to its end as the library does, which knows the batch before it from the
+    commit log."""
     decided = sink.confirm([{**prepared(sink, numbers(1, batch), batch), "after": after}])
     report = sink.commit(permit(batch), decided)
     assert len(report.completed) == 1
 
 
-def test_a_manifest_names_the_batch_before_it_though_an_old_listing_lacks_that(tmp_path, listed_late):
+def test_a_manifest_names_the_batch_before_it_though_an_old_listing_lacks_that(
+    tmp_path, listed_late
+):
     here, another_host = checked(tmp_path), checked(tmp_path)
     commit(here, 0, numbers(1))
     committed(another_host, 1, after=0)
@@ -201,7 +219,9 @@ def test_a_batch_that_is_not_listed_yet_is_not_committed_twice(tmp_path, listed_
     assert not sink.holds(StartInfo(QUERY, "out"), 1)
 
 
-def test_merging_with_an_old_listing_takes_nothing_away_that_is_needed(tmp_path, merging, listed_late):
+def test_merging_with_an_old_listing_takes_nothing_away_that_is_needed(
+    tmp_path, merging, listed_late
+):
     write(tmp_path, range(9))
     gone = sorted(name for name in names(tmp_path) if "-" in name)[:1]
     listed_late.update(gone)

@@ -1,4 +1,5 @@
-"""A chain of manifests in which one passes over another, as a stale listing makes it, is mended; what can't be proved is left alone."""
+"""A chain of manifests in which one passes over another, as a stale listing makes it, is mended;
+what can't be proved is left alone."""
 
 import pytest
 
@@ -38,7 +39,8 @@ def rows(root):
 
 @pytest.fixture
 def skipping(tmp_path):
-    """A folder with batches 0 to 4, in which batch 2 says that it comes after batch 0, and batch 4 too."""
+    """A folder with batches 0 to 4, in which batch 2 says that it comes after batch 0, and batch
+    4 too."""
     write(tmp_path, range(5))
     says_after(tmp_path, 2, 0)
     says_after(tmp_path, 4, 0)
@@ -50,7 +52,9 @@ def test_readers_are_stuck_until_the_command_has_mended_the_chain(skipping, caps
         read_files(skipping)
     assert main(["files", "check", str(skipping)]) == 1
     said = capsys.readouterr().out
-    assert "2.json: it says that it comes after batch 0, but that of batch 1 is between them" in said
+    assert (
+        "2.json: it says that it comes after batch 0, but that of batch 1 is between them" in said
+    )
     assert "4.json" in said
     with pytest.raises(CorruptEntryError):
         read_files(skipping)
@@ -83,8 +87,8 @@ def test_a_manifest_that_is_really_missing_is_told_and_nothing_is_made_up(tmp_pa
     before = sorted(folder_of(tmp_path).iterdir())
     assert main(["files", "mend", str(tmp_path)]) == 1
     assert (
-        "1.json, or a merged manifest that ends with batch 1 too, is missing, and 2.json comes after it"
-        in capsys.readouterr().out
+        "1.json, or a merged manifest that ends with batch 1 too, is missing, and 2.json comes "
+        "after it" in capsys.readouterr().out
     )
     assert sorted(folder_of(tmp_path).iterdir()) == before
     with pytest.raises(CorruptEntryError):
@@ -100,7 +104,9 @@ def test_a_batch_that_a_merge_by_a_stale_listing_left_out_is_taken_up_again(tmp_
     write(tmp_path, [2, 3])
     for path in hidden:
         (tmp_path / path.name).rename(path)
-    assert "-1-3.json" in {path.name for path in folder_of(tmp_path).iterdir()}, "nothing was merged; the test proves nothing"
+    assert "-1-3.json" in {path.name for path in folder_of(tmp_path).iterdir()}, (
+        "nothing was merged; the test proves nothing"
+    )
     assert rows(tmp_path) == [0, 2, 3]
     (finding,) = mend_files(tmp_path)
     assert "leaves out batch 1" in str(finding)
@@ -129,7 +135,11 @@ def test_each_step_is_durable_before_the_next(skipping, monkeypatch):
     recorder = Recorder(monkeypatch)
     mend_files(skipping)
     home = folder_of(skipping)
-    linked = next(i for i, call in enumerate(recorder.calls) if call[0] == "link" and "before-mending" in call[1].name)
+    linked = next(
+        i
+        for i, call in enumerate(recorder.calls)
+        if call[0] == "link" and "before-mending" in call[1].name
+    )
     assert ("sync", home) in recorder.calls[linked:]
     assert recorder.calls[-1] == ("sync", home)
 
@@ -145,12 +155,18 @@ def test_a_folder_without_manifests_is_refused(tmp_path):
         check_files(tmp_path)
 
 
-def test_a_missing_merged_manifest_is_told_by_the_batch_that_it_ends_with(tmp_path, monkeypatch, capsys):
-    """Its single manifests were deleted rightly; which of the two names was there last can't be known."""
+def test_a_missing_merged_manifest_is_told_by_the_batch_that_it_ends_with(
+    tmp_path, monkeypatch, capsys
+):
+    """Its single manifests were deleted rightly; which of the two names was there last can't be
+    known."""
     monkeypatch.setattr(manifest_writing, "MERGE_AFTER", 3)
     write(tmp_path, range(9))
     (folder_of(tmp_path) / "-1-2.json").unlink()
-    told = "2.json, or a merged manifest that ends with batch 2 too, is missing, and 2-5.json comes after it"
+    told = (
+        "2.json, or a merged manifest that ends with batch 2 too, is missing, and 2-5.json "
+        "comes after it"
+    )
     with pytest.raises(CorruptEntryError) as caught:
         read_files(tmp_path)
     assert told in str(caught.value)
@@ -165,4 +181,7 @@ def test_double_damage_is_told_by_check_and_mend(tmp_path, monkeypatch, capsys):
         (folder_of(tmp_path) / name).unlink()
     for command in ("check", "mend"):
         assert main(["files", command, str(tmp_path)]) == 1
-        assert "2.json, or a merged manifest that ends with batch 2 too, is missing" in capsys.readouterr().out
+        assert (
+            "2.json, or a merged manifest that ends with batch 2 too, is missing"
+            in capsys.readouterr().out
+        )

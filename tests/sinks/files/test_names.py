@@ -1,4 +1,5 @@
-"""Names of columns and of fields: every reader finds a column under the name that it was written with, or it is refused at start."""
+"""Names of columns and of fields: every reader finds a column under the name that it was written
+with, or it is refused at start."""
 
 import pyarrow as pa
 import pytest
@@ -38,12 +39,17 @@ def test_every_name_is_found_by_every_reader_or_refused_at_start(spark, tmp_path
         except SchemaError:
             refused.add(name)
     assert refused == REFUSED[form, place]
-    # Side by side where they aren't each other's but for case, which is refused; fields lie in a column each.
+    # Side by side where they aren't each other's but for case, which is refused; fields lie in a
+    # column each.
     taken, options = {}, {"header": True, "delimiter": ","} if form == "csv" else {}
     for i, name in enumerate(name for name in NAMES if name not in refused):
         taken.setdefault(name.lower() if place == "column" else "", []).append((i, name))
     for turn in range(max(map(len, taken.values())) if place == "column" else 1):
-        some = [each[turn] for each in taken.values() if len(each) > turn] if place == "column" else taken[""]
+        some = (
+            [each[turn] for each in taken.values() if len(each) > turn]
+            if place == "column"
+            else taken[""]
+        )
         made = dict(columns)
         for i, name in some:
             made |= column(name, place, f"s{i}")
@@ -60,4 +66,8 @@ def column(name, place, whole="s"):
     """Return a column of this name, or one with a field of this name."""
     if place == "column":
         return {name: pa.array([f"a{name}", "b", None])}
-    return {whole: pa.array([{name: f"a{name}"}, {name: "b"}, {name: None}], pa.struct([(name, pa.string())]))}
+    return {
+        whole: pa.array(
+            [{name: f"a{name}"}, {name: "b"}, {name: None}], pa.struct([(name, pa.string())])
+        )
+    }

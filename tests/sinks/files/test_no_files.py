@@ -1,4 +1,5 @@
-"""A pipe, a socket, a folder or a link in the place of a file of ours is told by its name, and nobody waits for it."""
+"""A pipe, a socket, a folder or a link in the place of a file of ours is told by its name, and
+nobody waits for it."""
 
 import os
 import signal
@@ -56,11 +57,15 @@ def nobody_waits():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file_in_a_manifests_place_is_named_by_readers_check_mend_and_start(tmp_path, capsys, kind):
+def test_what_is_no_file_in_a_manifests_place_is_named_by_readers_check_mend_and_start(
+    tmp_path, capsys, kind
+):
     write(tmp_path, range(3))
     place = folder_of(tmp_path) / "1.json"
     put(place, kind)
-    with pytest.raises(ForeignEntryError, match=f"{place} is a .* where a file must be. Move it away"):
+    with pytest.raises(
+        ForeignEntryError, match=f"{place} is a .* where a file must be. Move it away"
+    ):
         read_files(tmp_path)
     for command in ("check", "mend"):
         assert main(["files", command, str(tmp_path)]) == 1
@@ -83,12 +88,16 @@ def test_no_batch_is_decided_whose_manifest_could_not_be_made(tmp_path, kind):
     sink = write(tmp_path, range(3))
     committable = prepared(sink, numbers(1, 3), 3)
     put(folder_of(tmp_path) / "3.json", kind)
-    with pytest.raises(AttemptFailedError, match=r"Nothing of this batch is decided: .*/3\.json is a"):
+    with pytest.raises(
+        AttemptFailedError, match=r"Nothing of this batch is decided: .*/3\.json is a"
+    ):
         sink.confirm([committable])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_decided_batch_names_what_has_taken_its_manifests_place_and_goes_on_without_it(tmp_path, kind):
+def test_a_decided_batch_names_what_has_taken_its_manifests_place_and_goes_on_without_it(
+    tmp_path, kind
+):
     sink = write(tmp_path, range(3))
     decided = sink.confirm([prepared(sink, numbers(1, 3), 3)])
     place = folder_of(tmp_path) / "3.json"
@@ -107,16 +116,25 @@ def test_what_is_no_file_in_the_place_of_a_second_name_is_a_finding(tmp_path, ca
     put(folder_of(tmp_path) / ".newest.2", kind)
     for command in ("check", "mend"):
         assert main(["files", command, str(tmp_path)]) == 1
-        assert "2.json: it is missing, and .newest.2 is its second name, which doesn't help" in capsys.readouterr().out
+        assert (
+            "2.json: it is missing, and .newest.2 is its second name, which doesn't help"
+            in capsys.readouterr().out
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file_in_the_place_of_the_folders_id_is_named_at_start_before_and_behind_the_decision(tmp_path, kind):
+def test_what_is_no_file_in_the_place_of_the_folders_id_is_named_at_start_before_and_behind_the_decision(
+    tmp_path, kind
+):
     sink = write(tmp_path, range(3))
     committable = prepared(sink, numbers(1, 3), 3)
     other = sink.confirm([prepared(sink, numbers(1, 3), 3)])
     put(tmp_path / "_onceforall" / "folder.json", kind)
-    for operation in (lambda: checked(tmp_path), lambda: sink.confirm([committable]), lambda: sink.commit(permit(3), other)):
+    for operation in (
+        lambda: checked(tmp_path),
+        lambda: sink.confirm([committable]),
+        lambda: sink.commit(permit(3), other),
+    ):
         with pytest.raises(ForeignEntryError, match=r"folder\.json is a"):
             operation()
 

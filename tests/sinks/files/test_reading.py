@@ -1,4 +1,5 @@
-"""A folder whose files lie in folders of different kinds: every reader has all rows, and a start says what plain readers make of it."""
+"""A folder whose files lie in folders of different kinds: every reader has all rows, and a start
+says what plain readers make of it."""
 
 import datetime as dt
 import decimal
@@ -46,7 +47,11 @@ SHAPES = {
     ("shape", "form"),
     [
         *((shape, "parquet") for shape in SHAPES),
-        *((shape, form) for form in ("json", "csv", "orc") for shape in ("none, p", "p, p and hour")),
+        *(
+            (shape, form)
+            for form in ("json", "csv", "orc")
+            for shape in ("none, p", "p, p and hour")
+        ),
         ("none, hour", "csv"),
     ],
 )
@@ -65,11 +70,15 @@ def test_spark_has_every_row_whatever_folders_the_files_lie_in(spark, tmp_path, 
     assert [line["n"] for line in found.sort_by("n").to_pylist()] == [0, 1]
     for line in (*found.to_pylist(), *wanted.to_pylist()):
         line.setdefault("p", None)
-    assert sorted(map(repr, map(_known, found.to_pylist()))) == sorted(map(repr, map(_known, wanted.to_pylist())))
+    assert sorted(map(repr, map(_known, found.to_pylist()))) == sorted(
+        map(repr, map(_known, wanted.to_pylist()))
+    )
 
 
 def _known(line):
-    return sorted((name, value.timestamp() if name == "t" else value) for name, value in line.items())
+    return sorted(
+        (name, value.timestamp() if name == "t" else value) for name, value in line.items()
+    )
 
 
 @pytest.mark.spark
@@ -80,7 +89,10 @@ def test_a_csv_column_that_came_later_and_stands_in_the_middle_is_null_before(sp
         commit(sink, 0, pa.RecordBatch.from_pydict({"a": [1], "c": ["x"]}))
         commit(sink, 1, pa.RecordBatch.from_pydict({"c": ["y"], "b": [2.5], "a": [3]}))
         files = ofa.read_files(folder)
-        assert sorted((r.a, r.b or 0, r.c) for r in files.to_spark(spark).collect()) == [(1, 0, "x"), (3, 2.5, "y")]
+        assert sorted((r.a, r.b or 0, r.c) for r in files.to_spark(spark).collect()) == [
+            (1, 0, "x"),
+            (3, 2.5, "y"),
+        ]
 
 
 def told(folder, caplog, sink="out", **options):
@@ -103,7 +115,9 @@ def told(folder, caplog, sink="out", **options):
         (P, {**P, "time_bucket": HOUR}, ["p=…/hour=…"]),
     ],
 )
-def test_a_start_says_that_folders_of_another_kind_are_there(spark, tmp_path, caplog, before, now, words):
+def test_a_start_says_that_folders_of_another_kind_are_there(
+    spark, tmp_path, caplog, before, now, words
+):
     commit(checked(tmp_path, **before), 0, row(0))
     (text,) = told(tmp_path, caplog, **now)
     assert all(word in text for word in [*words, str(tmp_path), "read_files"])
@@ -117,7 +131,9 @@ def test_csv_rows_of_any_length_are_read(tmp_path, compression):
     for i, text in enumerate(texts):
         commit(sink, i, numbers(3, 3 * i, c=["before", text, "behind"]))
     found = ofa.read_files(tmp_path).to_arrow().sort_by("n")
-    assert [text for text in found.column("c").to_pylist() if text not in {"before", "behind"}] == texts
+    assert [
+        text for text in found.column("c").to_pylist() if text not in {"before", "behind"}
+    ] == texts
     assert found.num_rows == 15
     some = ofa.read_files(tmp_path, to_batch=1)
     assert some.dataset().to_table().num_rows == 6
@@ -128,7 +144,9 @@ def test_csv_rows_of_any_length_are_read(tmp_path, compression):
 @pytest.mark.parametrize("place", ["file", "folder"])
 def test_no_reader_follows_a_link_out_of_the_folder(spark, tmp_path, form, place):
     root = tmp_path / "sink"
-    commit(checked(root, format=form, partition_by=["p"]), 0, numbers(2, p=["a", "b"], c=["x", "y"]))
+    commit(
+        checked(root, format=form, partition_by=["p"]), 0, numbers(2, p=["a", "b"], c=["x", "y"])
+    )
     files = ofa.read_files(root)
     data = Path(files.paths[0])
     replaced = data if place == "file" else data.parent
@@ -136,13 +154,18 @@ def test_no_reader_follows_a_link_out_of_the_folder(spark, tmp_path, form, place
     replaced.symlink_to(tmp_path / "elsewhere")
     for given in (files, ofa.read_files(root), ofa.read_files(root, from_batch=0)):
         for read in (given.to_arrow, given.dataset, lambda given=given: given.to_spark(spark)):
-            with pytest.raises((ForeignEntryError, OSError), match=rf"{replaced}.*symbolic link|symbolic link.*{replaced}"):
+            with pytest.raises(
+                (ForeignEntryError, OSError),
+                match=rf"{replaced}.*symbolic link|symbolic link.*{replaced}",
+            ):
                 read()
     if place == "file":
         assert len(ofa.read_files(root, skip_deleted=True)) == 2
         data.unlink()
         data.symlink_to(tmp_path / "nowhere")
-        assert len(ofa.read_files(root, skip_deleted=True)) == 2, "a broken link was taken for a file that is gone"
+        assert len(ofa.read_files(root, skip_deleted=True)) == 2, (
+            "a broken link was taken for a file that is gone"
+        )
 
 
 SETTINGS = {
@@ -184,7 +207,12 @@ def settings(spark):
 def with_times(form):
     early = dt.datetime(1999 if form == "orc" else 1500, 1, 1, tzinfo=dt.UTC)
     at = [dt.datetime(2026, 11, 21, 10, 0, 0, 123456, dt.UTC), early]
-    return numbers(2, c=["x", "y"], at=pa.array(at, pa.timestamp("us", "UTC")), day=[each.date() for each in at])
+    return numbers(
+        2,
+        c=["x", "y"],
+        at=pa.array(at, pa.timestamp("us", "UTC")),
+        day=[each.date() for each in at],
+    )
 
 
 @pytest.mark.spark
@@ -214,26 +242,45 @@ def test_a_session_whose_json_reader_makes_other_times_is_refused(spark, tmp_pat
     for form in ("csv", "parquet"):
         commit(checked(tmp_path / form, format=form), 0, with_times(form))
         files = ofa.read_files(tmp_path / form)
-        assert files.to_spark(spark).toArrow().sort_by("n").to_pylist() == files.to_arrow().sort_by("n").to_pylist()
+        assert (
+            files.to_spark(spark).toArrow().sort_by("n").to_pylist()
+            == files.to_arrow().sort_by("n").to_pylist()
+        )
     commit(checked(tmp_path / "none", format="json"), 0, numbers(2, c=["x", "y"]))
     assert ofa.read_files(tmp_path / "none").to_spark(spark).count() == 2
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("form", ["parquet", "orc", "json", "csv"])
-def test_a_filter_on_a_decimal_that_became_wider_finds_the_rows_of_before_and_of_now(spark, tmp_path, caplog, form):
-    for batch, (precision, value) in enumerate([(5, "999.99"), (20, "42949673.96"), (38, "-" + "9" * 36 + ".00")]):
+def test_a_filter_on_a_decimal_that_became_wider_finds_the_rows_of_before_and_of_now(
+    spark, tmp_path, caplog, form
+):
+    for batch, (precision, value) in enumerate(
+        [(5, "999.99"), (20, "42949673.96"), (38, "-" + "9" * 36 + ".00")]
+    ):
         kind = pa.decimal128(precision, 2)
         rows = numbers(
-            1, batch, c=pa.array([decimal.Decimal(value)], kind), s=pa.array([[decimal.Decimal(value)]], pa.list_(kind))
+            1,
+            batch,
+            c=pa.array([decimal.Decimal(value)], kind),
+            s=pa.array([[decimal.Decimal(value)]], pa.list_(kind)),
         )
-        commit(checked(tmp_path, format=form), batch, rows if form != "csv" else rows.select(["n", "c"]))
+        commit(
+            checked(tmp_path, format=form),
+            batch,
+            rows if form != "csv" else rows.select(["n", "c"]),
+        )
     frame = ofa.read_files(tmp_path).to_spark(spark)
     found = {
         where: sorted(row.n for row in frame.filter(where).collect())
         for where in ("c < 42949673.97", "c = 42949673.96", "c > 1000", "c < 0")
     }
-    assert found == {"c < 42949673.97": [0, 1, 2], "c = 42949673.96": [1], "c > 1000": [1], "c < 0": [2]}
+    assert found == {
+        "c < 42949673.97": [0, 1, 2],
+        "c = 42949673.96": [1],
+        "c > 1000": [1],
+        "c < 0": [2],
+    }
     caplog.clear()
     now = numbers(1, 3, c=pa.array([None], pa.decimal128(22, 2)))
     with caplog.at_level("WARNING", "onceforall"):
@@ -241,14 +288,38 @@ def test_a_filter_on_a_decimal_that_became_wider_finds_the_rows_of_before_and_of
     assert ("was DECIMAL(38,2), and is DECIMAL(22,2)" in caplog.text) == (form == "parquet")
 
 
-# --- a column that folders say, with types that have no common one ---------------------------------------------------------------
+# --- a column that folders say, with types that have no common one --------------------------------
 
 DAY = dt.date(2026, 11, 21)
 STRANGE = {
-    "a DATE and a bucket": ("day", pa.array([DAY], pa.date32()), {"partition_by": ["day"]}, "day={t:%Y-%m-%d}", "2026-11-21"),
-    "an INT and a bucket": ("hour", pa.array([7], pa.int32()), {"partition_by": ["hour"]}, HOUR, "7"),
-    "a plain DATE and a bucket": ("day", pa.array([DAY], pa.date32()), {}, "day={t:%Y-%m-%d}", "2026-11-21"),
-    "a plain BIGINT and a bucket": ("hour", pa.array([-(1 << 63)], pa.int64()), {}, HOUR, str(-(1 << 63))),
+    "a DATE and a bucket": (
+        "day",
+        pa.array([DAY], pa.date32()),
+        {"partition_by": ["day"]},
+        "day={t:%Y-%m-%d}",
+        "2026-11-21",
+    ),
+    "an INT and a bucket": (
+        "hour",
+        pa.array([7], pa.int32()),
+        {"partition_by": ["hour"]},
+        HOUR,
+        "7",
+    ),
+    "a plain DATE and a bucket": (
+        "day",
+        pa.array([DAY], pa.date32()),
+        {},
+        "day={t:%Y-%m-%d}",
+        "2026-11-21",
+    ),
+    "a plain BIGINT and a bucket": (
+        "hour",
+        pa.array([-(1 << 63)], pa.int64()),
+        {},
+        HOUR,
+        str(-(1 << 63)),
+    ),
     "a plain BOOLEAN and a bucket": ("hour", pa.array([True]), {}, HOUR, "true"),
     "a plain DECIMAL and a bucket": (
         "hour",
@@ -264,21 +335,37 @@ STRANGE = {
         "day={t:%Y-%m-%d}",
         "10000-01-01",
     ),
-    "a DATE and a STRING": ("day", pa.array([DAY], pa.date32()), {"partition_by": ["day"]}, None, "2026-11-21"),
+    "a DATE and a STRING": (
+        "day",
+        pa.array([DAY], pa.date32()),
+        {"partition_by": ["day"]},
+        None,
+        "2026-11-21",
+    ),
     "a BOOLEAN and a STRING": ("day", pa.array([False]), {"partition_by": ["day"]}, None, "false"),
 }
 
 
 def both(folder, form, case, turned=False):
-    """Commit a row with the column, and one in a folder that says it in another way; return the column and what it says by row."""
+    """Commit a row with the column, and one in a folder that says it in another way; return the
+    column and what it says by row."""
     name, values, options, bucket, text = STRANGE[case]
     first = row(0).append_column(name, values), {"format": form, **options}
     plain = row(1) if bucket is not None else row(1).append_column(name, pa.array(["no day"]))
-    second = plain, {"format": form, **({"time_bucket": bucket} if bucket is not None else {"partition_by": [name]})}
+    second = (
+        plain,
+        {
+            "format": form,
+            **({"time_bucket": bucket} if bucket is not None else {"partition_by": [name]}),
+        },
+    )
     for batch, (rows, given) in enumerate([second, first] if turned else [first, second]):
         commit(checked(folder, **given), batch, rows)
     at = row(1).column("t")[0].as_py()
-    return name, {0: text, 1: "no day" if bucket is None else at.strftime("%H" if name == "hour" else "%Y-%m-%d")}
+    return name, {
+        0: text,
+        1: "no day" if bucket is None else at.strftime("%H" if name == "hour" else "%Y-%m-%d"),
+    }
 
 
 @pytest.mark.spark
@@ -291,13 +378,18 @@ def both(folder, form, case, turned=False):
         if ("far" not in case or form != "csv")  # CSV takes no such year.
     ],
 )
-def test_a_column_that_folders_say_is_read_as_text_where_its_types_have_no_common_one(spark, tmp_path, case, form):
+def test_a_column_that_folders_say_is_read_as_text_where_its_types_have_no_common_one(
+    spark, tmp_path, case, form
+):
     name, wanted = both(tmp_path, form, case, turned=form in {"orc", "csv"})
     files = ofa.read_files(tmp_path)
     assert files.schema.field(name).type == pa.string()
     for table in (files.to_arrow(), files.dataset().to_table(), files.to_spark(spark).toArrow()):
         assert table.schema.field(name).type == pa.string()
-        assert dict(zip(table.column("n").to_pylist(), table.column(name).to_pylist(), strict=True)) == wanted
+        assert (
+            dict(zip(table.column("n").to_pylist(), table.column(name).to_pylist(), strict=True))
+            == wanted
+        )
     for number, text in wanted.items():
         found = (
             files.dataset().to_table(filter=pc.field(name) == text),
@@ -317,7 +409,9 @@ def test_a_column_that_folders_say_is_read_as_text_where_its_types_have_no_commo
         ("a DATE and a STRING", "DATE"),
     ],
 )
-def test_a_start_says_once_that_readers_get_such_a_column_as_text(spark, tmp_path, caplog, case, words, turned):
+def test_a_start_says_once_that_readers_get_such_a_column_as_text(
+    spark, tmp_path, caplog, case, words, turned
+):
     name, values, options, bucket, _ = STRANGE[case]
     mine = (row(0).append_column(name, values), options)
     plain = row(1) if bucket is not None else row(1).append_column(name, pa.array(["no day"]))
@@ -329,20 +423,29 @@ def test_a_start_says_once_that_readers_get_such_a_column_as_text(spark, tmp_pat
         for _ in range(2):
             sink.columns(from_arrow_schema(now.schema))
     was, is_now = ("STRING", words) if turned else (words, "STRING")
-    (text,) = [each.getMessage() for each in caplog.records if "read_files reads it as STRING" in each.getMessage()]
+    (text,) = [
+        each.getMessage()
+        for each in caplog.records
+        if "read_files reads it as STRING" in each.getMessage()
+    ]
     assert f"the column {name!r} was {was}, and is {is_now} now" in text
     assert str(tmp_path) in text
     assert "can't take" not in caplog.text
 
 
 @pytest.mark.spark
-def test_a_column_whose_type_has_no_text_is_refused_by_name_and_told_at_start(spark, tmp_path, caplog):
+def test_a_column_whose_type_has_no_text_is_refused_by_name_and_told_at_start(
+    spark, tmp_path, caplog
+):
     now = row(1).append_column("hour", row(0).column("t"))
     commit(checked(tmp_path, time_bucket=HOUR), 0, row(0))
     sink = checked(tmp_path)
     with caplog.at_level("WARNING", "onceforall"):
         sink.columns(from_arrow_schema(now.schema))
-    assert "'hour' was STRING, and is TIMESTAMP now, which read_files can't read together" in caplog.text
+    assert (
+        "'hour' was STRING, and is TIMESTAMP now, which read_files can't read together"
+        in caplog.text
+    )
     commit(sink, 1, now)
     with pytest.raises(pa.ArrowTypeError, match=r"'hour' has the types .* timestamp.* from_batch="):
         ofa.read_files(tmp_path).to_arrow()

@@ -1,4 +1,5 @@
-"""The file sink against a real folder, without Spark: what is committed, what is refused, and what is left."""
+"""The file sink against a real folder, without Spark: what is committed, what is refused, and
+what is left."""
 
 import copy
 import json
@@ -32,14 +33,27 @@ from onceforall.sinks.files import FileSink
 from onceforall.sinks.files.data_files import attempt_of
 from onceforall.sinks.files.driver.staged_files import read_staged
 from onceforall.sinks.files.tree import Tree
-from sinks.files.building import QUERY, attempt, checked, commit, left_in_staging, numbers, permit, prepared
+from sinks.files.building import (
+    QUERY,
+    attempt,
+    checked,
+    commit,
+    left_in_staging,
+    numbers,
+    permit,
+    prepared,
+)
 from support.disks import small_disk
 
 FORMATS = ["parquet", "orc", "json", "csv"]
 
 
 def seen(folder):
-    return sorted(read_files(folder).to_arrow().column("n").to_pylist()) if len(read_files(folder)) else []
+    return (
+        sorted(read_files(folder).to_arrow().column("n").to_pylist())
+        if len(read_files(folder))
+        else []
+    )
 
 
 def data_files(folder):
@@ -47,7 +61,7 @@ def data_files(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file() and home not in path.parents)
 
 
-# --- a batch ---------------------------------------------------------------------------------------------------------------
+# --- a batch --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -70,7 +84,9 @@ def test_a_commit_is_repeated_by_another_sink_object_without_effect(tmp_path):
     before = [(path, path.stat().st_ino, path.stat().st_mtime_ns) for path in files]
     report = pickle.loads(pickle.dumps(sink)).commit(permit(), decided)
     assert len(report.completed) == 2
-    assert [(path, path.stat().st_ino, path.stat().st_mtime_ns) for path in data_files(tmp_path)] == before
+    assert [
+        (path, path.stat().st_ino, path.stat().st_mtime_ns) for path in data_files(tmp_path)
+    ] == before
     assert len(before) == 4
 
 
@@ -83,7 +99,10 @@ def test_each_layout_is_in_the_decision_once(tmp_path):
 
 def test_a_sink_that_is_written_twice_in_a_batch_may_have_other_columns_the_second_time(tmp_path):
     sink = checked(tmp_path)
-    one, two = prepared(sink, numbers(2)), prepared(sink, pa.RecordBatch.from_pydict({"m": [1.5]}), write=1)
+    one, two = (
+        prepared(sink, numbers(2)),
+        prepared(sink, pa.RecordBatch.from_pydict({"m": [1.5]}), write=1),
+    )
     sink.commit(permit(), sink.confirm([one, two]))
     table = read_files(tmp_path).to_arrow()
     assert sorted(table.column_names) == ["m", "n"]
@@ -113,7 +132,10 @@ def test_a_range_of_batches_can_be_read(tmp_path):
     sink = checked(tmp_path)
     for batch in range(4):
         commit(sink, batch, numbers(1, batch))
-    assert read_files(tmp_path, from_batch=1, to_batch=2).to_arrow().column("n").to_pylist() == [1, 2]
+    assert read_files(tmp_path, from_batch=1, to_batch=2).to_arrow().column("n").to_pylist() == [
+        1,
+        2,
+    ]
 
 
 def test_abort_and_discard_delete_temp_files_and_nothing_else(tmp_path):
@@ -135,11 +157,16 @@ def test_abort_and_discard_delete_temp_files_and_nothing_else(tmp_path):
 def test_a_sweep_takes_what_it_covers_and_nothing_else(tmp_path):
     sink = checked(tmp_path)
     old, new = prepared(sink, numbers(1), generation=1), prepared(sink, numbers(1), generation=3)
-    spared, foreign = prepared(sink, numbers(1), generation=1), prepared(sink, numbers(1), query="other")
+    spared, foreign = (
+        prepared(sink, numbers(1), generation=1),
+        prepared(sink, numbers(1), query="other"),
+    )
     (tmp_path / "_onceforall" / "staging" / f"{old['name']}.bak").mkdir()
     assert sink.recover(Sweep(QUERY, "out", 2, spared={spared["name"]})) == 1
     assert sink.recover(Sweep(QUERY, "out", 2, spared={spared["name"]})) == 0
-    assert left_in_staging(tmp_path) == sorted([new["name"], spared["name"], foreign["name"], f"{old['name']}.bak"])
+    assert left_in_staging(tmp_path) == sorted(
+        [new["name"], spared["name"], foreign["name"], f"{old['name']}.bak"]
+    )
 
 
 def test_a_sweep_takes_what_killed_drivers_left_beside_manifests_and_nothing_else(tmp_path):
@@ -179,16 +206,24 @@ def test_a_late_task_whose_folder_was_swept_fails(tmp_path):
     assert left_in_staging(tmp_path) == []
 
 
-# --- what became of a decided batch ----------------------------------------------------------------------------------------
+# --- what became of a decided batch ---------------------------------------------------------------
 
 
 def temporary(folder, committable, i=0):
-    return folder / "_onceforall" / "staging" / committable["name"] / read_staged(committable).files[i].name
+    return (
+        folder
+        / "_onceforall"
+        / "staging"
+        / committable["name"]
+        / read_staged(committable).files[i].name
+    )
 
 
 def test_a_lost_file_is_reported_and_the_batch_is_completed_with_what_was_written_again(tmp_path):
     sink = checked(tmp_path)
-    one, two = sink.confirm([prepared(sink, numbers(1)), prepared(sink, numbers(1, 1), partition=1)])
+    one, two = sink.confirm(
+        [prepared(sink, numbers(1)), prepared(sink, numbers(1, 1), partition=1)]
+    )
     temporary(tmp_path, one).unlink()
     report = sink.commit(permit(), [one, two])
     assert [each.committable["name"] for each in report.lost] == [one["name"]]
@@ -201,12 +236,15 @@ def test_a_lost_file_is_reported_and_the_batch_is_completed_with_what_was_writte
     assert len(report.completed) == 2
     assert seen(tmp_path) == [0, 1]
     # The driver that decided first, and was frozen until now.
-    assert [each.committable["name"] for each in sink.commit(permit(), [one, two]).lost] == [one["name"]]
+    assert [each.committable["name"] for each in sink.commit(permit(), [one, two]).lost] == [
+        one["name"]
+    ]
     assert seen(tmp_path) == [0, 1]
 
 
 def test_a_batch_that_was_decided_for_another_folder_is_in_doubt_and_nothing_is_done(tmp_path):
-    """The sink's path was changed: the batch may be in the old folder, and must not be written again to the new one."""
+    """The sink's path was changed: the batch may be in the old folder, and must not be written
+    again to the new one."""
     decided = checked(tmp_path / "old").confirm([prepared(checked(tmp_path / "old"), numbers(2))])
     elsewhere = checked(tmp_path / "new")
     report = elsewhere.commit(permit(), decided)
@@ -244,7 +282,9 @@ def test_what_is_left_of_a_lost_transaction_never_becomes_visible(tmp_path):
     (lost,) = sink.confirm([prepared(sink, numbers(2, p=["a", "b"]))])
     first = read_staged(lost).files[0].path
     (tmp_path / first).parent.mkdir()
-    os.link(temporary(tmp_path, lost), tmp_path / first)  # as a driver leaves it that is killed after its first link
+    os.link(
+        temporary(tmp_path, lost), tmp_path / first
+    )  # as a driver leaves it that is killed after its first link
     temporary(tmp_path, lost, 1).unlink()
     assert len(sink.commit(permit(), [lost]).lost) == 1
     sink.retire([lost])
@@ -252,7 +292,9 @@ def test_what_is_left_of_a_lost_transaction_never_becomes_visible(tmp_path):
     assert left_in_staging(tmp_path) == []
 
 
-def test_a_driver_that_wakes_while_a_lost_transaction_is_retired_leaves_nothing_in_the_open(tmp_path, monkeypatch):
+def test_a_driver_that_wakes_while_a_lost_transaction_is_retired_leaves_nothing_in_the_open(
+    tmp_path, monkeypatch
+):
     sink = checked(tmp_path, partition_by=["p"])
     (lost,) = sink.confirm([prepared(sink, numbers(2, p=["a", "b"]))])
     first = tmp_path / read_staged(lost).files[0].path
@@ -318,8 +360,11 @@ def test_a_foreign_file_under_a_targets_name_is_never_overwritten(tmp_path):
 
 
 @pytest.mark.parametrize("behind_the_look", [False, True])
-def test_what_is_not_in_doubt_of_a_batch_is_in_the_open_whatever_is_answered_to_the_doubt(tmp_path, behind_the_look):
-    """With onceforall.inDoubt=committed the batch is passed, and temp files are swept: none may be the only place of rows."""
+def test_what_is_not_in_doubt_of_a_batch_is_in_the_open_whatever_is_answered_to_the_doubt(
+    tmp_path, behind_the_look
+):
+    """With onceforall.inDoubt=committed the batch is passed, and temp files are swept: none may
+    be the only place of rows."""
     sink = checked(tmp_path)
     decided = sink.confirm([prepared(sink, numbers(1, i), partition=i) for i in range(3)])
     targets = [tmp_path / read_staged(each).files[0].path for each in decided]
@@ -339,7 +384,18 @@ def test_what_is_not_in_doubt_of_a_batch_is_in_the_open_whatever_is_answered_to_
 
 
 @pytest.mark.parametrize(
-    "folder", ["../x", "/etc", "a/../..", "_onceforall/staging", "a//b", ".", "a/.", "a\0", "_spark_metadata"]
+    "folder",
+    [
+        "../x",
+        "/etc",
+        "a/../..",
+        "_onceforall/staging",
+        "a//b",
+        ".",
+        "a/.",
+        "a\0",
+        "_spark_metadata",
+    ],
 )
 def test_a_path_in_a_damaged_decision_never_leads_out_of_the_folder(tmp_path, folder):
     sink = checked(tmp_path / "out")
@@ -397,11 +453,13 @@ def test_confirm_refuses_a_temp_file_that_is_shorter_or_longer_than_it_was_writt
         path = temporary(tmp_path, changed)
         size = path.stat().st_size
         os.truncate(path, size + change)
-        with pytest.raises(AttemptFailedError, match=f"has {size + change} bytes instead of {size}"):
+        with pytest.raises(
+            AttemptFailedError, match=f"has {size + change} bytes instead of {size}"
+        ):
             sink.confirm([changed])
 
 
-# --- folders and values ----------------------------------------------------------------------------------------------------
+# --- folders and values ---------------------------------------------------------------------------
 
 VALUES = [
     "..",
@@ -451,8 +509,12 @@ def test_partition_columns_keep_their_types(tmp_path):
     sink = checked(tmp_path, partition_by=list(columns))
     commit(sink, 0, numbers(2, **columns))
     table = read_files(tmp_path).to_arrow().sort_by("n")
-    assert {name: table.schema.field(name).type for name in columns} == {name: column.type for name, column in columns.items()}
-    assert {name: table.column(name).to_pylist() for name in columns} == {name: c.to_pylist() for name, c in columns.items()}
+    assert {name: table.schema.field(name).type for name in columns} == {
+        name: column.type for name, column in columns.items()
+    }
+    assert {name: table.column(name).to_pylist() for name in columns} == {
+        name: c.to_pylist() for name, c in columns.items()
+    }
     assert (tmp_path / "i=-7/b=true/d=2026-11-21/m=0.00").is_dir()
 
 
@@ -470,15 +532,26 @@ def test_partition_columns_keep_their_types(tmp_path):
     ],
 )
 def test_a_time_bucket_makes_its_folders(tmp_path, template, zone, folder):
-    moment = pa.array([datetime(2026, 11, 21, 23, 30, 59, tzinfo=timezone.utc)], pa.timestamp("us", "UTC"))
-    columns = {"t": moment, "d": pa.array([date(2026, 11, 21)]), "z": pa.nulls(1, pa.timestamp("us"))}
+    moment = pa.array(
+        [datetime(2026, 11, 21, 23, 30, 59, tzinfo=timezone.utc)], pa.timestamp("us", "UTC")
+    )
+    columns = {
+        "t": moment,
+        "d": pa.array([date(2026, 11, 21)]),
+        "z": pa.nulls(1, pa.timestamp("us")),
+    }
     sink = checked(tmp_path, time_bucket=template, time_bucket_zone=zone, partition_by=["p"])
     commit(sink, 0, numbers(1, p=["a"], **columns))
-    assert [str(path.parent.relative_to(tmp_path)) for path in data_files(tmp_path)] == [f"p=a/{folder}"]
+    assert [str(path.parent.relative_to(tmp_path)) for path in data_files(tmp_path)] == [
+        f"p=a/{folder}"
+    ]
     table = read_files(tmp_path).to_arrow()
     assert table.column("t").to_pylist() == moment.to_pylist()
     if template.startswith("dt="):
-        assert (table.column("dt").to_pylist(), table.column("hour").to_pylist()) == (["2026-11-21"], ["23"])
+        assert (table.column("dt").to_pylist(), table.column("hour").to_pylist()) == (
+            ["2026-11-21"],
+            ["23"],
+        )
 
 
 def test_a_time_bucket_is_in_the_zone_that_timestamps_come_with(tmp_path):
@@ -486,7 +559,13 @@ def test_a_time_bucket_is_in_the_zone_that_timestamps_come_with(tmp_path):
     commit(
         sink,
         0,
-        numbers(1, t=pa.array([datetime(2026, 11, 21, 23, 30, tzinfo=timezone.utc)], pa.timestamp("us", "Europe/Berlin"))),
+        numbers(
+            1,
+            t=pa.array(
+                [datetime(2026, 11, 21, 23, 30, tzinfo=timezone.utc)],
+                pa.timestamp("us", "Europe/Berlin"),
+            ),
+        ),
     )
     (file,) = data_files(tmp_path)
     assert file.parent.name == "2026-11-22--00"
@@ -500,7 +579,7 @@ def test_plain_pyarrow_reads_the_folder_with_its_partition_columns(tmp_path):
     assert table.to_pydict() == {"n": [0, 1, 2], "p": ["a", "b/c", None]}
 
 
-# --- many files ------------------------------------------------------------------------------------------------------------
+# --- many files -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -539,14 +618,16 @@ def test_a_task_with_many_folders_keeps_few_files_open(tmp_path):
 def test_names_of_files_are_the_attempts_and_never_the_same(tmp_path):
     sink = checked(tmp_path, partition_by=["p"])
     for batch in range(3):
-        commit(sink, batch, numbers(2, p=["a", "b"]), numbers(2, p=["a", "b"]), generation=batch // 2)
+        commit(
+            sink, batch, numbers(2, p=["a", "b"]), numbers(2, p=["a", "b"]), generation=batch // 2
+        )
     names = [path.name for path in data_files(tmp_path)]
     assert len(names) == len(set(names)) == 12
     assert len({attempt_of(name) for name in names}) == 6
     assert max(map(len, names)) < 200
 
 
-# --- types -----------------------------------------------------------------------------------------------------------------
+# --- types ----------------------------------------------------------------------------------------
 
 MOMENT = datetime(2026, 3, 29, 1, 2, 3, 456789)  # noqa: DTZ001  Arrow's naive ones are UTC
 EPOCH, LONG_AGO = datetime(1970, 1, 1), datetime(1900, 1, 1)  # noqa: DTZ001
@@ -555,29 +636,53 @@ SIMPLE = {
     "number": pa.array([1.5, float("inf"), float("-inf"), None, 0.1]),
     "small": pa.array([0.1, None, 1e-30, 3.0, 4.0], pa.float32()),
     "money": pa.array(
-        [Decimal("12345678901234567890.123456789"), None, Decimal(0), Decimal("-1e-9"), None], pa.decimal128(38, 9)
+        [Decimal("12345678901234567890.123456789"), None, Decimal(0), Decimal("-1e-9"), None],
+        pa.decimal128(38, 9),
     ),
-    "moment": pa.array([MOMENT, None, EPOCH, LONG_AGO, MOMENT], pa.timestamp("us", "Europe/Berlin")),
+    "moment": pa.array(
+        [MOMENT, None, EPOCH, LONG_AGO, MOMENT], pa.timestamp("us", "Europe/Berlin")
+    ),
     "local": pa.array([MOMENT, None, EPOCH, LONG_AGO, MOMENT], pa.timestamp("us")),
     "day": pa.array([date(2026, 1, 1), None, date(1, 1, 1), date(9999, 12, 31), None]),
     "flag": pa.array([True, False, None, True, True]),
     "big": pa.array([2**63 - 1, -(2**63), None, 0, 1]),
 }
 EARLY_IN_ORC = pa.array([date(2026, 1, 1), None, date(1582, 10, 15), date(9999, 12, 31), None])
-STRUCT = pa.struct([("x", pa.int32()), ("t", pa.timestamp("us", "Europe/Berlin")), ("l", pa.list_(pa.string()))])
+STRUCT = pa.struct(
+    [("x", pa.int32()), ("t", pa.timestamp("us", "Europe/Berlin")), ("l", pa.list_(pa.string()))]
+)
 NESTED = {
     **SIMPLE,
     "blob": pa.array([b"\x00\xff", b"", None, b"abc", b"a"]),
     "list": pa.array([[1, None], [], None, [3], []], pa.list_(pa.int32())),
-    "map": pa.array([[("a", 1.5), ("b", None)], [], None, [], []], pa.map_(pa.string(), pa.float64())),
+    "map": pa.array(
+        [[("a", 1.5), ("b", None)], [], None, [], []], pa.map_(pa.string(), pa.float64())
+    ),
     "days": pa.array([[(date(2026, 1, 1), 1)], [], None, [], []], pa.map_(pa.date32(), pa.int32())),
-    "struct": pa.array([{"x": 1, "t": MOMENT, "l": ["a", None]}, {"x": None, "t": None, "l": None}, None, None, None], STRUCT),
+    "struct": pa.array(
+        [
+            {"x": 1, "t": MOMENT, "l": ["a", None]},
+            {"x": None, "t": None, "l": None},
+            None,
+            None,
+            None,
+        ],
+        STRUCT,
+    ),
 }
 
 
 @pytest.mark.parametrize(
     ("form", "compression"),
-    [("parquet", "zstd"), ("orc", None), ("json", None), ("json", "gzip"), ("csv", None), ("csv", "zstd"), ("csv", "gzip")],
+    [
+        ("parquet", "zstd"),
+        ("orc", None),
+        ("json", None),
+        ("json", "gzip"),
+        ("csv", None),
+        ("csv", "zstd"),
+        ("csv", "gzip"),
+    ],
 )
 def test_every_value_of_every_type_arrives_right(tmp_path, form, compression):
     sink = checked(tmp_path, format=form, compression=compression)
@@ -619,7 +724,7 @@ def test_slices_of_nested_rows_are_written_as_they_are(tmp_path):
     assert read_files(tmp_path).to_arrow().to_pylist() == rows.slice(1, 3).to_pylist()
 
 
-# --- at start --------------------------------------------------------------------------------------------------------------
+# --- at start -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -676,7 +781,10 @@ def test_a_folder_that_cannot_be_used_is_refused_at_start(tmp_path):
 
 
 def test_temp_files_on_another_file_system_are_refused_at_start(tmp_path):
-    with small_disk(tmp_path / "_onceforall"), pytest.raises(SinkCheckError, match="another file system"):
+    with (
+        small_disk(tmp_path / "_onceforall"),
+        pytest.raises(SinkCheckError, match="another file system"),
+    ):
         start(tmp_path)
 
 
@@ -688,7 +796,13 @@ def test_a_folder_that_is_a_symbolic_link_is_written_through_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["_onceforall", "_onceforall/notes.txt", "_onceforall/manifests/x", "_onceforall/manifests/q/s/x.txt"]
+    "name",
+    [
+        "_onceforall",
+        "_onceforall/notes.txt",
+        "_onceforall/manifests/x",
+        "_onceforall/manifests/q/s/x.txt",
+    ],
 )
 def test_foreign_files_under_our_names_are_refused_at_start(tmp_path, name):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -718,7 +832,7 @@ def test_sparks_own_log_is_refused_at_start_and_before_a_decision(tmp_path):
         start(tmp_path)
 
 
-# --- faults ----------------------------------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -733,7 +847,9 @@ def small_files():
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_file_system_that_refuses_fails_the_attempt_and_names_the_folder(tmp_path, form, small_files):
+def test_a_file_system_that_refuses_fails_the_attempt_and_names_the_folder(
+    tmp_path, form, small_files
+):
     sink = checked(tmp_path, format=form)
     transaction = sink.begin_transaction(attempt())
     sink.invoke(transaction, numbers(20_000, t=[os.urandom(20).hex() for _ in range(20_000)]))
@@ -758,18 +874,22 @@ def test_a_manifest_that_cannot_be_written_is_asked_for_again(tmp_path):
     assert left_in_staging(tmp_path) == []
 
 
-# --- new partitions --------------------------------------------------------------------------------------------------------
+# --- new partitions -------------------------------------------------------------------------------
 
 
 def test_new_partitions_are_announced_once_and_again_after_a_failure(tmp_path):
     calls, fail = [], [True]
 
     def announce(partitions):
-        calls.append([(Path(p.path).relative_to(tmp_path).as_posix(), p.values) for p in partitions])
+        calls.append(
+            [(Path(p.path).relative_to(tmp_path).as_posix(), p.values) for p in partitions]
+        )
         if fail.pop() if fail else False:
             raise RuntimeError("the catalogue is away")
 
-    sink = copy.copy(checked(tmp_path, partition_by=["p"], time_bucket="{t:%Y}", on_new_partitions=announce))
+    sink = copy.copy(
+        checked(tmp_path, partition_by=["p"], time_bucket="{t:%Y}", on_new_partitions=announce)
+    )
     t = pa.array([MOMENT], pa.timestamp("us"))
     for batch, value in enumerate("aaba"):
         commit(sink, batch, numbers(1, p=[value], t=t))
@@ -784,7 +904,7 @@ def test_a_function_that_cannot_be_pickled_stays_on_the_driver(tmp_path):
     assert copy.copy(sink)._on_new_partitions is not None
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def test_a_folder_without_batches_is_empty_and_one_of_others_is_refused(tmp_path):
@@ -800,7 +920,8 @@ def test_a_folder_without_batches_is_empty_and_one_of_others_is_refused(tmp_path
 def test_reading_needs_no_spark(tmp_path):
     commit(checked(tmp_path), 0, numbers(2))
     code = (
-        "import sys; from onceforall import read_files; assert read_files(sys.argv[1]).to_arrow().num_rows == 2; "
+        "import sys; from onceforall import read_files; assert "
+        "read_files(sys.argv[1]).to_arrow().num_rows == 2; "
         "assert not {m for m in sys.modules if m.startswith('pyspark.sql')}"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
@@ -810,10 +931,20 @@ def test_columns_that_came_later_are_null_before(tmp_path):
     sink = checked(tmp_path)
     commit(sink, 0, numbers(1))
     commit(sink, 1, numbers(1, 1, later=["x"]))
-    assert read_files(tmp_path).to_arrow().sort_by("n").to_pydict() == {"n": [0, 1], "later": [None, "x"]}
+    assert read_files(tmp_path).to_arrow().sort_by("n").to_pydict() == {
+        "n": [0, 1],
+        "later": [None, "x"],
+    }
 
 
 def test_formats_and_partitions_may_change_between_batches(tmp_path):
     for batch, form in enumerate(FORMATS):
-        commit(checked(tmp_path, format=form, partition_by=["p"] if batch % 2 else []), batch, numbers(1, batch, p=["x"]))
-    assert read_files(tmp_path).to_arrow().sort_by("n").to_pydict() == {"n": [0, 1, 2, 3], "p": ["x"] * 4}
+        commit(
+            checked(tmp_path, format=form, partition_by=["p"] if batch % 2 else []),
+            batch,
+            numbers(1, batch, p=["x"]),
+        )
+    assert read_files(tmp_path).to_arrow().sort_by("n").to_pydict() == {
+        "n": [0, 1, 2, 3],
+        "p": ["x"] * 4,
+    }

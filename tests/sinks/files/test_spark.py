@@ -1,4 +1,5 @@
-"""The file sink under real Spark: whole queries, Spark's own readers, and Spark's own log of its file sink."""
+"""The file sink under real Spark: whole queries, Spark's own readers, and Spark's own log of its
+file sink."""
 
 import json
 import os
@@ -36,19 +37,31 @@ ALL_TYPES = """
     FROM rows
 """
 LOCAL = ", TIMESTAMP_NTZ'2026-11-21 10:20:30.123456' AS local"
-NESTED = ", CAST('x' AS BINARY) AS blob, ARRAY(value, NULL) AS list, MAP('k', value) AS map, NAMED_STRUCT('x', value, 'd', DATE'2026-01-01') AS struct"
+NESTED = (
+    ", CAST('x' AS BINARY) AS blob, ARRAY(value, NULL) AS list, MAP('k', value) AS map, "
+    "NAMED_STRUCT('x', value, 'd', DATE'2026-01-01') AS struct"
+)
 
 
-@pytest.mark.parametrize("form", ["parquet", *(pytest.param(form, marks=pytest.mark.long) for form in ("orc", "json", "csv"))])
+@pytest.mark.parametrize(
+    "form",
+    ["parquet", *(pytest.param(form, marks=pytest.mark.long) for form in ("orc", "json", "csv"))],
+)
 def test_a_query_writes_what_spark_reads_back(spark, tmp_path, form):
     source = tmp_path / "in"
     spark.range(6).withColumnRenamed("id", "value").coalesce(1).write.json(str(source))
     spark.readStream.schema("value BIGINT").json(str(source)).createOrReplaceTempView("rows")
     columns = {"csv": LOCAL, "orc": NESTED}.get(form, LOCAL + NESTED)
     events = spark.sql(ALL_TYPES.format(more=columns))
-    sink = ofa.FileSink(tmp_path / "out", format=form, partition_by=["part"], time_bucket="{moment:%Y-%m-%d--%H}")
+    sink = ofa.FileSink(
+        tmp_path / "out", format=form, partition_by=["part"], time_bucket="{moment:%Y-%m-%d--%H}"
+    )
     query = (
-        ofa.write_stream(events).to(sink).option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        ofa.write_stream(events)
+        .to(sink)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
     )
     query.awaitTermination(120)
     assert query.exception() is None
@@ -74,7 +87,11 @@ def test_a_query_writes_what_spark_reads_back(spark, tmp_path, form):
         ("1 a, PARSE_JSON('1') b", {}, "'b' is VARIANT"),
         ("1 a, ARRAY(INTERVAL '1' MONTH) b", {}, "'b.element' is INTERVAL"),
         ("1 a, ARRAY(1) b", {"format": "csv"}, "'b' is ARRAY<INT>, which CSV"),
-        ("1 a, ARRAY(TIMESTAMP_NTZ'2026-01-01') b", {"format": "orc"}, "'b.element' is TIMESTAMP_NTZ"),
+        (
+            "1 a, ARRAY(TIMESTAMP_NTZ'2026-01-01') b",
+            {"format": "orc"},
+            "'b.element' is TIMESTAMP_NTZ",
+        ),
         ("1 a, X'00' b", {"format": "csv"}, "'b' is BINARY, which CSV"),
         ("NULLIF(1, 2) a", {"format": "csv"}, "one column 'a'"),
         ("1 a, 2 b", {"partition_by": ["c"]}, "'c'"),
@@ -86,19 +103,38 @@ def test_a_query_writes_what_spark_reads_back(spark, tmp_path, form):
         ("1 a, NOW() b", {"time_bucket": "a={b:%Y}"}, "two columns"),
         ("1 a, 2 A", {}, "two columns"),
         ("1 a, NAMED_STRUCT('x', 1, 'X', 2) b", {}, "'b' has two fields 'x' and 'X'"),
-        ("1 a, ARRAY(NAMED_STRUCT('x', 1, 'X', 2)) b", {"format": "json"}, "'b.element' has two fields"),
-        ("1 a, MAP(1, 'x') b", {"format": "json"}, "'b' is MAP<INT,STRING>, and Spark reads no JSON map"),
-        ("1 a, NAMED_STRUCT('m', MAP(DATE'2026-01-01', 'x')) b", {"format": "json"}, "'b.m' is MAP<DATE,STRING>"),
+        (
+            "1 a, ARRAY(NAMED_STRUCT('x', 1, 'X', 2)) b",
+            {"format": "json"},
+            "'b.element' has two fields",
+        ),
+        (
+            "1 a, MAP(1, 'x') b",
+            {"format": "json"},
+            "'b' is MAP<INT,STRING>, and Spark reads no JSON map",
+        ),
+        (
+            "1 a, NAMED_STRUCT('m', MAP(DATE'2026-01-01', 'x')) b",
+            {"format": "json"},
+            "'b.m' is MAP<DATE,STRING>",
+        ),
     ],
 )
-def test_columns_that_cannot_be_stored_are_refused_by_name(spark, tmp_path, columns, options, words):
+def test_columns_that_cannot_be_stored_are_refused_by_name(
+    spark, tmp_path, columns, options, words
+):
     with pytest.raises(SchemaError, match=words):
         FileSink(tmp_path, **options).columns(spark.sql(f"SELECT {columns}").schema)
 
 
 def plain_query(spark, tmp_path, batches, per_batch=3):
     """Spark's own file sink writes so many batches; returns how many rows that were."""
-    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", per_batch).option("numPartitions", 1).load()
+    rows = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", per_batch)
+        .option("numPartitions", 1)
+        .load()
+    )
     query = (
         rows.selectExpr("value AS n", "CAST(value % 2 AS INT) AS p")
         .writeStream.format("parquet")
@@ -145,7 +181,14 @@ def test_an_entry_of_ours_looks_like_one_of_sparks(spark, tmp_path):
     folder = tmp_path / "out"
     plain_query(spark, tmp_path, 1)
     (theirs,) = [path for path in (folder / "_spark_metadata").iterdir() if path.name == "0"]
-    following = max(int(path.name) for path in (folder / "_spark_metadata").iterdir() if path.name.isdecimal()) + 1
+    following = (
+        max(
+            int(path.name)
+            for path in (folder / "_spark_metadata").iterdir()
+            if path.name.isdecimal()
+        )
+        + 1
+    )
     sink = checked(folder, partition_by=["p"], spark_metadata="continue")
     commit(sink, 0, numbers(1, p=[5]))
     version, line = theirs.read_text().splitlines()[:2]
@@ -155,9 +198,9 @@ def test_an_entry_of_ours_looks_like_one_of_sparks(spark, tmp_path):
     assert list(our_entry) == list(their_entry)
     same = ("isDir", "blockReplication", "blockSize", "action")
     assert [our_entry[key] for key in same] == [their_entry[key] for key in same]
-    assert our_entry["path"].split("/part-")[0].replace("p=5", "p=0") == their_entry["path"].split("/part-")[0].replace(
-        "p=1", "p=0"
-    )
+    assert our_entry["path"].split("/part-")[0].replace("p=5", "p=0") == their_entry["path"].split(
+        "/part-"
+    )[0].replace("p=1", "p=0")
 
 
 @pytest.mark.parametrize(
@@ -176,12 +219,24 @@ def test_sparks_log_is_right_after_a_kill_between_its_steps(spark, tmp_path, poi
     for batch in range(9):
         commit(sink, batch, numbers(2, 2 * batch, p=["a", "b"]))
     kept = sink.confirm(
-        [prepared(sink, numbers(2, 18, p=["a", "b"]), 9), prepared(sink, numbers(2, 20, p=["a", "b"]), 9, partition=1)]
+        [
+            prepared(sink, numbers(2, 18, p=["a", "b"]), 9),
+            prepared(sink, numbers(2, 20, p=["a", "b"]), 9, partition=1),
+        ]
     )
     Path(f"{folder}.json").write_text(json.dumps(kept))
     environment = {**os.environ, failpoints.VARIABLE: f"{point}=kill"}
-    command = [sys.executable, WORKER, str(folder), "commit", json.dumps({"spark_metadata": "continue"})]
-    assert subprocess.run(command, env=environment, timeout=120, check=False).returncode == -signal.SIGKILL
+    command = [
+        sys.executable,
+        WORKER,
+        str(folder),
+        "commit",
+        json.dumps({"spark_metadata": "continue"}),
+    ]
+    assert (
+        subprocess.run(command, env=environment, timeout=120, check=False).returncode
+        == -signal.SIGKILL
+    )
     assert sink.commit(permit(9), kept).completed
     commit(sink, 10, numbers(2, 22, p=["a", "b"]))
     names = sorted(path.name for path in (folder / "_spark_metadata").iterdir())

@@ -1,4 +1,5 @@
-"""What survives a loss of power: which files and folders of the file sink are synced, and in which order."""
+"""What survives a loss of power: which files and folders of the file sink are synced, and in
+which order."""
 
 import os
 
@@ -47,7 +48,9 @@ def test_the_content_of_a_temp_file_is_complete_when_it_is_synced(tmp_path, monk
     assert sizes[file.stat().st_ino] == file.stat().st_size > 0
 
 
-def test_every_folder_of_the_targets_is_synced_behind_the_links_and_before_the_manifest(tmp_path, recorder):
+def test_every_folder_of_the_targets_is_synced_behind_the_links_and_before_the_manifest(
+    tmp_path, recorder
+):
     sink = checked(tmp_path, partition_by=["p"])
     decided = sink.confirm([prepared(sink, parts(4))])
     recorder.calls.clear()
@@ -56,9 +59,15 @@ def test_every_folder_of_the_targets_is_synced_behind_the_links_and_before_the_m
     visible = recorder.linked(manifest)
     for folder in (tmp_path / "p=a", tmp_path / "p=b"):
         (file,) = folder.iterdir()
-        first_sync = next(i for i, call in enumerate(recorder.calls) if call == ("sync", folder) and i > recorder.linked(file))
+        first_sync = next(
+            i
+            for i, call in enumerate(recorder.calls)
+            if call == ("sync", folder) and i > recorder.linked(file)
+        )
         assert recorder.linked(file) < first_sync < visible
-    assert recorder.calls.index(("sync", tmp_path)) < visible, "the names of the partitions' folders are in there"
+    assert recorder.calls.index(("sync", tmp_path)) < visible, (
+        "the names of the partitions' folders are in there"
+    )
 
 
 def test_folders_that_somebody_else_made_are_synced_too(tmp_path, recorder):
@@ -72,7 +81,9 @@ def test_folders_that_somebody_else_made_are_synced_too(tmp_path, recorder):
         recorder.synced(folder)
 
 
-def test_a_manifest_is_synced_before_it_has_its_name_and_its_folder_before_the_commit_returns(tmp_path, recorder):
+def test_a_manifest_is_synced_before_it_has_its_name_and_its_folder_before_the_commit_returns(
+    tmp_path, recorder
+):
     sink = checked(tmp_path)
     decided = sink.confirm([prepared(sink, numbers(2))])
     recorder.calls.clear()
@@ -80,7 +91,11 @@ def test_a_manifest_is_synced_before_it_has_its_name_and_its_folder_before_the_c
     (manifest,) = (tmp_path / "_onceforall" / "manifests").rglob("0.json")
     assert manifest.parents[1].name == QUERY
     named = recorder.linked(manifest)
-    before = [path for what, path in recorder.calls[:named] if what == "sync" and path.parent == manifest.parent]
+    before = [
+        path
+        for what, path in recorder.calls[:named]
+        if what == "sync" and path.parent == manifest.parent
+    ]
     assert any(path.name.startswith(".0.json.") for path in before), "its content"
     assert recorder.synced(manifest.parent) > named
     # Each folder above it may be new: its name is in the one above.
@@ -93,7 +108,11 @@ def test_the_temp_files_are_deleted_only_behind_the_manifest(tmp_path, recorder)
     recorder.calls.clear()
     commit(sink, 0, numbers(2))
     (manifest,) = (tmp_path / "_onceforall" / "manifests").rglob("0.json")
-    deleted = [i for i, (what, path) in enumerate(recorder.calls) if what == "unlink" and "staging" in path.parts]
+    deleted = [
+        i
+        for i, (what, path) in enumerate(recorder.calls)
+        if what == "unlink" and "staging" in path.parts
+    ]
     assert deleted
     assert min(deleted) > recorder.linked(manifest)
 

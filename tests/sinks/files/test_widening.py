@@ -1,4 +1,5 @@
-"""A column that became wider: what earlier files hold is read as it was written, by every reader, in every format, at every depth."""
+"""A column that became wider: what earlier files hold is read as it was written, by every
+reader, in every format, at every depth."""
 
 import itertools
 import tempfile
@@ -33,7 +34,10 @@ KINDS = {**WRITTEN, **DECIMALS}
 
 def joins(one, other):
     """Tell whether a start passes a change of types in silence."""
-    schemas = [from_arrow_schema(pa.schema([("c", kind)]), prefer_timestamp_ntz=True) for kind in (one, other)]
+    schemas = [
+        from_arrow_schema(pa.schema([("c", kind)]), prefer_timestamp_ntz=True)
+        for kind in (one, other)
+    ]
     return not any(differences(*schemas))
 
 
@@ -45,19 +49,32 @@ def cell(ddl, form):
 
 
 def batch_of(pairs, which, values, form, first):
-    """Return a batch in which each pair of types has its columns, with the values of one of the two."""
+    """Return a batch in which each pair of types has its columns, with the values of one of the
+    two."""
     columns = {}
     for i, pair in enumerate(pairs):
         ddl = pair[which]
-        held = [v for v in values[ddl] if not cell(ddl, form).refuses(v) and not cell(ddl, form).unread(v)]
+        held = [
+            v
+            for v in values[ddl]
+            if not cell(ddl, form).refuses(v) and not cell(ddl, form).unread(v)
+        ]
         for name, kind, _ in around(None, KINDS[ddl], form):
             columns[f"{name}{i}"] = (
                 kind,
-                [next(v for n, _, v in around(value, KINDS[ddl], form) if n == name) for value in held],
+                [
+                    next(v for n, _, v in around(value, KINDS[ddl], form) if n == name)
+                    for value in held
+                ],
             )
     count = max(len(held) for _, held in columns.values())
-    made = {name: array_of([*held, *[None] * (count - len(held))], kind) for name, (kind, held) in columns.items()}
-    return pa.RecordBatch.from_pydict({"n": pa.array(range(first, first + count), pa.int64()), **made})
+    made = {
+        name: array_of([*held, *[None] * (count - len(held))], kind)
+        for name, (kind, held) in columns.items()
+    }
+    return pa.RecordBatch.from_pydict(
+        {"n": pa.array(range(first, first + count), pa.int64()), **made}
+    )
 
 
 def readers(spark, folder):
@@ -70,9 +87,13 @@ def readers(spark, folder):
 @pytest.mark.parametrize("form", ON_DISK)
 @FEW
 @given(drawn=VALUES, data=st.data())
-def test_what_was_written_before_a_column_became_wider_is_read_as_it_was_written(spark, tmp_path, form, drawn, data):
+def test_what_was_written_before_a_column_became_wider_is_read_as_it_was_written(
+    spark, tmp_path, form, drawn, data
+):
     pairs = [pair for pair in PAIRS if not any(cell(ddl, form).at_start for ddl in pair)]
-    assert {("FLOAT", "DOUBLE"), ("INT", "BIGINT"), ("DECIMAL(5, 2)", "DECIMAL(38, 2)")} <= set(pairs)
+    assert {("FLOAT", "DOUBLE"), ("INT", "BIGINT"), ("DECIMAL(5, 2)", "DECIMAL(38, 2)")} <= set(
+        pairs
+    )
     if data.draw(st.booleans(), label="narrower later"):
         pairs = [pair[::-1] for pair in pairs]
     folder, values = Path(tempfile.mkdtemp(dir=tmp_path)), {**drawn, **DRAWN}
@@ -84,16 +105,25 @@ def test_what_was_written_before_a_column_became_wider_is_read_as_it_was_written
         table = read().sort_by("n")
         for column in before.schema.names:
             wanted = plain(before.column(column)) + plain(now.column(column))
-            wrong = [p for p in zip(wanted, plain(table.column(column)), strict=True) if repr(p[0]) != repr(p[1])]
+            wrong = [
+                p
+                for p in zip(wanted, plain(table.column(column)), strict=True)
+                if repr(p[0]) != repr(p[1])
+            ]
             pair = "" if column == "n" else pairs[int(column[1:])]
-            assert not wrong, f"{name} of {form}, {pair}, column {column}: {len(wrong)} of {len(wanted)}, as {wrong[:3]}"
+            assert not wrong, (
+                f"{name} of {form}, {pair}, column {column}: {len(wrong)} of {len(wanted)}, as "
+                f"{wrong[:3]}"
+            )
 
 
 @pytest.mark.parametrize("form", [form for form in ON_DISK if form != "csv"])
 def test_a_struct_that_got_a_field_in_front_and_wider_ones_is_read_by_names(spark, tmp_path, form):
     decimal = {"d": pa.decimal128(5, 2)}, {"d": pa.decimal128(30, 2)}
     before = pa.struct([("f", pa.float32()), ("d", decimal[0]["d"]), ("i", pa.int32())])
-    now = pa.struct([("new", pa.string()), ("i", pa.int64()), ("d", decimal[1]["d"]), ("f", pa.float64())])
+    now = pa.struct(
+        [("new", pa.string()), ("i", pa.int64()), ("d", decimal[1]["d"]), ("f", pa.float64())]
+    )
     values = [(0.1, 150, 7), None], [("x", 1 << 40, 10**30 - 1, 0.1)]
     for batch, (kind, held) in enumerate(zip((before, now), values, strict=True)):
         each = {
@@ -105,7 +135,9 @@ def test_a_struct_that_got_a_field_in_front_and_wider_ones_is_read_by_names(spar
         commit(
             checked(tmp_path, format=form),
             batch,
-            pa.RecordBatch.from_pydict({"n": pa.array(range(2 * batch, 2 * batch + len(held)), pa.int64()), **made}),
+            pa.RecordBatch.from_pydict(
+                {"n": pa.array(range(2 * batch, 2 * batch + len(held)), pa.int64()), **made}
+            ),
         )
     float_of = pa.scalar(0.1, pa.float32()).as_py()
     for name, read in readers(spark, tmp_path):

@@ -1,6 +1,8 @@
-"""What becomes of each type in each format, by reader: what the property test asserts, and what the table in ``docs/files.md`` is drawn from.
+"""What becomes of each type in each format, by reader: what the property test asserts, and what the
+table in ``docs/files.md`` is drawn from.
 
-A value is plain here: a number of days or microseconds since 1970 for a date or timestamp, the digits of a decimal as a whole number, the bytes
+A value is plain here: a number of days or microseconds since 1970 for a date or timestamp, the
+digits of a decimal as a whole number, the bytes
 of a text, a tuple for a struct, a list of pairs for a map.
 """
 
@@ -12,7 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-FORMATS = {"parquet": "Parquet", "orc": "ORC", "json": "JSON", "csv": "CSV", "path": "a folder's name"}
+FORMATS = {
+    "parquet": "Parquet",
+    "orc": "ORC",
+    "json": "JSON",
+    "csv": "CSV",
+    "path": "a folder's name",
+}
 SPARK, SPARK_ALONE, ARROW = "to_spark", "spark.read", "to_arrow"
 """The readers; what holds for ``to_arrow`` holds for pyarrow's dataset."""
 
@@ -59,20 +67,27 @@ class Row:
 
 NOTES = {
     "orc-days": "Refused before 1582-10-15, where Spark would read another day.",
-    "orc-times": "Refused before 1582-10-15, and before 1970 with a fraction of a second: Spark would read another day, or not the file at all. "
-    "`to_arrow` and pyarrow raise an error where a file holds a timestamp outside the years 1678 to 2261; Spark reads it.",
+    "orc-times": "Refused before 1582-10-15, and before 1970 with a fraction of a second: Spark "
+    "would read another day, or not the file at all. "
+    "`to_arrow` and pyarrow raise an error where a file holds a timestamp outside the years 1678 "
+    "to 2261; Spark reads it.",
     "orc-local": "Spark refuses to read it.",
     "text-years": "Refused outside the years -32767 to 32767.",
     "csv-years": "Refused outside the years 0 to 9999: CSV's readers know four digits.",
-    "text": "Refused where it is no UTF-8: Spark's STRING may hold any bytes, and Parquet and ORC keep them.",
-    "csv-text": "As JSON; and `'\\u0001 no value \\u0001'` is refused, which stands for a null in `to_spark`. The empty string is `\"\"`, and null is nothing: "
+    "text": "Refused where it is no UTF-8: Spark's STRING may hold any bytes, and Parquet and ORC "
+    "keep them.",
+    "csv-text": "As JSON; and `'\\u0001 no value \\u0001'` is refused, which stands for a null in "
+    '`to_spark`. The empty string is `""`, and null is nothing: '
     "`spark.read` takes both for null.",
     "json-keys": "Spark's own JSON writer takes such keys, and its reader fails on them.",
-    "path-text": "Refused where it is no UTF-8, or the folder's name is longer than 255 bytes. The empty string is read as null.",
+    "path-text": "Refused where it is no UTF-8, or the folder's name is longer than 255 bytes. "
+    "The empty string is read as null.",
     "nan": 'As `"NaN"`, `"Infinity"`, `"-Infinity"`.',
     "csv-nan": "NaN and infinity as `NaN`, `Inf`, `-Inf`.",
-    "json-times": 'As `"2026-11-21T10:00:00.123456Z"`, without `Z` for TIMESTAMP_NTZ; refused outside the years -32767 to 32767.',
-    "csv-times": "As `2026-11-21 10:00:00.123456Z`, without `Z` for TIMESTAMP_NTZ; refused outside the years 0 to 9999.",
+    "json-times": 'As `"2026-11-21T10:00:00.123456Z"`, without `Z` for TIMESTAMP_NTZ; refused '
+    "outside the years -32767 to 32767.",
+    "csv-times": "As `2026-11-21 10:00:00.123456Z`, without `Z` for TIMESTAMP_NTZ; refused "
+    "outside the years 0 to 9999.",
     "base64": "In Base64, as Spark writes it.",
     "utc": "In UTC.",
     "inside": "What is refused of a type is refused inside too, and what a note says holds there.",
@@ -112,7 +127,11 @@ PATH_TEXT = _except(
     lambda value: _is_no_text(value) or len(value) > 250,
     reads=dict.fromkeys((SPARK, SPARK_ALONE, ARROW), lambda value: value or None),
 )
-CSV_TEXT = _except("csv-text", lambda v: _is_no_text(v) or v == CSV_NULL, reads={SPARK_ALONE: lambda value: value or None})
+CSV_TEXT = _except(
+    "csv-text",
+    lambda v: _is_no_text(v) or v == CSV_NULL,
+    reads={SPARK_ALONE: lambda value: value or None},
+)
 EVERYWHERE = dict.fromkeys(FORMATS, KEPT)
 NOWHERE = dict.fromkeys(FORMATS, REFUSED)
 NOT_FLAT = {"parquet": KEPT, "orc": KEPT, "json": KEPT, "csv": REFUSED, "path": REFUSED}

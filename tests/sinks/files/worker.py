@@ -1,7 +1,8 @@
 """A task or a driver in a process of its own, to be killed: ``python worker.py FOLDER STEP``.
 
-``prepare`` writes two tasks' rows and leaves their committables in ``FOLDER.json``; ``commit`` and ``abort`` take them from there; ``batches`` commits
-one small batch after the other until it is killed.
+``prepare`` writes two tasks' rows and leaves their committables in ``FOLDER.json``; ``commit`` and
+``abort`` take them from there; ``batches`` commits one small batch after the other until it is
+killed.
 """
 
 import json
@@ -25,17 +26,28 @@ def main():
     kept = Path(f"{folder}.json")
     if step == "prepare":
         rows = [numbers(4, 4 * i, p=["a", "b", "a/..", None]) for i in range(2)]
-        kept.write_text(json.dumps(sink.confirm([prepared(sink, each, partition=i) for i, each in enumerate(rows)])))
+        kept.write_text(
+            json.dumps(
+                sink.confirm([prepared(sink, each, partition=i) for i, each in enumerate(rows)])
+            )
+        )
     elif step == "commit":
         decided = json.loads(kept.read_text())
-        assert len(sink.commit(permit(parse_name(decided[0]["name"]).batch), decided).completed) == 2
+        assert (
+            len(sink.commit(permit(parse_name(decided[0]["name"]).batch), decided).completed) == 2
+        )
     elif step == "abort":
         sink.abort(json.loads(kept.read_text()))
         sink.recover(Sweep(QUERY, "out", 9))
     elif step == "batches":
         manifest_writing.MERGE_AFTER = 5
         for batch in range(10_000):
-            commit(sink, batch, numbers(3, 6 * batch, p=["a", "b", "a"]), numbers(3, 6 * batch + 3, p=["a", "b", "a"]))
+            commit(
+                sink,
+                batch,
+                numbers(3, 6 * batch, p=["a", "b", "a"]),
+                numbers(3, 6 * batch + 3, p=["a", "b", "a"]),
+            )
 
 
 if __name__ == "__main__":

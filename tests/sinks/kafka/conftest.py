@@ -1,4 +1,5 @@
-"""What the tests of the Kafka sink share: attempts made by hand, rows, and readers at both isolation levels."""
+"""What the tests of the Kafka sink share: attempts made by hand, rows, and readers at both
+isolation levels."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def until():
 
 
 class Query:
-    """One query with one Kafka sink, written to by hand as the coordinator and Spark's tasks would."""
+    """One query with one Kafka sink, written to by hand as the coordinator and Spark's tasks
+    would."""
 
     def __init__(self, servers, topic, sink_name="out", **arguments):
         self.id = str(uuid.uuid4())
@@ -35,7 +37,9 @@ class Query:
 
     def attempt(self, batch=1, slot=0, generation=1, reusable=None, incarnation=0):
         reusable = self.reusable if reusable is None else reusable
-        return TaskAttempt(self.id, self.name, generation, batch, 0, slot, slot, tuple(reusable), incarnation)
+        return TaskAttempt(
+            self.id, self.name, generation, batch, 0, slot, slot, tuple(reusable), incarnation
+        )
 
     def prepare(self, values, batch=1, slot=0, **more):
         """Write values in one transaction, as a task does, and return its committable."""
@@ -54,7 +58,9 @@ class Query:
 
 
 def rows(values, **columns):
-    data = {"value": pa.array([v.encode() if isinstance(v, str) else v for v in values], pa.binary())}
+    data = {
+        "value": pa.array([v.encode() if isinstance(v, str) else v for v in values], pa.binary())
+    }
     return pa.RecordBatch.from_pydict({**data, **columns})
 
 
@@ -109,12 +115,16 @@ def read(servers, topic, isolation):
 @pytest.fixture
 def committed(broker):
     """The messages that a reader at read_committed sees now."""
-    return lambda topic, servers=None: read(servers or broker.bootstrap_servers, topic, "read_committed")
+    return lambda topic, servers=None: read(
+        servers or broker.bootstrap_servers, topic, "read_committed"
+    )
 
 
 @pytest.fixture
 def uncommitted(broker):
-    return lambda topic, servers=None: read(servers or broker.bootstrap_servers, topic, "read_uncommitted")
+    return lambda topic, servers=None: read(
+        servers or broker.bootstrap_servers, topic, "read_uncommitted"
+    )
 
 
 @pytest.fixture

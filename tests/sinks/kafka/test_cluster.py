@@ -1,7 +1,10 @@
-"""The sink on three brokers: replicas, leaders and transaction coordinators are killed, cut off and moved in the middle of everything.
+"""The sink on three brokers: replicas, leaders and transaction coordinators are killed, cut off and
+moved in the middle of everything.
 
-Every topic has three replicas and needs two in sync. Each test ends with the same check: a read_committed reader comes to the end of every
-partition and sees exactly the committed rows, nothing holds readers back, and no transaction of the query is open.
+Every topic has three replicas and needs two in sync. Each test ends with the same check: a
+read_committed reader comes to the end of every
+partition and sees exactly the committed rows, nothing holds readers back, and no transaction of the
+query is open.
 """
 
 from __future__ import annotations
@@ -18,7 +21,15 @@ from onceforall.embedded import EmbeddedKafkaCluster
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sinks.kafka.driver import broker_client, wire
 from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
-from support.moving import TRANSACTIONS, coordinator_of, leaders, make_whole, move_leader, move_leaders, transaction_partition
+from support.moving import (
+    TRANSACTIONS,
+    coordinator_of,
+    leaders,
+    make_whole,
+    move_leader,
+    move_leaders,
+    transaction_partition,
+)
 from support.reading import held_back, released
 
 from .conftest import Query, read, rows, wait_until
@@ -89,7 +100,8 @@ class ClusterQuery(Query):
         return client
 
     def point_to(self, node, *committables):
-        """Let the driver's client take a node for the coordinator of these, as it had been; return its address."""
+        """Let the driver's client take a node for the coordinator of these, as it had been;
+        return its address."""
         client = self.sink._connected()
         host, port = self.cluster.address(node).split(":")
         client._coordinators.update({c["name"]: (host, int(port)) for c in committables})
@@ -97,7 +109,10 @@ class ClusterQuery(Query):
 
     def assert_exactly_once(self):
         def seen():
-            return sorted(m.value().decode() for m in read(self.cluster.bootstrap_servers, self.topic, "read_committed"))
+            return sorted(
+                m.value().decode()
+                for m in read(self.cluster.bootstrap_servers, self.topic, "read_committed")
+            )
 
         assert self.expected, "nothing was written; the test proves nothing"
         wait_until(lambda: len(seen()) >= len(self.expected), 40)
@@ -139,7 +154,8 @@ def query(cluster):
 
 @pytest.fixture
 def on_request(monkeypatch):
-    """Run something once, when a request of a kind goes to a broker: ``on_request("EndTxnRequest", action, after=False)``."""
+    """Run something once, when a request of a kind goes to a broker:
+    ``on_request("EndTxnRequest", action, after=False)``."""
     waiting = []
     send = wire._Connection.send
 
@@ -191,11 +207,12 @@ def cut_off(cluster, node):
     cluster.wait_until_whole(without=[node])
 
 
-# --- in the middle of writing ----------------------------------------------------------------------------------------------
+# --- in the middle of writing ---------------------------------------------------------------------
 
 
 def write_through(q, fault):
-    """Write half a transaction, let the fault happen, and write the rest; an attempt that fails is made again, as Spark does."""
+    """Write half a transaction, let the fault happen, and write the rest; an attempt that fails
+    is made again, as Spark does."""
     transaction = q.begin()
     values = q.values(3000)
     q.write(transaction, values[:1500])
@@ -243,7 +260,7 @@ def test_leaders_moved_in_the_middle_of_writing_lose_and_double_nothing(cluster,
     q.assert_exactly_once()
 
 
-# --- in the middle of EndTxn -----------------------------------------------------------------------------------------------
+# --- in the middle of EndTxn ----------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -256,21 +273,29 @@ def test_a_coordinator_killed_before_the_commit_is_found_anew(cluster, query):
     q.assert_exactly_once()
 
 
-def test_a_coordinator_killed_with_the_commit_unread_is_asked_again_elsewhere(cluster, query, on_request):
+def test_a_coordinator_killed_with_the_commit_unread_is_asked_again_elsewhere(
+    cluster, query, on_request
+):
     q = query()
     (committable,) = q.sink.confirm([q.prepared()])
     # Connections to all: a new one would need an answer first.
     q.locate(committable).open_transactions()
     coordinator = coordinator_of(cluster, committable["name"])
     sent, to = threading.Event(), []
-    on_request("EndTxnRequest", lambda address: (to.append("{}:{}".format(*address)), sent.set()), after=True)
+    on_request(
+        "EndTxnRequest",
+        lambda address: (to.append("{}:{}".format(*address)), sent.set()),
+        after=True,
+    )
     cluster.pause(coordinator)
     commit = InThread(lambda: q.commit_at_last(committable))
     assert sent.wait(30)
     assert to == [cluster.address(coordinator)], "another one was asked; the test proves nothing"
     cluster.kill(coordinator)
     report = commit.result()
-    assert report.retired == (committable,), "a request went unanswered; the producer must not go on"
+    assert report.retired == (committable,), (
+        "a request went unanswered; the producer must not go on"
+    )
     q.assert_exactly_once()
     following = q.prepared(batch=2, reusable=[{**c, "batch": 1} for c in report.completed])
     q.commit_at_last(following)
@@ -279,7 +304,8 @@ def test_a_coordinator_killed_with_the_commit_unread_is_asked_again_elsewhere(cl
 
 @pytest.mark.long
 def test_a_coordinator_killed_with_the_commit_taken_up_and_not_answered(cluster, query, on_request):
-    """One follower is paused, so that the coordinator writes the decision down, waits for its replication, and dies."""
+    """One follower is paused, so that the coordinator writes the decision down, waits for its
+    replication, and dies."""
     q = query()
     (committable,) = q.sink.confirm([q.prepared()])
     q.locate(committable)
@@ -293,11 +319,15 @@ def test_a_coordinator_killed_with_the_commit_taken_up_and_not_answered(cluster,
     cluster.kill(coordinator)
     cluster.resume(follower)
     report = commit.result()
-    assert report.retired == (committable,), "a request went unanswered; the producer must not go on"
+    assert report.retired == (committable,), (
+        "a request went unanswered; the producer must not go on"
+    )
     q.assert_exactly_once()
 
 
-def test_a_coordinator_moved_between_prepare_and_commit_is_found_and_the_producer_retired(cluster, query):
+def test_a_coordinator_moved_between_prepare_and_commit_is_found_and_the_producer_retired(
+    cluster, query
+):
     q = query()
     committables = [q.prepared(slot=slot) for slot in range(2)]
     q.commit_at_last(*committables)
@@ -306,7 +336,12 @@ def test_a_coordinator_moved_between_prepare_and_commit_is_found_and_the_produce
     q.locate(*following)
     for committable in following:
         number = transaction_partition(cluster, committable["name"])
-        move_leader(cluster, TRANSACTIONS, number, cluster.leader(TRANSACTIONS, number) % len(cluster.nodes) + 1)
+        move_leader(
+            cluster,
+            TRANSACTIONS,
+            number,
+            cluster.leader(TRANSACTIONS, number) % len(cluster.nodes) + 1,
+        )
     report = q.commit_at_last(*following)
     assert {c["name"] for c in report.retired} == {c["name"] for c in following}
     q.assert_exactly_once()
@@ -321,13 +356,19 @@ def test_coordinators_that_move_all_the_time_lose_and_double_nothing(cluster, qu
         while not stop.is_set():
             for name in sorted(used):
                 number = transaction_partition(cluster, name)
-                move_leader(cluster, TRANSACTIONS, number, cluster.leader(TRANSACTIONS, number) % len(cluster.nodes) + 1)
+                move_leader(
+                    cluster,
+                    TRANSACTIONS,
+                    number,
+                    cluster.leader(TRANSACTIONS, number) % len(cluster.nodes) + 1,
+                )
                 moved.add(number)
 
     mover = InThread(move_on)
     retired, batch = [], 0
     try:
-        # A producer whose commit met no move is used again, with a coordinator that is known; so a move is met sooner or later.
+        # A producer whose commit met no move is used again, with a coordinator that is known; so a
+        # move is met sooner or later.
         while batch < 20 or len(retired) < 5:
             batch += 1
             assert batch <= 200, f"only {len(retired)} commits met a move; the test proves nothing"
@@ -335,18 +376,22 @@ def test_coordinators_that_move_all_the_time_lose_and_double_nothing(cluster, qu
             used = {transaction.producer.name for transaction in transactions}
             for transaction in transactions:
                 q.write(transaction, q.values(30))
-            report = q.commit_at_last(*[q.sink.pre_commit(transaction) for transaction in transactions])
+            report = q.commit_at_last(
+                *[q.sink.pre_commit(transaction) for transaction in transactions]
+            )
             at_last(lambda report=report: q.sink.retire(report.retired))
             retired += report.retired
             q.reusable = tuple({**c, "batch": batch} for c in report.completed)
     finally:
         stop.set()
         mover.result()
-    assert {transaction_partition(cluster, c["name"]) for c in retired} <= moved, "retired for something else than a move"
+    assert {transaction_partition(cluster, c["name"]) for c in retired} <= moved, (
+        "retired for something else than a move"
+    )
     q.assert_exactly_once()
 
 
-# --- in the middle of recovery ---------------------------------------------------------------------------------------------
+# --- in the middle of recovery --------------------------------------------------------------------
 
 
 def leave_open(q, count=6):
@@ -382,11 +427,16 @@ def test_a_coordinator_killed_while_open_transactions_are_fenced(cluster, query,
 
 
 @pytest.mark.long
-def test_a_coordinator_killed_while_open_transactions_are_listed_hides_none(cluster, query, on_request):
-    """The others have said what they coordinate, and take over what the dead one had; it comes back and has nothing to say."""
+def test_a_coordinator_killed_while_open_transactions_are_listed_hides_none(
+    cluster, query, on_request
+):
+    """The others have said what they coordinate, and take over what the dead one had; it comes
+    back and has nothing to say."""
     q = query()
     names = leave_open(q)
-    victim = max(cluster.nodes, key=lambda node: sum(coordinator_of(cluster, name) == node for name in names))
+    victim = max(
+        cluster.nodes, key=lambda node: sum(coordinator_of(cluster, name) == node for name in names)
+    )
     hidden = [name for name in names if coordinator_of(cluster, name) == victim]
     assert hidden
     client = q.sink._connected()
@@ -397,7 +447,9 @@ def test_a_coordinator_killed_while_open_transactions_are_listed_hides_none(clus
     assert listed.wait(30)
     # Its coordinators are with others by then.
     others = [node for node in cluster.nodes if node != victim]
-    wait_until(lambda: cluster.state(others[0]).nodes == set(others) == cluster.state(others[1]).nodes, 30)
+    wait_until(
+        lambda: cluster.state(others[0]).nodes == set(others) == cluster.state(others[1]).nodes, 30
+    )
     cluster.restart(victim)
     sweep.result()
     assert_swept(q)
@@ -410,21 +462,27 @@ def test_a_coordinator_moved_in_the_middle_of_recovery(cluster, query, on_reques
 
     def move(address):
         for number in {transaction_partition(cluster, name) for name in names}:
-            move_leader(cluster, TRANSACTIONS, number, cluster.leader(TRANSACTIONS, number) % len(cluster.nodes) + 1)
+            move_leader(
+                cluster,
+                TRANSACTIONS,
+                number,
+                cluster.leader(TRANSACTIONS, number) % len(cluster.nodes) + 1,
+            )
 
     on_request("InitProducerIdRequest", move)
     assert at_last(lambda: q.sink.recover(q.sweep(2))) == len(names)
     assert_swept(q)
 
 
-# --- a broker cut off, and too few of them -----------------------------------------------------------------------------------
+# --- a broker cut off, and too few of them --------------------------------------------------------
 
 # librdkafka waits a minute for a broker that hangs, by default.
 IMPATIENT = {"socket.timeout.ms": 3000, "request.timeout.ms": 3000}
 
 
 def commit_at_the_woken(cluster, q, old, on_request, committable, commit):
-    """Commit with a client that takes a broker that was cut off for the coordinator; its request waits there when it wakes.
+    """Commit with a client that takes a broker that was cut off for the coordinator; its request
+    waits there when it wakes.
 
     For a moment the broker still believes in itself, and answers from its old memory.
     """
@@ -457,10 +515,14 @@ def test_a_broker_cut_off_that_wakes_as_an_old_leader_and_coordinator(cluster, q
             break
         q.commit_at_last(unknown)
     else:
-        raise AssertionError(f"no id belongs to a partition that node {old} led ({known}); the test proves nothing")
+        raise AssertionError(
+            f"no id belongs to a partition that node {old} led ({known}); the test proves nothing"
+        )
     # The old coordinator never heard of this one, and calls it lost.
     client = q.sink._connected()
-    answers = commit_at_the_woken(cluster, q, old, on_request, unknown, lambda: client.end_transactions([unknown]))
+    answers = commit_at_the_woken(
+        cluster, q, old, on_request, unknown, lambda: client.end_transactions([unknown])
+    )
     assert answers.codes == {unknown["name"]: 0}
     # Whoever answered, it is true: nothing is repeated before the reader looks.
     q.assert_exactly_once()
@@ -469,21 +531,31 @@ def test_a_broker_cut_off_that_wakes_as_an_old_leader_and_coordinator(cluster, q
     q.assert_exactly_once()
 
 
-def test_a_woken_coordinator_that_remembers_an_earlier_commit_is_not_believed(cluster, query, on_request):
-    """Batch 2 has the producer id and epoch of batch 1, which the old coordinator knows as committed: its "done" would be a lie."""
+def test_a_woken_coordinator_that_remembers_an_earlier_commit_is_not_believed(
+    cluster, query, on_request
+):
+    """Batch 2 has the producer id and epoch of batch 1, which the old coordinator knows as
+    committed: its "done" would be a lie."""
     q = query(options=IMPATIENT)
     first = q.prepared(batch=1)
     assert q.commit_at_last(first).completed == (first,)
     transaction = q.begin(batch=2, reusable=[{**first, "batch": 1}])
-    assert transaction.producer.name == first["name"], "the producer was not used again; the test proves nothing"
+    assert transaction.producer.name == first["name"], (
+        "the producer was not used again; the test proves nothing"
+    )
     q.sink._connected().open_transactions()
     old = coordinator_of(cluster, first["name"])
     cut_off(cluster, old)
     q.write(transaction, q.values(30))
     second = q.sink.pre_commit(transaction)
-    assert (second["producer_id"], second["producer_epoch"]) == (first["producer_id"], first["producer_epoch"])
+    assert (second["producer_id"], second["producer_epoch"]) == (
+        first["producer_id"],
+        first["producer_epoch"],
+    )
     assert second["doubtful"] is True
-    report = commit_at_the_woken(cluster, q, old, on_request, second, lambda: q.commit_at_last(second))
+    report = commit_at_the_woken(
+        cluster, q, old, on_request, second, lambda: q.commit_at_last(second)
+    )
     assert report.retired == (second,)
     at_last(lambda: q.sink.retire(report.retired))
     q.assert_exactly_once()
@@ -500,7 +572,8 @@ def test_a_coordinator_cut_off_does_not_hold_up_the_others_transactions(cluster,
         number = next(
             n
             for c in committables
-            if (n := transaction_partition(cluster, c["name"])) != transaction_partition(cluster, committables[0]["name"])
+            if (n := transaction_partition(cluster, c["name"]))
+            != transaction_partition(cluster, committables[0]["name"])
         )
         move_leader(cluster, TRANSACTIONS, number, away % len(cluster.nodes) + 1)
         elsewhere = [c for c in committables if coordinator_of(cluster, c["name"]) != away]
@@ -509,7 +582,8 @@ def test_a_coordinator_cut_off_does_not_hold_up_the_others_transactions(cluster,
     cluster.pause(away)
     client._deadline_s = client._answer_timeout_s = 8.0
     with pytest.raises(
-        SinkUnavailableError, match=rf"^{len(committables) - len(elsewhere)} of {len(committables)} Kafka transactions"
+        SinkUnavailableError,
+        match=rf"^{len(committables) - len(elsewhere)} of {len(committables)} Kafka transactions",
     ):
         q.commit(*committables)
     answers = client.end_transactions(elsewhere)
@@ -522,7 +596,9 @@ def test_a_coordinator_cut_off_does_not_hold_up_the_others_transactions(cluster,
 
 
 @pytest.mark.long
-def test_with_two_of_three_brokers_away_pre_commit_names_the_reason_and_all_goes_on_when_they_return(cluster, query):
+def test_with_two_of_three_brokers_away_pre_commit_names_the_reason_and_all_goes_on_when_they_return(
+    cluster, query
+):
     q = query(options={"message.timeout.ms": 4000})
     transaction = q.begin()
     leader = cluster.leader(q.topic, 0)
@@ -563,7 +639,12 @@ def test_records_without_a_key_pass_by_a_partition_that_has_no_leader(cluster):
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     wait_until(
         lambda: (
-            {p for p, found in admin.list_topics(name, timeout=10).topics[name].partitions.items() if found.leader < 0} == gone
+            {
+                p
+                for p, found in admin.list_topics(name, timeout=10).topics[name].partitions.items()
+                if found.leader < 0
+            }
+            == gone
         )
     )
     transaction = q.begin()
@@ -577,7 +658,7 @@ def test_records_without_a_key_pass_by_a_partition_that_has_no_leader(cluster):
     q.sink.close()
 
 
-# --- the leader of the records, which coordinates none of the transactions ---------------------------------------------------
+# --- the leader of the records, which coordinates none of the transactions ------------------------
 
 
 def kill_leader(cluster, topic, node):
@@ -596,15 +677,20 @@ def leader_faults(*short):
     """Parametrise by what happens to the leader; only the named ones belong to ``make test``."""
     faults = {"killed": kill_leader, "moved": move_leaders_away, "cut-off": pause_leader}
     marks = {name: () if name in short else (pytest.mark.long,) for name in faults}
-    return pytest.mark.parametrize("fault", [pytest.param(f, id=name, marks=marks[name]) for name, f in faults.items()])
+    return pytest.mark.parametrize(
+        "fault", [pytest.param(f, id=name, marks=marks[name]) for name, f in faults.items()]
+    )
 
 
 def prepared_apart(cluster, q, count=1):
-    """Prepare transactions with all their records on one leader that coordinates none of them; return them and that node."""
+    """Prepare transactions with all their records on one leader that coordinates none of them;
+    return them and that node."""
     # Two can't be coordinated by all three nodes.
     assert count < len(cluster.nodes)
     transactions = [q.begin(slot=slot) for slot in range(count)]
-    coordinators = {coordinator_of(cluster, transaction.producer.name) for transaction in transactions}
+    coordinators = {
+        coordinator_of(cluster, transaction.producer.name) for transaction in transactions
+    }
     leader = min(set(cluster.nodes) - coordinators)
     move_leaders(cluster, q.topic, leader)
     for transaction in transactions:
@@ -624,14 +710,18 @@ def assert_led_by_others(cluster, q, leader):
 def assert_ended_by_others(cluster, q, leader, committable):
     """See that readers are past what was said to be ended."""
     # Not waited for, and by the word of the one that has had the markers written.
-    assert not leaders(cluster, q.topic, coordinator_of(cluster, committable["name"])) & {leader, -1}
+    assert not leaders(cluster, q.topic, coordinator_of(cluster, committable["name"])) & {
+        leader,
+        -1,
+    }
     # A client can ask for offsets only when whichever broker it asks first knows the leaders.
     assert_led_by_others(cluster, q, leader)
     assert held_back(cluster.bootstrap_servers, q.topic) == 0
 
 
 def at_request_to(cluster, node, on_request, name, fault):
-    """Let a fault happen when the next request of a kind goes out; return the list that then holds whether it went to that node."""
+    """Let a fault happen when the next request of a kind goes out; return the list that then
+    holds whether it went to that node."""
     was_to_node = []
 
     def act(address):
@@ -656,11 +746,17 @@ def test_the_records_leader_away_before_the_commit_changes_nothing_about_it(clus
 
 
 @leader_faults()
-def test_the_records_leader_lost_while_the_commit_runs_gets_no_record_lost_or_doubled(cluster, query, on_request, fault):
+def test_the_records_leader_lost_while_the_commit_runs_gets_no_record_lost_or_doubled(
+    cluster, query, on_request, fault
+):
     q = query(options=IMPATIENT)
     (committable,), leader = prepared_apart(cluster, q)
     happened = threading.Event()
-    on_request("EndTxnRequest", lambda address: (fault(cluster, q.topic, leader), happened.set()), after=True)
+    on_request(
+        "EndTxnRequest",
+        lambda address: (fault(cluster, q.topic, leader), happened.set()),
+        after=True,
+    )
     report = q.commit_at_last(committable)
     assert happened.is_set()
     assert report.completed == (committable,), "nothing happened to its coordinator"
@@ -669,8 +765,11 @@ def test_the_records_leader_lost_while_the_commit_runs_gets_no_record_lost_or_do
 
 
 @pytest.mark.parametrize("fault", [kill_leader, pytest.param(pause_leader, marks=pytest.mark.long)])
-def test_a_commit_is_asked_for_again_until_its_markers_are_written_by_another_leader(cluster, query, fault):
-    """The first commit is answered before its markers are written; the next one waits for them, and so for another leader."""
+def test_a_commit_is_asked_for_again_until_its_markers_are_written_by_another_leader(
+    cluster, query, fault
+):
+    """The first commit is answered before its markers are written; the next one waits for them,
+    and so for another leader."""
     q = query()
     (committable,), leader = prepared_apart(cluster, q)
     # Nobody needs to be asked for the coordinator, who might hang, until another one leads.
@@ -682,24 +781,31 @@ def test_a_commit_is_asked_for_again_until_its_markers_are_written_by_another_le
     assert not answers.repeated
     again = client.end_transactions([committable])
     assert again.codes == {committable["name"]: 0}
-    assert again.repeated == {committable["name"]}, "the markers had a leader at once; the test proves nothing"
+    assert again.repeated == {committable["name"]}, (
+        "the markers had a leader at once; the test proves nothing"
+    )
     assert not again.unanswered, "the coordinator was asked, and said that it isn't done yet"
     assert_ended_by_others(cluster, q, leader, committable)
     q.assert_exactly_once()
 
 
 @leader_faults()
-def test_recovery_lists_and_aborts_what_lies_on_a_leader_that_is_lost_meanwhile(cluster, query, on_request, fault):
+def test_recovery_lists_and_aborts_what_lies_on_a_leader_that_is_lost_meanwhile(
+    cluster, query, on_request, fault
+):
     recover_under(cluster, query(options=IMPATIENT), on_request, "ListTransactionsRequest", fault)
 
 
 @leader_faults("killed")
-def test_recovery_waits_for_the_markers_on_a_leader_that_is_lost_while_it_aborts(cluster, query, on_request, fault):
+def test_recovery_waits_for_the_markers_on_a_leader_that_is_lost_while_it_aborts(
+    cluster, query, on_request, fault
+):
     recover_under(cluster, query(options=IMPATIENT), on_request, "InitProducerIdRequest", fault)
 
 
 def recover_under(cluster, q, on_request, request_name, fault):
-    """Sweep two open transactions, and lose the leader of all their records when a request goes out."""
+    """Sweep two open transactions, and lose the leader of all their records when a request goes
+    out."""
     undecided, leader = prepared_apart(cluster, q, 2)
     q.expected = []
     assert held_back(cluster.bootstrap_servers, q.topic) > 0
@@ -722,13 +828,17 @@ def recover_under(cluster, q, on_request, request_name, fault):
 
 
 @leader_faults("moved")
-def test_the_place_of_the_proof_is_told_by_another_leader_when_the_known_one_is_lost(cluster, query, on_request, fault):
+def test_the_place_of_the_proof_is_told_by_another_leader_when_the_known_one_is_lost(
+    cluster, query, on_request, fault
+):
     q = query()
     committables, leader = prepared_apart(cluster, q, 2)
     before = q.sink.confirm(committables)
     assert [c["proof"]["topic"] for c in before] == [q.topic] * 2
     assert min(c["proof"]["offset"] for c in before) > 0
-    was_to_leader = at_request_to(cluster, leader, on_request, "ListOffsetsRequest", lambda: fault(cluster, q.topic, leader))
+    was_to_leader = at_request_to(
+        cluster, leader, on_request, "ListOffsetsRequest", lambda: fault(cluster, q.topic, leader)
+    )
     # Nothing was written in between, so nothing else may be told.
     assert at_last(lambda: q.sink.confirm(committables)) == before
     assert was_to_leader == [True]
@@ -738,7 +848,9 @@ def test_the_place_of_the_proof_is_told_by_another_leader_when_the_known_one_is_
 
 
 @leader_faults("killed")
-def test_a_proof_is_read_from_another_leader_when_the_known_one_is_lost(cluster, query, on_request, fault):
+def test_a_proof_is_read_from_another_leader_when_the_known_one_is_lost(
+    cluster, query, on_request, fault
+):
     q = query()
     committables, leader = prepared_apart(cluster, q, 2)
     committed, aborted = q.sink.confirm(committables)
@@ -746,7 +858,9 @@ def test_a_proof_is_read_from_another_leader_when_the_known_one_is_lost(cluster,
     # Now EndTxn refuses both with the same words, and only the log tells them apart.
     fence([committed, aborted], cluster)
     q.expected = q.expected[:30]
-    was_to_leader = at_request_to(cluster, leader, on_request, "FetchRequest", lambda: fault(cluster, q.topic, leader))
+    was_to_leader = at_request_to(
+        cluster, leader, on_request, "FetchRequest", lambda: fault(cluster, q.topic, leader)
+    )
     report = at_last(lambda: q.commit(committed, aborted))
     assert was_to_leader == [True]
     assert report.retired == (committed,)
@@ -766,19 +880,24 @@ def fence(committables, cluster):
         client.close()
 
 
-# --- records of which the only replica is away ---------------------------------------------------------------------------------
+# --- records of which the only replica is away ----------------------------------------------------
 
 
 @pytest.fixture
 def alone(cluster):
-    """A transaction whose records have one replica, on a node that doesn't coordinate it: query, what was prepared, and that node."""
+    """A transaction whose records have one replica, on a node that doesn't coordinate it: query,
+    what was prepared, and that node."""
     name = f"t-{uuid.uuid4().hex[:12]}"
     # The other partitions are led by the others.
     cluster.create_topic(name, len(cluster.nodes), replication=1)
     q = ClusterQuery(cluster, name)
     transaction = q.begin()
     coordinator = coordinator_of(cluster, transaction.producer.name)
-    q.number = next(number for number in range(len(cluster.nodes)) if cluster.leader(name, number) != coordinator)
+    q.number = next(
+        number
+        for number in range(len(cluster.nodes))
+        if cluster.leader(name, number) != coordinator
+    )
     leader = cluster.leader(name, q.number)
     assert len(leaders(cluster, name)) > 1
     q.sink.invoke(transaction, rows(q.values(30), partition=pa.array([q.number] * 30, pa.int32())))
@@ -817,7 +936,8 @@ def test_nothing_is_decided_while_a_partition_that_was_written_to_has_no_leader(
 
 
 def test_a_decided_transaction_is_not_ended_while_a_partition_of_it_has_no_leader(alone):
-    """The coordinator would leave that partition's marker out and call the transaction complete; nobody would ever read on there."""
+    """The coordinator would leave that partition's marker out and call the transaction complete;
+    nobody would ever read on there."""
     q, committable, leader = alone
     take_away(q, leader)
     with pytest.raises(SinkUnavailableError, match=NO_LEADER):
@@ -858,7 +978,7 @@ def test_a_proof_that_has_no_leader_is_waited_for(alone):
     q.assert_exactly_once()
 
 
-# --- rolling restarts --------------------------------------------------------------------------------------------------------
+# --- rolling restarts -----------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -869,7 +989,9 @@ def test_a_rolling_restart_under_a_loop_of_batches_loses_and_doubles_nothing(clu
 
 
 @pytest.mark.long
-def test_a_rolling_upgrade_from_the_oldest_release_under_a_loop_of_batches_loses_and_doubles_nothing(monkeypatch):
+def test_a_rolling_upgrade_from_the_oldest_release_under_a_loop_of_batches_loses_and_doubles_nothing(
+    monkeypatch,
+):
     with EmbeddedKafkaCluster(version="3.9") as cluster:
         cluster.create_topic("t", PARTITIONS, config={"min.insync.replicas": "2"})
         q = ClusterQuery(cluster, "t")

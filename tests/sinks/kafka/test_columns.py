@@ -36,7 +36,12 @@ def columns(ddl, topic="t", **arguments):
         ("value string, topic binary", None, "'topic' is BINARY", "STRING"),
         ("value string, partition bigint", "t", "'partition' is BIGINT", "INT"),
         ("value string, partition string", "t", "'partition' is STRING", "INT"),
-        ("value string, headers map<string,binary>", "t", "headers", "array<struct<key:string,value:binary>>"),
+        (
+            "value string, headers map<string,binary>",
+            "t",
+            "headers",
+            "array<struct<key:string,value:binary>>",
+        ),
         (
             "value string, headers array<struct<key:string,value:string>>",
             "t",
@@ -61,7 +66,11 @@ def test_a_column_of_the_wrong_type_is_named_with_what_is_wanted(spark, ddl, top
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("ddl", "found"),
-    [("value string, at timestamp_ntz", "TIMESTAMP_NTZ"), ("value string", "'at'"), ("value string, at bigint", "BIGINT")],
+    [
+        ("value string, at timestamp_ntz", "TIMESTAMP_NTZ"),
+        ("value string", "'at'"),
+        ("value string, at bigint", "BIGINT"),
+    ],
 )
 def test_a_wrong_timestamp_column_is_named(spark, ddl, found):
     with pytest.raises(SchemaError, match=found):
@@ -70,7 +79,10 @@ def test_a_wrong_timestamp_column_is_named(spark, ddl, found):
 
 @pytest.mark.spark
 def test_the_columns_are_named_and_cast_as_the_writer_wants_them(spark):
-    ddl = f"value string, key string, topic string, partition int, {HEADERS}, `event time` timestamp, other int"
+    ddl = (
+        f"value string, key string, topic string, partition int, {HEADERS}, `event time` "
+        "timestamp, other int"
+    )
     sink = KafkaSink(SERVERS, timestamp_column="event time")
     rows = spark.createDataFrame([], ddl)
     written = rows.select(sink.columns(rows.schema)).schema
@@ -110,10 +122,17 @@ def test_rows_of_a_spark_job_arrive_with_all_their_columns(spark, query, topic, 
             sink.invoke(transaction, batch)
         import pyarrow as pa
 
-        yield pa.RecordBatch.from_pydict({"committable": [pickle.dumps(sink.pre_commit(transaction))]})
+        yield pa.RecordBatch.from_pydict(
+            {"committable": [pickle.dumps(sink.pre_commit(transaction))]}
+        )
 
     assert attempt.batch == 1
-    answers = rows.select(sink.columns(rows.schema)).repartition(2).mapInArrow(write, "committable binary").collect()
+    answers = (
+        rows.select(sink.columns(rows.schema))
+        .repartition(2)
+        .mapInArrow(write, "committable binary")
+        .collect()
+    )
     committables = [pickle.loads(bytes(answer.committable)) for answer in answers]
     assert sum(c["records"] for c in committables if c) == 100
     q.commit(*[c for c in committables if c])

@@ -41,7 +41,9 @@ def test_a_prepared_transaction_survives_a_restart_of_the_broker(own_query, own_
     sees("restarted", ["a", "b"], own_broker.bootstrap_servers)
 
 
-def test_an_idle_connection_that_the_broker_ended_is_replaced_without_a_request_being_lost_on_it(own_query, own_broker):
+def test_an_idle_connection_that_the_broker_ended_is_replaced_without_a_request_being_lost_on_it(
+    own_query, own_broker
+):
     q = own_query("idle")
     client = q.sink._connected()
     client.metadata()
@@ -52,7 +54,9 @@ def test_an_idle_connection_that_the_broker_ended_is_replaced_without_a_request_
         assert client._wire._borrow(address) is None
 
 
-def test_a_frozen_broker_makes_the_sink_unavailable_and_the_transaction_retired(own_query, own_broker, sees):
+def test_a_frozen_broker_makes_the_sink_unavailable_and_the_transaction_retired(
+    own_query, own_broker, sees
+):
     q = own_query("frozen")
     one, two = q.sink.confirm([q.prepare(["one"], slot=0), q.prepare(["two"], slot=1)])
     assert q.commit(two).completed == (two,)
@@ -61,7 +65,8 @@ def test_a_frozen_broker_makes_the_sink_unavailable_and_the_transaction_retired(
     end = client.end_transactions
 
     def freeze_and_end(committables):
-        # Not before: what is asked for first would be what isn't answered, on a slow machine also in a hurry, and no EndTxn would go out.
+        # Not before: what is asked for first would be what isn't answered, on a slow machine also
+        # in a hurry, and no EndTxn would go out.
         own_broker.freeze()
         hurry(q)
         return end(committables)
@@ -89,7 +94,8 @@ def test_an_id_whose_fence_was_not_answered_is_given_to_nobody_in_this_run(own_q
     fence = client.fence
 
     def freeze_and_fence(names):
-        # Not before: what is asked for first would be what isn't answered, on a slow machine also in a hurry, and no InitProducerId would go out.
+        # Not before: what is asked for first would be what isn't answered, on a slow machine also
+        # in a hurry, and no InitProducerId would go out.
         own_broker.freeze()
         hurry(q)
         return fence(names)

@@ -1,4 +1,5 @@
-"""What became of a prepared transaction that Kafka refuses to commit: found out on a real broker, by state and by log."""
+"""What became of a prepared transaction that Kafka refuses to commit: found out on a real
+broker, by state and by log."""
 
 import struct
 import uuid
@@ -40,7 +41,9 @@ def quick_broker():
 @pytest.fixture
 def patient_broker():
     """A broker that looks for timed-out transactions every moment, and forgets no id."""
-    with EmbeddedKafka(config={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}) as broker:
+    with EmbeddedKafka(
+        config={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    ) as broker:
         yield broker
 
 
@@ -96,7 +99,9 @@ def test_a_transaction_that_is_not_open_any_more_is_not_confirmed(query, topic):
     q = query(topic())
     committable = q.prepare(["a"])
     fenced_by_somebody(q, committable)
-    with pytest.raises(AttemptFailedError, match=r"not open any more before the decision.*transaction\.timeout\.ms"):
+    with pytest.raises(
+        AttemptFailedError, match=r"not open any more before the decision.*transaction\.timeout\.ms"
+    ):
         confirmed(q, committable)
 
 
@@ -131,10 +136,13 @@ def test_a_transaction_is_told_from_an_earlier_one_of_the_same_producer(query, t
     (done,) = q.commit(first).completed
     (second,) = confirmed(q, q.prepare(["second"], batch=2, reusable=[{**done, "batch": 1}]))
     identity = ("name", "producer_id", "producer_epoch")
-    assert [first[k] for k in identity] == [second[k] for k in identity], "no producer was reused; the test proves nothing"
+    assert [first[k] for k in identity] == [second[k] for k in identity], (
+        "no producer was reused; the test proves nothing"
+    )
     fenced_by_somebody(q, second)
     assert [lost.committable for lost in q.commit(second).lost] == [second]
-    # A leader that was cut off may have told an end of its log that lies before the marker of the first.
+    # A leader that was cut off may have told an end of its log that lies before the marker of the
+    # first.
     stale = {**second, "proof": {**second["proof"], "offset": first["proof"]["offset"]}}
     assert [lost.committable for lost in q.commit(stale).lost] == [stale]
     sees(name, ["first"])
@@ -143,12 +151,18 @@ def test_a_transaction_is_told_from_an_earlier_one_of_the_same_producer(query, t
 def test_a_transaction_that_timed_out_is_lost(query, quick_broker, until):
     q = query(quick_topic(quick_broker), servers=quick_broker.bootstrap_servers, options=SHORT)
     (committable,) = confirmed(q, q.prepare(["a"]))
-    until(lambda: state_of(q, committable) is None or state_of(q, committable).state == "CompleteAbort")
+    until(
+        lambda: (
+            state_of(q, committable) is None or state_of(q, committable).state == "CompleteAbort"
+        )
+    )
     assert [lost.committable for lost in q.commit(committable).lost] == [committable]
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_what_became_of_a_transaction_is_found_out_after_its_id_has_expired(query, quick_broker, until, decided, sees):
+def test_what_became_of_a_transaction_is_found_out_after_its_id_has_expired(
+    query, quick_broker, until, decided, sees
+):
     name = quick_topic(quick_broker)
     q = query(name, servers=quick_broker.bootstrap_servers, options={} if decided else SHORT)
     (committable,) = confirmed(q, q.prepare(["a"]))
@@ -204,7 +218,8 @@ def test_a_topic_that_is_gone_leaves_the_transaction_in_doubt(query, topic, brok
 def test_a_committed_transaction_that_a_late_request_reopened_is_not_held_for_aborted_where_the_log_is_gone(
     query, patient_broker, until
 ):
-    """The coordinator then says what it says of one that timed out: aborted, under the next epoch."""
+    """The coordinator then says what it says of one that timed out: aborted, under the next
+    epoch."""
     name = quick_topic(patient_broker)
     options = {"transaction.timeout.ms": 4000, "message.timeout.ms": 4000}
     with KafkaProxy(patient_broker.port) as proxy:
@@ -218,7 +233,9 @@ def test_a_committed_transaction_that_a_late_request_reopened_is_not_held_for_ab
         assert q.commit(committable).retired == (committable,)
         until(lambda: state_of(q, committable).state == "CompleteCommit")
         held.release()
-        assert state_of(q, committable).state == "Ongoing", "nothing was reopened; the test proves nothing"
+        assert state_of(q, committable).state == "Ongoing", (
+            "nothing was reopened; the test proves nothing"
+        )
         until(lambda: state_of(q, committable).state == "CompleteAbort")
         q.commit(*confirmed(q, q.prepare(["later"], slot=1)))
         delete_records(patient_broker, name, committable["proof"]["offset"] + 1)
@@ -240,9 +257,14 @@ def delete_records(broker, name, offset):
     assert future.result(20).low_watermark == offset
 
 
-# --- the judgement alone ------------------------------------------------------------------------------------------------------------
+# --- the judgement alone --------------------------------------------------------------------------
 
-COMMITTABLE = {"name": "x", "producer_id": 7, "producer_epoch": 3, "proof": {"topic": "t", "partition": 0, "offset": 10}}
+COMMITTABLE = {
+    "name": "x",
+    "producer_id": 7,
+    "producer_epoch": 3,
+    "proof": {"topic": "t", "partition": 0, "offset": 10},
+}
 
 
 def state(name, producer_id=7, epoch=3):
@@ -286,7 +308,9 @@ def test_the_state_alone_decides_only_under_the_very_epoch(known, outcome):
         (None, Unreadable("no right"), Outcome.UNKNOWN),
     ],
 )
-def test_the_first_marker_decides_and_an_unreadable_log_leaves_only_a_time_out(known, marker, outcome):
+def test_the_first_marker_decides_and_an_unreadable_log_leaves_only_a_time_out(
+    known, marker, outcome
+):
     finding = judge_log(COMMITTABLE, known, marker)
     assert finding.outcome is outcome
     assert finding.words
@@ -298,7 +322,10 @@ def test_an_abort_under_the_next_epoch_proves_nothing_where_a_request_went_unans
     assert finding.outcome is Outcome.UNKNOWN
     assert "no right" in finding.words
     # The log itself still proves it.
-    assert judge_log({**COMMITTABLE, "doubtful": True}, aborted, Marker(False, 4, 12)).outcome is Outcome.ABORTED
+    assert (
+        judge_log({**COMMITTABLE, "doubtful": True}, aborted, Marker(False, 4, 12)).outcome
+        is Outcome.ABORTED
+    )
 
 
 def test_a_marker_of_which_compaction_has_left_only_the_header_tells_nothing():
@@ -317,6 +344,10 @@ def test_a_marker_of_which_compaction_has_left_only_the_header_tells_nothing():
 
 def test_the_proof_lies_in_a_partition_of_the_transaction():
     of = TransactionState("Ongoing", 7, 3, (("t", 2), ("t", 1)))
-    assert proof_of(of, {("t", 0): 5, ("t", 1): 6, ("t", 2): 7}) == {"topic": "t", "partition": 1, "offset": 6}
+    assert proof_of(of, {("t", 0): 5, ("t", 1): 6, ("t", 2): 7}) == {
+        "topic": "t",
+        "partition": 1,
+        "offset": 6,
+    }
     assert proof_of(of, {("t", 0): 5}) is None
     assert proof_of(None, {}) is None

@@ -58,7 +58,9 @@ SERVERS = {"bootstrap.servers": "127.0.0.1:9092"}
         ("transaction.timeout.ms", "soon", "whole number"),
     ],
 )
-def test_an_option_that_would_break_the_promise_is_refused_by_name_with_a_remedy(option, value, remedy):
+def test_an_option_that_would_break_the_promise_is_refused_by_name_with_a_remedy(
+    option, value, remedy
+):
     with pytest.raises(OptionError, match=remedy) as caught:
         KafkaSink({**SERVERS, option: value}, topic="t")
     assert repr(option) in str(caught.value)
@@ -95,17 +97,28 @@ def test_a_user_in_an_address_is_refused_and_not_shown(servers):
 
 
 def test_addresses_are_read_as_librdkafka_reads_them():
-    assert parse_servers("a:1, PLAINTEXT://b:2,c,[::1]:3,[::1]") == [("a", 1), ("b", 2), ("c", 9092), ("::1", 3), ("::1", 9092)]
+    assert parse_servers("a:1, PLAINTEXT://b:2,c,[::1]:3,[::1]") == [
+        ("a", 1),
+        ("b", 2),
+        ("c", 9092),
+        ("::1", 3),
+        ("::1", 9092),
+    ]
 
 
-@pytest.mark.parametrize("arguments", [{"topic": ""}, {"topic": 3}, {"delivery": "twice"}, {"transactional_id_prefix": "a:b"}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"topic": ""}, {"topic": 3}, {"delivery": "twice"}, {"transactional_id_prefix": "a:b"}],
+)
 def test_an_impossible_argument_is_named(arguments):
     with pytest.raises(OptionError, match=next(iter(arguments))):
         KafkaSink(SERVERS, **{"topic": "t", **arguments})
 
 
 def test_the_defaults_are_those_that_the_promise_needs():
-    configuration = producer_configuration(checked_options(SERVERS, "exactly_once"), "exactly_once", "id")
+    configuration = producer_configuration(
+        checked_options(SERVERS, "exactly_once"), "exactly_once", "id"
+    )
     assert configuration["transaction.timeout.ms"] == 900_000
     assert configuration["acks"] == "all"
     assert configuration["enable.idempotence"] is True
@@ -115,11 +128,18 @@ def test_the_defaults_are_those_that_the_promise_needs():
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [({}, 30_000), ({"transaction.timeout.ms": 20_000}, 20_000), ({"socket.timeout.ms": 5_000}, 5_000)],
+    [
+        ({}, 30_000),
+        ({"transaction.timeout.ms": 20_000}, 20_000),
+        ({"socket.timeout.ms": 5_000}, 5_000),
+    ],
 )
 def test_a_broker_that_hangs_is_left_long_before_the_transaction_times_out(given, expected):
-    """librdkafka's own default, with transactions, is the transaction's timeout: a record is given up before that."""
-    configuration = producer_configuration(checked_options({**SERVERS, **given}, "exactly_once"), "exactly_once", "id")
+    """librdkafka's own default, with transactions, is the transaction's timeout: a record is
+    given up before that."""
+    configuration = producer_configuration(
+        checked_options({**SERVERS, **given}, "exactly_once"), "exactly_once", "id"
+    )
     assert configuration["socket.timeout.ms"] == expected
     check_accepted(configuration)
 
@@ -136,7 +156,9 @@ def test_librdkafka_accepts_the_defaults(delivery):
     check_accepted(producer_configuration(checked_options(SERVERS, delivery), delivery))
 
 
-@pytest.mark.parametrize("option", [{"no.such.option": 1}, {"linger.ms": "often"}, {"compression.type": "zip"}])
+@pytest.mark.parametrize(
+    "option", [{"no.such.option": 1}, {"linger.ms": "often"}, {"compression.type": "zip"}]
+)
 def test_what_librdkafka_refuses_is_named_at_check(option):
     sink = KafkaSink({**SERVERS, **option}, topic="t")
     with pytest.raises(OptionError, match=next(iter(option))):
@@ -145,7 +167,10 @@ def test_what_librdkafka_refuses_is_named_at_check(option):
 
 def test_the_representation_shows_no_option_but_the_servers():
     sink = KafkaSink({**SERVERS, "client.id": "secret-name"}, topic="t")
-    assert repr(sink) == "KafkaSink(bootstrap.servers='127.0.0.1:9092', topic='t', delivery='exactly_once')"
+    assert (
+        repr(sink)
+        == "KafkaSink(bootstrap.servers='127.0.0.1:9092', topic='t', delivery='exactly_once')"
+    )
 
 
 def test_the_default_name_is_made_of_the_topic():
@@ -157,7 +182,11 @@ def test_capabilities_follow_delivery():
     sink = KafkaSink({**SERVERS, "transaction.timeout.ms": "60000"}, topic="t")
     assert (sink.capabilities.two_phase, sink.capabilities.transaction_timeout_ms) == (True, 60_000)
     other = KafkaSink(SERVERS, topic="t", delivery="at_least_once").capabilities
-    assert (other.two_phase, other.transaction_timeout_ms, other.delivery) == (False, None, "at_least_once")
+    assert (other.two_phase, other.transaction_timeout_ms, other.delivery) == (
+        False,
+        None,
+        "at_least_once",
+    )
 
 
 def test_a_pickled_sink_is_the_same_sink():

@@ -1,4 +1,5 @@
-"""Another cluster, or another topic, where the decided one was: nothing that is found there proves anything."""
+"""Another cluster, or another topic, where the decided one was: nothing that is found there
+proves anything."""
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -46,16 +47,22 @@ def cluster():
 
 
 def written_by_a_stranger(stranger, committable):
-    """Let somebody commit in the new cluster under the very producer id and epoch of a decided transaction of the old one."""
+    """Let somebody commit in the new cluster under the very producer id and epoch of a decided
+    transaction of the old one."""
     for slot in range(50):
         (theirs,) = stranger.sink.confirm([stranger.prepare(["x", "y", "z"], slot=slot)])
         assert stranger.commit(theirs).completed
-        if (theirs["producer_id"], theirs["producer_epoch"]) == (committable["producer_id"], committable["producer_epoch"]):
+        if (theirs["producer_id"], theirs["producer_epoch"]) == (
+            committable["producer_id"],
+            committable["producer_epoch"],
+        ):
             return
     raise AssertionError("no stranger got the producer id; the test proves nothing")
 
 
-def test_a_strangers_marker_in_another_cluster_under_the_same_address_proves_nothing(query, cluster, monkeypatch):
+def test_a_strangers_marker_in_another_cluster_under_the_same_address_proves_nothing(
+    query, cluster, monkeypatch
+):
     q = query(TOPIC, cluster.servers)
     (committable,) = q.sink.confirm([q.prepare(["a"])])
     expected = q.sink.identity(START)["cluster"]
@@ -64,10 +71,13 @@ def test_a_strangers_marker_in_another_cluster_under_the_same_address_proves_not
     found = q.sink.identity(START)["cluster"]
     assert found != expected
     written_by_a_stranger(query(TOPIC, cluster.servers), committable)
-    # The first call comes from the process that has confirmed it; the second one could be any other's.
+    # The first call comes from the process that has confirmed it; the second one could be any
+    # other's.
     for again in (False, True):
         if again:
-            monkeypatch.setattr(q.sink._connected(), "end_transactions", lambda _: pytest.fail("sent to a stranger"))
+            monkeypatch.setattr(
+                q.sink._connected(), "end_transactions", lambda _: pytest.fail("sent to a stranger")
+            )
         report = q.commit(committable)
         assert not report.completed
         assert not report.retired

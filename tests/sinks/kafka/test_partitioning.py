@@ -1,4 +1,5 @@
-"""The partitions that the sink chooses itself: those of librdkafka and Java, and in an order that keeps each partition's."""
+"""The partitions that the sink chooses itself: those of librdkafka and Java, and in an order
+that keeps each partition's."""
 
 import ctypes
 
@@ -45,14 +46,27 @@ def small(rows):
 def librdkafkas(key, count):
     function = ctypes.CDLL(ck.cimpl.__file__).rd_kafka_msg_partitioner_murmur2
     function.restype = ctypes.c_int32
-    function.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+    function.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+        ctypes.c_int32,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    )
     return function(None, key, len(key), count, None, None)
 
 
-@given(st.lists(st.one_of(st.none(), st.binary(max_size=70)), max_size=40), st.integers(0, 5), st.integers(0, 5))
+@given(
+    st.lists(st.one_of(st.none(), st.binary(max_size=70)), max_size=40),
+    st.integers(0, 5),
+    st.integers(0, 5),
+)
 @settings(max_examples=300, deadline=None)
 def test_a_key_gets_the_partition_that_librdkafka_gives_it(keys, front, behind):
-    column = pa.array([b"before"] * front + keys + [b"after"] * behind, pa.binary()).slice(front, len(keys))
+    column = pa.array([b"before"] * front + keys + [b"after"] * behind, pa.binary()).slice(
+        front, len(keys)
+    )
     hashes = key_hashes(column).tolist()
     assert len(hashes) == len(keys)
     for key, found in zip(keys, hashes, strict=True):
@@ -63,13 +77,17 @@ def test_a_key_gets_the_partition_that_librdkafka_gives_it(keys, front, behind):
 
 
 def test_the_hash_is_javas():
-    assert key_hashes(pa.array(list(JAVAS))).tolist() == [value & 0x7FFFFFFF for value in JAVAS.values()]
+    assert key_hashes(pa.array(list(JAVAS))).tolist() == [
+        value & 0x7FFFFFFF for value in JAVAS.values()
+    ]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
 def test_all_types_of_a_key_are_hashed(kind):
     keys = ["", "a", "abcd", "Zürich", "x" * 1000]
-    assert key_hashes(pa.array(keys, kind)).tolist() == [key_hashes(pa.array([k.encode()]))[0] for k in keys]
+    assert key_hashes(pa.array(keys, kind)).tolist() == [
+        key_hashes(pa.array([k.encode()]))[0] for k in keys
+    ]
     assert key_hashes(pa.array(keys, kind))[3] % 7 == librdkafkas(keys[3].encode(), 7)
 
 
@@ -83,7 +101,10 @@ def test_a_key_that_is_too_long_to_be_worth_it_is_left_to_librdkafka():
     column = pa.array([b"k" * 1024, b"k" * 1025])
     hashes = key_hashes(column)
     assert hashes.tolist() == [key_hashes(column[:1])[0], LONG_KEY]
-    assert OURS.place(None, hashes, small(2), THREE, 0).tolist() == [librdkafkas(b"k" * 1024, 3), UNASSIGNED]
+    assert OURS.place(None, hashes, small(2), THREE, 0).tolist() == [
+        librdkafkas(b"k" * 1024, 3),
+        UNASSIGNED,
+    ]
 
 
 def test_a_row_that_names_its_partition_gets_it_and_the_others_that_of_their_key():
@@ -104,7 +125,18 @@ def test_large_records_without_a_key_go_to_the_next_partition_after_a_mebibyte()
     sizes = np.full(10, 400_000, np.uint64)
     assert OURS.place(None, None, sizes, THREE, 2).tolist() == [2, 2, 0, 0, 0, 1, 1, 2, 2, 2]
     mixed = key_hashes(pa.array([b"a"] + [None] * 9))
-    assert OURS.place(None, mixed, sizes, THREE, 2).tolist() == [librdkafkas(b"a", 3), 2, 0, 0, 0, 1, 1, 2, 2, 2]
+    assert OURS.place(None, mixed, sizes, THREE, 2).tolist() == [
+        librdkafkas(b"a", 3),
+        2,
+        0,
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        2,
+    ]
 
 
 def test_where_no_partition_has_a_leader_librdkafka_waits_for_one():
@@ -121,7 +153,9 @@ def test_another_partitioner_is_left_to_librdkafka():
 def test_the_options_of_librdkafka_are_followed():
     assert PartitionRules.of({}) == OURS
     assert PartitionRules.of({"partitioner": "murmur2_random"}) == OURS
-    sticky = PartitionRules.of({"sticky.partitioning.linger.ms": "50", "topic.metadata.refresh.interval.ms": "1500"})
+    sticky = PartitionRules.of(
+        {"sticky.partitioning.linger.ms": "50", "topic.metadata.refresh.interval.ms": "1500"}
+    )
     assert (sticky.keyed, sticky.keyless, sticky.refresh_s) == (True, False, 1.5)
     assert PartitionRules.of({"topic.metadata.refresh.interval.ms": -1}).refresh_s == float("inf")
 
@@ -140,7 +174,8 @@ def test_records_stay_as_they_are_while_librdkafka_has_to_choose_for_one():
 
 @pytest.fixture
 def all_of(until, committed):
-    """Return a topic's messages when there are so many: one partition may show them before another does."""
+    """Return a topic's messages when there are so many: one partition may show them before
+    another does."""
 
     def read(name, count):
         found = until(lambda: len(seen := committed(name)) >= count and seen)
@@ -174,7 +209,12 @@ def test_each_key_keeps_its_order_whatever_else_a_row_has(query, write, topic, a
         "timestamp": pa.array(range(1, rows + 1), pa.int64()),
     }
     name = topic(partitions=5)
-    write(query(name), [str(i) for i in range(rows)], key=pa.array(keys), **({more: columns[more]} if more else {}))
+    write(
+        query(name),
+        [str(i) for i in range(rows)],
+        key=pa.array(keys),
+        **({more: columns[more]} if more else {}),
+    )
     found = all_of(name, rows)
     by_partition = {}
     for message in found:

@@ -43,12 +43,19 @@ def test_key_value_tombstone_and_null_key_arrive_as_they_were(write, topic, unti
     keys = pa.array([b"k1", None, b"k3", b""], pa.binary())
     write(name, ["v1", "v2", None, ""], key=keys)
     messages = until(lambda: committed(name))
-    assert [(m.key(), m.value()) for m in messages] == [(b"k1", b"v1"), (None, b"v2"), (b"k3", None), (b"", b"")]
+    assert [(m.key(), m.value()) for m in messages] == [
+        (b"k1", b"v1"),
+        (None, b"v2"),
+        (b"k3", None),
+        (b"", b""),
+    ]
 
 
 def test_headers_partition_and_timestamp_arrive_as_they_were(write, topic, until, committed):
     name = topic(partitions=3)
-    headers = pa.array([[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, []], HEADERS)
+    headers = pa.array(
+        [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, []], HEADERS
+    )
     write(
         name,
         ["x", "y", "z"],
@@ -97,13 +104,22 @@ def test_headers_of_a_slice_are_those_of_its_rows(query, topic, until, committed
     name = topic()
     q = query(name)
     headers = pa.array(
-        [[{"key": "a", "value": b"1"}], None, [{"key": "b", "value": b"2"}, {"key": "c", "value": b"3"}], []], HEADERS
+        [
+            [{"key": "a", "value": b"1"}],
+            None,
+            [{"key": "b", "value": b"2"}, {"key": "c", "value": b"3"}],
+            [],
+        ],
+        HEADERS,
     )
     transaction = q.sink.begin_transaction(q.attempt())
     q.sink.invoke(transaction, batch_of(["0", "1", "2", "3"], headers=headers).slice(1, 2))
     q.commit(q.sink.pre_commit(transaction))
     messages = until(lambda: committed(name))
-    assert [(m.value(), m.headers()) for m in messages] == [(b"1", None), (b"2", [("b", b"2"), ("c", b"3")])]
+    assert [(m.value(), m.headers()) for m in messages] == [
+        (b"1", None),
+        (b"2", [("b", b"2"), ("c", b"3")]),
+    ]
 
 
 def test_a_row_without_topic_is_refused(write, topic, sees):
@@ -140,7 +156,10 @@ def test_a_header_without_key_is_refused(write, topic, header):
 
 def test_a_record_above_the_clients_limit_is_named_with_size_and_limit(write, topic):
     name = topic()
-    with pytest.raises(RefusedRecordError, match=rf"5000 bytes to topic '{name}' .*message\.max\.bytes of the sink is 2000"):
+    with pytest.raises(
+        RefusedRecordError,
+        match=rf"5000 bytes to topic '{name}' .*message\.max\.bytes of the sink is 2000",
+    ):
         write(name, ["small", "x" * 5000], sink={"options": {"message.max.bytes": 2000}})
 
 
@@ -149,7 +168,9 @@ def test_a_record_above_the_topics_limit_is_named_with_size_and_limit(query, top
     q = query(name, options={"message.timeout.ms": 3000})
     q.check()
     transaction = q.sink.begin_transaction(q.attempt())
-    with pytest.raises(RefusedRecordError, match=r"50000 bytes .*max\.message\.bytes of the topic is 20000"):
+    with pytest.raises(
+        RefusedRecordError, match=r"50000 bytes .*max\.message\.bytes of the topic is 20000"
+    ):
         write_and_prepare(q, transaction, batch_of(["a", "x" * 50_000, "b"]))
     q.sink.discard(transaction)
 
@@ -170,11 +191,16 @@ def test_a_full_queue_loses_nothing_and_keeps_the_order(write, topic, until, com
     assert [m.value().decode() for m in messages] == values
 
 
-def test_several_arrow_batches_and_slices_are_written_in_order(query, topic, until, committed, batch_of):
+def test_several_arrow_batches_and_slices_are_written_in_order(
+    query, topic, until, committed, batch_of
+):
     name = topic()
     q = query(name)
     transaction = q.sink.begin_transaction(q.attempt())
-    whole = batch_of([f"{i:04d}" for i in range(3000)], key=pa.array([None if i % 3 else b"%d" % i for i in range(3000)]))
+    whole = batch_of(
+        [f"{i:04d}" for i in range(3000)],
+        key=pa.array([None if i % 3 else b"%d" % i for i in range(3000)]),
+    )
     for start in range(0, 3000, 700):
         q.sink.invoke(transaction, whole.slice(start, 700))
     q.sink.invoke(transaction, whole.slice(0, 0))
@@ -182,11 +208,15 @@ def test_several_arrow_batches_and_slices_are_written_in_order(query, topic, unt
     assert committable["records"] == 3000
     q.commit(committable)
     messages = until(lambda: committed(name))
-    assert [(m.key(), m.value()) for m in messages] == [(None if i % 3 else b"%d" % i, b"%04d" % i) for i in range(3000)]
+    assert [(m.key(), m.value()) for m in messages] == [
+        (None if i % 3 else b"%d" % i, b"%04d" % i) for i in range(3000)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_rows_arrive_as_they_were_in_order_within_their_partition(query, topic, until, committed, seed):
+def test_random_rows_arrive_as_they_were_in_order_within_their_partition(
+    query, topic, until, committed, seed
+):
     rng = random.Random(seed)
     names = [topic(partitions=3), topic(partitions=2)]
     count, each = rng.randrange(1, 400), seed % 2 == 0
@@ -203,17 +233,24 @@ def test_random_rows_arrive_as_they_were_in_order_within_their_partition(query, 
         "topic": [rng.choice(names) for _ in range(count)],
         "partition": maybe(lambda: rng.randrange(2), 0.5),
     }
-    types = {"value": pa.large_binary() if seed % 3 else pa.binary(), "key": pa.binary(), "partition": pa.int32()}
+    types = {
+        "value": pa.large_binary() if seed % 3 else pa.binary(),
+        "key": pa.binary(),
+        "partition": pa.int32(),
+    }
     if each:
         header = [
-            {"key": rng.choice(["a", "ü", ""]), "value": None if rng.random() < 0.3 else blob(5)} for _ in range(3 * count)
+            {"key": rng.choice(["a", "ü", ""]), "value": None if rng.random() < 0.3 else blob(5)}
+            for _ in range(3 * count)
         ]
         rows |= {
             "headers": maybe(lambda: [header.pop() for _ in range(rng.randrange(4))]),
             "timestamp": maybe(lambda: rng.randrange(1, 2**40)),
         }
         types |= {"headers": HEADERS, "timestamp": pa.int64()}
-    batch = pa.RecordBatch.from_pydict({name: pa.array(column, types.get(name)) for name, column in rows.items()})
+    batch = pa.RecordBatch.from_pydict(
+        {name: pa.array(column, types.get(name)) for name, column in rows.items()}
+    )
     q = query(None, options={"queue.buffering.max.messages": rng.choice([50, 100_000])})
     transaction = q.sink.begin_transaction(q.attempt())
     for start in range(0, count, 90):
@@ -223,7 +260,10 @@ def test_random_rows_arrive_as_they_were_in_order_within_their_partition(query, 
     found = []
     for name in names:
         wanted = sum(topic == name for topic in rows["topic"])
-        found += until(lambda name=name, wanted=wanted: len(m := committed(name)) == wanted and (m or [None]), 30)
+        found += until(
+            lambda name=name, wanted=wanted: len(m := committed(name)) == wanted and (m or [None]),
+            30,
+        )
     found = [message for message in found if message is not None]
     assert len(found) == count > 0
     for topic_name in names:
@@ -232,7 +272,8 @@ def test_random_rows_arrive_as_they_were_in_order_within_their_partition(query, 
             got.sort(key=lambda m: m.offset())
             here = iter(asked)
             for message in got:
-                # The rows that went here, in their order, with others between them that went elsewhere.
+                # The rows that went here, in their order, with others between them that went
+                # elsewhere.
                 assert any(_is(message, row) for row in here), (message.value(), message.key())
 
 
@@ -243,7 +284,8 @@ def _is(message, row):
     value, key, topic, partition, headers, timestamp = row
     pairs = None if not headers else [(header["key"], header["value"]) for header in headers]
     return (
-        (message.value(), message.key(), message.topic(), message.headers()) == (value, key, topic, pairs)
+        (message.value(), message.key(), message.topic(), message.headers())
+        == (value, key, topic, pairs)
         and partition in {None, message.partition()}
         and timestamp in {None, message.timestamp()[1]}
     )
@@ -256,7 +298,10 @@ def test_a_header_whose_key_librdkafka_would_cut_is_refused(write, topic):
 
 
 def seen_at(found):
-    return [ctypes.string_at(int(at), int(size)) if at else None for at, size in zip(found.addresses, found.sizes, strict=True)]
+    return [
+        ctypes.string_at(int(at), int(size)) if at else None
+        for at, size in zip(found.addresses, found.sizes, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
@@ -275,7 +320,9 @@ def test_a_column_of_another_type_is_refused():
         Bytes.of(pa.array([1]))
 
 
-def test_a_topic_that_is_deleted_in_mid_transaction_fails_the_attempt(query, topic, broker, batch_of):
+def test_a_topic_that_is_deleted_in_mid_transaction_fails_the_attempt(
+    query, topic, broker, batch_of
+):
     from confluent_kafka.admin import AdminClient
 
     name = topic()

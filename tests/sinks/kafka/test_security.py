@@ -1,4 +1,5 @@
-"""TLS, SASL and ACLs against a real broker that refuses whatever isn't allowed, and where a password could leak."""
+"""TLS, SASL and ACLs against a real broker that refuses whatever isn't allowed, and where a
+password could leak."""
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceTyp
 from pyspark import cloudpickle
 
 from onceforall.embedded import EmbeddedKafka
-from onceforall.errors import AttemptFailedError, EmbeddedServerError, OptionError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import (
+    AttemptFailedError,
+    EmbeddedServerError,
+    OptionError,
+    SinkCheckError,
+    SinkUnavailableError,
+)
 from onceforall.sink import StartInfo, TaskAttempt
 from onceforall.sinks.kafka import KafkaSink
 from onceforall.sinks.kafka.access import sasl
@@ -37,7 +44,7 @@ SECURED = Path(__file__).parents[2] / "support" / "secured.py"
 SERVERS = {"bootstrap.servers": "127.0.0.1:9092"}
 
 
-# --- options -----------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -72,7 +79,9 @@ SERVERS = {"bootstrap.servers": "127.0.0.1:9092"}
         ("ssl.endpoint.identification.algorithm", "md5", "'https'"),
     ],
 )
-def test_what_could_run_code_or_one_client_cannot_do_is_refused_by_name_with_the_reason(option, value, remedy):
+def test_what_could_run_code_or_one_client_cannot_do_is_refused_by_name_with_the_reason(
+    option, value, remedy
+):
     with pytest.raises(OptionError, match=remedy) as caught:
         KafkaSink({**SERVERS, **SCRAM, option: value}, topic="t")
     assert repr(option) in str(caught.value)
@@ -91,14 +100,19 @@ def test_what_could_run_code_or_one_client_cannot_do_is_refused_by_name_with_the
         ({"oauth_cb": print}, "'oauth_cb' has no effect"),
         ({"security.protocol": "ssl"}, "security.protocol=sasl_ssl"),
         ({"security.protocol": None}, "security.protocol=sasl_ssl"),
-        ({"security.protocol": "sasl_plaintext", "ssl.ca.location": "x"}, "'ssl.ca.location' has no effect"),
+        (
+            {"security.protocol": "sasl_plaintext", "ssl.ca.location": "x"},
+            "'ssl.ca.location' has no effect",
+        ),
         ({"ssl.ca.location": "x", "ssl.ca.pem": "y"}, "'ssl.ca.location' and 'ssl.ca.pem'"),
         ({"ssl.certificate.location": "x"}, "'ssl.key.location'"),
         ({"ssl.key.location": "x"}, "'ssl.certificate.location'"),
     ],
 )
 def test_options_that_make_no_sense_together_are_named(change, named):
-    options = {name: value for name, value in {**SERVERS, **SCRAM, **change}.items() if value is not None}
+    options = {
+        name: value for name, value in {**SERVERS, **SCRAM, **change}.items() if value is not None
+    }
     with pytest.raises(OptionError, match=named) as caught:
         KafkaSink(options, topic="t")
     assert "hunter2" not in str(caught.value)
@@ -117,7 +131,13 @@ def test_a_secret_value_is_in_no_pickle_and_comes_back_from_the_attempt():
         with pytest.raises(AccessError, match="'sasl.password' did not reach"):
             loaded._configuration("x")
     attempt = TaskAttempt("q", "s", 1, 1, 0, 0, 0, secrets=sink.secrets())
-    for text in (repr(sink), str(sink), repr(attempt), repr(loaded._options), repr(sink._fingerprint(attempt))):
+    for text in (
+        repr(sink),
+        str(sink),
+        repr(attempt),
+        repr(loaded._options),
+        repr(sink._fingerprint(attempt)),
+    ):
         assert "hunter2" not in text
 
 
@@ -144,9 +164,9 @@ def test_a_value_goes_to_the_tasks_in_halves_that_say_nothing_and_are_gone_after
         assert key == "onceforall.secret.out"
         pad = handover.pads["out"]
         assert list(handover.pads) == ["out"]
-        assert bytes(a ^ b for a, b in zip(bytes.fromhex(half), pad, strict=True)).decode().strip() == json.dumps(
-            {"sasl.password": PASSWORD}
-        )
+        assert bytes(
+            a ^ b for a, b in zip(bytes.fromhex(half), pad, strict=True)
+        ).decode().strip() == json.dumps({"sasl.password": PASSWORD})
         halves += [bytes.fromhex(half), pad]
         assert "hunter2" not in repr(handover)
     assert all(len(half) == 256 for half in halves), "the length tells nothing"
@@ -168,7 +188,10 @@ def password_of_now():
 
 
 def test_a_function_is_pickled_as_code_and_called_where_it_is_needed():
-    sink = KafkaSink({**SERVERS, **SCRAM, "sasl.password": password_of_now, "sasl.username": lambda: "ads"}, topic="t")
+    sink = KafkaSink(
+        {**SERVERS, **SCRAM, "sasl.password": password_of_now, "sasl.username": lambda: "ads"},
+        topic="t",
+    )
     assert sink.secrets() == {}
     loaded = pickle.loads(cloudpickle.dumps(sink))
     assert loaded._configuration("x")["sasl.password"] == PASSWORD
@@ -180,7 +203,8 @@ def fails():
 
 
 @pytest.mark.parametrize(
-    ("function", "said"), [(fails, "raised RuntimeError in line"), (lambda: b"x", "a bytes"), (str, "empty")]
+    ("function", "said"),
+    [(fails, "raised RuntimeError in line"), (lambda: b"x", "a bytes"), (str, "empty")],
 )
 def test_of_a_function_that_fails_the_text_is_not_told(function, said):
     sink = KafkaSink({**SERVERS, **SCRAM, "sasl.password": function}, topic="t")
@@ -202,7 +226,10 @@ class Impostor:
         if len(self.heard) > 1:
             return self.last.encode(), None
         nonce = self.heard[0].rpartition("r=")[2]
-        return f"r={nonce}more,s={base64.b64encode(b'salt').decode()},i={self.iterations}".encode(), None
+        return (
+            f"r={nonce}more,s={base64.b64encode(b'salt').decode()},i={self.iterations}".encode(),
+            None,
+        )
 
 
 @pytest.mark.parametrize(("server", "said"), [(Impostor(), "may be somebody else"), (Impostor(last="x"), "may be somebody else"), (Impostor(100), "iterations"), (Impostor(10**8), "iterations")])  # fmt: skip
@@ -227,7 +254,12 @@ def test_certificates_that_cannot_be_read_are_named(tmp_path):
 
 
 def test_librdkafka_refuses_a_key_without_showing_it():
-    options = {**SERVERS, "security.protocol": "ssl", "ssl.certificate.pem": "hunter2", "ssl.key.pem": "hunter2"}
+    options = {
+        **SERVERS,
+        "security.protocol": "ssl",
+        "ssl.certificate.pem": "hunter2",
+        "ssl.key.pem": "hunter2",
+    }
     sink = KafkaSink({**options, "ssl.key.password": "hunter2"}, topic="t")
     with pytest.raises(OptionError, match="librdkafka refuses") as caught:
         sink.check(StartInfo("q", "s"))
@@ -241,7 +273,7 @@ def test_a_broker_without_users_has_no_secure_listeners():
             ask()
 
 
-# --- a real broker -----------------------------------------------------------------------------------------------------
+# --- a real broker --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -260,11 +292,17 @@ def make(query, secured, prefix):
     """Make a query with a sink at the secured broker: ``make(options, topic)``."""
 
     def made(options, topic=None, **more):
-        more = {"transactional_id_prefix": prefix, **more} if more.get("delivery", "exactly_once") == "exactly_once" else more
+        more = (
+            {"transactional_id_prefix": prefix, **more}
+            if more.get("delivery", "exactly_once") == "exactly_once"
+            else more
+        )
         one = query(topic, servers=options["bootstrap.servers"], options=options, **more)
         sink, plain_attempt = one.sink, one.attempt
         # As Spark does it: the task has an unpickled copy, and the values in its attempt.
-        one.attempt = lambda *a, **m: TaskAttempt(**{**vars(plain_attempt(*a, **m)), "secrets": sink.secrets()})
+        one.attempt = lambda *a, **m: TaskAttempt(
+            **{**vars(plain_attempt(*a, **m)), "secrets": sink.secrets()}
+        )
         one.in_task = pickle.loads(cloudpickle.dumps(sink))
         return one
 
@@ -299,28 +337,62 @@ def token_for_ads(config):
     return unsecured_token("ads"), time.time() + 3600, "ads", {"extension": "x"}
 
 
-ALL_WAYS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "certificate", "certificate as text", "encrypted key"]
+ALL_WAYS = [
+    "PLAIN",
+    "SCRAM-SHA-256",
+    "SCRAM-SHA-512",
+    "OAUTHBEARER",
+    "certificate",
+    "certificate as text",
+    "encrypted key",
+]
 
 
 def encrypted_key(secured):
     path = secured.kafka.tls_dir / "encrypted.key"
-    command = ["openssl", "pkcs8", "-topk8", "-in", "client.key", "-out", path.name, "-passout", "stdin"]
-    subprocess.run(command, cwd=secured.kafka.tls_dir, input=PASSWORD.encode(), check=True, capture_output=True)
+    command = [
+        "openssl",
+        "pkcs8",
+        "-topk8",
+        "-in",
+        "client.key",
+        "-out",
+        path.name,
+        "-passout",
+        "stdin",
+    ]
+    subprocess.run(
+        command, cwd=secured.kafka.tls_dir, input=PASSWORD.encode(), check=True, capture_output=True
+    )
     return str(path)
 
 
 def way(secured, kind):
     """Return options and principal."""
     if kind == "OAUTHBEARER":
-        options = secured.scram(**{"sasl.mechanism": kind, "oauth_cb": token_for_ads, "sasl.oauthbearer.config": "scope=ads"})
+        options = secured.scram(
+            **{
+                "sasl.mechanism": kind,
+                "oauth_cb": token_for_ads,
+                "sasl.oauthbearer.config": "scope=ads",
+            }
+        )
         del options["sasl.username"], options["sasl.password"]
         return options, "ads"
     if kind == "certificate":
         return secured.mutual(), "CN=client"
     if kind == "encrypted key":
-        return {**secured.mutual(), "ssl.key.location": encrypted_key(secured), "ssl.key.password": PASSWORD}, "CN=client"
+        return {
+            **secured.mutual(),
+            "ssl.key.location": encrypted_key(secured),
+            "ssl.key.password": PASSWORD,
+        }, "CN=client"
     if kind == "certificate as text":
-        options = {name: value for name, value in secured.mutual().items() if not name.endswith(".location")}
+        options = {
+            name: value
+            for name, value in secured.mutual().items()
+            if not name.endswith(".location")
+        }
         for part, file in (("ca", "ca.pem"), ("certificate", "client.pem"), ("key", "client.key")):
             options[f"ssl.{part}.pem"] = (secured.kafka.tls_dir / file).read_text()
         return options, "CN=client"
@@ -337,7 +409,10 @@ def test_one_configuration_serves_both_clients(secured, make, prefix, batch_of, 
     one.check()
     committable = written(one, ["a", "b"], batch_of)
     assert one.commit(committable).completed == (committable,)
-    assert sorted(m.value() for m in committed(topic, secured.kafka.bootstrap_servers)) == [b"a", b"b"]
+    assert sorted(m.value() for m in committed(topic, secured.kafka.bootstrap_servers)) == [
+        b"a",
+        b"b",
+    ]
 
 
 @pytest.mark.kafka
@@ -360,7 +435,11 @@ def test_the_other_deliveries_need_the_topic_alone(secured, make, batch_of, comm
     one = make(secured.scram(), topic, delivery=delivery)
     one.check()
     assert written(one, ["a"], batch_of) is None
-    until(lambda: [m.value() for m in committed(topic, secured.kafka.bootstrap_servers)] == [b"a"], 20, "the record")
+    until(
+        lambda: [m.value() for m in committed(topic, secured.kafka.bootstrap_servers)] == [b"a"],
+        20,
+        "the record",
+    )
 
 
 def wrong_ways(secured):
@@ -373,13 +452,15 @@ def wrong_ways(secured):
         "unknown user": (secured.scram(user="who"), "Check sasl.username and sasl.password"),
         "wrong password, plain": (secured.scram(password="x", **{"sasl.mechanism": "PLAIN"}), "Check sasl.username"),
         "unknown authority": (no_ca, "Check ssl.ca.location"),
-        "wrong host name": (secured.scram(**{"bootstrap.servers": localhost}), "certificate is not for 'localhost'"),
+        "wrong host name": (secured.scram(**{"bootstrap.servers": localhost}), ("certificate is "
+                                                                               "not for 'localhost'")),
         "no TLS at a TLS port": (plain, "set security.protocol"),
         "TLS at a plaintext port": (
             {**secured.scram(), "bootstrap.servers": secured.kafka.bootstrap_servers},
             "doesn't speak TLS.*security.protocol",
         ),
-        "no SASL at a SASL port": ({**plain, "security.protocol": "ssl", **secured.ca}, "Set security.protocol=sasl_ssl"),
+        "no SASL at a SASL port": ({**plain, "security.protocol": "ssl", **secured.ca}, ("Set "
+                                                                                        "security.protocol=sasl_ssl")),
         "SASL at a port without": ({**secured.scram(), **secured.certificate, "bootstrap.servers": secured.kafka.tls_servers}, "doesn't use SASL"),
         "no certificate": (
             {"bootstrap.servers": secured.kafka.tls_servers, "security.protocol": "ssl", **secured.ca},
@@ -417,7 +498,9 @@ def test_a_user_that_the_token_endpoint_refuses_is_told_so(secured, make):
 
 @pytest.mark.kafka
 @pytest.mark.parametrize(("wrong", "named"), [("wrong password", "Check sasl.mechanism, sasl.username and sasl.password"), ("unknown authority", "ssl.ca.location")])  # fmt: skip
-def test_what_cannot_connect_in_a_task_fails_the_attempt_soon_and_names_the_option(secured, make, batch_of, wrong, named):
+def test_what_cannot_connect_in_a_task_fails_the_attempt_soon_and_names_the_option(
+    secured, make, batch_of, wrong, named
+):
     options, _ = wrong_ways(secured)[wrong]
     start = time.monotonic()
     with pytest.raises(AttemptFailedError, match=named):
@@ -425,7 +508,7 @@ def test_what_cannot_connect_in_a_task_fails_the_attempt_soon_and_names_the_opti
     assert time.monotonic() - start < 10
 
 
-# --- rights --------------------------------------------------------------------------------------------------------------
+# --- rights ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.kafka
@@ -439,12 +522,17 @@ def test_two_acls_are_all_that_is_needed(secured, make, prefix, batch_of, commit
     one.commit(done)
     one.sink.abort([aborted])
     one.sink.retire([done])
-    assert one.sink.recover(one.sweep()) == 1, "the undecided transaction is found, which needs DESCRIBE on its id"
+    assert one.sink.recover(one.sweep()) == 1, (
+        "the undecided transaction is found, which needs DESCRIBE on its id"
+    )
     released(secured.kafka.bootstrap_servers, topic)
     assert [m.value() for m in committed(topic, secured.kafka.bootstrap_servers)] == [b"a"]
 
 
-COMMAND = r"kafka-acls\.sh --bootstrap-server {servers} --add --allow-principal User:ads --operation Write {resource}"
+COMMAND = (
+    r"kafka-acls\.sh --bootstrap-server {servers} --add --allow-principal User:ads "
+    r"--operation Write {resource}"
+)
 
 
 def named(secured, resource):
@@ -454,15 +542,22 @@ def named(secured, resource):
 @pytest.mark.kafka
 @pytest.mark.parametrize("granted", [AclOperation.DESCRIBE, None])
 @pytest.mark.parametrize("missing", ["topic", "ids"])
-def test_each_acl_that_is_missing_is_named_with_the_command_that_grants_it(secured, make, prefix, batch_of, missing, granted):
+def test_each_acl_that_is_missing_is_named_with_the_command_that_grants_it(
+    secured, make, prefix, batch_of, missing, granted
+):
     topic = secured.topic()
     acls = {"topic": secured.for_topic(topic), "ids": secured.for_ids(prefix)}
-    resources = {"topic": f"--topic {topic}", "ids": f"--transactional-id {prefix}: --resource-pattern-type prefixed"}
+    resources = {
+        "topic": f"--topic {topic}",
+        "ids": f"--transactional-id {prefix}: --resource-pattern-type prefixed",
+    }
     wanted = acls.pop(missing)
     secured.grant(*acls.values())
     if granted is not None:
         secured.grant(
-            secured.for_topic(topic, operation=granted) if missing == "topic" else secured.for_ids(prefix, operation=granted)
+            secured.for_topic(topic, operation=granted)
+            if missing == "topic"
+            else secured.for_ids(prefix, operation=granted)
         )
     one = make(secured.scram(), topic)
     with pytest.raises(SinkCheckError, match=named(secured, resources[missing])):
@@ -476,7 +571,9 @@ def test_each_acl_that_is_missing_is_named_with_the_command_that_grants_it(secur
 
 
 @pytest.mark.kafka
-def test_a_right_that_is_lost_after_the_decision_is_asked_for_and_nothing_is_lost(secured, make, prefix, batch_of, committed):
+def test_a_right_that_is_lost_after_the_decision_is_asked_for_and_nothing_is_lost(
+    secured, make, prefix, batch_of, committed
+):
     topic = secured.topic()
     ids = secured.for_ids(prefix)
     secured.grant(secured.for_topic(topic), ids)
@@ -496,7 +593,9 @@ def test_a_right_that_is_lost_after_the_decision_is_asked_for_and_nothing_is_los
 
 
 @pytest.mark.kafka
-def test_a_loss_that_may_not_be_proved_names_the_right_and_is_proved_once_it_is_granted(secured, make, prefix, batch_of):
+def test_a_loss_that_may_not_be_proved_names_the_right_and_is_proved_once_it_is_granted(
+    secured, make, prefix, batch_of
+):
     topic = secured.topic()
     secured.grant(secured.for_topic(topic), secured.for_ids(prefix))
     one = make(secured.scram(), topic)
@@ -512,7 +611,7 @@ def test_a_loss_that_may_not_be_proved_names_the_right_and_is_proved_once_it_is_
     assert lost.committable == committable
 
 
-# --- rotation ------------------------------------------------------------------------------------------------------------
+# --- rotation -------------------------------------------------------------------------------------
 
 
 @pytest.mark.kafka
@@ -550,7 +649,9 @@ def test_a_new_password_is_taken_at_the_next_connection_and_the_old_one_asks_for
 
 
 @pytest.mark.kafka
-def test_a_live_producer_takes_the_password_of_now_for_its_next_connections(secured, make, prefix, batch_of, monkeypatch):
+def test_a_live_producer_takes_the_password_of_now_for_its_next_connections(
+    secured, make, prefix, batch_of, monkeypatch
+):
     topic = secured.topic()
     secured.grant(secured.for_topic(topic), secured.for_ids(prefix))
     calls = []
@@ -562,32 +663,44 @@ def test_a_live_producer_takes_the_password_of_now_for_its_next_connections(secu
     assert len(calls) == 1, "a producer that is used again at once asks nobody"
     assert transaction.producer.name == one.reusable[0]["name"]
     transaction.producer.configured_s -= 60
-    one.reusable = [{**c, "batch": 2} for c in one.commit(one.in_task.pre_commit(written_to(transaction, batch_of))).completed]
+    one.reusable = [
+        {**c, "batch": 2}
+        for c in one.commit(one.in_task.pre_commit(written_to(transaction, batch_of))).completed
+    ]
     again = one.in_task.begin_transaction(one.attempt(3))
     assert again.producer is transaction.producer
     assert len(calls) == 2
     again.producer.configured_s -= 60
-    one.reusable = [{**c, "batch": 3} for c in one.commit(one.in_task.pre_commit(written_to(again, batch_of))).completed]
+    one.reusable = [
+        {**c, "batch": 3}
+        for c in one.commit(one.in_task.pre_commit(written_to(again, batch_of))).completed
+    ]
     one.in_task._options["sasl.password"] = fails
     with pytest.raises(AccessError, match="RuntimeError"):
         one.in_task.begin_transaction(one.attempt(4))
-    assert again.producer not in [p for made in producers.POOL._producers.values() for _, p in made], (
-        "it would be held for ever"
-    )
+    assert again.producer not in [
+        p for made in producers.POOL._producers.values() for _, p in made
+    ], "it would be held for ever"
 
 
-# --- a planted password --------------------------------------------------------------------------------------------------
+# --- a planted password ---------------------------------------------------------------------------
 
 
 def planted(secured, kind):
-    """Return options, principal, the same options with something that is refused, and what of all that may be nowhere."""
+    """Return options, principal, the same options with something that is refused, and what of
+    all that may be nowhere."""
     options, user = way(secured, kind)
     if kind == "OAUTHBEARER":
         right, expires = unsecured_token("ads", note=PASSWORD), time.time() + 3600
         wrong = f"{right}no-signature"
         taken = {**options, "oauth_cb": lambda _: (right, expires, "ads", {})}
         # The claims of both; what comes before them is in every token.
-        return taken, user, {**options, "oauth_cb": lambda _: (wrong, expires, "ads", {})}, [right.split(".")[1]]
+        return (
+            taken,
+            user,
+            {**options, "oauth_cb": lambda _: (wrong, expires, "ads", {})},
+            [right.split(".")[1]],
+        )
     if kind == "encrypted key":
         return options, user, {**options, "ssl.key.password": "wrong-hunter2"}, []
     return options, user, {**options, "sasl.username": "who"}, []
@@ -595,9 +708,13 @@ def planted(secured, kind):
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("kind", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "encrypted key"])
-def test_a_planted_secret_is_in_no_log_even_where_everything_is_logged(secured, make, prefix, batch_of, capfd, kind):
+def test_a_planted_secret_is_in_no_log_even_where_everything_is_logged(
+    secured, make, prefix, batch_of, capfd, kind
+):
     options, user, refused, needles = planted(secured, kind)
-    said = {"OAUTHBEARER": "Check oauth_cb", "encrypted key": r"ssl\.key"}.get(kind, "Check sasl.username")
+    said = {"OAUTHBEARER": "Check oauth_cb", "encrypted key": r"ssl\.key"}.get(
+        kind, "Check sasl.username"
+    )
     needles += ["hunter2", base64.b64encode(PASSWORD.encode()).decode()]
     topic = secured.topic()
     secured.grant(secured.for_topic(topic, user), secured.for_ids(prefix, user))
@@ -622,7 +739,9 @@ def test_a_planted_secret_is_in_no_log_even_where_everything_is_logged(secured, 
     # Of a token, the configuration has only the function.
     shown = "sasl.mechanisms = OAUTHBEARER" if kind == "OAUTHBEARER" else "[redacted]"
     assert shown in text, "librdkafka's configuration was not logged, so this shows nothing"
-    assert "Sending request" in text, "kafka-python's requests were not logged, so this shows nothing"
+    assert "Sending request" in text, (
+        "kafka-python's requests were not logged, so this shows nothing"
+    )
     marks = [str(mark) for made in producers.POOL._producers.values() for mark, _ in made]
     assert marks
     for place in (text, str(caught.value), json.dumps(committable), *marks):
@@ -637,7 +756,9 @@ def test_a_renewed_certificate_is_read_and_the_settings_are_kept_otherwise(secur
     access = Access(options)
     first = access._context(options)
     assert access._context(options) is first
-    until(lambda: file.touch() or access._context(options) is not first, 5, "the new file to be read")
+    until(
+        lambda: file.touch() or access._context(options) is not first, 5, "the new file to be read"
+    )
     file.write_text("no certificate")
     with pytest.raises(AccessError, match=r"ssl\.ca\.location"):
         access._context(options)
@@ -651,7 +772,13 @@ def test_a_query_leaves_its_password_nowhere(secured, prefix, tmp_path, committe
     wrong = "planted-wrong-hunter2"
     work = tmp_path / "work"
     work.mkdir()
-    config = {"work": str(work), "topic": topic, "options": secured.scram(), "wrong_password": wrong, "prefix": prefix}
+    config = {
+        "work": str(work),
+        "topic": topic,
+        "options": secured.scram(),
+        "wrong_password": wrong,
+        "prefix": prefix,
+    }
     with (work / "log.txt").open("wb") as log:
         done = subprocess.run(
             [sys.executable, str(SECURED)],
@@ -673,7 +800,11 @@ def test_a_query_leaves_its_password_nowhere(secured, prefix, tmp_path, committe
     assert "Command to send" in text, "py4j's commands were not logged"
     assert list((work / "good" / "onceforall" / "chains").rglob("*.json"))
     assert "onceforall.secret." not in text, "py4j's log has the one half and may have the other"
-    encoded = [PASSWORD.encode().hex().encode(), base64.b64encode(PASSWORD.encode())[:-4], b"hunter2"]
+    encoded = [
+        PASSWORD.encode().hex().encode(),
+        base64.b64encode(PASSWORD.encode())[:-4],
+        b"hunter2",
+    ]
     for file in (file for file in work.rglob("*") if file.is_file()):
         data = file.read_bytes()
         assert not [needle for needle in encoded if needle in data], file
@@ -696,7 +827,11 @@ def documented_acls():
         kind = next((k for k in resources if k in words), None)
         pattern = ResourcePatternType[words.get("resource-pattern-type", "literal").upper()]
         operation = AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", words["operation"]).upper()]
-        resource = (ResourceType.BROKER, "kafka-cluster") if kind is None else (resources[kind], words[kind])
+        resource = (
+            (ResourceType.BROKER, "kafka-cluster")
+            if kind is None
+            else (resources[kind], words[kind])
+        )
         found.append(Secured.acl(*resource, operation, "ads", pattern))
     return found
 
@@ -727,7 +862,8 @@ def test_the_commands_of_the_documentation_grant_what_is_needed(secured, make, b
 
 
 def is_ended(connection):
-    """Tell whether the broker takes no request on a connection any more; it ends one that is too old at its next request only."""
+    """Tell whether the broker takes no request on a connection any more; it ends one that is too
+    old at its next request only."""
     # What the connection has imported without the warnings of kafka-python.
     from kafka.protocol.metadata import ApiVersionsRequest
 
@@ -745,7 +881,8 @@ def is_ended(connection):
 @pytest.mark.long
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
 def test_authentication_that_runs_out_costs_no_doubt(query, batch_of, mechanism):
-    """Connections that are older than what the broker accepts are not used, and no request goes unanswered for it."""
+    """Connections that are older than what the broker accepts are not used, and no request goes
+    unanswered for it."""
     lifetime_s = 3
     config = {"connections.max.reauth.ms": str(1000 * lifetime_s)}
     with EmbeddedKafka(users={"ads": PASSWORD}, config=config) as kafka:
@@ -761,7 +898,8 @@ def test_authentication_that_runs_out_costs_no_doubt(query, batch_of, mechanism)
             idle = [c for made in wire._idle.values() for c in made]
             assert idle
             assert all(c.is_usable() for c in idle)
-            # Authenticated after all of them: once the broker ends this one, it would end each of them at its next request.
+            # Authenticated after all of them: once the broker ends this one, it would end each of
+            # them at its next request.
             youngest = _Connection(idle[0].address, time.monotonic() + 20, wire._access)
             assert not is_ended(youngest)
             until(lambda last=youngest: is_ended(last), 10 * lifetime_s, "the broker's limit")
@@ -771,18 +909,27 @@ def test_authentication_that_runs_out_costs_no_doubt(query, batch_of, mechanism)
 
 @pytest.mark.kafka
 @pytest.mark.long
-def test_a_password_is_rotated_over_a_restart_of_the_query_and_of_the_broker(query, committed, uncommitted):
+def test_a_password_is_rotated_over_a_restart_of_the_query_and_of_the_broker(
+    query, committed, uncommitted
+):
     with EmbeddedKafka(users={"ads": PASSWORD}) as kafka:
         broker = Secured(kafka)
         topic = broker.topic()
         broker.grant(broker.for_topic(topic), broker.for_ids("p"))
-        before = query(topic, servers=kafka.sasl_servers, options=broker.scram(), transactional_id_prefix="p")
+        before = query(
+            topic, servers=kafka.sasl_servers, options=broker.scram(), transactional_id_prefix="p"
+        )
         before.check()
         decided = before.prepare(["a"])
         before.prepare(["b"], slot=1)
         kafka.set_password("ads", "second")
         kafka.restart()
-        after = query(topic, servers=kafka.sasl_servers, options=broker.scram(password="second"), transactional_id_prefix="p")
+        after = query(
+            topic,
+            servers=kafka.sasl_servers,
+            options=broker.scram(password="second"),
+            transactional_id_prefix="p",
+        )
         after.id = before.id
         after.check()
         assert after.commit(decided).completed == (decided,)
@@ -791,21 +938,36 @@ def test_a_password_is_rotated_over_a_restart_of_the_query_and_of_the_broker(que
         released(kafka.bootstrap_servers, topic)
         assert [m.value() for m in committed(topic, kafka.bootstrap_servers)] == [b"a"]
         written = sorted(m.value() for m in uncommitted(topic, kafka.bootstrap_servers))
-        assert written == [b"a", b"b"], "what nobody decided was not there, so that it can't be seen shows nothing"
+        assert written == [b"a", b"b"], (
+            "what nobody decided was not there, so that it can't be seen shows nothing"
+        )
         with pytest.raises(SinkCheckError, match="Check sasl.username and sasl.password"):
-            query(topic, servers=kafka.sasl_servers, options=broker.scram(), transactional_id_prefix="p").check()
+            query(
+                topic,
+                servers=kafka.sasl_servers,
+                options=broker.scram(),
+                transactional_id_prefix="p",
+            ).check()
 
 
 @pytest.mark.kafka
-def test_a_right_that_is_taken_away_while_a_producer_lives_is_named_by_the_next_batch(secured, make, prefix, batch_of):
+def test_a_right_that_is_taken_away_while_a_producer_lives_is_named_by_the_next_batch(
+    secured, make, prefix, batch_of
+):
     topic = secured.topic()
     acls = {"topic": secured.for_topic(topic), "ids": secured.for_ids(prefix)}
-    resources = {"topic": f"--topic {topic}", "ids": f"--transactional-id {prefix}: --resource-pattern-type prefixed"}
+    resources = {
+        "topic": f"--topic {topic}",
+        "ids": f"--transactional-id {prefix}: --resource-pattern-type prefixed",
+    }
     secured.grant(*acls.values())
     one = make(secured.scram(), topic)
     one.check()
     for batch, taken in ((1, "topic"), (3, "ids")):
-        one.reusable = [{**c, "batch": batch} for c in one.commit(written(one, ["a"], batch_of, batch)).completed]
+        one.reusable = [
+            {**c, "batch": batch}
+            for c in one.commit(written(one, ["a"], batch_of, batch)).completed
+        ]
         assert one.reusable
         secured.revoke(acls[taken])
         with pytest.raises(AttemptFailedError, match=named(secured, resources[taken])):

@@ -1,6 +1,8 @@
-"""Late requests: sent, then held by the network while the client connects again and repeats them, and delivered in the next transaction.
+"""Late requests: sent, then held by the network while the client connects again and repeats them,
+and delivered in the next transaction.
 
-Each scenario is run twice: by the rules, and with just the rule that guards it switched off, so that what is at stake can be seen.
+Each scenario is run twice: by the rules, and with just the rule that guards it switched off, so
+that what is at stake can be seen.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def broker(version, broker):
 
 
 def load_coordinators(broker):
-    """Make the first use of all transaction coordinators, so that no request is repeated but those that a test has repeated."""
+    """Make the first use of all transaction coordinators, so that no request is repeated but
+    those that a test has repeated."""
     client = CoordinatorClient(broker.bootstrap_servers, deadline_s=60)
     assert not client.fence([f"nobody-{number}" for number in range(20)]).missing
     client.close()
@@ -52,7 +55,8 @@ def load_coordinators(broker):
 
 @pytest.fixture
 def unverified(broker):
-    """The broker does as releases before 3.6 do: it takes a record without asking the coordinator whether its transaction is open."""
+    """The broker does as releases before 3.6 do: it takes a record without asking the
+    coordinator whether its transaction is open."""
     verify(broker, "false")
     yield
     verify(broker, "true")
@@ -60,7 +64,11 @@ def unverified(broker):
 
 def verify(broker, value):
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    entry = ConfigEntry("transaction.partition.verification.enable", value, incremental_operation=AlterConfigOpType.SET)
+    entry = ConfigEntry(
+        "transaction.partition.verification.enable",
+        value,
+        incremental_operation=AlterConfigOpType.SET,
+    )
     resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(20)
 
@@ -82,7 +90,9 @@ def no_doubt(monkeypatch):
     """Switch the rule off: lost connections and time-outs don't make a producer doubtful."""
 
     def switch_off():
-        monkeypatch.setattr(Watch, "doubt", property(lambda watch: None, lambda watch, text: None), raising=False)
+        monkeypatch.setattr(
+            Watch, "doubt", property(lambda watch: None, lambda watch, text: None), raising=False
+        )
 
     return switch_off
 
@@ -110,7 +120,8 @@ def by_driver(request):
 
 
 def late(fault, action):
-    """Do something, cut the connection of the request that the fault holds, and return what came of it after the repetition."""
+    """Do something, cut the connection of the request that the fault holds, and return what came
+    of it after the repetition."""
     results, errors = [], []
 
     def run():
@@ -144,7 +155,10 @@ def release(fault):
     if request.api_key == Api.ADD_PARTITIONS_TO_TXN:
         answer = protocol.AddPartitionsToTxnResponse.decode(frame, version=version, header=True)
         return answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
-    kind = {Api.END_TXN: protocol.EndTxnResponse, Api.INIT_PRODUCER_ID: protocol.InitProducerIdResponse}[request.api_key]
+    kind = {
+        Api.END_TXN: protocol.EndTxnResponse,
+        Api.INIT_PRODUCER_ID: protocol.InitProducerIdResponse,
+    }[request.api_key]
     return kind.decode(frame, version=version, header=True).error_code
 
 
@@ -166,7 +180,8 @@ def answered(q, committable):
 
 
 def complete(q, *committables, batch=1):
-    """Commit as the coordinator does: what is complete without doubt may go on, what is retired is fenced."""
+    """Commit as the coordinator does: what is complete without doubt may go on, what is retired
+    is fenced."""
     report = q.commit(*committables)
     assert not missed(report)
     q.sink.retire(report.retired)
@@ -174,7 +189,7 @@ def complete(q, *committables, batch=1):
     return report
 
 
-# --- the tasks' EndTxn: a reused producer's own commit, which is answered as "already committed" ------------------------------------
+# --- the tasks' EndTxn: a reused producer's own commit, which is answered as "already committed" --
 
 
 def with_a_late_end_txn_of_the_task(q, proxy):
@@ -185,7 +200,9 @@ def with_a_late_end_txn_of_the_task(q, proxy):
     return first, held, transaction
 
 
-def test_a_late_end_txn_of_a_task_finds_another_transaction(proxied, proxy, topic, batch_of, committed, sees):
+def test_a_late_end_txn_of_a_task_finds_another_transaction(
+    proxied, proxy, topic, batch_of, committed, sees
+):
     name = topic()
     q = proxied(name)
     first, held, transaction = with_a_late_end_txn_of_the_task(q, proxy)
@@ -214,17 +231,20 @@ def test_without_doubt_a_late_end_txn_of_a_task_commits_the_next_transaction(
     q.sink.discard(transaction)
 
 
-# --- the tasks' Produce --------------------------------------------------------------------------------------------------------------
+# --- the tasks' Produce ---------------------------------------------------------------------------
 
 
 def with_a_late_produce(q, proxy, batch_of):
-    """The first transaction is complete, and its only Produce request was repeated; the first sending of it is still under way."""
+    """The first transaction is complete, and its only Produce request was repeated; the first
+    sending of it is still under way."""
     held = proxy.hold(Api.PRODUCE, by_task)
     first = late(held, lambda: q.prepare(["first"], batch=1))
     return first, held
 
 
-def test_a_late_produce_request_finds_another_epoch(proxied, proxy, topic, batch_of, committed, sees):
+def test_a_late_produce_request_finds_another_epoch(
+    proxied, proxy, topic, batch_of, committed, sees
+):
     name = topic()
     q = proxied(name)
     first, held = with_a_late_produce(q, proxy, batch_of)
@@ -280,7 +300,8 @@ def test_a_late_produce_request_of_a_transaction_that_was_given_up_finds_another
 
 
 def abort_by_end_txn(q, producer):
-    """What a producer does that gives its transaction up by itself, when its connection is lost at the wrong moment."""
+    """What a producer does that gives its transaction up by itself, when its connection is lost
+    at the wrong moment."""
     import_protocol()
     from kafka.protocol.producer import EndTxnRequest
 
@@ -288,10 +309,16 @@ def abort_by_end_txn(q, producer):
 
     def request(name):
         return EndTxnRequest(
-            transactional_id=name, producer_id=producer_id, producer_epoch=epoch, committed=False, max_version=4
+            transactional_id=name,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            committed=False,
+            max_version=4,
         )
 
-    assert q.sink._connected()._ask_coordinators([producer.name], request).codes == {producer.name: OK}
+    assert q.sink._connected()._ask_coordinators([producer.name], request).codes == {
+        producer.name: OK
+    }
 
 
 def test_after_an_abort_by_end_txn_a_late_produce_request_blocks_all_readers_for_ever(
@@ -299,7 +326,9 @@ def test_after_an_abort_by_end_txn_a_late_produce_request_blocks_all_readers_for
 ):
     name = topic()
     q = proxied(name)
-    reconnecting = proxy.hold(Api.API_VERSIONS, lambda request: by_task(request) and proxy.requests(Api.PRODUCE))
+    reconnecting = proxy.hold(
+        Api.API_VERSIONS, lambda request: by_task(request) and proxy.requests(Api.PRODUCE)
+    )
     given_up, held = with_a_late_produce_of_a_transaction_that_is_given_up(q, proxy, batch_of)
     held.cut()
     reconnecting.wait()
@@ -313,7 +342,7 @@ def test_after_an_abort_by_end_txn_a_late_produce_request_blocks_all_readers_for
     assert q.sink.recover(q.sweep(2)) == 0
 
 
-# --- the tasks' AddPartitionsToTxn -----------------------------------------------------------------------------------------------------
+# --- the tasks' AddPartitionsToTxn ----------------------------------------------------------------
 
 
 def with_a_late_add_partitions(q, proxy):
@@ -332,8 +361,11 @@ def test_a_late_add_partitions_opens_nothing(proxied, proxy, topic, sees):
     sees(name, ["first"])
 
 
-def test_without_doubt_a_late_add_partitions_opens_a_transaction_that_nobody_began(proxied, proxy, topic, sees, no_doubt):
-    """No reader is held up by it, for it has no records; but it is listed, and sweeps and operators have to deal with it."""
+def test_without_doubt_a_late_add_partitions_opens_a_transaction_that_nobody_began(
+    proxied, proxy, topic, sees, no_doubt
+):
+    """No reader is held up by it, for it has no records; but it is listed, and sweeps and
+    operators have to deal with it."""
     name = topic()
     q = proxied(name)
     no_doubt()
@@ -347,7 +379,7 @@ def test_without_doubt_a_late_add_partitions_opens_a_transaction_that_nobody_beg
     sees(name, ["first", "second"])
 
 
-# --- the driver's EndTxn -------------------------------------------------------------------------------------------------------------
+# --- the driver's EndTxn --------------------------------------------------------------------------
 
 
 def with_a_late_end_txn_of_the_driver(q, proxy):
@@ -372,7 +404,9 @@ def test_a_late_end_txn_of_the_driver_finds_another_epoch(proxied, proxy, topic,
     sees(name, ["first"])
 
 
-def test_without_retirement_a_late_end_txn_of_the_driver_commits_the_next_transaction(proxied, proxy, topic, committed, sees):
+def test_without_retirement_a_late_end_txn_of_the_driver_commits_the_next_transaction(
+    proxied, proxy, topic, committed, sees
+):
     name = topic()
     q = proxied(name)
     first, held, report = with_a_late_end_txn_of_the_driver(q, proxy)
@@ -384,7 +418,7 @@ def test_without_retirement_a_late_end_txn_of_the_driver_commits_the_next_transa
     sees(name, ["first", "undecided"])
 
 
-# --- the driver's InitProducerId: a fence or a sweep -----------------------------------------------------------------------------------
+# --- the driver's InitProducerId: a fence or a sweep ----------------------------------------------
 
 
 def with_a_late_fence(q, proxy):
@@ -405,7 +439,9 @@ def test_a_late_fence_finds_an_id_that_is_given_to_nobody(proxied, proxy, topic,
     sees(name, ["second"])
 
 
-def test_without_burning_its_id_a_late_fence_aborts_what_is_decided(proxied, proxy, topic, until, sees):
+def test_without_burning_its_id_a_late_fence_aborts_what_is_decided(
+    proxied, proxy, topic, until, sees
+):
     name = topic()
     q = proxied(name)
     first, held = with_a_late_fence(q, proxy)
@@ -417,13 +453,15 @@ def test_without_burning_its_id_a_late_fence_aborts_what_is_decided(proxied, pro
     sees(name, [])
 
 
-# --- the tasks' InitProducerId ---------------------------------------------------------------------------------------------------------
+# --- the tasks' InitProducerId --------------------------------------------------------------------
 
 
 def with_a_late_init_producer_id(q, proxy):
     held = proxy.hold(Api.INIT_PRODUCER_ID, by_task)
     first = late(held, lambda: q.prepare(["first"], batch=1))
-    (transactional_id,) = {name for name in (turn(first, 0), turn(first, 1)) if name.encode() in held.requests[0].frame}
+    (transactional_id,) = {
+        name for name in (turn(first, 0), turn(first, 1)) if name.encode() in held.requests[0].frame
+    }
     return first, held, transactional_id
 
 
@@ -432,7 +470,9 @@ def turn(committable, number):
     return f"{committable['name'].rpartition('.')[0]}.{number}:"
 
 
-def test_a_late_init_producer_id_of_a_task_finds_an_id_that_is_left_alone(proxied, proxy, topic, sees):
+def test_a_late_init_producer_id_of_a_task_finds_an_id_that_is_left_alone(
+    proxied, proxy, topic, sees
+):
     name = topic()
     q = proxied(name)
     first, held, asked = with_a_late_init_producer_id(q, proxy)
@@ -442,7 +482,9 @@ def test_a_late_init_producer_id_of_a_task_finds_an_id_that_is_left_alone(proxie
     sees(name, ["first"])
 
 
-def test_without_doubt_a_late_init_producer_id_of_a_task_aborts_what_is_decided(proxied, proxy, topic, until, sees, no_doubt):
+def test_without_doubt_a_late_init_producer_id_of_a_task_aborts_what_is_decided(
+    proxied, proxy, topic, until, sees, no_doubt
+):
     name = topic()
     q = proxied(name)
     no_doubt()
@@ -468,11 +510,12 @@ def test_the_id_of_a_late_init_producer_id_is_left_alone_in_later_batches_of_oth
     sees(name, ["first", "second"])
 
 
-# --- before the tasks' InitProducerId ----------------------------------------------------------------------------------------------------
+# --- before the tasks' InitProducerId -------------------------------------------------------------
 
 
 def test_a_broker_that_is_slow_to_answer_a_new_producer_is_waited_for(proxied, proxy, topic, sees):
-    """Each connection's first requests for metadata take longer than the first wait; nothing was sent in the producer's name then."""
+    """Each connection's first requests for metadata take longer than the first wait; nothing was
+    sent in the producer's name then."""
     name = topic()
     q = proxied(name)
     slow = proxy.delay(Api.METADATA, 2.5, by_task, count=1000)
@@ -483,21 +526,29 @@ def test_a_broker_that_is_slow_to_answer_a_new_producer_is_waited_for(proxied, p
     sees(name, ["first"])
 
 
-def test_a_connection_that_is_lost_before_anything_was_sent_in_the_name_burns_no_id(proxied, proxy, topic, sees):
+def test_a_connection_that_is_lost_before_anything_was_sent_in_the_name_burns_no_id(
+    proxied, proxy, topic, sees
+):
     name = topic()
     q = proxied(name)
     lost = proxy.reset(Api.METADATA, by_task, count=2)
     first = q.prepare(["first"], batch=1)
     assert len(lost.requests) == 2
-    assert (first["name"], first.get("doubtful"), first.get("burnt")) == (turn(first, 0), None, None)
+    assert (first["name"], first.get("doubtful"), first.get("burnt")) == (
+        turn(first, 0),
+        None,
+        None,
+    )
     assert complete(q, first).completed == (first,)
     sees(name, ["first"])
 
 
-# --- connections that end before they are set up -----------------------------------------------------------------------------------------
+# --- connections that end before they are set up --------------------------------------------------
 
 
-def test_a_connection_that_ends_in_its_set_up_makes_doubt_for_it_hides_the_end_of_the_next_one(proxied, proxy, topic, sees):
+def test_a_connection_that_ends_in_its_set_up_makes_doubt_for_it_hides_the_end_of_the_next_one(
+    proxied, proxy, topic, sees
+):
     """librdkafka says the same thing of both, and does not say it three times within 30 s."""
 
     def by_the_coordinators_connection(request):
@@ -516,10 +567,34 @@ def test_a_connection_that_ends_in_its_set_up_makes_doubt_for_it_hides_the_end_o
 @pytest.mark.parametrize(
     ("line", "doubtful"),
     [
-        ("TxnCoordinator: b:9092: Disconnected: connection closed by peer (after 1ms in state APIVERSION_QUERY)", True),
-        ("TxnCoordinator: b:9092: Disconnected: connection closed by peer (after 9ms in state AUTH_HANDSHAKE)", True),
-        ("TxnCoordinator: b:9092: Connect to b:9092 failed: Connection refused (after 0ms in state CONNECT)", False),
-        ("b:9092/bootstrap: Disconnected: connection closed by peer (after 1ms in state APIVERSION_QUERY)", False),
+        (
+            (
+                "TxnCoordinator: b:9092: Disconnected: connection closed by peer (after 1ms in state "
+                "APIVERSION_QUERY)"
+            ),
+            True,
+        ),
+        (
+            (
+                "TxnCoordinator: b:9092: Disconnected: connection closed by peer (after 9ms in state "
+                "AUTH_HANDSHAKE)"
+            ),
+            True,
+        ),
+        (
+            (
+                "TxnCoordinator: b:9092: Connect to b:9092 failed: Connection refused (after 0ms in "
+                "state CONNECT)"
+            ),
+            False,
+        ),
+        (
+            (
+                "b:9092/bootstrap: Disconnected: connection closed by peer (after 1ms in state "
+                "APIVERSION_QUERY)"
+            ),
+            False,
+        ),
     ],
 )
 def test_a_bootstrap_server_that_is_down_behind_a_load_balancer_makes_no_doubt(line, doubtful):
@@ -528,7 +603,7 @@ def test_a_bootstrap_server_that_is_down_behind_a_load_balancer_makes_no_doubt(l
     assert (watch.doubt is not None) is doubtful
 
 
-# --- all of them, at random --------------------------------------------------------------------------------------------------------------
+# --- all of them, at random -----------------------------------------------------------------------
 
 KINDS = [
     (Api.PRODUCE, by_task),
@@ -541,7 +616,8 @@ KINDS = [
 
 
 class Network:
-    """Makes requests late: cuts the connection of each that a fault catches, and releases some of them later."""
+    """Makes requests late: cuts the connection of each that a fault catches, and releases some
+    of them later."""
 
     def __init__(self, proxy, random):
         self._proxy, self._random = proxy, random
@@ -574,10 +650,11 @@ class Network:
 
 
 def decide_at_random(q, name, proxy, committed, seed):
-    """Decide or abort batches at random, while requests of tasks and driver are late at random, and return how many were.
+    """Decide or abort batches at random, while requests of tasks and driver are late at random, and
+    return how many were.
 
-    Raises:
-        AssertionError: a reader saw something else than what was decided, or what was decided is lost.
+    Raises: AssertionError: a reader saw something else than what was decided, or what was decided
+        is lost.
     """
     random = Random(seed)
     network = Network(proxy, random)
@@ -589,7 +666,9 @@ def decide_at_random(q, name, proxy, committed, seed):
             for slot in range(2):
                 try:
                     more = {"slot": slot, "incarnation": incarnation, "generation": generation}
-                    committables.append(q.prepare([f"{batch}.{slot}.{i}" for i in range(3)], batch=batch, **more))
+                    committables.append(
+                        q.prepare([f"{batch}.{slot}.{i}" for i in range(3)], batch=batch, **more)
+                    )
                 except AttemptFailedError:
                     incarnation += 1
                 network.release(0.3)

@@ -32,7 +32,9 @@ time.sleep(600)
 
 
 def prepare_in_a_process_that_is_killed(query, count, **attempt):
-    process = subprocess.Popen([sys.executable, "-c", PREPARE_AND_WAIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PREPARE_AND_WAIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
         process.stdin.write(pickle.dumps((query.sink, query.attempt(**attempt), count)))
         process.stdin.close()
@@ -49,10 +51,14 @@ def write_and_prepare(q, transaction, rows):
 
 
 def live(query):
-    return [p for key, made in producers.POOL._producers.items() if key[0] == query.id for _, p in made]
+    return [
+        p for key, made in producers.POOL._producers.items() if key[0] == query.id for _, p in made
+    ]
 
 
-def test_a_transaction_whose_process_was_killed_is_committed_by_another(query, topic, committed, sees):
+def test_a_transaction_whose_process_was_killed_is_committed_by_another(
+    query, topic, committed, sees
+):
     name = topic(partitions=3)
     q = query(name)
     committable = prepare_in_a_process_that_is_killed(q, 1000)
@@ -83,7 +89,9 @@ def test_many_transactions_are_committed_at_once(query, topic, sees):
     sees(name, [str(slot) for slot in range(12)])
 
 
-def test_an_aborted_transaction_is_never_seen_and_its_live_producer_cannot_write_on(query, topic, batch_of, sees):
+def test_an_aborted_transaction_is_never_seen_and_its_live_producer_cannot_write_on(
+    query, topic, batch_of, sees
+):
     name = topic()
     q = query(name)
     transaction = q.sink.begin_transaction(q.attempt())
@@ -97,13 +105,18 @@ def test_an_aborted_transaction_is_never_seen_and_its_live_producer_cannot_write
     sees(name, ["after"])
 
 
-def test_a_live_producer_whose_transaction_was_aborted_opens_no_other_one_in_another_partition(query, topic, sees):
-    """A broker of today refuses late records in the old partitions, fenced or not; a new partition would begin a transaction anew."""
+def test_a_live_producer_whose_transaction_was_aborted_opens_no_other_one_in_another_partition(
+    query, topic, sees
+):
+    """A broker of today refuses late records in the old partitions, fenced or not; a new
+    partition would begin a transaction anew."""
     name = topic(partitions=2)
     q = query(name)
 
     def rows(value, partition):
-        return pa.RecordBatch.from_pydict({"value": [value.encode()], "partition": pa.array([partition], pa.int32())})
+        return pa.RecordBatch.from_pydict(
+            {"value": [value.encode()], "partition": pa.array([partition], pa.int32())}
+        )
 
     transaction = q.sink.begin_transaction(q.attempt())
     q.sink.invoke(transaction, rows("early", 0))
@@ -159,8 +172,17 @@ def test_a_sweep_aborts_only_what_it_covers(query, topic, until):
     spared = q.prepare(["spared"], slot=1, generation=1)
     others_spared = other_sink.prepare(["others"], slot=1, generation=1)
     newer = q.prepare(["newer"], slot=0, generation=3)
-    kept = [other_query.prepare(["x"]), other_sink.prepare(["y"], generation=2), own, spared, others_spared, newer]
-    assert q.sink.recover(q.sweep(2, spared=frozenset({spared["name"], others_spared["name"]}))) == 1
+    kept = [
+        other_query.prepare(["x"]),
+        other_sink.prepare(["y"], generation=2),
+        own,
+        spared,
+        others_spared,
+        newer,
+    ]
+    assert (
+        q.sink.recover(q.sweep(2, spared=frozenset({spared["name"], others_spared["name"]}))) == 1
+    )
     assert [lost.committable for lost in q.commit(older).lost] == [older]
     for committable in kept:
         assert q.commit(committable).completed == (committable,), committable
@@ -168,7 +190,9 @@ def test_a_sweep_aborts_only_what_it_covers(query, topic, until):
 
 def test_a_sweep_of_its_own_generation_spares_the_decided(query, topic):
     q = query(topic())
-    decided, undecided = q.sink.confirm([q.prepare(["decided"], slot=0), q.prepare(["undecided"], slot=1)])
+    decided, undecided = q.sink.confirm(
+        [q.prepare(["decided"], slot=0), q.prepare(["undecided"], slot=1)]
+    )
     assert q.sink.recover(q.sweep(1, own=True, spared=frozenset({decided["name"]}))) == 1
     assert q.commit(undecided).lost
     assert q.commit(decided).completed
@@ -215,7 +239,9 @@ def test_a_sweep_of_its_own_generation_keeps_to_its_own_sink_and_prefix(query, t
         assert q.commit(committable).completed == (committable,)
 
 
-def test_a_committable_under_a_former_prefix_is_committed_and_fenced_all_the_same(query, topic, sees):
+def test_a_committable_under_a_former_prefix_is_committed_and_fenced_all_the_same(
+    query, topic, sees
+):
     name = topic()
     q = query(name, transactional_id_prefix="new")
     q.check()
@@ -227,7 +253,10 @@ def test_a_committable_under_a_former_prefix_is_committed_and_fenced_all_the_sam
     q.sink.retire([decided])
     assert is_gone(q, undecided)
     # Its live producer could go on, were it not fenced.
-    assert former.prepare(["next"], batch=2, slot=0, reusable=({**decided, "batch": 1},))["name"] != decided["name"]
+    assert (
+        former.prepare(["next"], batch=2, slot=0, reusable=({**decided, "batch": 1},))["name"]
+        != decided["name"]
+    )
     sees(name, ["decided"])
 
 
@@ -248,7 +277,9 @@ def run_batches(q, count, slots=1):
     """Prepare and commit batches as the coordinator does; return the committables of each."""
     history = []
     for batch in range(1, count + 1):
-        committables = [q.prepare([f"{batch}.{slot}"], batch=batch, slot=slot) for slot in range(slots)]
+        committables = [
+            q.prepare([f"{batch}.{slot}"], batch=batch, slot=slot) for slot in range(slots)
+        ]
         report = q.commit(*committables)
         assert not report.lost
         q.reusable = tuple({**c, "batch": batch} for c in report.completed)
@@ -260,7 +291,9 @@ def test_a_live_producer_goes_on_over_batches_under_one_id_and_epoch(query, topi
     name = topic(partitions=2)
     q = query(name)
     history = run_batches(q, 6, slots=2)
-    identities = {(c["name"], c["producer_id"], c["producer_epoch"]) for batch in history for c in batch}
+    identities = {
+        (c["name"], c["producer_id"], c["producer_epoch"]) for batch in history for c in batch
+    }
     assert len(identities) == 2
     sees(name, [f"{batch}.{slot}" for batch in range(1, 7) for slot in range(2)])
 
@@ -330,11 +363,29 @@ def test_a_committable_that_is_doubtful_is_reported_as_retired_and_can_be_fenced
 @pytest.mark.parametrize(
     ("line", "doubtful"),
     [
-        (("FAIL", "b:9092/1: Disconnected: connection closed by peer (after 70ms in state UP)"), True),
+        (
+            ("FAIL", "b:9092/1: Disconnected: connection closed by peer (after 70ms in state UP)"),
+            True,
+        ),
         (("FAIL", "b:9092/1: 1 request(s) timed out: disconnect (after 60ms in state UP)"), True),
         (("REQTMOUT", "Timed out 1 in-flight, 0 retry-queued"), True),
-        (("FAIL", "b:9092/bootstrap: Connect to b:9092 failed: Connection refused (after 0ms in state CONNECT)"), False),
-        (("GETPID", "Failed to acquire transactional PID: Coordinator load in progress: retrying"), False),
+        (
+            (
+                "FAIL",
+                (
+                    "b:9092/bootstrap: Connect to b:9092 failed: Connection refused (after 0ms in "
+                    "state CONNECT)"
+                ),
+            ),
+            False,
+        ),
+        (
+            (
+                "GETPID",
+                "Failed to acquire transactional PID: Coordinator load in progress: retrying",
+            ),
+            False,
+        ),
     ],
 )
 def test_only_what_may_leave_a_request_unanswered_makes_a_producer_doubtful(line, doubtful):
@@ -386,7 +437,9 @@ def test_discarding_after_pre_commit_does_nothing(query, topic, sees, batch_of):
     sees(name, ["a"])
 
 
-def test_a_newer_generation_drops_the_producers_of_the_older_one_without_touching_their_transactions(query, topic, sees):
+def test_a_newer_generation_drops_the_producers_of_the_older_one_without_touching_their_transactions(
+    query, topic, sees
+):
     name = topic()
     q = query(name)
     old = q.prepare(["old"], generation=1)
@@ -408,7 +461,9 @@ def test_at_least_once_waits_for_the_records_and_needs_no_commit(query, topic, s
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-def test_a_record_that_the_broker_refuses_last_of_all_fails_the_attempt(query, topic, broker, batch_of, delivery):
+def test_a_record_that_the_broker_refuses_last_of_all_fails_the_attempt(
+    query, topic, broker, batch_of, delivery
+):
     """Its delivery report comes with the flush, behind everything else that could notice it."""
     name = topic(config={"max.message.bytes": "20000"})
     q = query(name, delivery=delivery)
@@ -452,10 +507,15 @@ def test_a_transaction_that_timed_out_at_the_broker_is_reported_as_lost(query, t
     assert q.commit(committable).lost
 
 
-def test_two_writes_of_a_batch_in_one_process_have_transactions_of_their_own(query, topic, batch_of, sees):
+def test_two_writes_of_a_batch_in_one_process_have_transactions_of_their_own(
+    query, topic, batch_of, sees
+):
     name = topic()
     q = query(name)
-    one, two = q.sink.begin_transaction(q.attempt(slot=0)), q.sink.begin_transaction(q.attempt(slot=1))
+    one, two = (
+        q.sink.begin_transaction(q.attempt(slot=0)),
+        q.sink.begin_transaction(q.attempt(slot=1)),
+    )
     q.sink.invoke(one, batch_of(["one"]))
     q.sink.invoke(two, batch_of(["two"]))
     committables = [q.sink.pre_commit(one), q.sink.pre_commit(two)]
@@ -500,8 +560,11 @@ def test_the_pool_is_empty_after_close_and_usable_again(query, topic, sees):
     sees(name, ["a", "b"])
 
 
-def test_a_late_attempt_of_an_earlier_batch_cannot_abort_what_a_later_batch_prepared(query, topic, sees):
-    """Task slots begin anew with each batch; the incarnation, raised after a lost attempt, keeps their ids apart."""
+def test_a_late_attempt_of_an_earlier_batch_cannot_abort_what_a_later_batch_prepared(
+    query, topic, sees
+):
+    """Task slots begin anew with each batch; the incarnation, raised after a lost attempt, keeps
+    their ids apart."""
     name = topic()
     q = query(name)
     prepared = q.prepare(["decided"], batch=1, slot=1, incarnation=1)
@@ -512,15 +575,19 @@ def test_a_late_attempt_of_an_earlier_batch_cannot_abort_what_a_later_batch_prep
     sees(name, ["decided"])
 
 
-def test_a_new_producer_looks_for_its_coordinator_when_a_broker_has_answered_it(query, topic, monkeypatch):
-    """Otherwise librdkafka looks again after 500 ms, within which a batch of few rows would have been over twice."""
+def test_a_new_producer_looks_for_its_coordinator_when_a_broker_has_answered_it(
+    query, topic, monkeypatch
+):
+    """Otherwise librdkafka looks again after 500 ms, within which a batch of few rows would have
+    been over twice."""
     called = []
     for name in ("connect", "initialise"):
         real = getattr(live_module.LiveProducer, name)
 
         def recording(producer, deadline_s, name=name, real=real):
             answer = real(producer, deadline_s)
-            # What librdkafka itself knows by then: without any connection it has no broker by its number.
+            # What librdkafka itself knows by then: without any connection it has no broker by its
+            # number.
             called.append((name, answer))
             return answer
 
@@ -528,12 +595,15 @@ def test_a_new_producer_looks_for_its_coordinator_when_a_broker_has_answered_it(
     q = query(topic())
     for slot in range(10):
         assert q.prepare(["one"], slot=slot)["records"] == 1
-    # A connection that was lost under load makes another producer, which begins with its connection, too.
+    # A connection that was lost under load makes another producer, which begins with its
+    # connection, too.
     kept = [call for call in called if call != ("connect", False)]
     assert kept == [("connect", True), ("initialise", None)] * 10
 
 
-def test_a_partition_that_was_added_under_a_running_query_is_confirmed_like_the_others(query, topic, broker, batch_of, sees):
+def test_a_partition_that_was_added_under_a_running_query_is_confirmed_like_the_others(
+    query, topic, broker, batch_of, sees
+):
     name = topic()
     q = query(name)
     (first,) = q.sink.confirm([q.prepare(["one"])])

@@ -1,7 +1,10 @@
-"""Two owners of the same transactional ids, as after a copied checkpoint was adopted while the original still ran.
+"""Two owners of the same transactional ids, as after a copied checkpoint was adopted while the
+original still ran.
 
-Both have the query id, the sink's name and the generation in common, so their tasks take the same ids. Whoever comes later fences the
-other one: an owner loses whole transactions and is told so, and what a reader sees is whole transactions of one owner.
+Both have the query id, the sink's name and the generation in common, so their tasks take the same
+ids. Whoever comes later fences the
+other one: an owner loses whole transactions and is told so, and what a reader sees is whole
+transactions of one owner.
 """
 
 from __future__ import annotations
@@ -55,12 +58,15 @@ class Owner:
         self.lost = []
         self.failed = []
         self._count = 0
-        self._process = subprocess.Popen([sys.executable, "-c", TASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", TASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         pickle.dump((query.sink, query.attempt()), self._process.stdin)
         self._process.stdin.flush()
 
     def begin(self):
-        """Start a task as a new worker would; it takes the id that every task of this query's first slot takes."""
+        """Start a task as a new worker would; it takes the id that every task of this query's
+        first slot takes."""
         self._tag = f"{self.name}-{self._count}"
         self._count += 1
         return self._ask("begin")
@@ -111,7 +117,9 @@ def owners(query, topic):
 @pytest.fixture
 def seen(committed, owners):
     """How many records of each transaction are visible."""
-    return lambda: Counter(message.value().decode() for message in committed(owners[0].query.sink._topic))
+    return lambda: Counter(
+        message.value().decode() for message in committed(owners[0].query.sink._topic)
+    )
 
 
 def test_an_owner_that_is_overtaken_while_it_writes_cannot_prepare(owners, seen):
@@ -129,7 +137,9 @@ def test_an_owner_that_is_overtaken_while_it_writes_cannot_prepare(owners, seen)
     assert seen() == {"copy-0": RECORDS}
 
 
-def test_an_owner_that_is_overtaken_behind_its_decision_is_told_that_its_transaction_is_lost(owners, seen, uncommitted):
+def test_an_owner_that_is_overtaken_behind_its_decision_is_told_that_its_transaction_is_lost(
+    owners, seen, uncommitted
+):
     original, copy = owners
     name = original.begin()
     original.write_half()
@@ -158,8 +168,12 @@ def test_the_sweep_of_a_copy_that_is_further_fences_what_the_original_writes(own
     assert seen() == {}
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))])
-def test_in_any_order_whole_transactions_are_visible_and_exactly_those_whose_owner_was_told_so(owners, seen, seed):
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))]
+)
+def test_in_any_order_whole_transactions_are_visible_and_exactly_those_whose_owner_was_told_so(
+    owners, seen, seed
+):
     rng = random.Random(seed)
     waiting = {owner: steps_of(owner) for owner in owners}
     for _ in range(16):

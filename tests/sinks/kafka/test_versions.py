@@ -1,4 +1,5 @@
-"""The sink's promises on the oldest supported broker and on the newest, and the refusal of what is older."""
+"""The sink's promises on the oldest supported broker and on the newest, and the refusal of what
+is older."""
 
 from __future__ import annotations
 
@@ -36,7 +37,12 @@ def q(versioned, request):
 
 def sees(q, broker, values):
     expected = sorted(value.encode() for value in values)
-    wait_until(lambda: sorted(m.value() for m in read(broker.bootstrap_servers, q.topic, "read_committed")) == expected)
+    wait_until(
+        lambda: (
+            sorted(m.value() for m in read(broker.bootstrap_servers, q.topic, "read_committed"))
+            == expected
+        )
+    )
 
 
 def test_the_check_passes(q):
@@ -85,17 +91,21 @@ def test_a_sweep_ends_what_nobody_decided(q, versioned):
     sees(q, versioned, ["kept"])
 
 
-def test_a_broker_below_the_oldest_release_is_refused_with_its_address_and_release(q, versioned, monkeypatch):
+def test_a_broker_below_the_oldest_release_is_refused_with_its_address_and_release(
+    q, versioned, monkeypatch
+):
     """No older broker is pinned: the bar is raised above the one that runs instead."""
     monkeypatch.setattr(broker_client, "_FETCH_OF_OLDEST_RELEASE", 99)
     with pytest.raises(
-        SinkCheckError, match=rf"{versioned.bootstrap_servers} is of release \d\.\d or so.*3\.9 and later.*Upgrade"
+        SinkCheckError,
+        match=rf"{versioned.bootstrap_servers} is of release \d\.\d or so.*3\.9 and later.*Upgrade",
     ):
         q.check()
 
 
 def test_the_bar_lies_where_the_oldest_release_does(versioned):
-    """Release 3.9 takes version 17 of Fetch and none above; the ones before took 16 (seen on 3.8.1)."""
+    """Release 3.9 takes version 17 of Fetch and none above; the ones before took 16 (seen on
+    3.8.1)."""
     from kafka.protocol.metadata import ApiVersionsRequest
 
     client = CoordinatorClient(versioned.bootstrap_servers)
@@ -110,7 +120,8 @@ def test_the_bar_lies_where_the_oldest_release_does(versioned):
 
 
 @pytest.mark.parametrize(
-    ("hidden", "version", "reason"), [(True, 2, "hides librdkafka's C interface"), (False, 3, "Install a confluent-kafka 2")]
+    ("hidden", "version", "reason"),
+    [(True, 2, "hides librdkafka's C interface"), (False, 3, "Install a confluent-kafka 2")],
 )
 def test_a_client_library_that_the_sink_cannot_write_through_is_refused_at_the_check(
     query, topic, monkeypatch, hidden, version, reason

@@ -7,7 +7,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from onceforall.errors import NewerEntryError, OptionError, RefusedRecordError, SchemaError, SinkCheckError
+from onceforall.errors import (
+    NewerEntryError,
+    OptionError,
+    RefusedRecordError,
+    SchemaError,
+    SinkCheckError,
+)
 from onceforall.sinks.postgres.sink import PostgresSink
 from support.postgres_sink import Query
 
@@ -20,7 +26,9 @@ ACCUMULATE = {"n": "sum", "least": "min", "greatest": "max"}
 def counted(*numbers, n=1):
     """One row per number, with `n` as its value in all columns."""
     values = pa.array([n] * len(numbers), pa.int32())
-    return pa.RecordBatch.from_pydict({"id": pa.array(numbers, pa.int64()), "n": values, "least": values, "greatest": values})
+    return pa.RecordBatch.from_pydict(
+        {"id": pa.array(numbers, pa.int64()), "n": values, "least": values, "greatest": values}
+    )
 
 
 def accumulating(url, **options):
@@ -76,7 +84,9 @@ def test_a_merge_that_another_process_makes_again_adds_once(database):
 def test_nulls_add_nothing(database, mode):
     query = accumulating(database, mode=mode)
     nulls = pa.array([None, None], pa.int32())
-    empty = pa.RecordBatch.from_pydict({"id": pa.array([1, 2], pa.int64()), "n": nulls, "least": nulls, "greatest": nulls})
+    empty = pa.RecordBatch.from_pydict(
+        {"id": pa.array([1, 2], pa.int64()), "n": nulls, "least": nulls, "greatest": nulls}
+    )
     query.commit(0, query.prepare(0, empty))
     assert table(query) == [(1, None, None, None), (2, None, None, None)]
     query.commit(1, query.prepare(1, counted(1, n=4)))
@@ -95,7 +105,10 @@ def test_each_type_is_added_as_the_server_adds(database):
         "g": "double precision",
     }
     columns |= {"v": "interval", "day": "date", "at": "timestamptz", "text": "varchar(20)"}
-    ddl = f"CREATE TABLE t (id bigint PRIMARY KEY, {', '.join(f'{name} {kind}' for name, kind in columns.items())})"
+    ddl = (
+        "CREATE TABLE t (id bigint PRIMARY KEY, "
+        f"{', '.join(f'{name} {kind}' for name, kind in columns.items())})"
+    )
     how = {name: "max" if name in {"day", "at", "text"} else "sum" for name in columns}
     query = Query(database, ddl, key="id", accumulate=how)
     noon = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -111,7 +124,14 @@ def test_each_type_is_added_as_the_server_adds(database):
     [got] = query.execute(f"SELECT {', '.join(columns)} FROM t")
     assert got[:3] == (10, 10, 2 * (2**40 + 1))
     assert [str(value) for value in got[3:5]] == ["0.70", "6.246913578"]
-    assert got[5:] == (1.5, 1.5, timedelta(hours=2, minutes=2), noon.date() + timedelta(1), noon, "b")
+    assert got[5:] == (
+        1.5,
+        1.5,
+        timedelta(hours=2, minutes=2),
+        noon.date() + timedelta(1),
+        noon,
+        "b",
+    )
 
 
 @pytest.mark.parametrize("mode", ["staged", "prepared"])
@@ -147,7 +167,9 @@ def test_more_staging_tables_than_one_statement_takes_add_up(database, monkeypat
 )
 def test_arguments_that_make_no_sense_are_refused(options, words):
     with pytest.raises(OptionError, match=words):
-        PostgresSink("postgresql://h/d", "t", **{"key": "id", "accumulate": {"n": "sum"}, **options})
+        PostgresSink(
+            "postgresql://h/d", "t", **{"key": "id", "accumulate": {"n": "sum"}, **options}
+        )
 
 
 def schema_of(**types):
@@ -155,19 +177,29 @@ def schema_of(**types):
 
 
 def test_columns_that_do_not_fit_are_refused_at_start(database):
-    query = Query(database, "CREATE TABLE t (id bigint PRIMARY KEY, n int, w text, j jsonb)", key="id", accumulate={"n": "sum"})
+    query = Query(
+        database,
+        "CREATE TABLE t (id bigint PRIMARY KEY, n int, w text, j jsonb)",
+        key="id",
+        accumulate={"n": "sum"},
+    )
     with pytest.raises(SchemaError, match="'w' is neither in key= nor in accumulate="):
         query.sink.columns(schema_of(id=LongType, n=IntegerType, w=StringType))
     with pytest.raises(SchemaError, match="names the column 'n'"):
         query.sink.columns(schema_of(id=LongType))
     with pytest.raises(SinkCheckError, match="'w' of .* there is no 'sum'"):
-        query.successor(accumulate={"n": "sum", "w": "sum"}).sink.columns(schema_of(id=LongType, n=IntegerType, w=StringType))
+        query.successor(accumulate={"n": "sum", "w": "sum"}).sink.columns(
+            schema_of(id=LongType, n=IntegerType, w=StringType)
+        )
     with pytest.raises(SinkCheckError, match="'j' of .* there is no 'max'"):
-        query.successor(accumulate={"n": "sum", "j": "max"}).sink.columns(schema_of(id=LongType, n=IntegerType, j=StringType))
+        query.successor(accumulate={"n": "sum", "j": "max"}).sink.columns(
+            schema_of(id=LongType, n=IntegerType, j=StringType)
+        )
 
 
 def test_a_release_that_does_not_know_of_adding_leaves_the_batch_alone(database):
-    """Releases before this one look for ``key``, and would replace what is there; what a later one says is not overlooked either."""
+    """Releases before this one look for ``key``, and would replace what is there; what a later
+    one says is not overlooked either."""
     query = accumulating(database)
     [decided] = query.prepare(0, counted(1, n=5))
     assert "key" not in decided["target"]
@@ -179,10 +211,15 @@ def test_a_release_that_does_not_know_of_adding_leaves_the_batch_alone(database)
 
 
 def test_a_domain_over_an_enum_has_no_greatest_value(database):
-    ddl = "CREATE TYPE mood AS ENUM ('low', 'high'); CREATE DOMAIN shown AS mood; CREATE TABLE t (id bigint PRIMARY KEY, m mood, d shown)"
+    ddl = (
+        "CREATE TYPE mood AS ENUM ('low', 'high'); CREATE DOMAIN shown AS mood; CREATE TABLE t "
+        "(id bigint PRIMARY KEY, m mood, d shown)"
+    )
     query = Query(database, ddl, key="id", accumulate={"m": "max"})
     with pytest.raises(SinkCheckError, match="'d' of .* there is no 'max'"):
-        query.successor(accumulate={"m": "max", "d": "max"}).sink.columns(schema_of(id=LongType, m=StringType, d=StringType))
+        query.successor(accumulate={"m": "max", "d": "max"}).sink.columns(
+            schema_of(id=LongType, m=StringType, d=StringType)
+        )
 
 
 def test_totals_are_not_added_and_the_sink_says_which_rows_it_replaces(database):
@@ -190,4 +227,9 @@ def test_totals_are_not_added_and_the_sink_says_which_rows_it_replaces(database)
     assert capabilities.output_modes == {"append"}
     assert capabilities.replaces_by == ()
     assert PostgresSink("postgresql://h/d", "t", key="id").capabilities.replaces_by == ("id",)
-    assert PostgresSink("postgresql://h/d", "t", key="id", on_conflict="ignore").capabilities.replaces_by == ()
+    assert (
+        PostgresSink(
+            "postgresql://h/d", "t", key="id", on_conflict="ignore"
+        ).capabilities.replaces_by
+        == ()
+    )

@@ -44,7 +44,9 @@ def connection(shared):
 def written(connection, table, frame):
     """Write a frame as the sink's tasks do, with the Arrow that Spark gives to them."""
     rows = frame.select(postgres_columns(frame.schema, table)).toArrow()
-    stream = CopyStream(connection, table.identifier, table.select(rows.schema.names), shown=table.shown)
+    stream = CopyStream(
+        connection, table.identifier, table.select(rows.schema.names), shown=table.shown
+    )
     for batch in rows.to_batches():
         stream.write(batch)
     return stream.finish()
@@ -64,7 +66,9 @@ def test_every_spark_type_arrives_and_so_does_a_row_of_nulls(spark, connection):
     frame = spark.sql(WIDE)
     nulls = frame.select([F.when(F.lit(False), F.col(name)).alias(name) for name in frame.columns])
     table = create(connection, "wide", frame.drop("u", "jt", "ims", "deep").schema, [])
-    connection.execute("ALTER TABLE wide ADD u uuid, ADD jt jsonb, ADD ims interval[], ADD deep jsonb[]")
+    connection.execute(
+        "ALTER TABLE wide ADD u uuid, ADD jt jsonb, ADD ims interval[], ADD deep jsonb[]"
+    )
     table = describe(connection, "wide")
     assert written(connection, table, frame.union(nulls)) == 2
     names = ", ".join(column.name for column in table.columns if column.name not in {"im", "ims"})
@@ -85,54 +89,94 @@ def test_every_spark_type_arrives_and_so_does_a_row_of_nulls(spark, connection):
 
 
 def test_columns_are_matched_by_name_exactly_first_and_then_without_case(spark, connection):
-    connection.execute('CREATE TABLE t (id serial PRIMARY KEY, campaignid int, "Mixed" int, mixed int)')
+    connection.execute(
+        'CREATE TABLE t (id serial PRIMARY KEY, campaignid int, "Mixed" int, mixed int)'
+    )
     table = describe(connection, "t")
     frame = spark.sql("SELECT 1 AS campaignId, 2 AS mixed")
     assert written(connection, table, frame) == 1
-    assert connection.execute('SELECT campaignid, "Mixed", mixed FROM t').fetchall() == [(1, None, 2)]
-    with pytest.raises(SchemaError, match="'MIXED' could be any of 'Mixed', 'mixed' of table public.t"):
+    assert connection.execute('SELECT campaignid, "Mixed", mixed FROM t').fetchall() == [
+        (1, None, 2)
+    ]
+    with pytest.raises(
+        SchemaError, match="'MIXED' could be any of 'Mixed', 'mixed' of table public.t"
+    ):
         postgres_columns(spark.sql("SELECT 1 AS MIXED").schema, table)
     connection.execute('CREATE TABLE odd ("a.b`c" int)')
-    assert written(connection, describe(connection, "odd"), spark.range(3).select(F.col("id").alias("a.b`c"))) == 3
+    assert (
+        written(
+            connection,
+            describe(connection, "odd"),
+            spark.range(3).select(F.col("id").alias("a.b`c")),
+        )
+        == 3
+    )
 
 
 TABLE = (
-    "CREATE TABLE t (a int NOT NULL, b varchar(3), n numeric(5,2), f real, z timestamptz, p timestamp, j jsonb, arr int[], pt point, neg numeric(3,5), "
+    "CREATE TABLE t (a int NOT NULL, b varchar(3), n numeric(5,2), f real, z timestamptz, p "
+    "timestamp, j jsonb, arr int[], pt point, neg numeric(3,5), "
     "g int GENERATED ALWAYS AS (a + 1) STORED, d int NOT NULL DEFAULT 5)"
 )
 REFUSED = {
     "missing": (
         "SELECT 'x' b",
-        r"'a' of table public.t \(integer\) takes no null and has no default, and the rows have only b. Add it",
+        (
+            r"'a' of table public.t \(integer\) takes no null and has no default, and the rows have "
+            r"only b. Add it"
+        ),
     ),
     "extra": (
         "SELECT 1 a, 2L extra",
-        r"has no column 'extra'; it has a, b, .*\.drop\('extra'\).*ALTER TABLE public.t ADD COLUMN extra bigint;",
+        (
+            r"has no column 'extra'; it has a, b, .*\.drop\('extra'\).*ALTER TABLE public.t ADD "
+            r"COLUMN extra bigint;"
+        ),
     ),
     "generated": ("SELECT 1 a, 2 g", r"'g' of table public.t is generated.*\.drop\('g'\)"),
-    "string for int": ("SELECT '1' a", "Column 'a' is STRING, and column 'a' of table public.t is integer. Cast it to INT"),
+    "string for int": (
+        "SELECT '1' a",
+        "Column 'a' is STRING, and column 'a' of table public.t is integer. Cast it to INT",
+    ),
     "int for string": (
         "SELECT 1 a, 2 b",
         r"'b' is INT, and column 'b' of table public.t is character varying\(3\). Cast it to STRING",
     ),
-    "scale": ("SELECT 1 a, 1.234BD n", r"DECIMAL\(4,3\).*numeric\(5,2\). Its values would be rounded.*DECIMAL\(4,2\)"),
+    "scale": (
+        "SELECT 1 a, 1.234BD n",
+        r"DECIMAL\(4,3\).*numeric\(5,2\). Its values would be rounded.*DECIMAL\(4,2\)",
+    ),
     "double for numeric": ("SELECT 1 a, 1D n", r"Digits would be lost. Cast it to DECIMAL\(5,2\)"),
     "double for real": ("SELECT 1 a, 1D f", "Digits would be lost. Cast it to FLOAT"),
-    "instant": ("SELECT 1 a, current_timestamp() p", "depends on a time zone.*cast to TIMESTAMP_NTZ"),
-    "local time": ("SELECT 1 a, TIMESTAMP_NTZ'2026-01-01 00:00:00' z", "depends on a time zone.*cast to TIMESTAMP,"),
-    "struct for text": ("SELECT 1 a, named_struct('x', 1) b", "Make it jsonb, or turn it to text with to_json"),
+    "instant": (
+        "SELECT 1 a, current_timestamp() p",
+        "depends on a time zone.*cast to TIMESTAMP_NTZ",
+    ),
+    "local time": (
+        "SELECT 1 a, TIMESTAMP_NTZ'2026-01-01 00:00:00' z",
+        "depends on a time zone.*cast to TIMESTAMP,",
+    ),
+    "struct for text": (
+        "SELECT 1 a, named_struct('x', 1) b",
+        "Make it jsonb, or turn it to text with to_json",
+    ),
     "number for json": ("SELECT 1 a, 2 j", "Cast it to STRING"),
     "no array": ("SELECT 1 a, 2 arr", r"integer\[\]. Give an array"),
     "wrong elements": ("SELECT 1 a, array('x') arr", r"ARRAY<STRING>.*integer\[\]. Cast it to INT"),
     "three dimensions": ("SELECT 1 a, array(array(array(1))) arr", "At most two dimensions"),
-    "unknown type": ("SELECT 1 a, '(1,2)' pt", "is point. The sink can't write this type. Use a text column"),
+    "unknown type": (
+        "SELECT 1 a, '(1,2)' pt",
+        "is point. The sink can't write this type. Use a text column",
+    ),
     "odd numeric": ("SELECT 1 a, 2 neg", "negative or above its precision"),
     "void": ("SELECT 1 a, null b", "It is null always. Cast it"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_refused_before_data_moves_with_both_types_and_the_remedy(spark, connection, case):
+def test_what_does_not_fit_is_refused_before_data_moves_with_both_types_and_the_remedy(
+    spark, connection, case
+):
     query, why = REFUSED[case]
     connection.execute(TABLE)
     with pytest.raises(SchemaError, match=why):
@@ -145,11 +189,16 @@ def test_two_columns_for_one_are_refused(spark, connection):
         postgres_columns(spark.sql("SELECT 1 a, 2 A").schema, describe(connection, "t"))
 
 
-@pytest.mark.parametrize("kind", ["interval(0)", "interval(3)", "interval year", "interval hour to minute", "interval(0)[]"])
+@pytest.mark.parametrize(
+    "kind",
+    ["interval(0)", "interval(3)", "interval year", "interval hour to minute", "interval(0)[]"],
+)
 def test_an_interval_that_cuts_its_values_is_refused(spark, connection, kind):
     connection.execute(f"CREATE TABLE cut (v {kind})")
     from pyspark.sql.types import ArrayType, DayTimeIntervalType, StructField, StructType
 
     written = ArrayType(DayTimeIntervalType()) if kind.endswith("[]") else DayTimeIntervalType()
-    with pytest.raises(SchemaError, match="rounded or cut to what the column keeps. Make it a plain interval"):
+    with pytest.raises(
+        SchemaError, match="rounded or cut to what the column keeps. Make it a plain interval"
+    ):
         postgres_columns(StructType([StructField("v", written)]), describe(connection, "cut"))

@@ -34,7 +34,9 @@ def under_test(url, password, **options):
     def another_target():
         name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
         here, away = sql.Identifier(name), sql.Identifier(f"{name}-away")
-        with psycopg.connect(psycopg.conninfo.make_conninfo(url, dbname="postgres"), autocommit=True) as connection:
+        with psycopg.connect(
+            psycopg.conninfo.make_conninfo(url, dbname="postgres"), autocommit=True
+        ) as connection:
             end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
             connection.execute(end, [name])
             connection.execute(sql.SQL("ALTER DATABASE {} RENAME TO {}").format(here, away))
@@ -47,12 +49,16 @@ def under_test(url, password, **options):
     def make_table():
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(
-                f"CREATE TABLE n (n bigint{' PRIMARY KEY' if 'key' in options else ''}{', times int' if times else ''})"
+                "CREATE TABLE n (n "
+                f"bigint{' PRIMARY KEY' if 'key' in options else ''}{', times int' if times else ''})"
             )
 
     def rows(numbers):
         return pa.RecordBatch.from_pydict(
-            {"n": pa.array(numbers, pa.int64()), **({"times": pa.array([1] * len(numbers), pa.int32())} if times else {})}
+            {
+                "n": pa.array(numbers, pa.int64()),
+                **({"times": pa.array([1] * len(numbers), pa.int32())} if times else {}),
+            }
         )
 
     times = "accumulate" in options
@@ -61,7 +67,11 @@ def under_test(url, password, **options):
         make_sink=lambda: PostgresSink(url, "n", retry_for_s=10, lock_timeout_s=5, **options),
         rows=rows,
         # What was added twice is there twice.
-        read=lambda: ask("SELECT n FROM n CROSS JOIN LATERAL generate_series(1, times)" if times else "SELECT n FROM n"),
+        read=lambda: ask(
+            "SELECT n FROM n CROSS JOIN LATERAL generate_series(1, times)"
+            if times
+            else "SELECT n FROM n"
+        ),
         leftovers=lambda: ask(LEFT),
         # A staged batch is lost as a whole only; test_staged has that.
         lose=lose if options.get("mode") == "prepared" else None,
@@ -82,10 +92,18 @@ def check(database, postgres, only=None, **options):
 ADDING = {"key": "n", "accumulate": {"times": "sum"}}
 
 
-@pytest.mark.parametrize("options", [{}, ADDING, {"mode": "upsert", "key": "n"}], ids=["staged", "staged-adding", "upsert"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, ADDING, {"mode": "upsert", "key": "n"}],
+    ids=["staged", "staged-adding", "upsert"],
+)
 def test_the_sink_keeps_the_heart_of_the_contract(database, postgres, options):
     heart = {"commit_in_two_processes_at_once", "recover_beside_everything_else", "written_twice"}
-    heart |= {"target_has_an_identity", "another_target_has_another_identity", "missing_predecessor_is_noticed"}
+    heart |= {
+        "target_has_an_identity",
+        "another_target_has_another_identity",
+        "missing_predecessor_is_noticed",
+    }
     check(database, postgres, heart, **options)
 
 
@@ -102,7 +120,15 @@ def test_the_sink_keeps_the_heart_of_the_contract(database, postgres, options):
         {"mode": "prepared", **ADDING},
         {"mode": "upsert", "key": "n"},
     ],
-    ids=["staged", "staged-key", "staged-adding", "prepared", "prepared-key", "prepared-adding", "upsert"],
+    ids=[
+        "staged",
+        "staged-key",
+        "staged-adding",
+        "prepared",
+        "prepared-key",
+        "prepared-adding",
+        "upsert",
+    ],
 )
 def test_the_sink_keeps_the_contract_in_each_mode(database, postgres, options):
     check(database, postgres, **options)

@@ -51,7 +51,16 @@ def own():
 
 
 @pytest.mark.parametrize(
-    "form", ["url", "text", "mapping", "function", "function of a mapping", "password apart", "password as function"]
+    "form",
+    [
+        "url",
+        "text",
+        "mapping",
+        "function",
+        "function of a mapping",
+        "password apart",
+        "password as function",
+    ],
 )
 def test_every_form_of_conninfo_connects_with_the_same_result(own, form):
     url = own.url(user="writer")
@@ -66,15 +75,25 @@ def test_every_form_of_conninfo_connects_with_the_same_result(own, form):
         "password as function": lambda: Access({**rest, "password": lambda: password}),
     }[form]()
     with given.connect(**NAME) as connection:
-        assert (connection.info.user, connection.info.dbname, password) == ("writer", "postgres", SECRET)
+        assert (connection.info.user, connection.info.dbname, password) == (
+            "writer",
+            "postgres",
+            SECRET,
+        )
         assert not connection.autocommit
     with copy.copy(given).connect(**NAME, autocommit=True) as connection:
         assert connection.autocommit
 
 
-def test_no_pickle_and_no_text_of_an_access_holds_a_password_and_a_task_gets_it_from_its_attempt(own):
+def test_no_pickle_and_no_text_of_an_access_holds_a_password_and_a_task_gets_it_from_its_attempt(
+    own,
+):
     password, rest = without_password(own.url(user="writer"))
-    for access in (Access(own.url(user="writer")), Access(rest, password=SECRET), Access({**rest, "password": SECRET})):
+    for access in (
+        Access(own.url(user="writer")),
+        Access(rest, password=SECRET),
+        Access({**rest, "password": SECRET}),
+    ):
         assert access.secret_values() == {"password": SECRET}
         frozen = pickle.dumps(access)
         assert SECRET.encode() not in frozen
@@ -85,7 +104,9 @@ def test_no_pickle_and_no_text_of_an_access_holds_a_password_and_a_task_gets_it_
         thawed.connect(access.secret_values(), **NAME).close()
         twice = pickle.loads(pickle.dumps(thawed))
         twice.connect(access.secret_values(), **NAME).close()
-        with pytest.raises(SinkCheckError, match="value of 'password' for PostgreSQL did not reach this process"):
+        with pytest.raises(
+            SinkCheckError, match="value of 'password' for PostgreSQL did not reach this process"
+        ):
             thawed.connect(**NAME)
     assert Access(rest, password=lambda: SECRET).secret_values() == {}
 
@@ -104,7 +125,9 @@ def test_of_a_failing_function_only_kind_and_place_are_told(own):
         raise KeyError(SECRET)
 
     for access in (Access({"host": "127.0.0.1"}, password=failing), Access(failing)):
-        with pytest.raises(SinkCheckError, match=r"raised KeyError in line \d+ of test_connections.py") as caught:
+        with pytest.raises(
+            SinkCheckError, match=r"raised KeyError in line \d+ of test_connections.py"
+        ) as caught:
             access.connect(**NAME)
         assert SECRET not in str(caught.value)
         assert caught.value.__cause__ is None
@@ -164,8 +187,14 @@ def test_a_password_given_twice_or_empty_is_refused():
 
 
 REFUSALS = {
-    "wrong password": ({"user": "writer", "password": "s3-wrong"}, "password authentication failed.*Correct user and password"),
-    "no password": ({"user": "writer", "password": None, "passfile": "/nonexistent"}, "no password supplied.*give password="),
+    "wrong password": (
+        {"user": "writer", "password": "s3-wrong"},
+        "password authentication failed.*Correct user and password",
+    ),
+    "no password": (
+        {"user": "writer", "password": None, "passfile": "/nonexistent"},
+        "no password supplied.*give password=",
+    ),
     "unknown role": ({"user": "nobody_at_all"}, "Correct user and password"),
     "no login": ({"user": "group_role", "password": "x"}, "not permitted to log in.*ALTER ROLE"),
     "unknown database": ({"dbname": "nope"}, 'database "nope" does not exist.*Correct dbname'),
@@ -173,11 +202,26 @@ REFUSALS = {
         {"user": "writer", "password": SECRET, "dbname": "closed"},
         "permission denied for database.*GRANT CONNECT ON DATABASE",
     ),
-    "no encryption": ({"sslmode": "disable"}, r"no pg_hba.conf entry.*let its administrator add a line.*or change sslmode"),
-    "unknown authority": ({"sslrootcert": "client.pem"}, "certificate verify failed.*Give sslrootcert="),
-    "other name": ({"host": "localhost", "hostaddr": "127.0.0.1"}, "does not match host name.*Connect by the name"),
-    "no root certificate": ({"sslrootcert": "/nonexistent"}, "root certificate file.*Correct sslrootcert"),
-    "no key": ({"sslcert": "client.pem", "sslkey": "/nonexistent"}, "Correct sslrootcert, sslcert and sslkey"),
+    "no encryption": (
+        {"sslmode": "disable"},
+        r"no pg_hba.conf entry.*let its administrator add a line.*or change sslmode",
+    ),
+    "unknown authority": (
+        {"sslrootcert": "client.pem"},
+        "certificate verify failed.*Give sslrootcert=",
+    ),
+    "other name": (
+        {"host": "localhost", "hostaddr": "127.0.0.1"},
+        "does not match host name.*Connect by the name",
+    ),
+    "no root certificate": (
+        {"sslrootcert": "/nonexistent"},
+        "root certificate file.*Correct sslrootcert",
+    ),
+    "no key": (
+        {"sslcert": "client.pem", "sslkey": "/nonexistent"},
+        "Correct sslrootcert, sslcert and sslkey",
+    ),
     "no certificate": ({"user": "client"}, "requires a valid client certificate|Correct user"),
     "sslmode": ({"sslmode": "sometimes"}, "sslmode.*Correct that parameter"),
     "time": ({"connect_timeout": "soon"}, "connect_timeout.*Correct that parameter"),
@@ -215,8 +259,12 @@ def test_a_server_that_is_away_is_asked_again_until_the_patience_ends(caplog):
     caplog.set_level(logging.INFO, "onceforall.sinks.postgres")
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        access = Access(f"postgresql://u:s3cret@127.0.0.1:{unused.getsockname()[1]}/db", patience_s=0.7)
-        with pytest.raises(SinkUnavailableError, match="Connection refused.*see that the server runs"):
+        access = Access(
+            f"postgresql://u:s3cret@127.0.0.1:{unused.getsockname()[1]}/db", patience_s=0.7
+        )
+        with pytest.raises(
+            SinkUnavailableError, match="Connection refused.*see that the server runs"
+        ):
             access.connect(**NAME)
         assert len(caplog.records) >= 2
         caplog.clear()
@@ -229,24 +277,32 @@ def test_a_server_that_is_away_is_asked_again_until_the_patience_ends(caplog):
 
 
 def test_a_connect_waits_for_a_server_that_starts_and_an_open_session_is_lost_with_its_server():
-    with EmbeddedPostgres(settings={"max_connections": 5, "superuser_reserved_connections": 0}) as server:
+    with EmbeddedPostgres(
+        settings={"max_connections": 5, "superuser_reserved_connections": 0}
+    ) as server:
         access = Access(server.conninfo, patience_s=0)
         connection = access.connect(**NAME)
         with contextlib.ExitStack() as many:
             with pytest.raises(
-                SinkUnavailableError, match="too many clients|slots are reserved|too many connections"
+                SinkUnavailableError,
+                match="too many clients|slots are reserved|too many connections",
             ) as caught:
                 _ = [many.enter_context(access.connect(**NAME)) for _ in range(10)]
             assert "Raise max_connections" in str(caught.value)
         server.kill()
         with (
-            pytest.raises(SinkUnavailableError, match="Asking failed.*It is tried again|Asking failed.*it is tried again"),
+            pytest.raises(
+                SinkUnavailableError,
+                match="Asking failed.*It is tried again|Asking failed.*it is tried again",
+            ),
             translated("Asking"),
         ):
             connection.execute("SELECT 1")
         connection.close()
         opened = []
-        waiting = threading.Thread(target=lambda: opened.append(access.connect(**NAME, patience_s=30)))
+        waiting = threading.Thread(
+            target=lambda: opened.append(access.connect(**NAME, patience_s=30))
+        )
         waiting.start()
         server.restart()
         waiting.join(30)
@@ -259,7 +315,8 @@ def test_no_default_of_role_or_database_changes_what_a_session_does(database):
     with psycopg.connect(database, autocommit=True) as connection:
         for setting in (
             "synchronous_commit = off", "statement_timeout = '20s'", "idle_in_transaction_session_timeout = '20s'", "lock_timeout = '20s'",
-            "TimeZone = 'Asia/Kathmandu'", "DateStyle = 'German'", "default_transaction_isolation = 'serializable'",
+            "TimeZone = 'Asia/Kathmandu'", "DateStyle = 'German'", ("default_transaction_isolation "
+                                                                   "= 'serializable'"),
             "default_transaction_deferrable = on", "idle_session_timeout = '20s'", "client_min_messages = debug1",
         ):  # fmt: skip
             connection.execute(f'ALTER DATABASE "{server["dbname"]}" SET {setting}'.encode())
@@ -271,7 +328,9 @@ def test_no_default_of_role_or_database_changes_what_a_session_does(database):
         shown = [connection.execute(f"SHOW {name}".encode()).fetchone()[0] for name in names]
         assert shown == ["on", "0", "0", "7s", "UTC", "read committed", "0", "UTF8", "test", "off"]
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(f'ALTER DATABASE "{server["dbname"]}" SET synchronous_commit = remote_apply'.encode())
+        connection.execute(
+            f'ALTER DATABASE "{server["dbname"]}" SET synchronous_commit = remote_apply'.encode()
+        )
     with Access(database).connect(**NAME) as connection:
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("remote_apply",)
 
@@ -279,15 +338,23 @@ def test_no_default_of_role_or_database_changes_what_a_session_does(database):
 def test_a_session_that_may_not_write_is_away_with_both_reasons_named(database):
     name = conninfo_to_dict(database)["dbname"]
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'.encode())
-    with pytest.raises(SinkUnavailableError, match="It is a standby, or default_transaction_read_only is on"):
-        Access({**conninfo_to_dict(database), "target_session_attrs": "read-write"}, patience_s=0).connect(**NAME)
+        connection.execute(
+            f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'.encode()
+        )
+    with pytest.raises(
+        SinkUnavailableError, match="It is a standby, or default_transaction_read_only is on"
+    ):
+        Access(
+            {**conninfo_to_dict(database), "target_session_attrs": "read-write"}, patience_s=0
+        ).connect(**NAME)
 
 
 def test_a_role_or_database_that_reads_by_default_is_written_all_the_same(database):
     name = conninfo_to_dict(database)["dbname"]
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'.encode())
+        connection.execute(
+            f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'.encode()
+        )
     with Access(database, patience_s=0).connect(**NAME, autocommit=True) as connection:
         connection.execute("CREATE TABLE written ()")
 
@@ -297,7 +364,8 @@ def test_what_is_unwise_is_logged_and_a_pooler_is_noticed(database, caplog):
     access = Access(database)
 
     class Pooled:
-        """A connection whose backend is another one than the client was told, as behind PgBouncer."""
+        """A connection whose backend is another one than the client was told, as behind
+        PgBouncer."""
 
         def __init__(self, connection):
             self.execute, self.pgconn, self.info = connection.execute, connection.pgconn, self
@@ -326,9 +394,21 @@ STATEMENTS = {
         r"Doing it failed: duplicate key.*Key \(a\)=\(1\) already exists",
     ),
     "division": ("SELECT 1 / 0", RefusedRecordError, "division by zero"),
-    "no table": ("SELECT * FROM gone", SinkCheckError, 'relation "gone" does not exist. It was dropped or renamed'),
-    "cancelled": ("SET LOCAL statement_timeout = 1; SELECT pg_sleep(5)", AttemptFailedError, "57014"),
-    "ended": ("SELECT pg_terminate_backend(pg_backend_pid(), 5000)", SinkUnavailableError, "Doing it failed"),
+    "no table": (
+        "SELECT * FROM gone",
+        SinkCheckError,
+        'relation "gone" does not exist. It was dropped or renamed',
+    ),
+    "cancelled": (
+        "SET LOCAL statement_timeout = 1; SELECT pg_sleep(5)",
+        AttemptFailedError,
+        "57014",
+    ),
+    "ended": (
+        "SELECT pg_terminate_backend(pg_backend_pid(), 5000)",
+        SinkUnavailableError,
+        "Doing it failed",
+    ),
     "syntax": ("SELEC", AttemptFailedError, "42601"),
 }
 

@@ -14,7 +14,13 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from onceforall.errors import AttemptFailedError, RefusedRecordError, SchemaError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import (
+    AttemptFailedError,
+    RefusedRecordError,
+    SchemaError,
+    SinkCheckError,
+    SinkUnavailableError,
+)
 from onceforall.sinks.postgres.driver.table_lookup import describe
 from onceforall.sinks.postgres.task import copying
 from onceforall.sinks.postgres.task.copying import CopyStream
@@ -71,7 +77,12 @@ def round_trip(connection, kind, array, query="c0"):
 
 def shuffled(values):
     """The values, with nulls among them."""
-    return [None, *itertools.chain.from_iterable((value, None) if at % 3 == 2 else (value,) for at, value in enumerate(values))]
+    return [
+        None,
+        *itertools.chain.from_iterable(
+            (value, None) if at % 3 == 2 else (value,) for at, value in enumerate(values)
+        ),
+    ]
 
 
 def micros(*values):
@@ -91,14 +102,24 @@ EXACT = {
         [Decimal(0), Decimal(LONG), Decimal(-LONG - 1), Decimal(-9999), Decimal(10000)],
     ),
     "boolean": ("boolean", pa.bool_(), [True, False]),
-    "text": ("text", pa.string(), ["", "a", "ümläut", "\U0001d518nicode", "\x01\x7f", "x" * 100_000, "a\nb\tc\\N", "\N{BOM}"]),
+    "text": (
+        "text",
+        pa.string(),
+        ["", "a", "ümläut", "\U0001d518nicode", "\x01\x7f", "x" * 100_000, "a\nb\tc\\N", "\N{BOM}"],
+    ),
     "large text": ("text", pa.large_string(), ["", "ü", "z" * 70_000]),
     "varchar": ("varchar(3)", pa.string(), ["", "abc", "\U0001d518ab"]),
     "bytea": ("bytea", pa.binary(), [b"", b"\0", bytes(range(256)), b"\\x00"]),
     "date": (
         "date",
         pa.date32(),
-        [dt.date(1, 1, 1), dt.date(1899, 12, 31), dt.date(1969, 12, 31), dt.date(2000, 1, 1), dt.date(9999, 12, 31)],
+        [
+            dt.date(1, 1, 1),
+            dt.date(1899, 12, 31),
+            dt.date(1969, 12, 31),
+            dt.date(2000, 1, 1),
+            dt.date(9999, 12, 31),
+        ],
     ),
     "time": ("time", pa.time64("us"), [dt.time(0), dt.time(23, 59, 59, 999_999)]),
     "interval": (
@@ -107,17 +128,33 @@ EXACT = {
         [dt.timedelta(0), dt.timedelta(days=400, microseconds=1), dt.timedelta(microseconds=-1)],
     ),
     "uuid": ("uuid", pa.string(), [uuid.UUID(int=0), uuid.UUID(int=2**128 - 1), uuid.uuid4()]),
-    "integers": ("integer[]", pa.list_(pa.int32()), [[], [1], [None], [1, None, -3], list(range(1000))]),
+    "integers": (
+        "integer[]",
+        pa.list_(pa.int32()),
+        [[], [1], [None], [1, None, -3], list(range(1000))],
+    ),
     "bigints into smallints": ("smallint[]", pa.list_(pa.int64()), [[], [1, None], [-32768]]),
     "texts": ("text[]", pa.list_(pa.string()), [[], [""], [None, "a,b", '"q"', "{}", "NULL"]]),
     "varchars": ("varchar(2)[]", pa.list_(pa.string()), [["ab", None], []]),
-    "numerics": ("numeric(10,2)[]", pa.list_(pa.decimal128(10, 2)), [[Decimal("1.10"), None, Decimal("-99999999.99")], []]),
+    "numerics": (
+        "numeric(10,2)[]",
+        pa.list_(pa.decimal128(10, 2)),
+        [[Decimal("1.10"), None, Decimal("-99999999.99")], []],
+    ),
     "booleans": ("boolean[]", pa.list_(pa.bool_()), [[True, None, False], []]),
     "byteas": ("bytea[]", pa.list_(pa.binary()), [[b"", None, b"\0"], []]),
     "dates": ("date[]", pa.list_(pa.date32()), [[dt.date(1, 1, 1), None], []]),
     "doubles": ("double precision[]", pa.list_(pa.float64()), [[1.5, None, math.inf], []]),
-    "two dimensions": ("integer[]", pa.list_(pa.list_(pa.int32())), [[], [[1]], [[1, 2, None], [4, 5, 6]], [[7], [8], [9]]]),
-    "two dimensions of text": ("text[][]", pa.list_(pa.list_(pa.string())), [[["a", None], ["", "d"]], []]),
+    "two dimensions": (
+        "integer[]",
+        pa.list_(pa.list_(pa.int32())),
+        [[], [[1]], [[1, 2, None], [4, 5, 6]], [[7], [8], [9]]],
+    ),
+    "two dimensions of text": (
+        "text[][]",
+        pa.list_(pa.list_(pa.string())),
+        [[["a", None], ["", "d"]], []],
+    ),
 }
 
 
@@ -132,12 +169,20 @@ def test_values_come_back_as_they_were_sent(connection, case):
     # Without nulls other paths are taken.
     connection.execute("DROP TABLE t")
     plain = [value for value in as_sent if value is not None]
-    assert round_trip(connection, kind, pa.array(plain, arrow)) == [value for value in values if value is not None]
+    assert round_trip(connection, kind, pa.array(plain, arrow)) == [
+        value for value in values if value is not None
+    ]
 
 
-@pytest.mark.parametrize(("kind", "arrow"), [("real", pa.float32()), ("double precision", pa.float64())])
+@pytest.mark.parametrize(
+    ("kind", "arrow"), [("real", pa.float32()), ("double precision", pa.float64())]
+)
 def test_floats_come_back_to_the_bit(connection, kind, arrow):
-    small, large = (1.401298464324817e-45, 3.4028234663852886e38) if kind == "real" else (5e-324, 1.7976931348623157e308)
+    small, large = (
+        (1.401298464324817e-45, 3.4028234663852886e38)
+        if kind == "real"
+        else (5e-324, 1.7976931348623157e308)
+    )
     values = [0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, small, large, None, math.nan]
     found = round_trip(connection, kind, pa.array(values, arrow), "c0::double precision")
     assert found[:-1] == values[:-1]
@@ -157,14 +202,19 @@ def test_timestamps_are_the_same_instants_whatever_the_sessions_time_zone(connec
         dt.datetime.fromisoformat("9999-12-31T23:59:59.999999"),
         None,
     ]
-    expected = [None if time is None else (time - EPOCH) // dt.timedelta(microseconds=1) for time in times]
+    expected = [
+        None if time is None else (time - EPOCH) // dt.timedelta(microseconds=1) for time in times
+    ]
     table = make(connection, ["timestamp", "timestamptz"])
     plain = pa.array(times, pa.timestamp("us"))
-    assert copied(connection, table, batch(plain, plain.cast(pa.int64()).cast(pa.timestamp("us", "Asia/Kathmandu")))) == len(
-        times
-    )
+    assert copied(
+        connection,
+        table,
+        batch(plain, plain.cast(pa.int64()).cast(pa.timestamp("us", "Asia/Kathmandu"))),
+    ) == len(times)
     rows = connection.execute(
-        "SELECT extract(epoch FROM c0) * 1000000, extract(epoch FROM c1) * 1000000, c0, c1 AT TIME ZONE 'UTC' FROM t ORDER BY ctid"
+        "SELECT extract(epoch FROM c0) * 1000000, extract(epoch FROM c1) * 1000000, c0, c1 AT "
+        "TIME ZONE 'UTC' FROM t ORDER BY ctid"
     ).fetchall()
     assert [row[0] for row in rows] == expected
     assert [row[1] for row in rows] == expected
@@ -176,7 +226,9 @@ def test_timestamps_beyond_pythons_arrive_and_those_beyond_postgresqls_are_refus
     table = make(connection, ["timestamp"])
     far, early = 9_000_000_000_000_000_000, -62_200_000_000_000_000
     assert copied(connection, table, batch(micros(far, early))) == 2
-    found = connection.execute("SELECT extract(epoch FROM c0) * 1000000, c0::text FROM t ORDER BY ctid").fetchall()
+    found = connection.execute(
+        "SELECT extract(epoch FROM c0) * 1000000, c0::text FROM t ORDER BY ctid"
+    ).fetchall()
     assert [row[0] for row in found] == [far, early]
     assert (found[0][1][:6], found[1][1][-2:]) == ("287168", "BC")
     for value in (LONG, -LONG):
@@ -212,14 +264,26 @@ def test_decimals_of_every_precision_and_scale_arrive_exactly(connection, precis
     smallest = Decimal(1).scaleb(-scale, decimal.Context(prec=60))
     chosen = random.Random(precision * 100 + scale)
     some = [
-        Decimal(chosen.randrange(-(10**precision) + 1, 10**precision)).scaleb(-scale, decimal.Context(prec=60))
+        Decimal(chosen.randrange(-(10**precision) + 1, 10**precision)).scaleb(
+            -scale, decimal.Context(prec=60)
+        )
         for _ in range(200)
     ]
     some += [
-        Decimal(chosen.randrange(0, 10 ** chosen.randrange(1, precision + 1))).scaleb(-scale, decimal.Context(prec=60))
+        Decimal(chosen.randrange(0, 10 ** chosen.randrange(1, precision + 1))).scaleb(
+            -scale, decimal.Context(prec=60)
+        )
         for _ in range(200)
     ]
-    values = [Decimal(0).scaleb(-scale), largest, largest.copy_negate(), smallest, smallest.copy_negate(), None, *some]
+    values = [
+        Decimal(0).scaleb(-scale),
+        largest,
+        largest.copy_negate(),
+        smallest,
+        smallest.copy_negate(),
+        None,
+        *some,
+    ]
     array = pa.array(values, pa.decimal128(precision, scale))
     table = make(connection, ["numeric", f"numeric({precision},{scale})"])
     # A slice, so that an offset into the buffers is there.
@@ -235,7 +299,14 @@ def test_decimals_of_every_precision_and_scale_arrive_exactly(connection, precis
 
 @pytest.mark.parametrize("kind", ["json", "jsonb"])
 def test_json_arrives(connection, kind):
-    texts = ['{"b": [1, null, "ü"], "a": 1e3}', "[]", "null", '"\\u00fc"', None, "12345678901234567890.123456789"]
+    texts = [
+        '{"b": [1, null, "ü"], "a": 1e3}',
+        "[]",
+        "null",
+        '"\\u00fc"',
+        None,
+        "12345678901234567890.123456789",
+    ]
     assert round_trip(connection, kind, pa.array(texts), "c0::text")[4] is None
     rows = [row[0] for row in connection.execute("SELECT c0 FROM t ORDER BY ctid")]
     assert rows[:4] == [json.loads(text) for text in texts[:4]]
@@ -275,16 +346,29 @@ def test_enums_domains_and_their_arrays(connection):
         pa.array(["ab", ""]),
     )
     assert copied(connection, table, rows) == 2
-    found = connection.execute("SELECT c0::text, c1::text[], c2, c3::int[], c4 FROM t ORDER BY ctid").fetchall()
+    found = connection.execute(
+        "SELECT c0::text, c1::text[], c2, c3::int[], c4 FROM t ORDER BY ctid"
+    ).fetchall()
     assert found == [("it's ü", ["sad", None], 1, [1, 2], "ab"), (None, [], None, None, "")]
     for at, value, why in (
-        (0, pa.array(["sad", "glad"]), r"'glad' in column c0 is none of the labels of mood: sad, it's ü"),
-        (2, pa.array([3, 0], pa.int32()), r"\(column c2\).*positive.*The first such row: c0=\"it's ü\".*c2=0"),
+        (
+            0,
+            pa.array(["sad", "glad"]),
+            r"'glad' in column c0 is none of the labels of mood: sad, it's ü",
+        ),
+        (
+            2,
+            pa.array([3, 0], pa.int32()),
+            r"\(column c2\).*positive.*The first such row: c0=\"it's ü\".*c2=0",
+        ),
         (4, pa.array(["a", None]), "null in column c4 is null, and the column takes no null"),
     ):
         bad = rows.set_column(at, f"c{at}", value)
         bad = bad if at != 2 else bad.set_column(0, "c0", pa.array(["sad", "it's ü"]))
-        with connection.transaction(force_rollback=True), pytest.raises(RefusedRecordError, match=why):
+        with (
+            connection.transaction(force_rollback=True),
+            pytest.raises(RefusedRecordError, match=why),
+        ):
             copied(connection, table, bad)
 
 
@@ -305,8 +389,16 @@ REFUSED = {
         pa.array([Decimal("0.99"), Decimal("1.00")], pa.decimal128(7, 2)),
         r"has more than the 0 digits",
     ),
-    "integer in numeric": ("numeric(3,1)", pa.array([99, 100]), r"100 in column c0 has more than the 2 digits"),
-    "smallint": ("smallint", pa.array([32767, 32768]), r"32768 in column c0 is out of range for smallint \(-32768 to 32767\)"),
+    "integer in numeric": (
+        "numeric(3,1)",
+        pa.array([99, 100]),
+        r"100 in column c0 has more than the 2 digits",
+    ),
+    "smallint": (
+        "smallint",
+        pa.array([32767, 32768]),
+        r"32768 in column c0 is out of range for smallint \(-32768 to 32767\)",
+    ),
     "negative": ("integer", pa.array([0, -(2**31) - 1]), r"is out of range for integer"),
     "uuid": ("uuid", pa.array([str(uuid.UUID(int=1)), "1234"]), r"'1234' in column c0 is no uuid"),
     "uuid bytes": ("uuid", pa.array([bytes(16), bytes(15)]), r"has other than the 16 bytes"),
@@ -316,23 +408,47 @@ REFUSED = {
         pa.array([["a"], ["b", "\0"]]),
         r"column c0 holds an element that has the character U\+0000",
     ),
-    "not utf-8": ("text", pa.array([b"a", b"\xff"]).view(pa.string()), r"b'\\xff' in column c0 is no valid UTF-8"),
+    "not utf-8": (
+        "text",
+        pa.array([b"a", b"\xff"]).view(pa.string()),
+        r"b'\\xff' in column c0 is no valid UTF-8",
+    ),
     "long element": (
         "varchar(1)[]",
         pa.array([["a"], [None, "bc"]]),
         r"\[None, 'bc'\] in column c0 holds an element that has more than the 1 characters",
     ),
-    "ragged": ("integer[]", pa.array([[[1], [2]], [[1], [2, 3]]]), r"holds arrays of different lengths"),
-    "null array": ("integer[]", pa.array([[[1], [2]], [[1], None]]), r"holds a null in place of an array"),
+    "ragged": (
+        "integer[]",
+        pa.array([[[1], [2]], [[1], [2, 3]]]),
+        r"holds arrays of different lengths",
+    ),
+    "null array": (
+        "integer[]",
+        pa.array([[[1], [2]], [[1], None]]),
+        r"holds a null in place of an array",
+    ),
     "empty arrays": ("integer[]", pa.array([[[1], [2]], [[], []]]), r"holds empty arrays"),
     "not null": (
         "integer NOT NULL",
         pa.array([1, None], pa.int32()),
         r"null in column c0 is null, and the column takes no null",
     ),
-    "early date": ("date", pa.array([0, -3_000_000], pa.int32()).cast(pa.date32()), r"is before the first date of PostgreSQL"),
-    "json": ("json", pa.array(["{}", "{nope"]), r"\(column c0\): invalid input syntax for type json"),
-    "jsonb": ("jsonb", pa.array(["{}", '{"a": "\\u0000"}']), r"\(column c0\): unsupported Unicode escape"),
+    "early date": (
+        "date",
+        pa.array([0, -3_000_000], pa.int32()).cast(pa.date32()),
+        r"is before the first date of PostgreSQL",
+    ),
+    "json": (
+        "json",
+        pa.array(["{}", "{nope"]),
+        r"\(column c0\): invalid input syntax for type json",
+    ),
+    "jsonb": (
+        "jsonb",
+        pa.array(["{}", '{"a": "\\u0000"}']),
+        r"\(column c0\): unsupported Unicode escape",
+    ),
 }
 
 
@@ -356,7 +472,10 @@ def test_the_first_bad_row_is_named_however_many_follow(connection, monkeypatch,
     texts = ["{}"] * 5000
     texts[2345] = "{"
     texts[4000] = "["
-    parts = [batch(pa.array(texts[at : at + 500]), pa.array(range(at, at + 500), pa.int64())) for at in range(0, 5000, 500)]
+    parts = [
+        batch(pa.array(texts[at : at + 500]), pa.array(range(at, at + 500), pa.int64()))
+        for at in range(0, 5000, 500)
+    ]
     with pytest.raises(RefusedRecordError, match=r"The first such row: c0='\{', c1=2345\."):
         copied(connection, table, parts)
 
@@ -366,7 +485,9 @@ def test_rows_keep_their_order_and_number_over_several_copies(connection, monkey
     monkeypatch.setattr(copying, "_BATCH_BYTES", 1_000)
     table = make(connection, ["bigint", "text"])
     numbers = list(range(3000))
-    rows = batch(pa.array(numbers), pa.array([f"row {number}" if number % 7 else None for number in numbers]))
+    rows = batch(
+        pa.array(numbers), pa.array([f"row {number}" if number % 7 else None for number in numbers])
+    )
     stream = CopyStream(connection, table.identifier, table.columns)
     stream.write(rows.slice(0, 0))
     stream.write(rows.slice(0, 1234))
@@ -415,7 +536,9 @@ def test_columns_of_other_names_or_types_are_refused(connection):
     stream = CopyStream(connection, table.identifier, table.columns)
     with pytest.raises(SchemaError, match="Rows with the columns c0 came for c0, c1"):
         stream.write(batch(pa.array([1])))
-    with pytest.raises(SchemaError, match=r"'c1' came as int64, which can't be written as text.*restart the query"):
+    with pytest.raises(
+        SchemaError, match=r"'c1' came as int64, which can't be written as text.*restart the query"
+    ):
         stream.write(batch(pa.array([1]), pa.array([1])))
 
 
@@ -424,7 +547,9 @@ def test_a_column_whose_type_was_changed_since_the_start_is_refused(connection, 
     table = make(connection, ["numeric(7,2)" if "numeric" in now else "bigint"])
     connection.execute(f"ALTER TABLE t ALTER c0 TYPE {now}".encode())
     with pytest.raises(
-        SchemaError, match="'c0' of table public.t was .* when the query started, and is something else now. Restart"
+        SchemaError,
+        match="'c0' of table public.t was .* when the query started, and is something else now. "
+        "Restart",
     ):
         copied(connection, table, batch(pa.array([1, 2])))
     assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
@@ -439,11 +564,16 @@ def test_a_column_that_became_wider_is_written(connection):
 def test_a_table_that_is_gone_is_told(connection):
     table = make(connection, ["bigint"])
     stream = CopyStream(connection, sql.Identifier("gone"), table.columns)
-    with pytest.raises(SinkCheckError, match='COPY to table "gone" failed: relation "gone" does not exist.*Restart the query'):
+    with pytest.raises(
+        SinkCheckError,
+        match='COPY to table "gone" failed: relation "gone" does not exist.*Restart the query',
+    ):
         copied(connection, table, batch(pa.array([1])), stream)
 
 
 def test_half_a_column_of_nulls_of_no_type_is_written_as_nulls(connection):
     table = make(connection, ["bigint", "text[]"])
     assert copied(connection, table, batch(pa.nulls(3), pa.nulls(3))) == 3
-    assert connection.execute("SELECT count(*) FROM t WHERE c0 IS NULL AND c1 IS NULL").fetchone() == (3,)
+    assert connection.execute(
+        "SELECT count(*) FROM t WHERE c0 IS NULL AND c1 IS NULL"
+    ).fetchone() == (3,)

@@ -1,4 +1,5 @@
-"""Drivers and tasks that are killed or frozen at each step, and servers that go away: another process completes or removes what is left."""
+"""Drivers and tasks that are killed or frozen at each step, and servers that go away: another
+process completes or removes what is left."""
 
 import json
 import signal
@@ -39,7 +40,10 @@ def run_until_killed(spec, failpoint):
 
 
 def gone(url, pattern="ofa-%"):
-    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s AND datname = current_database()"
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s AND datname = "
+        "current_database()"
+    )
     with psycopg.connect(url, autocommit=True) as connection:
         return connection.execute(query, [pattern]).fetchone()[0] == 0
 
@@ -48,22 +52,37 @@ def is_frozen(process):
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def test_a_task_or_driver_that_is_killed_before_the_decision_leaves_nothing_that_a_sweep_does_not_find(database):
+def test_a_task_or_driver_that_is_killed_before_the_decision_leaves_nothing_that_a_sweep_does_not_find(
+    database,
+):
     query_id = str(uuid.uuid4())
     Query(database, TABLE, query=query_id, generation=0)
     generation = 1
-    points = ("postgres.task.copied", "postgres.task.staged", "postgres.merge.marked", "postgres.confirm.merged")
+    points = (
+        "postgres.task.copied",
+        "postgres.task.staged",
+        "postgres.merge.marked",
+        "postgres.confirm.merged",
+    )
     for generation, point in enumerate(points, 1):
-        run_until_killed(spec_of(database, ["write", "confirm"], query_id, generation=generation), point)
+        run_until_killed(
+            spec_of(database, ["write", "confirm"], query_id, generation=generation), point
+        )
         later = Query(database, None, query=query_id, generation=generation + 1)
-        until(lambda later=later: later.sweep() == 0 and staging_tables(database) == [], 10, f"swept after {point}")
+        until(
+            lambda later=later: later.sweep() == 0 and staging_tables(database) == [],
+            10,
+            f"swept after {point}",
+        )
         assert later.ids() == []
     later.commit(0, later.prepare(0, rows(4)))
     assert later.ids() == [4]
 
 
 @pytest.mark.parametrize("point", ["postgres.commit.before", only_long("postgres.commit.after")])
-def test_a_driver_that_is_killed_after_the_decision_is_completed_by_another_through_more_kills(database, point):
+def test_a_driver_that_is_killed_after_the_decision_is_completed_by_another_through_more_kills(
+    database, point
+):
     query_id = str(uuid.uuid4())
     Query(database, TABLE, query=query_id, generation=0)
     before = run_until_killed(spec_of(database, ["write", "confirm", "commit"], query_id), point)
@@ -102,7 +121,10 @@ def test_a_frozen_driver_that_nobody_decided_for_keeps_nothing_locked(database):
     query_id = str(uuid.uuid4())
     Query(database, KEYED, query=query_id, generation=0, key="id")
     options = {"key": "id"}
-    with start(spec_of(database, ["write", "confirm"], query_id, options=options), "postgres.confirm.merged=freeze") as process:
+    with start(
+        spec_of(database, ["write", "confirm"], query_id, options=options),
+        "postgres.confirm.merged=freeze",
+    ) as process:
         until(lambda: is_frozen(process), 20, "the driver is frozen")
         later = Query(database, None, query=query_id, generation=2, **options)
         until(lambda: later.sweep() == 0 and not staging_tables(database), 20, "swept")
@@ -115,7 +137,9 @@ def test_a_frozen_driver_that_nobody_decided_for_keeps_nothing_locked(database):
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["postgres.merge.marked", "postgres.commit.merged_again"])
-def test_two_successors_of_a_driver_that_is_frozen_while_it_merges_again_merge_once(database, point):
+def test_two_successors_of_a_driver_that_is_frozen_while_it_merges_again_merge_once(
+    database, point
+):
     query_id = str(uuid.uuid4())
     first = Query(database, TABLE, query=query_id)
     decided = first.prepare(0, rows(1, 2), rows(3))
@@ -123,14 +147,17 @@ def test_two_successors_of_a_driver_that_is_frozen_while_it_merges_again_merge_o
     spec = spec_of(database, ["commit"], query_id, generation=2, committables=decided)
     with start(spec, f"{point}=freeze") as process:
         until(lambda: is_frozen(process), 20, "the driver is frozen")
-        others = [Query(database, None, query=query_id, generation=generation) for generation in (3, 4)]
+        others = [
+            Query(database, None, query=query_id, generation=generation) for generation in (3, 4)
+        ]
         with ThreadPoolExecutor(2) as threads:
             reports = list(threads.map(lambda other: other.commit(0, decided), others))
         assert [len(report.retired) for report in reports] == [2, 2]
         others[1].commit(1, others[1].prepare(1, rows(4)))
         process.send_signal(signal.SIGCONT)
         process.wait(60)
-    # The connection of the one that woke is gone, so its call says that it has no answer; it would be asked again, and then find the marker.
+    # The connection of the one that woke is gone, so its call says that it has no answer; it would
+    # be asked again, and then find the marker.
     assert process.returncode != 0
     assert len(first.commit(0, decided).retired) == 2
     assert first.ids() == [1, 2, 3, 4]
@@ -140,7 +167,9 @@ def test_two_successors_of_a_driver_that_is_frozen_while_it_merges_again_merge_o
 def test_a_successor_that_confirms_before_any_sweep_ends_the_frozen_ones_transaction(database):
     query_id = str(uuid.uuid4())
     Query(database, TABLE, query=query_id, generation=0)
-    with start(spec_of(database, ["write", "confirm"], query_id), "postgres.confirm.merged=freeze") as process:
+    with start(
+        spec_of(database, ["write", "confirm"], query_id), "postgres.confirm.merged=freeze"
+    ) as process:
         until(lambda: is_frozen(process), 20, "the driver is frozen")
         later = Query(database, None, query=query_id, generation=2)
         later.commit(0, later.prepare(0, rows(9)))
@@ -152,7 +181,12 @@ def test_a_successor_that_confirms_before_any_sweep_ends_the_frozen_ones_transac
 
 
 @pytest.mark.parametrize(
-    "point", [only_long("postgres.task.applied"), "postgres.task.prepared", only_long("postgres.confirm.closed")]
+    "point",
+    [
+        only_long("postgres.task.applied"),
+        "postgres.task.prepared",
+        only_long("postgres.confirm.closed"),
+    ],
 )
 def test_prepared_what_is_left_before_the_decision_is_rolled_back(database, point):
     query_id = str(uuid.uuid4())
@@ -161,18 +195,25 @@ def test_prepared_what_is_left_before_the_decision_is_rolled_back(database, poin
     run_until_killed(spec_of(database, ["write", "confirm"], query_id, options=options), point)
     later = Query(database, None, query=query_id, generation=2, **options)
     until(lambda: gone(database), 10, "the killed one's connections are gone")
-    assert later.sweep() == len(prepared(database)) + {"postgres.task.applied": 0, "postgres.task.prepared": 1}.get(point, 2)
+    assert later.sweep() == len(prepared(database)) + {
+        "postgres.task.applied": 0,
+        "postgres.task.prepared": 1,
+    }.get(point, 2)
     assert prepared(database) == []
     later.commit(0, later.prepare(0, rows(1, v="newer")))
     assert later.all() == [(1, "newer")]
 
 
-@pytest.mark.parametrize("point", [only_long("postgres.commit_prepared.before"), "postgres.commit_prepared.after"])
+@pytest.mark.parametrize(
+    "point", [only_long("postgres.commit_prepared.before"), "postgres.commit_prepared.after"]
+)
 def test_prepared_what_is_decided_is_completed_by_another(database, point):
     query_id = str(uuid.uuid4())
     options = {"mode": "prepared"}
     Query(database, TABLE, query=query_id, generation=0, **options)
-    before = run_until_killed(spec_of(database, ["write", "confirm", "commit"], query_id, options=options), point)
+    before = run_until_killed(
+        spec_of(database, ["write", "confirm", "commit"], query_id, options=options), point
+    )
     later = Query(database, None, query=query_id, generation=2, **options)
     assert later.sweep(spared=before["write"]) == 0
     assert len(later.commit(0, before["write"]).retired) == 2
@@ -184,7 +225,9 @@ def test_a_frozen_task_of_a_prepared_batch_keeps_no_row_locked(database):
     query_id = str(uuid.uuid4())
     options = {"mode": "prepared", "key": "id"}
     Query(database, KEYED, query=query_id, generation=0, **options)
-    with start(spec_of(database, ["write"], query_id, options=options), "postgres.task.applied=freeze") as process:
+    with start(
+        spec_of(database, ["write"], query_id, options=options), "postgres.task.applied=freeze"
+    ) as process:
         until(lambda: is_frozen(process), 20, "the task is frozen")
         later = Query(database, None, query=query_id, generation=2, **options)
         later.sweep()
@@ -229,7 +272,9 @@ def test_a_server_that_is_killed_between_the_steps_keeps_what_was_prepared(own, 
     assert query.ids() == [1, 2, 3]
 
 
-def test_a_server_that_goes_away_in_mid_batch_fails_the_attempt_cleanly_and_a_restart_loses_nothing(own):
+def test_a_server_that_goes_away_in_mid_batch_fails_the_attempt_cleanly_and_a_restart_loses_nothing(
+    own,
+):
     query = Query(own.conninfo, TABLE, retry_for_s=1)
     transaction = query.sink.begin_transaction(query.attempt())
     query.sink.invoke(transaction, rows(1))

@@ -40,7 +40,9 @@ def identity(query):
 def made_again(url):
     """Drop the database and create one of the same name."""
     name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
-    with psycopg.connect(psycopg.conninfo.make_conninfo(url, dbname="postgres"), autocommit=True) as connection:
+    with psycopg.connect(
+        psycopg.conninfo.make_conninfo(url, dbname="postgres"), autocommit=True
+    ) as connection:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
@@ -77,7 +79,10 @@ def taken_along(query, schema):
     """As docs/changing.md says."""
     query.execute(f"CREATE SCHEMA {schema}")
     query.execute(f"CREATE TABLE {schema}.markers (LIKE onceforall.markers INCLUDING ALL)")
-    query.execute(f"INSERT INTO {schema}.markers SELECT * FROM onceforall.markers WHERE query_id = '{query.id}'")
+    query.execute(
+        f"INSERT INTO {schema}.markers SELECT * FROM onceforall.markers WHERE query_id = "
+        f"'{query.id}'"
+    )
 
 
 def test_markers_in_the_schema_of_before_still_count(database):
@@ -97,7 +102,8 @@ def test_a_database_that_is_behind_the_log_confirms_nothing(database, mode):
     query = made(database, mode)
     for batch in range(3):
         write(query, batch, after=batch - 1 if batch else None)
-    # As a restored backup would be: what batch 2 has written is gone, the markers of batch 1 are there again.
+    # As a restored backup would be: what batch 2 has written is gone, the markers of batch 1 are
+    # there again.
     query.execute("DELETE FROM t WHERE id = 2")
     query.execute("UPDATE onceforall.markers SET batch = 1, names = '' WHERE batch = 2")
     assert query.sink.holds(start(query), 1)
@@ -119,7 +125,8 @@ def test_a_schema_that_was_renamed_is_told_before_another_one_is_made(database, 
     for schema in ("onceforall", "fresh"):
         with pytest.raises(
             SinkCheckError,
-            match=f"The schema {schema} has no markers of this query and sink, and moved has.*staging_schema='moved'",
+            match=f"The schema {schema} has no markers of this query and sink, and moved "
+            "has.*staging_schema='moved'",
         ):
             query.successor(staging_schema=schema)
         assert not query.execute("SELECT FROM pg_namespace WHERE nspname = %s", schema)
@@ -143,23 +150,33 @@ def test_another_schema_may_be_named_where_the_markers_are_taken_along(database)
 @pytest.mark.parametrize("mode", ["staged", "prepared"])
 @pytest.mark.parametrize(
     "moving",
-    ["ALTER SCHEMA onceforall RENAME TO moved", "CREATE SCHEMA moved; ALTER TABLE onceforall.markers SET SCHEMA moved"],
+    [
+        "ALTER SCHEMA onceforall RENAME TO moved",
+        "CREATE SCHEMA moved; ALTER TABLE onceforall.markers SET SCHEMA moved",
+    ],
 )
 @pytest.mark.parametrize("knows_its_table", [True, False])
-def test_a_committed_batch_whose_markers_were_moved_is_in_doubt_and_not_lost(database, mode, moving, knows_its_table):
+def test_a_committed_batch_whose_markers_were_moved_is_in_doubt_and_not_lost(
+    database, mode, moving, knows_its_table
+):
     """It would be written again, and be there twice."""
     query = made(database, mode)
     write(query, 0)
     decided = query.prepare(1, rows(1))
     if not knows_its_table:
-        decided = [{key: value for key, value in each.items() if key != "markers"} for each in decided]
+        decided = [
+            {key: value for key, value in each.items() if key != "markers"} for each in decided
+        ]
     assert len(query.commit(1, decided).retired) == 1
     query.execute(moving)
     fresh(query)
     report = query.commit(1, decided)
     assert not report.lost
     assert not report.retired
-    assert "the markers that tell whether batch 1 is complete lie in moved.markers now" in report.in_doubt[0].reason
+    assert (
+        "the markers that tell whether batch 1 is complete lie in moved.markers now"
+        in report.in_doubt[0].reason
+    )
     query.execute("DROP SCHEMA onceforall CASCADE")
     query.execute("ALTER SCHEMA moved RENAME TO onceforall")
     assert len(query.successor().commit(1, decided).retired) == 1

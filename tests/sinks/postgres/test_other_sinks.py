@@ -1,4 +1,5 @@
-"""What two sinks of one query can't have in one batch is refused at start; ``other_sinks`` says why."""
+"""What two sinks of one query can't have in one batch is refused at start; ``other_sinks`` says
+why."""
 
 import psycopg
 import pytest
@@ -35,11 +36,23 @@ def check(**sinks):
 
 @pytest.mark.parametrize(
     ("parent", "child"),
-    [("staged", "staged"), ("prepared", "staged"), ("staged", "prepared"), ("staged", "upsert"), ("upsert", "prepared")],
+    [
+        ("staged", "staged"),
+        ("prepared", "staged"),
+        ("staged", "prepared"),
+        ("staged", "upsert"),
+        ("upsert", "prepared"),
+    ],
 )
 def test_rows_that_refer_to_rows_of_the_same_batch_are_refused_at_start(tables, parent, child):
-    orders, items = PostgresSink(tables, "orders", mode=parent, key="id"), PostgresSink(tables, "items", mode=child, key="id")
-    words = r"public\.items \(sink 'i'\) has the foreign key items_order_fkey to public\.orders, which sink 'o' of this query writes.*two queries"
+    orders, items = (
+        PostgresSink(tables, "orders", mode=parent, key="id"),
+        PostgresSink(tables, "items", mode=child, key="id"),
+    )
+    words = (
+        r"public\.items \(sink 'i'\) has the foreign key items_order_fkey to public\.orders, "
+        r"which sink 'o' of this query writes.*two queries"
+    )
     with pytest.raises(SinkCheckError, match=words):
         check(o=orders, i=items)
     with pytest.raises(SinkCheckError, match=words):
@@ -48,7 +61,9 @@ def test_rows_that_refer_to_rows_of_the_same_batch_are_refused_at_start(tables, 
 
 def test_what_can_be_written_is_not_refused(tables, postgres):
     # Rows of an upsert are there before the other sink's are merged.
-    check(o=PostgresSink(tables, "orders", mode="upsert", key="id"), i=PostgresSink(tables, "items"))
+    check(
+        o=PostgresSink(tables, "orders", mode="upsert", key="id"), i=PostgresSink(tables, "items")
+    )
     # A table that refers to itself is one sink's own matter.
     check(t=PostgresSink(tables, "tree"), o=PostgresSink(tables, "orders"))
     check(i=PostgresSink(tables, "items"))
@@ -86,7 +101,10 @@ def test_a_constraint_of_one_partition_is_found(tables, constraint):
     with psycopg.connect(tables, autocommit=True) as connection:
         connection.execute(PARTITIONED)
         connection.execute(constraint)
-    with pytest.raises(SinkCheckError, match=r"sink 'c'\) has the foreign key \w+ to public\.parents, which sink 'p'"):
+    with pytest.raises(
+        SinkCheckError,
+        match=r"sink 'c'\) has the foreign key \w+ to public\.parents, which sink 'p'",
+    ):
         check(p=PostgresSink(tables, "parents"), c=PostgresSink(tables, "children"))
 
 
@@ -95,13 +113,16 @@ def test_two_sinks_on_a_table_that_refers_to_itself_are_refused(tables):
         check(one=PostgresSink(tables, "tree"), other=PostgresSink(tables, "tree"))
 
 
-@pytest.mark.parametrize("modes", [("staged", "staged"), ("staged", "prepared"), ("prepared", "prepared")])
+@pytest.mark.parametrize(
+    "modes", [("staged", "staged"), ("staged", "prepared"), ("prepared", "prepared")]
+)
 def test_two_sinks_that_write_one_table_by_key_are_refused(tables, modes):
     with psycopg.connect(tables, autocommit=True) as connection:
         connection.execute(PARTITIONED)
     one, other = modes
     with pytest.raises(
-        SinkCheckError, match=r"'one' and 'other' of this query both write public\.orders by key.*one transform"
+        SinkCheckError,
+        match=r"'one' and 'other' of this query both write public\.orders by key.*one transform",
     ):
         check(
             one=PostgresSink(tables, "orders", mode=one, key="id"),
@@ -145,25 +166,42 @@ def test_two_sinks_that_will_make_one_table_are_refused(tables, one, other):
         connection.execute("CREATE SCHEMA apart")
     options = {"key": "id", "create_table": True}
     with pytest.raises(
-        SinkCheckError, match=r"'one' and 'other' of this query both write (public|apart)\.\"?\w+\"? by key.*one transform"
+        SinkCheckError,
+        match=r"'one' and 'other' of this query both write (public|apart)\.\"?\w+\"? by key.*one "
+        r"transform",
     ):
-        check(one=PostgresSink(tables, one, **options), other=PostgresSink(tables, other, **options))
+        check(
+            one=PostgresSink(tables, one, **options), other=PostgresSink(tables, other, **options)
+        )
 
 
 def test_sinks_that_will_make_tables_of_their_own_are_not_refused(tables):
     with psycopg.connect(tables, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA apart")
     names = {"one": "made", "two": '"Made"', "three": "apart.made", "four": "made_too"}
-    check(**{name: PostgresSink(tables, table, key="id", create_table=True) for name, table in names.items()})
-    check(one=PostgresSink(tables, "made", create_table=True), other=PostgresSink(tables, "made", create_table=True))
-    check(one=PostgresSink(tables, "made", key="id", create_table=True), other=PostgresSink(tables, "orders", key="id"))
+    check(
+        **{
+            name: PostgresSink(tables, table, key="id", create_table=True)
+            for name, table in names.items()
+        }
+    )
+    check(
+        one=PostgresSink(tables, "made", create_table=True),
+        other=PostgresSink(tables, "made", create_table=True),
+    )
+    check(
+        one=PostgresSink(tables, "made", key="id", create_table=True),
+        other=PostgresSink(tables, "orders", key="id"),
+    )
 
 
 @pytest.mark.parametrize(
-    "modes", [("staged", "staged"), ("staged", "prepared"), ("prepared", "staged"), ("upsert", "prepared")]
+    "modes",
+    [("staged", "staged"), ("staged", "prepared"), ("prepared", "staged"), ("upsert", "prepared")],
 )
 def test_a_sink_with_a_key_beside_one_without_on_one_table_is_refused(tables, modes):
-    """No two of a batch can hold one key: the second waits for the first, which waits for the decision."""
+    """No two of a batch can hold one key: the second waits for the first, which waits for the
+    decision."""
     keyed, unkeyed = modes
     for table in ("orders", "made"):
         sinks = {
@@ -171,15 +209,22 @@ def test_a_sink_with_a_key_beside_one_without_on_one_table_is_refused(tables, mo
             "u": PostgresSink(tables, f"public.{table}", mode=unkeyed, create_table=True),
         }
         for order in ("ku", "uk"):
-            with pytest.raises(SinkCheckError, match=rf"both write public\.{table}, 'k' by key. A row that both have"):
+            with pytest.raises(
+                SinkCheckError,
+                match=rf"both write public\.{table}, 'k' by key. A row that both have",
+            ):
                 check(**{name: sinks[name] for name in order})
 
 
 def test_a_sink_that_is_merged_behind_the_upserts_of_another_is_not_refused(tables):
-    check(k=PostgresSink(tables, "orders", mode="upsert", key="id"), u=PostgresSink(tables, "orders"))
+    check(
+        k=PostgresSink(tables, "orders", mode="upsert", key="id"), u=PostgresSink(tables, "orders")
+    )
 
 
 def test_two_sinks_that_replace_all_of_one_table_are_refused(tables):
     sinks = {"one": PostgresSink(tables, "orders"), "other": PostgresSink(tables, "orders")}
-    with pytest.raises(SinkCheckError, match="both write public.orders, and each replaces all rows of it"):
+    with pytest.raises(
+        SinkCheckError, match="both write public.orders, and each replaces all rows of it"
+    ):
         check_sinks(sinks, None, "", "complete")

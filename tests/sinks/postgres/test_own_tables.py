@@ -1,4 +1,5 @@
-"""The library's own tables in a database where others may make tables and schemas: nothing of theirs runs as the sink's role, or counts for it."""
+"""The library's own tables in a database where others may make tables and schemas: nothing of
+theirs runs as the sink's role, or counts for it."""
 
 import psycopg
 import pytest
@@ -12,7 +13,8 @@ from support.postgres_sink import TABLE, Query, make_role, rows, staging_tables
 pytestmark = pytest.mark.postgres
 
 COLUMNS = (
-    "query_id text NOT NULL, sink text NOT NULL, name text NOT NULL, generation bigint NOT NULL, batch bigint NOT NULL, names text NOT NULL, "
+    "query_id text NOT NULL, sink text NOT NULL, name text NOT NULL, generation bigint NOT NULL, "
+    "batch bigint NOT NULL, names text NOT NULL, "
     "at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (query_id, sink, name)"
 )
 CAUGHT = "INSERT INTO public.caught VALUES (current_user)"
@@ -27,7 +29,8 @@ def execute(url, *statements):
 
 @pytest.fixture
 def pair(database):
-    """URLs of the sink's role, which may use what is public, and of one that may create schemas, with functions that tell as whom they run."""
+    """URLs of the sink's role, which may use what is public, and of one that may create schemas,
+    with functions that tell as whom they run."""
     name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
     execute(
         database,
@@ -40,10 +43,14 @@ def pair(database):
     sink, evil = make_role(database, grant), make_role(database, grant)
     execute(
         evil[1],
-        f"CREATE FUNCTION public.seen() RETURNS bool LANGUAGE plpgsql COST 0.0001 AS $$BEGIN {CAUGHT}; RETURN true; END$$",
-        f"CREATE FUNCTION public.text_of(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$BEGIN {CAUGHT}; RETURN $1; END$$",
-        f"CREATE FUNCTION public.now_of() RETURNS timestamptz LANGUAGE plpgsql AS $$BEGIN {CAUGHT}; RETURN now(); END$$",
-        f"CREATE FUNCTION public.row_of() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {CAUGHT}; RETURN NEW; END$$",
+        "CREATE FUNCTION public.seen() RETURNS bool LANGUAGE plpgsql COST 0.0001 AS $$BEGIN "
+        f"{CAUGHT}; RETURN true; END$$",
+        "CREATE FUNCTION public.text_of(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$BEGIN "
+        f"{CAUGHT}; RETURN $1; END$$",
+        "CREATE FUNCTION public.now_of() RETURNS timestamptz LANGUAGE plpgsql AS $$BEGIN "
+        f"{CAUGHT}; RETURN now(); END$$",
+        f"CREATE FUNCTION public.row_of() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {CAUGHT}; "
+        "RETURN NEW; END$$",
     )
     # Of another function of that name the server says the name alone, then.
     execute(database, f"ALTER ROLE {sink[0]} SET search_path = public, pg_catalog")
@@ -70,42 +77,65 @@ def holds(query, batch):
 
 FLAWS = {
     "trigger": ("CREATE TRIGGER e BEFORE INSERT ON {} FOR EACH ROW EXECUTE FUNCTION public.row_of()", "has the trigger e"),
-    "policy": ("CREATE POLICY p ON {0} USING (public.seen()); ALTER TABLE {0} ENABLE ROW LEVEL SECURITY", "has row security"),
-    "rule": ("CREATE RULE r AS ON INSERT TO {} DO ALSO INSERT INTO public.caught VALUES (current_user)", "has the rule r"),
-    "check": ("ALTER TABLE {} ADD CONSTRAINT c CHECK (public.text_of(name) IS NOT NULL)", "has the constraint c"),
-    "default": ("ALTER TABLE {} ALTER at SET DEFAULT public.now_of()", "has the default of column at"),
+    "policy": (("CREATE POLICY p ON {0} USING (public.seen()); ALTER TABLE {0} ENABLE ROW LEVEL "
+               "SECURITY"), "has row security"),
+    "rule": (("CREATE RULE r AS ON INSERT TO {} DO ALSO INSERT INTO public.caught VALUES "
+             "(current_user)"), "has the rule r"),
+    "check": ("ALTER TABLE {} ADD CONSTRAINT c CHECK (public.text_of(name) IS NOT NULL)", ("has "
+                                                                                          "the "
+                                                                                          "constraint c")),
+    "default": ("ALTER TABLE {} ALTER at SET DEFAULT public.now_of()", ("has the default of column "
+                                                                       "at")),
     "clock": (
         """CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT public.now_of()'; \
 ALTER TABLE {} ALTER at SET DEFAULT public.clock_timestamp()""",
         "has the default of column at",
     ),
     "sql in a default": (
-        "ALTER TABLE {} ALTER names SET DEFAULT query_to_xml('SELECT public.seen()', true, true, '')::text",
+        ("ALTER TABLE {} ALTER names SET DEFAULT query_to_xml('SELECT public.seen()', true, true, "
+        "'')::text"),
         "has the default of column names",
     ),
-    "column": ("ALTER TABLE {} ADD more bool DEFAULT public.seen()", "has other columns, or columns of other types"),
-    "generated": ("ALTER TABLE {} DROP names, ADD names text GENERATED ALWAYS AS (public.text_of(name)) STORED", "has other columns"),
-    "type": ("ALTER TABLE {} ALTER batch TYPE numeric", "has other columns, or columns of other types"),
-    "type of that name": ("CREATE DOMAIN public.text AS pg_catalog.text; ALTER TABLE {} ALTER names TYPE public.text", "has other columns"),
-    "collation": ('ALTER TABLE {} ALTER names TYPE text COLLATE "C"', "has other columns, or columns of other types"),
+    "column": ("ALTER TABLE {} ADD more bool DEFAULT public.seen()", ("has other columns, or "
+                                                                     "columns of other types")),
+    "generated": (("ALTER TABLE {} DROP names, ADD names text GENERATED ALWAYS AS "
+                  "(public.text_of(name)) STORED"), "has other columns"),
+    "type": ("ALTER TABLE {} ALTER batch TYPE numeric", ("has other columns, or columns of other "
+                                                        "types")),
+    "type of that name": (("CREATE DOMAIN public.text AS pg_catalog.text; ALTER TABLE {} ALTER "
+                          "names TYPE public.text"), "has other columns"),
+    "collation": ('ALTER TABLE {} ALTER names TYPE text COLLATE "C"', ("has other columns, or "
+                                                                      "columns of other types")),
     "index": ("CREATE INDEX i ON {} (public.text_of(name))", "has the index i"),
     "part of an index": ("CREATE INDEX i ON {} (name) WHERE public.text_of(name) IS NOT NULL", "has the index i"),
     "heir": ("CREATE TABLE public.heir () INHERITS ({})", "has tables that inherit from it"),
-    "key": ("ALTER TABLE {} DROP CONSTRAINT markers_pkey", r"lacks the primary key \(query_id, sink, name\)"),
+    "key": ("ALTER TABLE {} DROP CONSTRAINT markers_pkey", (r"lacks the primary key \(query_id, "
+                                                           r"sink, name\)")),
     "unlogged": ("ALTER TABLE {} SET UNLOGGED", "is no plain, permanent table"),
-    "view": ("DROP TABLE {0}; CREATE VIEW {0} AS SELECT public.text_of('x') AS query_id", "is no plain, permanent table"),
+    "view": ("DROP TABLE {0}; CREATE VIEW {0} AS SELECT public.text_of('x') AS query_id", ("is no "
+                                                                                          "plain, "
+                                                                                          "permanent table")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", FLAWS)
-def test_a_table_of_markers_that_could_run_its_owners_code_is_refused_and_not_touched(database, pair, what):
+def test_a_table_of_markers_that_could_run_its_owners_code_is_refused_and_not_touched(
+    database, pair, what
+):
     """Whoever may create a schema can make ours, and its table, before the sink does."""
     statement, words = FLAWS[what]
     (_, url), (evil, by) = pair
     markers_of(by, "onceforall", COLUMNS, *statement.format("onceforall.markers").split("; "))
-    execute(by, "GRANT ALL ON onceforall.markers TO PUBLIC", f"INSERT INTO public.caught VALUES ('{evil}')")
+    execute(
+        by,
+        "GRANT ALL ON onceforall.markers TO PUBLIC",
+        f"INSERT INTO public.caught VALUES ('{evil}')",
+    )
     for looked in (lambda: Query(url, None), lambda: holds(bare(url), 0)):
-        with pytest.raises(SinkCheckError, match=rf"onceforall\.markers \(of the role {evil}\).* {words}.*staging_schema="):
+        with pytest.raises(
+            SinkCheckError,
+            match=rf"onceforall\.markers \(of the role {evil}\).* {words}.*staging_schema=",
+        ):
             looked()
     assert execute(database, "SELECT DISTINCT by FROM caught") == [(evil,)]
 
@@ -122,8 +152,14 @@ def bare(url, **options):
 def test_markers_that_lie_anywhere_else_run_nothing_and_count_for_nothing(database, pair, what):
     (_, url), (_, by) = pair
     query = Query(url, None)
-    markers_of(by, "theirs", COLUMNS, f"INSERT INTO theirs.markers VALUES ('{query.id}', '', '', 1, 7, '')")
-    execute(by, *FLAWS[what][0].format("theirs.markers").split("; "), "GRANT ALL ON theirs.markers TO PUBLIC")
+    markers_of(
+        by, "theirs", COLUMNS, f"INSERT INTO theirs.markers VALUES ('{query.id}', '', '', 1, 7, '')"
+    )
+    execute(
+        by,
+        *FLAWS[what][0].format("theirs.markers").split("; "),
+        "GRANT ALL ON theirs.markers TO PUBLIC",
+    )
     execute(database, "DELETE FROM caught")
     assert holds(query, 0) is False
     assert not query.commit(0, query.prepare(0, rows(1))).lost
@@ -134,7 +170,9 @@ def test_another_table_of_that_name_stops_no_start(database, pair):
     """Also where it belongs to somebody trusted: it is another program's."""
     (_, url), _ = pair
     query = Query(url, None)
-    markers_of(url, "maps", "query_id int, sink int, name int, generation text, batch text, names int")
+    markers_of(
+        url, "maps", "query_id int, sink int, name int, generation text, batch text, names int"
+    )
     assert holds(query, 0) is False
     later = query.successor()
     assert not later.commit(0, later.prepare(0, rows(1))).lost
@@ -178,7 +216,11 @@ def test_an_owner_whom_the_role_need_not_trust_is_told(database, pair, caplog):
         with caplog.at_level("WARNING", "onceforall"):
             query = Query(url, None)
         assert not query.commit(0, query.prepare(0, rows(1))).lost
-        return [record.getMessage() for record in caplog.records if "share them only" in record.getMessage()]
+        return [
+            record.getMessage()
+            for record in caplog.records
+            if "share them only" in record.getMessage()
+        ]
 
     assert [f"belongs to {evil}" in text for text in told()] == [True]
     execute(by, f"ALTER SCHEMA onceforall OWNER TO {evil}")
@@ -216,7 +258,9 @@ def test_a_staging_table_that_somebody_put_in_place_of_a_tasks_is_not_read(datab
         f"GRANT ALL ON onceforall.{table} TO PUBLIC",
         f"COMMENT ON TABLE onceforall.{table} IS '{written['name']}'",
     )
-    with pytest.raises(AttemptFailedError, match=f"staging table onceforall.{table} belongs to the role {evil}"):
+    with pytest.raises(
+        AttemptFailedError, match=f"staging table onceforall.{table} belongs to the role {evil}"
+    ):
         query.sink.confirm([written])
     assert execute(database, "TABLE caught") == execute(database, "TABLE t") == []
 
@@ -227,12 +271,20 @@ def test_a_table_of_pins_that_could_run_its_owners_code_is_refused(database, pai
         by,
         "CREATE SCHEMA onceforall",
         "GRANT ALL ON SCHEMA onceforall TO PUBLIC",
-        "CREATE TABLE onceforall.lookups (query_id text NOT NULL, lookup text NOT NULL, batch bigint NOT NULL, key text NOT NULL, value text, "
+        "CREATE TABLE onceforall.lookups (query_id text NOT NULL, lookup text NOT NULL, batch "
+        "bigint NOT NULL, key text NOT NULL, value text, "
         "PRIMARY KEY (query_id, lookup, batch, key))",
         "GRANT ALL ON onceforall.lookups TO PUBLIC",
     )
     with psycopg.connect(url, autocommit=True) as connection:
         pins.create(connection, "onceforall")
-        execute(by, "CREATE TRIGGER e BEFORE INSERT ON onceforall.lookups FOR EACH ROW EXECUTE FUNCTION public.row_of()")
-        with pytest.raises(SinkCheckError, match=rf"onceforall\.lookups \(of the role {evil}\) has the trigger e.*pin_schema="):
+        execute(
+            by,
+            "CREATE TRIGGER e BEFORE INSERT ON onceforall.lookups FOR EACH ROW EXECUTE FUNCTION "
+            "public.row_of()",
+        )
+        with pytest.raises(
+            SinkCheckError,
+            match=rf"onceforall\.lookups \(of the role {evil}\) has the trigger e.*pin_schema=",
+        ):
             pins.create(connection, "onceforall")

@@ -79,7 +79,8 @@ def test_what_is_lost_beside_a_staged_rest_of_the_batch_stays_lost(database):
     later = query.successor(mode="staged")
     again = later.write(0, rows(2), partition=1)
     later.sink.confirm([again])
-    # It was decided as (one, again); ``one`` had not been committed yet, and somebody rolls it back now.
+    # It was decided as (one, again); ``one`` had not been committed yet, and somebody rolls it back
+    # now.
     query.execute(f"ROLLBACK PREPARED '{one['name']}'")
     for _ in range(2):
         report = later.commit(0, [one, again])
@@ -94,7 +95,9 @@ def test_what_was_rolled_back_before_the_decision_fails_the_attempt(database):
     query = Query(database, mode="prepared")
     committables = [query.write(0, rows(1)), query.write(0, rows(2), partition=1)]
     query.execute(f"ROLLBACK PREPARED '{committables[0]['name']}'")
-    with pytest.raises(AttemptFailedError, match="1 of 2 prepared transactions of batch 0 are gone"):
+    with pytest.raises(
+        AttemptFailedError, match="1 of 2 prepared transactions of batch 0 are gone"
+    ):
         query.sink.confirm(committables)
     query.sink.abort(committables)
     query.sink.abort(committables)
@@ -130,7 +133,8 @@ def test_a_late_attempt_rolls_back_nothing_that_was_confirmed(database):
 
 
 def test_an_attempt_that_begins_while_its_batch_is_confirmed_waits_for_that(database):
-    """Else it would look before the marker is there, and roll its predecessor back behind the decision."""
+    """Else it would look before the marker is there, and roll its predecessor back behind the
+    decision."""
     query = Query(database, KEYED, mode="prepared", key="id")
     first = query.write(0, rows(1), slot=0)
     parts = parsed(first["name"])
@@ -148,8 +152,11 @@ def test_an_attempt_that_begins_while_its_batch_is_confirmed_waits_for_that(data
     assert query.ids() == [1]
 
 
-def test_confirm_waits_for_an_attempt_that_is_rolling_its_predecessor_back_and_then_misses_it(database):
-    """The lock must be its own alone, and it must look for the transactions behind it: else what it has seen is gone when it is decided."""
+def test_confirm_waits_for_an_attempt_that_is_rolling_its_predecessor_back_and_then_misses_it(
+    database,
+):
+    """The lock must be its own alone, and it must look for the transactions behind it: else what
+    it has seen is gone when it is decided."""
     query = Query(database, KEYED, mode="prepared", key="id")
     first = query.write(0, rows(1), slot=0)
     parts = parsed(first["name"])
@@ -159,9 +166,15 @@ def test_confirm_waits_for_an_attempt_that_is_rolling_its_predecessor_back_and_t
         with locked(late, owner, parts.generation, 0, shared=True):
             assert read(late, owner, CONFIRMED) is None
             confirming = threads.submit(query.sink.confirm, [first])
-            until(lambda: confirming.done() or query.execute(waiting), 30, "confirm waits for the lock")
+            until(
+                lambda: confirming.done() or query.execute(waiting),
+                30,
+                "confirm waits for the lock",
+            )
             assert roll_back_prepared(late, first["name"])
-        with pytest.raises(AttemptFailedError, match="1 of 1 prepared transactions of batch 0 are gone"):
+        with pytest.raises(
+            AttemptFailedError, match="1 of 1 prepared transactions of batch 0 are gone"
+        ):
             confirming.result(30)
 
 
@@ -182,13 +195,16 @@ def test_two_tasks_that_meet_in_a_unique_index_do_not_wait_for_ever(database):
 
 
 def test_ddl_that_queues_in_the_midst_of_a_batch_is_named_and_given_way(database):
-    """The server sees no deadlock: it waits for a prepared transaction, which waits for the task that waits behind it."""
+    """The server sees no deadlock: it waits for a prepared transaction, which waits for the task
+    that waits behind it."""
     query = Query(database, KEYED, mode="prepared", key="id", lock_timeout_s=60)
     first = query.write(0, rows(1))
     with ThreadPoolExecutor(1) as threads:
         altering = threads.submit(query.execute, "ALTER TABLE t ADD COLUMN extra int")
         until(
-            lambda: query.execute("SELECT 1 FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted"),
+            lambda: query.execute(
+                "SELECT 1 FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted"
+            ),
             30,
             "the DDL waits",
         )
@@ -213,7 +229,9 @@ def test_a_table_that_somebody_else_has_locked_is_waited_for(database):
         other.execute("LOCK TABLE t IN SHARE MODE")
         writing = threads.submit(query.write, 0, rows(2), partition=1)
         until(
-            lambda: query.execute("SELECT 1 FROM pg_locks WHERE mode = 'RowExclusiveLock' AND NOT granted"),
+            lambda: query.execute(
+                "SELECT 1 FROM pg_locks WHERE mode = 'RowExclusiveLock' AND NOT granted"
+            ),
             30,
             "the task waits",
         )
@@ -222,7 +240,9 @@ def test_a_table_that_somebody_else_has_locked_is_waited_for(database):
     other = Query(database, None, mode="prepared", key="id", lock_timeout_s=0.3)
     with psycopg.connect(database) as locking:
         locking.execute("LOCK TABLE t IN SHARE MODE")
-        with pytest.raises(AttemptFailedError, match="table public.t stayed locked for as long as lock_timeout_s"):
+        with pytest.raises(
+            AttemptFailedError, match="table public.t stayed locked for as long as lock_timeout_s"
+        ):
             other.write(0, rows(2))
 
 
@@ -270,7 +290,9 @@ def test_a_server_without_room_for_a_batch_is_refused_at_start(database):
     sink = PostgresSink(database, "t", mode="prepared")
     try:
         with pytest.raises(
-            SinkCheckError, match=r"at least 41 \(40 for the tasks of a batch, 1 are in use by others\), and the server has 40"
+            SinkCheckError,
+            match=r"at least 41 \(40 for the tasks of a batch, 1 are in use by others\), and the "
+            r"server has 40",
         ):
             sink.check(StartInfo("q", "out", Session()))
     finally:
@@ -278,7 +300,9 @@ def test_a_server_without_room_for_a_batch_is_refused_at_start(database):
 
 
 @pytest.mark.long
-def test_a_server_that_is_full_in_mid_batch_fails_the_task_and_is_free_again_behind_the_abort(database):
+def test_a_server_that_is_full_in_mid_batch_fails_the_task_and_is_free_again_behind_the_abort(
+    database,
+):
     query = Query(database, mode="prepared")
     # The session's server has 40.
     for partition in range(40):

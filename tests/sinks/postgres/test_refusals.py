@@ -8,37 +8,46 @@ from support.postgres_sink import Query, prepared, rows, staging_tables
 
 pytestmark = pytest.mark.postgres
 
-PARENT = "CREATE TABLE parent (id bigint PRIMARY KEY); INSERT INTO parent SELECT generate_series(0, 9);"
+PARENT = (
+    "CREATE TABLE parent (id bigint PRIMARY KEY); INSERT INTO parent SELECT generate_series(0, 9);"
+)
 TRIGGER = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     IF NEW.id = 10 THEN RAISE EXCEPTION 'ten is not liked'; END IF; RETURN NEW; END $$;
 CREATE TABLE t (id bigint, v text);
 CREATE TRIGGER refuse BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse();
 """
-LATE_TRIGGER = TRIGGER.replace("TRIGGER refuse BEFORE INSERT", "CONSTRAINT TRIGGER refuse AFTER INSERT").replace(
-    "FOR EACH ROW", "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
-)
+LATE_TRIGGER = TRIGGER.replace(
+    "TRIGGER refuse BEFORE INSERT", "CONSTRAINT TRIGGER refuse AFTER INSERT"
+).replace("FOR EACH ROW", "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW")
 # Of the ids 0 to 49, written by two tasks, 10 is the first that each of these refuses.
 TABLES = {
-    "not null": ("CREATE TABLE t (id bigint, v text, w bigint GENERATED ALWAYS AS (nullif(id, 10)) STORED NOT NULL)", "a null is not allowed"),
+    "not null": (("CREATE TABLE t (id bigint, v text, w bigint GENERATED ALWAYS AS (nullif(id, "
+                 "10)) STORED NOT NULL)"), "a null is not allowed"),
     "unique": ("CREATE TABLE t (id bigint UNIQUE, v text); INSERT INTO t VALUES (10, 'there')", "a unique constraint"),
     "deferred unique": (
-        "CREATE TABLE t (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED, v text); INSERT INTO t VALUES (10, 'there')",
+        ("CREATE TABLE t (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED, v text); INSERT INTO t "
+        "VALUES (10, 'there')"),
         "a unique constraint",
     ),
-    "foreign key": (f"{PARENT} CREATE TABLE t (id bigint REFERENCES parent, v text)", "a foreign key"),
+    "foreign key": (f"{PARENT} CREATE TABLE t (id bigint REFERENCES parent, v text)", ("a foreign "
+                                                                                      "key")),
     "deferred foreign key": (
-        f"{PARENT} CREATE TABLE t (id bigint REFERENCES parent DEFERRABLE INITIALLY DEFERRED, v text)",
+        (f"{PARENT} CREATE TABLE t (id bigint REFERENCES parent DEFERRABLE INITIALLY DEFERRED, v "
+        "text)"),
         "a foreign key",
     ),
     "check": ("CREATE TABLE t (id bigint CHECK (id < 10), v text)", "a check"),
     "exclusion": (
-        "CREATE TABLE t (id bigint, v text, EXCLUDE USING btree (id WITH =)); INSERT INTO t VALUES (10, 'there')",
+        ("CREATE TABLE t (id bigint, v text, EXCLUDE USING btree (id WITH =)); INSERT INTO t "
+        "VALUES (10, 'there')"),
         "an exclusion constraint",
     ),
-    "range": ("CREATE TABLE t (id bigint, v text, w smallint GENERATED ALWAYS AS (id * 3277) STORED)", "a value is refused"),
+    "range": (("CREATE TABLE t (id bigint, v text, w smallint GENERATED ALWAYS AS (id * 3277) "
+              "STORED)"), "a value is refused"),
     "partition": (
-        "CREATE TABLE t (id bigint, v text) PARTITION BY RANGE (id); CREATE TABLE t0 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+        ("CREATE TABLE t (id bigint, v text) PARTITION BY RANGE (id); CREATE TABLE t0 PARTITION OF "
+        "t FOR VALUES FROM (0) TO (10)"),
         "a check",
     ),
     "trigger": (TRIGGER, "ten is not liked"),
@@ -51,7 +60,10 @@ def test_the_first_offending_row_is_named(database, name):
     ddl, why = TABLES[name]
     query = Query(database, ddl)
     before = query.ids()
-    committables = [query.write(0, rows(*range(7))), query.write(0, rows(*range(7, 50), v="it's me"), partition=1)]
+    committables = [
+        query.write(0, rows(*range(7))),
+        query.write(0, rows(*range(7, 50), v="it's me"), partition=1),
+    ]
     with pytest.raises(RefusedRecordError) as caught:
         query.sink.confirm(committables)
     assert why in str(caught.value)
@@ -65,10 +77,17 @@ def test_two_sinks_of_a_batch_and_a_foreign_key_between_them_are_told_the_way_ou
     """Each has a transaction of its own, and mending the data would not help."""
     parent = Query(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text)", name="parent")
     parent.execute("ALTER TABLE t RENAME TO parent")
-    child = Query(database, "CREATE TABLE t (id bigint REFERENCES parent, v text)", query=parent.id, name="child")
+    child = Query(
+        database,
+        "CREATE TABLE t (id bigint REFERENCES parent, v text)",
+        query=parent.id,
+        name="child",
+    )
     committable = child.write(0, rows(1))
     with pytest.raises(
-        RefusedRecordError, match="If another sink of this query writes the rows that are referred to: .* by two queries"
+        RefusedRecordError,
+        match="If another sink of this query writes the rows that are referred to: .* by two "
+        "queries",
     ):
         child.sink.confirm([committable])
     child.sink.abort([committable])

@@ -1,7 +1,10 @@
-"""Whoever may create in a schema of the search_path must not get code of his run as the sink's role.
+"""Whoever may create in a schema of the search_path must not get code of his run as the sink's
+role.
 
-PostgreSQL looks functions and operators up along the ``search_path``, and one with fitter argument types wins over that of ``pg_catalog``, though
-this comes first (https://www.postgresql.org/docs/current/typeconv-func.html). So every function, operator and relation in a statement of ours is qualified.
+PostgreSQL looks functions and operators up along the ``search_path``, and one with fitter argument
+types wins over that of ``pg_catalog``, though this comes first
+(https://www.postgresql.org/docs/current/typeconv-func.html). So every function, operator and
+relation in a statement of ours is qualified.
 """
 
 import ast
@@ -21,7 +24,8 @@ from support.postgres_sink import Query, make_role, rows
 
 pytestmark = pytest.mark.postgres
 
-# A shadow of each function and operator of the server's, with the same arguments; whoever calls one gets its name in an error.
+# A shadow of each function and operator of the server's, with the same arguments; whoever calls one
+# gets its name in an error.
 SHADOWS = """
 CREATE SCHEMA evil;
 GRANT USAGE ON SCHEMA evil TO PUBLIC;
@@ -79,7 +83,10 @@ def victim(database):
         "GRANT ALL ON public.t TO {role}",
     )
     admin(database, SHADOWS)
-    with psycopg.connect(url) as connection, pytest.raises(psycopg.errors.RaiseException, match="shadow of operator ="):
+    with (
+        psycopg.connect(url) as connection,
+        pytest.raises(psycopg.errors.RaiseException, match="shadow of operator ="),
+    ):
         connection.execute("SELECT 1 = 1")
     yield url
     admin(database, f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")
@@ -87,7 +94,9 @@ def victim(database):
 
 def ids(database):
     with psycopg.connect(database, autocommit=True) as connection:
-        return sorted(number for (number,) in connection.execute("SELECT id FROM public.t").fetchall())
+        return sorted(
+            number for (number,) in connection.execute("SELECT id FROM public.t").fetchall()
+        )
 
 
 @pytest.mark.parametrize("mode", ["staged", "prepared"])
@@ -118,11 +127,16 @@ def test_no_statement_of_ours_calls_what_lies_in_another_schema(database, victim
 def test_adding_up_calls_nothing_of_others_either(database, victim, mode):
     admin(database, "ALTER TABLE public.t ADD n bigint", "ALTER TABLE public.t DROP v")
     query = Query(victim, None, mode=mode, key="id", accumulate={"n": "sum"})
-    added = pa.RecordBatch.from_pydict({"id": pa.array([1, 2], pa.int64()), "n": pa.array([5, 6], pa.int64())})
+    added = pa.RecordBatch.from_pydict(
+        {"id": pa.array([1, 2], pa.int64()), "n": pa.array([5, 6], pa.int64())}
+    )
     for batch in range(2):
         assert not query.commit(batch, query.prepare(batch, added)).lost
     with psycopg.connect(database, autocommit=True) as connection:
-        assert sorted(connection.execute("SELECT id, n FROM public.t").fetchall()) == [(1, 10), (2, 12)]
+        assert sorted(connection.execute("SELECT id, n FROM public.t").fetchall()) == [
+            (1, 10),
+            (2, 12),
+        ]
 
 
 def test_an_upsert_calls_nothing_of_others_either(database, victim):
@@ -158,7 +172,10 @@ def test_a_lookup_and_its_pins_call_nothing_of_others_either(database, victim):
             pins.create(connection, "onceforall")
         pinned = pins.Pins(lookup, "onceforall", "q", 10)
         for _ in range(2):
-            assert pinned.settle([("a",), ("b",)], lambda _: {("a",): ("1",)}) == {("a",): ("1",), ("b",): None}
+            assert pinned.settle([("a",), ("b",)], lambda _: {("a",): ("1",)}) == {
+                ("a",): ("1",),
+                ("b",): None,
+            }
         pinned._delete({"sa": None})
         pinned.clean()
     finally:
@@ -180,15 +197,18 @@ def test_a_key_of_an_extensions_type_is_compared_as_that_type_does(database):
 
 
 def test_what_lies_in_public_does_not_run_as_the_sinks_role(database):
-    """The attack as it was shown, with a search_path as everybody has it: fitter arguments win over pg_catalog's."""
+    """The attack as it was shown, with a search_path as everybody has it: fitter arguments win
+    over pg_catalog's."""
     admin(
         database,
         "CREATE TABLE t (id bigint, v text)",
         "CREATE TABLE caught (by text)",
         "CREATE FUNCTION public.obj_description(oid, text) RETURNS text LANGUAGE plpgsql AS "
-        "'BEGIN INSERT INTO public.caught VALUES (current_user); RETURN pg_catalog.obj_description($1, $2::name); END'",
+        "'BEGIN INSERT INTO public.caught VALUES (current_user); RETURN "
+        "pg_catalog.obj_description($1, $2::name); END'",
         "CREATE FUNCTION public.alike(name, name) RETURNS bool LANGUAGE plpgsql AS "
-        "'BEGIN INSERT INTO public.caught VALUES (current_user); RETURN $1 OPERATOR(pg_catalog.~~) $2::text; END'",
+        "'BEGIN INSERT INTO public.caught VALUES (current_user); RETURN $1 "
+        "OPERATOR(pg_catalog.~~) $2::text; END'",
         "CREATE OPERATOR public.~~ (FUNCTION = public.alike, LEFTARG = name, RIGHTARG = name)",
     )
     query = Query(database, None, mode="staged")
@@ -198,19 +218,30 @@ def test_what_lies_in_public_does_not_run_as_the_sinks_role(database):
         assert connection.execute("SELECT by FROM caught").fetchall() == []
 
 
-_SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE|COPY|WHERE|AND)\b|OPERATOR\(|::|clock_timestamp")
+_SQL = re.compile(
+    r"\b(SELECT|INSERT INTO|UPDATE|DELETE "
+    r"FROM|CREATE|COPY|WHERE|AND)\b|OPERATOR\(|::|clock_timestamp"
+)
 _CALL = re.compile(r"(?<![.\w])([a-z_]+[a-z0-9_]*)\(")
-_OPERATOR = re.compile(r"(?<=[\w)}'\"]) (?:=|<>|<|>|<=|>=|\|\||~~?|LIKE|ILIKE|IN|BETWEEN|SIMILAR) (?!EXCLUDED)|!=")
+_OPERATOR = re.compile(
+    r"(?<=[\w)}'\"]) (?:=|<>|<|>|<=|>=|\|\||~~?|LIKE|ILIKE|IN|BETWEEN|SIMILAR) (?!EXCLUDED)|!="
+)
 _RELATION = re.compile(r"\b(?:FROM|JOIN|INTO) (pg_\w+|information_schema)\b(?!\.)")
 _TYPE = re.compile(r"::(?!pg_catalog\.|bigint\b|int\b|boolean\b|\{|\d)\w+")
-_ASSIGNED = re.compile(r"\b(generation|batch|names|at|autovacuum_enabled) = |\{0\} = (?=COALESCE|LEAST|GREATEST)")
+_ASSIGNED = re.compile(
+    r"\b(generation|batch|names|at|autovacuum_enabled) = |\{0\} = (?=COALESCE|LEAST|GREATEST)"
+)
 
 
 def statements():
     """Every text of ours that is, or may be, a part of a statement, with where it stands."""
     sinks = Path(package.__file__).parent
     operators = sinks.parents[1] / "operators"
-    for file in [*sorted(sinks.rglob("*.py")), operators / "postgres_lookup.py", operators / "_pins.py"]:
+    for file in [
+        *sorted(sinks.rglob("*.py")),
+        operators / "postgres_lookup.py",
+        operators / "_pins.py",
+    ]:
         tree = ast.parse(file.read_text())
         prose = {id(node.body[0].value) for node in ast.walk(tree) if _has_docstring(node)}
         for node in ast.walk(tree):
@@ -225,7 +256,12 @@ def statements():
 
 def _has_docstring(node):
     body = getattr(node, "body", None)
-    return isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    return (
+        isinstance(body, list)
+        and body
+        and isinstance(body[0], ast.Expr)
+        and isinstance(body[0].value, ast.Constant)
+    )
 
 
 def unqualified(text):
@@ -254,5 +290,9 @@ def test_every_statement_of_ours_is_qualified():
     seen = list(statements())
     assert len(seen) > 50
     prose = re.compile(r"[.;:] [A-Z]|(?:^|\W)(?:the|is|be|which|can't|needs|may) ")
-    found = {where: unqualified(text) for where, text in seen if unqualified(text) and not prose.search(text)}
+    found = {
+        where: unqualified(text)
+        for where, text in seen
+        if unqualified(text) and not prose.search(text)
+    }
     assert not found

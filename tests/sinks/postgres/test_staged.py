@@ -69,9 +69,15 @@ def test_an_aborted_batch_leaves_nothing_and_can_be_aborted_again(database):
 
 def test_an_abort_takes_the_staging_tables_that_it_names_and_no_others(database):
     query, other = Query(database), Query(database, None)
-    gone, rest, theirs = query.write(0, rows(1)), query.write(0, rows(2), partition=1), other.write(0, rows(3))
+    gone, rest, theirs = (
+        query.write(0, rows(1)),
+        query.write(0, rows(2), partition=1),
+        other.write(0, rows(3)),
+    )
     query.sink.abort([gone])
-    assert sorted(staging_tables(database)) == sorted(staging_table(each["name"]) for each in (rest, theirs))
+    assert sorted(staging_tables(database)) == sorted(
+        staging_table(each["name"]) for each in (rest, theirs)
+    )
     query.sink.abort([rest])
     other.commit(0, [theirs])
     assert query.ids() == [3]
@@ -147,7 +153,8 @@ def test_in_another_database_nothing_is_proved(database, postgres):
 
 @pytest.mark.parametrize("mode", ["staged", "prepared"])
 def test_another_database_of_the_same_server_is_another(database, postgres, mode):
-    """A dropped and restored one, or a wrong dbname: neither marker nor staging table is there, and that proves nothing."""
+    """A dropped and restored one, or a wrong dbname: neither marker nor staging table is there,
+    and that proves nothing."""
     query = Query(database, mode=mode)
     committables = query.prepare(0, rows(1))
     query.sink.close()
@@ -161,7 +168,8 @@ def test_another_database_of_the_same_server_is_another(database, postgres, mode
 
 
 def test_a_staging_table_has_its_name_before_anybody_else_sees_it(database, monkeypatch):
-    """A task that dies behind its COMMIT and before the label would leave a table that no sweep finds."""
+    """A task that dies behind its COMMIT and before the label would leave a table that no sweep
+    finds."""
     seen, label = [], staging.label
 
     def looking(connection, staged, name):
@@ -272,7 +280,13 @@ def test_equal_rows_that_an_earlier_release_decided_are_written_once(database, m
 
 @pytest.mark.parametrize(
     ("mode", "on_conflict"),
-    [("staged", "update"), ("staged", "ignore"), ("prepared", "update"), ("prepared", "ignore"), ("upsert", "update")],
+    [
+        ("staged", "update"),
+        ("staged", "ignore"),
+        ("prepared", "update"),
+        ("prepared", "ignore"),
+        ("upsert", "update"),
+    ],
 )
 def test_a_table_may_be_called_as_the_server_calls_rows_in_conflict(database, mode, on_conflict):
     query = Query(database, KEYED, mode=mode, key="id", on_conflict=on_conflict)
@@ -283,11 +297,15 @@ def test_a_table_may_be_called_as_the_server_calls_rows_in_conflict(database, mo
         written = query.write(batch, rows(1, v=value))
         if mode != "upsert":
             query.commit(batch, list(query.sink.confirm([written])))
-    assert query.execute("SELECT id, v FROM excluded") == [(1, "new" if on_conflict == "update" else "old")]
+    assert query.execute("SELECT id, v FROM excluded") == [
+        (1, "new" if on_conflict == "update" else "old")
+    ]
     query.sink.close()
 
 
-def test_a_key_that_is_twice_is_found_among_more_tables_than_one_statement_takes(database, monkeypatch):
+def test_a_key_that_is_twice_is_found_among_more_tables_than_one_statement_takes(
+    database, monkeypatch
+):
     monkeypatch.setattr("onceforall.sinks.postgres.staging.TABLES_PER_STATEMENT", 2)
     query = Query(database, KEYED, key="id")
     with pytest.raises(RefusedRecordError, match="2 rows with the key id='1'"):
@@ -304,13 +322,17 @@ def test_the_servers_stack_is_deep_enough_for_any_number_of_tasks(database):
     written = query.write(0, rows(1))
     one = staging.Staged("onceforall", staging_table(written["name"]), ("id", "v"), 1)
     with psycopg.connect(database) as connection:
-        assert merging.doubled_key(connection, merging.Target("public", "t", ("id",)), [one] * 10_000) == (["1"], 10_000)
+        assert merging.doubled_key(
+            connection, merging.Target("public", "t", ("id",)), [one] * 10_000
+        ) == (["1"], 10_000)
         connection.rollback()
     query.sink.abort([written])
 
 
 @pytest.mark.parametrize("on_conflict", ["update", "ignore"])
-def test_no_statement_names_more_tables_the_more_tasks_there_are(database, monkeypatch, on_conflict):
+def test_no_statement_names_more_tables_the_more_tasks_there_are(
+    database, monkeypatch, on_conflict
+):
     monkeypatch.setattr("onceforall.sinks.postgres.staging.TABLES_PER_STATEMENT", 2)
     named = []
     execute = psycopg.Connection.execute
@@ -336,7 +358,10 @@ def test_two_writes_with_other_columns_are_merged_together_and_their_keys_compar
     query.sink.confirm(committables)
     query.commit(0, committables)
     assert query.all() == [(1, "x"), (5, None)]
-    doubled = [query.write(1, rows(9)), query.write(1, pa.RecordBatch.from_pydict({"id": pa.array([9])}), write=1, slot=1)]
+    doubled = [
+        query.write(1, rows(9)),
+        query.write(1, pa.RecordBatch.from_pydict({"id": pa.array([9])}), write=1, slot=1),
+    ]
     with pytest.raises(RefusedRecordError, match="id='9'"):
         query.sink.confirm(doubled)
     query.sink.abort(doubled)
@@ -371,7 +396,9 @@ def test_a_reader_never_sees_part_of_a_batch(database):
         until(lambda: 0 in seen, 10, "the reader reads")
         for batch in range(8):
             base = 3000 * batch
-            committables = query.prepare(batch, *(rows(*range(base + 1000 * i, base + 1000 * (i + 1))) for i in range(3)))
+            committables = query.prepare(
+                batch, *(rows(*range(base + 1000 * i, base + 1000 * (i + 1))) for i in range(3))
+            )
             query.commit(batch, committables)
             until(lambda batch=batch: 3000 * (batch + 1) in seen, 10, "the reader sees the batch")
     finally:
@@ -387,7 +414,10 @@ def test_a_conflict_that_came_after_the_decision_is_told_and_waited_for(database
     query.execute("INSERT INTO t VALUES (2, 'foreign')")
     later = query.successor()
     for _ in range(2):
-        with pytest.raises(SinkUnavailableError, match=r"is decided.*The first such row: id='2'.*Remove the conflict"):
+        with pytest.raises(
+            SinkUnavailableError,
+            match=r"is decided.*The first such row: id='2'.*Remove the conflict",
+        ):
             later.commit(0, committables)
     query.execute("DELETE FROM t WHERE v = 'foreign'")
     assert len(later.commit(0, committables).retired) == 1
@@ -414,7 +444,10 @@ def test_two_that_commit_the_same_batch_at_once_merge_it_once(database):
     query.sink.close()
     others = [query.successor() for _ in range(3)]
     reports = []
-    threads = [threading.Thread(target=lambda other=other: reports.append(other.commit(0, committables))) for other in others]
+    threads = [
+        threading.Thread(target=lambda other=other: reports.append(other.commit(0, committables)))
+        for other in others
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

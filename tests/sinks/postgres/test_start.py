@@ -58,8 +58,13 @@ def test_a_role_learns_which_rights_it_lacks_and_with_them_all_goes_well(databas
 
 def test_markers_of_another_role_are_named_with_the_grant(database):
     Query(database, TABLE)
-    role, url = make_role(database, "GRANT ALL ON SCHEMA onceforall TO {role}", "GRANT ALL ON t TO {role}")
-    with pytest.raises(SinkCheckError, match=rf"GRANT SELECT, INSERT, UPDATE, DELETE ON onceforall\.markers TO {role}"):
+    role, url = make_role(
+        database, "GRANT ALL ON SCHEMA onceforall TO {role}", "GRANT ALL ON t TO {role}"
+    )
+    with pytest.raises(
+        SinkCheckError,
+        match=rf"GRANT SELECT, INSERT, UPDATE, DELETE ON onceforall\.markers TO {role}",
+    ):
         check(url)
 
 
@@ -74,7 +79,11 @@ def test_a_table_that_is_missing_or_has_no_index_for_the_key_is_refused(database
 @pytest.mark.parametrize(
     ("what", "mode", "words"),
     [
-        ("FOR ALL TABLES", "staged", "publishes also the staging tables and the table of markers in the schema onceforall"),
+        (
+            "FOR ALL TABLES",
+            "staged",
+            "publishes also the staging tables and the table of markers in the schema onceforall",
+        ),
         ("FOR ALL TABLES", "prepared", "publishes also the table of markers"),
         ("FOR TABLES IN SCHEMA onceforall", "staged", "publishes also the staging tables"),
         ("FOR TABLES IN SCHEMA public", "staged", None),
@@ -88,8 +97,12 @@ def test_a_publication_of_the_sinks_own_tables_is_told(database, caplog, what, m
     query.execute(f"CREATE PUBLICATION of_all {what}")
     with caplog.at_level("WARNING", "onceforall"):
         query.successor(mode=mode)
-    told = [record.getMessage() for record in caplog.records if "publication" in record.getMessage()]
-    assert [words in text and "of_all" in text for text in told] == ([] if words is None else [True])
+    told = [
+        record.getMessage() for record in caplog.records if "publication" in record.getMessage()
+    ]
+    assert [words in text and "of_all" in text for text in told] == (
+        [] if words is None else [True]
+    )
 
 
 def test_another_schema_for_staging_is_made_and_quoted(database):
@@ -105,14 +118,22 @@ def test_the_modes_of_output_follow_from_key_and_mode(database):
     assert modes() == {"append", "complete"}
     assert modes(key="id") == {"append", "update", "complete"}
     assert modes(mode="prepared", key="id") == {"append", "update"}
-    assert PostgresSink(database, "t", mode="prepared", key="id").capabilities.one_task_per_key == ("id",)
+    assert PostgresSink(database, "t", mode="prepared", key="id").capabilities.one_task_per_key == (
+        "id",
+    )
 
 
 def test_every_argument_is_documented_with_its_default():
     text = (Path(__file__).parents[3] / "docs" / "postgres.md").read_text(encoding="utf-8")
     for name, parameter in inspect.signature(PostgresSink).parameters.items():
         default = parameter.default
-        told = "required" if default is inspect.Parameter.empty else "none" if default is None else f"`{default}`"
+        told = (
+            "required"
+            if default is inspect.Parameter.empty
+            else "none"
+            if default is None
+            else f"`{default}`"
+        )
         told = f'`"{default}"`' if isinstance(default, str) else told
         assert f"| `{name}` | {told} |" in text, name
 
@@ -132,8 +153,13 @@ def test_no_secret_is_in_a_pickle_but_a_copy_in_this_process_has_it(database, po
 
 
 def test_without_psycopg_the_library_can_be_imported_and_the_sink_says_what_to_install():
-    program = "import sys; sys.modules['psycopg'] = None; import onceforall as ofa; ofa.PostgresSink('postgresql://h/d', 't')"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    program = (
+        "import sys; sys.modules['psycopg'] = None; import onceforall as ofa; "
+        "ofa.PostgresSink('postgresql://h/d', 't')"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert "MissingExtraError" in ended.stderr
     assert "pip install 'onceforall[postgres]'" in ended.stderr
 

@@ -1,4 +1,5 @@
-"""A stop ends what the driver waits for before a decision: a lock that others keep, a turn, a server that doesn't answer."""
+"""A stop ends what the driver waits for before a decision: a lock that others keep, a turn, a
+server that doesn't answer."""
 
 import os
 import signal
@@ -40,11 +41,16 @@ def in_thread(action):
 
 def waiting_for(url, kind):
     with psycopg.connect(url, autocommit=True) as connection:
-        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = %s AND datname = current_database()"
+        query = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND "
+            "wait_event = %s AND datname = current_database()"
+        )
         return connection.execute(query, [kind]).fetchone()[0]
 
 
-def test_a_merge_that_waits_for_a_row_of_another_session_ends_and_the_batch_can_be_written_later(database):
+def test_a_merge_that_waits_for_a_row_of_another_session_ends_and_the_batch_can_be_written_later(
+    database,
+):
     query = Query(database, KEYED, mode="staged", key="id", **LONG)
     with psycopg.connect(database) as other:
         other.execute("INSERT INTO t VALUES (1, 'of another')")
@@ -83,7 +89,8 @@ def test_a_stop_ends_the_work_that_it_finds_and_no_other_also_not_the_next_work(
 
 
 def test_a_late_stop_never_meets_what_was_confirmed(database, monkeypatch):
-    """Its request to cancel may arrive when the merge has succeeded, and would end what comes next on that connection: a COMMIT that waits for a standby, say."""
+    """Its request to cancel may arrive when the merge has succeeded, and would end what comes
+    next on that connection: a COMMIT that waits for a standby, say."""
     query = Query(database, KEYED, mode="staged", key="id", **LONG)
     committables = [query.write(0, rows(1))]
     arrives, arrived = threading.Event(), threading.Event()
@@ -122,7 +129,8 @@ def test_a_wait_for_a_turn_that_is_cancelled_when_the_lock_is_there_leaves_no_lo
     turn = query.sink._turn
 
     class Cancelled:
-        """A session whose statement fails when the server has given the lock: it is the session's all the same."""
+        """A session whose statement fails when the server has given the lock: it is the
+        session's all the same."""
 
         def __init__(self, session):
             self.session, self.broken = session, False
@@ -198,7 +206,12 @@ def _processes(url, server):
 def test_a_stop_of_a_real_query_that_waits_for_a_lock_is_a_stop_and_soon(spark, database, tmp_path):
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE t (value text PRIMARY KEY)")
-    events = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20).load().select(F.col("value").cast("string"))
+    events = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", 20)
+        .load()
+        .select(F.col("value").cast("string"))
+    )
     with psycopg.connect(database) as other:
         other.execute("INSERT INTO t VALUES ('30')")
         query = (

@@ -1,4 +1,5 @@
-"""Only our own leftovers are found: by role, database, schema, identifier and name, each as a whole."""
+"""Only our own leftovers are found: by role, database, schema, identifier and name, each as a
+whole."""
 
 import uuid
 
@@ -42,12 +43,23 @@ def test_another_querys_another_prefixs_and_another_roles_things_are_left_alone(
         connection.execute("BEGIN")
         connection.execute("INSERT INTO t VALUES (0, 'their own')")
         connection.execute(f"PREPARE TRANSACTION '{foreign[0]['name']}.more'")
-    own = [query.write(0, rows(8)), Query(database, None, query=query.id).write(0, rows(9), partition=3)]
-    before = sorted(prepared(database)), sorted(staging_tables(database)), staging_tables(database, "elsewhere")
+    own = [
+        query.write(0, rows(8)),
+        Query(database, None, query=query.id).write(0, rows(9), partition=3),
+    ]
+    before = (
+        sorted(prepared(database)),
+        sorted(staging_tables(database)),
+        staging_tables(database, "elsewhere"),
+    )
 
     assert query.successor().sweep() == 2
 
-    after = sorted(prepared(database)), sorted(staging_tables(database)), staging_tables(database, "elsewhere")
+    after = (
+        sorted(prepared(database)),
+        sorted(staging_tables(database)),
+        staging_tables(database, "elsewhere"),
+    )
     assert after == (
         [gid for gid in before[0] if gid != own[0]["name"]],
         [table for table in before[1] if table != staging_table(own[1]["name"])],
@@ -128,7 +140,9 @@ def test_a_role_whose_name_needs_quotes_finds_its_own(database):
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE ROLE \"Ad-Spend\" LOGIN SUPERUSER PASSWORD 'of-a-role'")
     try:
-        query = Query(database.replace(database.split("//")[1].split("@")[0], "Ad-Spend:of-a-role"), None)
+        query = Query(
+            database.replace(database.split("//")[1].split("@")[0], "Ad-Spend:of-a-role"), None
+        )
         query.write(0, rows(1))
         assert query.successor().sweep() == 1
         assert staging_tables(database) == []
@@ -147,18 +161,27 @@ def test_a_login_that_becomes_another_role_ends_its_own_connections(database):
         "GRANT ALL ON SCHEMA onceforall TO {role}",
         "GRANT ALL ON onceforall.markers TO {role}",
     )
-    _, url = make_role(database, f"GRANT {app} TO {{role}}", f"ALTER ROLE {{role}} SET role = {app}")
+    _, url = make_role(
+        database, f"GRANT {app} TO {{role}}", f"ALTER ROLE {{role}} SET role = {app}"
+    )
     frozen = Query(url, None, query=query_id)
     decided = frozen.prepare(0, rows(1))
     until(lambda: "idle in transaction" in states(database), 10, "the merge is held")
     later = frozen.successor()
-    until(lambda: completed(later, decided), 20, "the successor has ended the connection that held the marker")
+    until(
+        lambda: completed(later, decided),
+        20,
+        "the successor has ended the connection that held the marker",
+    )
     assert query_ids(database) == [1]
     frozen.sink.close()
 
 
 def states(url):
-    query = "SELECT state FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'ofa-m-%%'"
+    query = (
+        "SELECT state FROM pg_stat_activity WHERE datname = current_database() AND "
+        "application_name LIKE 'ofa-m-%%'"
+    )
     with psycopg.connect(url, autocommit=True) as connection:
         return [state for (state,) in connection.execute(query).fetchall()]
 

@@ -1,4 +1,5 @@
-"""Two queries that write the same table by key with ``mode="prepared"`` take turns; nobody waits for ever for a turn."""
+"""Two queries that write the same table by key with ``mode="prepared"`` take turns; nobody waits
+for ever for a turn."""
 
 import threading
 import time
@@ -26,7 +27,9 @@ def end(query, batch=0):
 def waiting(url):
     """How many wait for a turn."""
     with psycopg.connect(url, autocommit=True) as connection:
-        [row] = connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchall()
+        [row] = connection.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        ).fetchall()
         return row[0]
 
 
@@ -55,13 +58,17 @@ def test_crossing_keys_of_two_queries_are_written_one_batch_after_the_other(data
     begin(one)
     got = in_thread(lambda: begin(other))
     until(lambda: waiting(database) == 1, 10, "the other query waits")
-    # Without turns the other query would have prepared key 2 by now, and each would wait for the other.
+    # Without turns the other query would have prepared key 2 by now, and each would wait for the
+    # other.
     mine = [one.write(0, rows(1), partition=0), one.write(0, rows(2), partition=1)]
     assert not got.is_set()
     one.commit(0, list(one.sink.confirm(mine)))
     end(one)
     assert got.wait(10)
-    theirs = [other.write(0, rows(2, v="y"), partition=0), other.write(0, rows(1, v="y"), partition=1)]
+    theirs = [
+        other.write(0, rows(2, v="y"), partition=0),
+        other.write(0, rows(1, v="y"), partition=1),
+    ]
     other.commit(0, list(other.sink.confirm(theirs)))
     assert one.all() == [(1, "y"), (2, "y")]
 
@@ -127,13 +134,21 @@ def test_the_connection_of_a_turn_stays_from_batch_to_batch(database, pair):
     found = set()
     for batch in range(3):
         begin(one, batch)
-        found |= set(one.execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'ofa-q-%%' AND 1 = %s", 1))
+        found |= set(
+            one.execute(
+                "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'ofa-q-%%' AND 1 = %s",
+                1,
+            )
+        )
         end(one, batch)
     assert len(found) == 1
 
 
 def test_a_partition_and_its_table_have_one_turn(database):
-    ddl = "CREATE TABLE t (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)"
+    ddl = (
+        "CREATE TABLE t (id bigint PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE "
+        "t1 PARTITION OF t FOR VALUES FROM (0) TO (100)"
+    )
     whole = Query(database, ddl, mode="prepared", key="id")
     part = PostgresSink(database, "t1", mode="prepared", key="id", lock_timeout_s=1, retry_for_s=10)
     part.check(StartInfo(whole.id, "part"))
@@ -156,7 +171,9 @@ def test_the_order_of_locks_is_that_of_tables_however_they_are_named(database):
 
 def test_two_sinks_of_one_query_share_a_turn(database, pair):
     one, _ = pair
-    second = Query(database, None, query=one.id, name="second", mode="prepared", key="id", lock_timeout_s=20)
+    second = Query(
+        database, None, query=one.id, name="second", mode="prepared", key="id", lock_timeout_s=20
+    )
     begin(one)
     before = time.monotonic()
     begin(second)
@@ -166,7 +183,9 @@ def test_two_sinks_of_one_query_share_a_turn(database, pair):
 
 def test_only_tasks_that_lock_rows_by_key_take_turns(database, postgres):
     for options in ({"key": "id"}, {"mode": "prepared"}, {"mode": "upsert", "key": "id"}):
-        query = Query(database, "CREATE TABLE IF NOT EXISTS t (id bigint PRIMARY KEY, v text)", **options)
+        query = Query(
+            database, "CREATE TABLE IF NOT EXISTS t (id bigint PRIMARY KEY, v text)", **options
+        )
         begin(query)
         held = query.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
         assert held == [(0,)]

@@ -1,4 +1,5 @@
-"""A table that is replaced or altered while a query writes to it, rows that are not its own, and those that it hides."""
+"""A table that is replaced or altered while a query writes to it, rows that are not its own, and
+those that it hides."""
 
 from itertools import product
 
@@ -14,7 +15,8 @@ pytestmark = pytest.mark.postgres
 MODES = ["staged", "prepared", "upsert"]
 REPLACED = {
     "a view": "ALTER TABLE t RENAME TO old; CREATE VIEW t AS SELECT * FROM old",
-    "an unlogged table": "ALTER TABLE t RENAME TO old; CREATE UNLOGGED TABLE t (LIKE old INCLUDING ALL)",
+    "an unlogged table": "ALTER TABLE t RENAME TO old; CREATE UNLOGGED TABLE t (LIKE old "
+    "INCLUDING ALL)",
     "the same table, unlogged": "ALTER TABLE t SET UNLOGGED",
     "another table": "ALTER TABLE t RENAME TO old; CREATE TABLE t (LIKE old INCLUDING ALL)",
 }
@@ -31,14 +33,17 @@ def test_a_table_that_is_replaced_while_the_query_runs_gets_nothing(database, mo
     for statement in REPLACED[what].split("; "):
         query.execute(statement)
     with pytest.raises(
-        AttemptFailedError, match=r"unlogged|logged table any more|another table than|arbiter|no unique or exclusion"
+        AttemptFailedError,
+        match=r"unlogged|logged table any more|another table than|arbiter|no unique or exclusion",
     ):
         query.prepare(0, rows(1, 2))
     assert rows_of(query, "t") == 0
     query.sweep(own=True)
     if what == "another table":
         again = query.successor()
-        again.write(0, rows(1, 2)) if mode == "upsert" else again.commit(0, again.prepare(0, rows(1, 2)))
+        again.write(0, rows(1, 2)) if mode == "upsert" else again.commit(
+            0, again.prepare(0, rows(1, 2))
+        )
         assert rows_of(again, "t") == 2
 
 
@@ -78,7 +83,9 @@ def numbers():
     import pyarrow as pa
 
     values = pa.array([decimal.Decimal("1.55")], pa.decimal128(10, 2))
-    return pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int64()), "v": pa.array(["x"]), "n": values})
+    return pa.RecordBatch.from_pydict(
+        {"id": pa.array([1], pa.int64()), "v": pa.array(["x"]), "n": values}
+    )
 
 
 @pytest.mark.parametrize("new", ["integer", "numeric(10,1)", "real"])
@@ -86,7 +93,9 @@ def test_a_column_whose_type_changes_between_task_and_merge_rounds_nothing(datab
     query = Query(database, NUMBERS)
     staged = query.write(0, numbers())
     query.execute(f"ALTER TABLE t ALTER COLUMN n TYPE {new}")
-    with pytest.raises(AttemptFailedError, match=r"Column n of public.t was numeric\(10,2\).* and is"):
+    with pytest.raises(
+        AttemptFailedError, match=r"Column n of public.t was numeric\(10,2\).* and is"
+    ):
         query.sink.confirm([staged])
     query.execute("ALTER TABLE t ALTER COLUMN n TYPE numeric(10,2)")
     decided = list(query.sink.confirm([staged]))
@@ -108,7 +117,11 @@ def test_complete_leaves_the_rows_of_tables_that_inherit_and_takes_those_of_part
     assert query.ids() == [1, 100]
     assert query.execute("SELECT id FROM ONLY t") == [(1,)]
     query.execute("DROP TABLE t CASCADE")
-    parted = Query(database, "CREATE TABLE t (id bigint, v text) PARTITION BY RANGE (id)", output_mode="complete")
+    parted = Query(
+        database,
+        "CREATE TABLE t (id bigint, v text) PARTITION BY RANGE (id)",
+        output_mode="complete",
+    )
     parted.execute("CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (10)")
     for batch in (0, 1):
         parted.commit(batch, parted.prepare(batch, rows(batch, 5)))
@@ -120,7 +133,10 @@ def test_complete_is_refused_where_row_security_hides_rows(database):
     query.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
     query.execute("CREATE POLICY few ON t USING (id < 10)")
     name = database.rsplit("/", 1)[1].partition("?")[0]
-    grants = "GRANT SELECT, INSERT, DELETE ON t TO {role}", f'GRANT CREATE ON DATABASE "{name}" TO {{role}}'
+    grants = (
+        "GRANT SELECT, INSERT, DELETE ON t TO {role}",
+        f'GRANT CREATE ON DATABASE "{name}" TO {{role}}',
+    )
     role, url = make_role(database, *grants)
     sink = PostgresSink(url, "t", staging_schema=f"of_{role}")
     sink.check(StartInfo("q", "out"))
@@ -162,10 +178,21 @@ CREATE TABLE mid_1 PARTITION OF mid FOR VALUES FROM (100) TO (150);
 """
 BECOME_UNFIT = {
     "set unlogged": ("ALTER TABLE low SET UNLOGGED", "low", "ALTER TABLE low SET LOGGED"),
-    "below a partition": ("ALTER TABLE mid_1 SET UNLOGGED", "mid_1", "ALTER TABLE mid_1 SET LOGGED"),
-    "made": ("CREATE UNLOGGED TABLE high PARTITION OF t FOR VALUES FROM (200) TO (300)", "high", "DROP TABLE high"),
+    "below a partition": (
+        "ALTER TABLE mid_1 SET UNLOGGED",
+        "mid_1",
+        "ALTER TABLE mid_1 SET LOGGED",
+    ),
+    "made": (
+        "CREATE UNLOGGED TABLE high PARTITION OF t FOR VALUES FROM (200) TO (300)",
+        "high",
+        "DROP TABLE high",
+    ),
     "attached": (
-        "CREATE UNLOGGED TABLE high (LIKE t INCLUDING ALL); ALTER TABLE t ATTACH PARTITION high FOR VALUES FROM (200) TO (300)",
+        (
+            "CREATE UNLOGGED TABLE high (LIKE t INCLUDING ALL); ALTER TABLE t ATTACH PARTITION high "
+            "FOR VALUES FROM (200) TO (300)"
+        ),
         "high",
         "ALTER TABLE high SET LOGGED",
     ),
@@ -179,19 +206,33 @@ BECOME_UNFIT = {
 
 
 # A unique index, which key= needs, allows no foreign partition.
-@pytest.mark.parametrize(("mode", "what"), [*product(MODES[:2], BECOME_UNFIT), *product(MODES[2:], list(BECOME_UNFIT)[:-1])])
+@pytest.mark.parametrize(
+    ("mode", "what"),
+    [*product(MODES[:2], BECOME_UNFIT), *product(MODES[2:], list(BECOME_UNFIT)[:-1])],
+)
 def test_a_partition_that_cannot_keep_rows_is_found_while_the_query_runs(database, mode, what):
     """A crash of the server would empty it, behind a marker that says: complete."""
     change, partition, remedy = BECOME_UNFIT[what]
     key = "id" if mode == "upsert" else None
-    query = Query(database, PARTED.replace("(id bigint,", "(id bigint PRIMARY KEY,") if key else PARTED, mode=mode, key=key)
+    query = Query(
+        database,
+        PARTED.replace("(id bigint,", "(id bigint PRIMARY KEY,") if key else PARTED,
+        mode=mode,
+        key=key,
+    )
 
     def write(batch):
-        return query.write(batch, rows(1, 110)) if key else query.commit(batch, query.prepare(batch, rows(1, 110)))
+        return (
+            query.write(batch, rows(1, 110))
+            if key
+            else query.commit(batch, query.prepare(batch, rows(1, 110)))
+        )
 
     write(0)
     query.execute(change)
-    with pytest.raises(AttemptFailedError, match=f"partition {partition} of public.t is (unlogged|a foreign table)"):
+    with pytest.raises(
+        AttemptFailedError, match=f"partition {partition} of public.t is (unlogged|a foreign table)"
+    ):
         query.write(1, rows(2, 111)) if key else query.prepare(1, rows(2, 111))
     assert query.ids() == [1, 110] if what != "foreign" else rows_of(query, "low") == 1
     query.sweep(own=True)
@@ -204,7 +245,10 @@ def test_behind_the_decision_an_unlogged_partition_is_waited_for(database):
     decided = query.prepare(0, rows(1))
     query.sink.close()
     query.execute("ALTER TABLE low SET UNLOGGED")
-    with pytest.raises(SinkUnavailableError, match="partition low of public.t is unlogged.*ALTER TABLE low SET LOGGED"):
+    with pytest.raises(
+        SinkUnavailableError,
+        match="partition low of public.t is unlogged.*ALTER TABLE low SET LOGGED",
+    ):
         query.commit(0, decided)
     query.execute("ALTER TABLE low SET LOGGED")
     assert len(query.commit(0, decided).retired) == 1

@@ -70,7 +70,12 @@ def test_an_attempt_that_is_stuck_with_its_rows_locked_does_not_hold_back_its_re
 
 
 def test_a_refused_row_is_named(database):
-    query = Query(database, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id < 5), v text)", mode="upsert", key="id")
+    query = Query(
+        database,
+        "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id < 5), v text)",
+        mode="upsert",
+        key="id",
+    )
     with pytest.raises(RefusedRecordError, match="a check is violated.*The first such row: id='5'"):
         query.write(0, rows(3, 4, 5, 6))
     assert query.ids() == []

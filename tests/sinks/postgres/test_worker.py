@@ -1,4 +1,5 @@
-"""What a Python worker loads of the sink: the task's side, in each mode, and nothing of the driver's."""
+"""What a Python worker loads of the sink: the task's side, in each mode, and nothing of the
+driver's."""
 
 import pickle
 import subprocess
@@ -23,12 +24,18 @@ pickle.dump((committable, arrived, set(sys.modules)), sys.stdout.buffer)
 
 
 def written_by_a_worker(query, part):
-    """The committable of a task in a process of its own; and of the sink's package, what was loaded there when the sink had arrived, and in the end."""
+    """The committable of a task in a process of its own; and of the sink's package, what was
+    loaded there when the sink had arrived, and in the end."""
     given = pickle.dumps((query.sink, query.attempt(), part))
-    done = subprocess.run([sys.executable, "-c", WORKER], input=given, capture_output=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER], input=given, capture_output=True, timeout=60, check=True
+    )
     committable, *loaded = pickle.loads(done.stdout)
     package = "onceforall.sinks.postgres."
-    return committable, *({name.removeprefix(package) for name in modules if name.startswith(package)} for modules in loaded)
+    return committable, *(
+        {name.removeprefix(package) for name in modules if name.startswith(package)}
+        for modules in loaded
+    )
 
 
 @pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])

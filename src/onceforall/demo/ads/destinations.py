@@ -1,4 +1,6 @@
-"""Reads back what a pipeline has written, as anybody would: topics at ``read_committed``, files by their manifests, the table with SELECT."""
+"""Reads back what a pipeline has written, as anybody would: topics at ``read_committed``, files
+by their manifests, the table with SELECT.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _READ_ROWS = 20_000
 
 
 def ledger_rows(place: Place, destination: str) -> Iterator[Any]:
-    """Return the rows of the ledger in one of `DESTINATIONS`, in the form of `truth`; what can't be read comes as it is.
+    """Return the rows of the ledger in one of `DESTINATIONS`, in the form of `truth`; what can't be
+    read comes as it is.
 
     Raises:
         SinkUnavailableError: the broker or the server does not answer.
@@ -35,22 +38,29 @@ def dead_letters(place: Place) -> list[Mapping[str, Any]]:
 
 
 def late_ids(place: Place) -> list[str]:
-    """Return the ids of the events that were put aside because they came hours late, as often as they are there."""
+    """Return the ids of the events that were put aside because they came hours late, as often as
+    they are there.
+    """
     return [str(row.get("event_id")) for row in _json_rows(place, LATE)]
 
 
 def hidden_partitions(place: Place) -> dict[str, list[int]]:
-    """Return, by topic, the partitions in which an open transaction hides records from readers at ``read_committed``."""
+    """Return, by topic, the partitions in which an open transaction hides records from readers
+    at ``read_committed``.
+    """
     found = {
-        name: observe.hidden_partitions(place.servers, place.topic(name), partitions) for name, partitions in TOPICS.items()
+        name: observe.hidden_partitions(place.servers, place.topic(name), partitions)
+        for name, partitions in TOPICS.items()
     }
     return {name: hidden for name, hidden in found.items() if hidden}
 
 
 def as_true_row(row: Any) -> Any:
-    """Return a row in the form in which `truth` has it: moments as milliseconds, without nulls and without what only says where it lies.
+    """Return a row in the form in which `truth` has it: moments as milliseconds, without nulls and
+    without what only says where it lies.
 
-    Day and hour stay where they don't fit the moment: such a row lies in the wrong place, and differs from the truth.
+    Day and hour stay where they don't fit the moment: such a row lies in the wrong place, and
+    differs from the truth.
     """
     if not isinstance(row, Mapping):
         return row
@@ -93,7 +103,9 @@ def _file_rows(place: Place) -> Iterator[Any]:
     elif not any(Path(folder).rglob("*.parquet")):
         return
     else:
-        where = ds.partitioning(pa.schema([("day", pa.string()), ("hour", pa.string())]), flavor="hive")
+        where = ds.partitioning(
+            pa.schema([("day", pa.string()), ("hour", pa.string())]), flavor="hive"
+        )
         dataset = ds.dataset(folder, format="parquet", partitioning=where)
     for batch in dataset.to_batches():
         yield from batch.to_pylist()
@@ -114,5 +126,7 @@ def _table_rows(place: Place) -> Iterable[Any]:
         except psycopg.errors.UndefinedTable:
             return
         except psycopg.OperationalError as error:
-            raise SinkUnavailableError(f"The table ledger can't be read: {error}. Start the demo again.") from error
+            raise SinkUnavailableError(
+                f"The table ledger can't be read: {error}. Start the demo again."
+            ) from error
         yield from cursor

@@ -1,7 +1,9 @@
 """What is killed, and when: drawn from the seed before the run begins.
 
-A fault strikes when `cleanse` has taken a share of the events, and a moment after that, which is random, too: it knows nothing of where
-a batch is. Each job is killed at least once while events flow, and some once more while the last windows are written.
+A fault strikes when `cleanse` has taken a share of the events, and a moment after that, which is
+random, too: it knows nothing of where
+a batch is. Each job is killed at least once while events flow, and some once more while the last
+windows are written.
 """
 
 from __future__ import annotations
@@ -23,12 +25,11 @@ _LONGEST_OUTAGE_S = 2.0
 class Fault(NamedTuple):
     """One SIGKILL, or one to each of several processes at once.
 
-    Attributes:
-        kind: `JOB` (its driver, JVM and workers), `WORKERS` (Python workers of a job), `BROKER` or `POSTGRES`.
-        target: the job; empty for servers.
-        share: of the events, that `cleanse` has taken before; `CLOSING`: all, and the last windows are being written.
-        delay_s: how long after that, in seconds.
-        outage_s: how long a server is away before it is started again, in seconds.
+    Attributes: kind: `JOB` (its driver, JVM and workers), `WORKERS` (Python workers of a job),
+        `BROKER` or `POSTGRES`. target: the job; empty for servers. share: of the events, that
+        `cleanse` has taken before; `CLOSING`: all, and the last windows are being written. delay_s:
+        how long after that, in seconds. outage_s: how long a server is away before it is started
+        again, in seconds.
     """
 
     kind: str
@@ -47,7 +48,9 @@ class Fault(NamedTuple):
 
 
 def plan(seed: int) -> list[Fault]:
-    """Return the faults of a run, in the order in which they strike; the same seed gives the same."""
+    """Return the faults of a run, in the order in which they strike; the same seed gives the
+    same.
+    """
     draw = random.Random(f"faults {seed}")  # noqa: S311  no secret
     flowing = [*((JOB, job) for job in JOBS), *((JOB, draw.choice(JOBS)) for _ in range(2))]
     flowing += [(WORKERS, job) for job in draw.sample(JOBS, 2)]
@@ -57,6 +60,12 @@ def plan(seed: int) -> list[Fault]:
     closing = [(JOB, job) for job in draw.sample(["aggregate", "attribute", "load"], 2)]
     struck = [*zip(flowing, shares, strict=True), *((each, CLOSING) for each in closing)]
     return [
-        Fault(kind, target, share, draw.uniform(0.0, _LONGEST_DELAY_S), draw.uniform(0.0, _LONGEST_OUTAGE_S))
+        Fault(
+            kind,
+            target,
+            share,
+            draw.uniform(0.0, _LONGEST_DELAY_S),
+            draw.uniform(0.0, _LONGEST_OUTAGE_S),
+        )
         for (kind, target), share in struck
     ]

@@ -29,8 +29,19 @@ class Feed:
         except ImportError as error:
             raise MissingExtraError("confluent-kafka", "demo") from error
         # It says on stderr what it repeats by itself; what it gives up comes as an error.
-        options = {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 20, "log_level": 2}
-        self._producer = Producer({**options, "queue.buffering.max.messages": 10 * _CHUNK_RECORDS, "compression.type": "lz4"})
+        options = {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "linger.ms": 20,
+            "log_level": 2,
+        }
+        self._producer = Producer(
+            {
+                **options,
+                "queue.buffering.max.messages": 10 * _CHUNK_RECORDS,
+                "compression.type": "lz4",
+            }
+        )
         self._failure: Any = None
 
     def publish(self, ground: Ground, tell: Callable[[int], None]) -> None:
@@ -78,7 +89,8 @@ class Feed:
     def _flush(self) -> None:
         if self._producer.flush(_DEADLINE_S) or self._failure is not None:
             raise SinkUnavailableError(
-                f"The broker did not take the events ({self._failure or 'no answer'}). See broker.log (--keep), and start the demo again."
+                f"The broker did not take the events ({self._failure or 'no answer'}). See "
+                "broker.log (--keep), and start the demo again."
             )
 
     def _delivered(self, error: Any, _message: Any) -> None:

@@ -1,4 +1,6 @@
-"""Makes what the jobs of a place find there: its topics, and its database with the campaigns in it."""
+"""Makes what the jobs of a place find there: its topics, and its database with the campaigns in
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,11 @@ from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres
 __all__ = ["furnish"]
 
 
-def furnish(place: Place, broker: EmbeddedKafka, postgres: EmbeddedPostgres, database_name: str) -> None:
-    """Make a place's topics and database; Spark's own writers also need the tables that ours make themselves.
+def furnish(
+    place: Place, broker: EmbeddedKafka, postgres: EmbeddedPostgres, database_name: str
+) -> None:
+    """Make a place's topics and database; Spark's own writers also need the tables that ours make
+    themselves.
 
     Args:
         place: which one.
@@ -26,7 +31,8 @@ def furnish(place: Place, broker: EmbeddedKafka, postgres: EmbeddedPostgres, dat
         server.execute(f"CREATE DATABASE {database_name}".encode())
     with connected(place.database) as database:
         database.execute(
-            b"CREATE TABLE campaigns (campaign_id text PRIMARY KEY, advertiser text NOT NULL, commission_ppm int NOT NULL)"
+            b"CREATE TABLE campaigns (campaign_id text PRIMARY KEY, advertiser text NOT NULL, "
+            b"commission_ppm int NOT NULL)"
         )
         with database.cursor() as cursor, cursor.copy(b"COPY campaigns FROM STDIN") as copy:
             for campaign in campaigns():

@@ -1,14 +1,18 @@
-"""The ad events, made from a seed: what really happened (the *ground*), and the records in which it reaches Kafka.
+"""The ad events, made from a seed: what really happened (the *ground*), and the records in which it
+reaches Kafka.
 
-What upstream does to them: users and campaigns are skewed; records come out of order, by up to five minutes; some come again, within
-a quarter of an hour; some come hours late; and some are malformed. All of it is drawn here, so that `truth` can tell what must come out
-without a look at the pipeline.
+What upstream does to them: users and campaigns are skewed; records come out of order, by up to five
+minutes; some come again, within
+a quarter of an hour; some come hours late; and some are malformed. All of it is drawn here, so that
+`truth` can tell what must come out without a look at the pipeline.
 
-The promises on which the truth rests, with `arrival` for the record's timestamp in Kafka, which never decreases within a topic:
+The promises on which the truth rests, with `arrival` for the record's timestamp in Kafka, which
+never decreases within a topic:
 
-- a record is in time (at most `ORDINARY_DELAY_MS` after its event) or hopelessly late (`LATE_FROM_MS` or more): nothing lies near the limit
-  of an hour that the jobs draw;
-- a repetition is the same bytes under the same key, in the same partition, at most `REPEATED_WITHIN_MS` after the first;
+- a record is in time (at most `ORDINARY_DELAY_MS` after its event) or hopelessly late
+  (`LATE_FROM_MS` or more): nothing lies near the limit of an hour that the jobs draw;
+- a repetition is the same bytes under the same key, in the same partition, at most
+  `REPEATED_WITHIN_MS` after the first;
 - no two clicks of a user, and no click and order of a user, happen in the same millisecond.
 """
 
@@ -27,7 +31,11 @@ from onceforall.errors import OptionError
 
 EVENTS, ORDERS = "ad-events", "orders"
 PARTITIONS = {EVENTS: 4, ORDERS: 1}
-"""Of each topic. A partition that has very few records would be read behind the others: Spark rounds its share of a batch down."""
+"""Of each topic.
+
+A partition that has very few records would be read behind the others: Spark rounds its share of a
+batch down.
+"""
 START_MS = 1_732_838_400_000
 """The first event happens after this: 2024-11-29T00:00:00Z, in milliseconds since 1970."""
 DAY_MS = 86_400_000
@@ -46,7 +54,14 @@ TOPICS = (EVENTS, EVENTS, ORDERS)
 AD_TYPES = ("banner", "modal", "sponsored-search", "mail", "mobile")
 
 GOOD, LATE = 0, 1
-REASONS = ("not JSON", "unknown event type", "missing field", "wrong type", "negative amount", "from the future")
+REASONS = (
+    "not JSON",
+    "unknown event type",
+    "missing field",
+    "wrong type",
+    "negative amount",
+    "from the future",
+)
 """Why a record is a dead letter. Fate 2 is the first of them."""
 _FIRST_DEFECT = 2
 
@@ -110,15 +125,17 @@ class Ground:
 def make_ground(seed: int, events: int) -> Ground:
     """Draw everything that happens.
 
-    Args:
-        seed: the same seed and number give the same events and records.
-        events: how many views, clicks and orders; a day has that many, so that more events are denser ones.
+    Args: seed: the same seed and number give the same events and records. events: how many views,
+        clicks and orders; a day has that many, so that more events are denser ones.
 
     Raises:
         OptionError: fewer than `MINIMUM_EVENTS`, with which some kinds would be missing.
     """
     if events < MINIMUM_EVENTS:
-        raise OptionError(f"The ads demo needs at least {MINIMUM_EVENTS:,} events, not {events}. Give a larger --events.")
+        raise OptionError(
+            f"The ads demo needs at least {MINIMUM_EVENTS:,} events, not {events}. Give a larger "
+            "--events."
+        )
     draw = np.random.default_rng(seed)
     clicks, orders = int(events * _CLICK_SHARE), int(events * _ORDER_SHARE)
     users = max(50, events // 20)
@@ -126,7 +143,9 @@ def make_ground(seed: int, events: int) -> Ground:
     click = _clicks(draw, view, clicks)
     order = _orders(draw, click, orders, users)
     kind = np.repeat(np.array([VIEW, CLICK, ORDER]), [events - clicks - orders, clicks, orders])
-    user, campaign, happened, micros = (np.concatenate(parts) for parts in zip(view, click, order, strict=True))
+    user, campaign, happened, micros = (
+        np.concatenate(parts) for parts in zip(view, click, order, strict=True)
+    )
     fate = _fates(draw, events)
     sent, arrival = _records(draw, happened, fate)
     return Ground(kind, np.arange(events), user, campaign, happened, micros, fate, sent, arrival)
@@ -144,12 +163,19 @@ def _skewed(draw: np.random.Generator, count: int, users: int) -> Numbers:
     return (users * draw.random(count) ** 3).astype(np.int64)
 
 
-def _clicks(draw: np.random.Generator, view: tuple[Numbers, ...], count: int) -> tuple[Numbers, ...]:
+def _clicks(
+    draw: np.random.Generator, view: tuple[Numbers, ...], count: int
+) -> tuple[Numbers, ...]:
     user, campaign, happened, _ = view
     seen = draw.integers(0, len(user), count)
     # Even milliseconds, each once per user; orders get odd ones.
     clicked = (happened[seen] + draw.integers(1_000, 60_000, count)) // 2 * 2
-    return user[seen], campaign[seen], _apart(user[seen], clicked), draw.integers(40_000, 900_000, count)
+    return (
+        user[seen],
+        campaign[seen],
+        _apart(user[seen], clicked),
+        draw.integers(40_000, 900_000, count),
+    )
 
 
 def _apart(user: Numbers, moment: Numbers) -> Numbers:
@@ -163,7 +189,9 @@ def _apart(user: Numbers, moment: Numbers) -> Numbers:
         moment[order[1:][same]] += 2
 
 
-def _orders(draw: np.random.Generator, click: tuple[Numbers, ...], count: int, users: int) -> tuple[Numbers, ...]:
+def _orders(
+    draw: np.random.Generator, click: tuple[Numbers, ...], count: int, users: int
+) -> tuple[Numbers, ...]:
     clicked_by, _, clicked, _ = click
     origin = draw.integers(0, len(clicked_by), count)
     follows = draw.random(count) < _ORDERS_AFTER_A_CLICK
@@ -183,7 +211,9 @@ def _fates(draw: np.random.Generator, count: int) -> Numbers:
     return fate
 
 
-def _records(draw: np.random.Generator, happened: Numbers, fate: Numbers) -> tuple[Numbers, Numbers]:
+def _records(
+    draw: np.random.Generator, happened: Numbers, fate: Numbers
+) -> tuple[Numbers, Numbers]:
     count = len(happened)
     ordinary = np.minimum(draw.exponential(20_000, count), ORDINARY_DELAY_MS).astype(np.int64)
     delay = np.where(fate == LATE, draw.integers(LATE_FROM_MS, LATE_UNTIL_MS, count), ordinary)
@@ -202,12 +232,15 @@ def records(ground: Ground, begin: int, end: int) -> Iterator[Record]:
     values = _values(ground, sent)
     partitions = partition_of(ground.user[sent], ground.kind[sent]).tolist()
     kinds, arrivals = ground.kind[sent].tolist(), ground.arrival_ms[begin:end].tolist()
-    for kind, partition, user, value, arrival in zip(kinds, partitions, users, values, arrivals, strict=True):
+    for kind, partition, user, value, arrival in zip(
+        kinds, partitions, users, values, arrivals, strict=True
+    ):
         yield Record(TOPICS[kind], partition, user, value, arrival)
 
 
 def closing_records() -> list[Record]:
-    """Return one record of each kind, days after all others: their event time lets every watermark pass what came before.
+    """Return one record of each kind, days after all others: their event time lets every watermark
+    pass what came before.
 
     They are ordinary records, but the windows and the orders that they open are never closed.
     """
@@ -222,7 +255,8 @@ def closing_records() -> list[Record]:
             TOPICS[kind],
             0,
             b"closing",
-            f'{{"event_id": "closing-{name}", "user_id": "closing", "event_type": "{name}", "event_time": {at}{more}}}'.encode(),
+            f'{{"event_id": "closing-{name}", "user_id": "closing", "event_type": "{name}", '
+            f'"event_time": {at}{more}}}'.encode(),
             at,
         )
         for kind, (name, more) in enumerate(texts)
@@ -231,8 +265,11 @@ def closing_records() -> list[Record]:
 
 def partition_of(user: Numbers, kind: Numbers) -> Numbers:
     """Return the partition of each user's records of these kinds."""
-    # Users that come often have small numbers, and must not share a partition: Knuth's multiplicative hash spreads them.
-    spread: Numbers = (user * 2_654_435_761 >> 16) % np.array([PARTITIONS[topic] for topic in TOPICS])[kind]
+    # Users that come often have small numbers, and must not share a partition: Knuth's
+    # multiplicative hash spreads them.
+    spread: Numbers = (user * 2_654_435_761 >> 16) % np.array(
+        [PARTITIONS[topic] for topic in TOPICS]
+    )[kind]
     return spread
 
 
@@ -260,7 +297,11 @@ def _values(ground: Ground, sent: Numbers) -> list[bytes]:
         reason = None if defect < _FIRST_DEFECT else REASONS[defect - _FIRST_DEFECT]
         for is_order in (False, True):
             rows = np.flatnonzero((fate == defect) & ((ground.kind[sent] == ORDER) == is_order))
-            rendered[rows] = _objects(ground, sent[rows], reason, is_order=is_order).cast(pa.binary()).to_pylist()
+            rendered[rows] = (
+                _objects(ground, sent[rows], reason, is_order=is_order)
+                .cast(pa.binary())
+                .to_pylist()
+            )
     values: list[bytes] = rendered.tolist()
     return values
 
@@ -287,7 +328,9 @@ def _objects(ground: Ground, events: Numbers, reason: str | None, *, is_order: b
 def _fields(ground: Ground, sent: Numbers) -> dict[str, Any]:
     """Return all fields as JSON texts, under their names; ``micros`` is the cost or the amount."""
     user, campaign, number = ground.user[sent], ground.campaign[sent], ground.number[sent]
-    address = (pa.array(part).cast(pa.string()) for part in (user >> 16 & 255, user >> 8 & 255, user & 255))
+    address = (
+        pa.array(part).cast(pa.string()) for part in (user >> 16 & 255, user >> 8 & 255, user & 255)
+    )
     return {
         "event_id": _quoted(_named("e", 9, number)),
         "user_id": _quoted(_named("u", 7, user)),
@@ -308,7 +351,11 @@ _OF_AN_AD = ("page_id", "ad_id", "campaign_id", "ad_type")
 def _object(fields: dict[str, Any], micros: str) -> Any:
     pieces: list[Any] = []
     for name, field in fields.items():
-        pieces += ["{" if not pieces else ", ", f'"{micros if name == "micros" else name}": ', field]
+        pieces += [
+            "{" if not pieces else ", ",
+            f'"{micros if name == "micros" else name}": ',
+            field,
+        ]
     return pc.binary_join_element_wise(*pieces, "}", "")
 
 

@@ -1,4 +1,6 @@
-"""The four jobs of ``examples/ad_events``: what each reads and writes, and how one is started as a process of its own."""
+"""The four jobs of ``examples/ad_events``: what each reads and writes, and how one is started as
+a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,14 @@ READS = {
     "attribute": ("clicks", "orders-checked"),
     "load": ("spend", "attributed", "unmatched"),
 }
-"""The pipeline's own topics that each job reads; `cleanse` reads the shared topics of the generator besides."""
+"""The pipeline's own topics that each job reads; `cleanse` reads the shared topics of the
+generator besides."""
 LEDGER, DEAD_LETTERS, LATE = "ledger", "dead-letters", "late"
 TOPICS = {
     HEARTBEATS: 1,
-    **dict.fromkeys(("views", "clicks", "orders-checked", "spend", "attributed", "unmatched", LEDGER), 2),
+    **dict.fromkeys(
+        ("views", "clicks", "orders-checked", "spend", "attributed", "unmatched", LEDGER), 2
+    ),
     DEAD_LETTERS: 1,
     LATE: 1,
 }
@@ -79,7 +84,11 @@ class Place:
     def start(self, job: str) -> ProgramProcess:
         """Start a job; it is the caller's to end."""
         examples = examples_folder()
-        program = examples / f"{job}.py" if self.writer == ONCEFORALL else Path(__file__).parent / "plain.py"
+        program = (
+            examples / f"{job}.py"
+            if self.writer == ONCEFORALL
+            else Path(__file__).parent / "plain.py"
+        )
         named = {
             "--servers": self.servers,
             "--prefix": self.topic(""),
@@ -92,7 +101,9 @@ class Place:
         work = self.folder / "work" / job
         (work / "tmp").mkdir(parents=True, exist_ok=True)
         environment = {**_environment(work, self.jars), DATABASE_VARIABLE: self.database}
-        return ProgramProcess(program, arguments, work_dir=work, log=self.log(job), environment=environment)
+        return ProgramProcess(
+            program, arguments, work_dir=work, log=self.log(job), environment=environment
+        )
 
 
 def examples_folder() -> Path:
@@ -106,7 +117,8 @@ def examples_folder() -> Path:
         if (folder / "cleanse.py").is_file():
             return folder
     raise ConfigurationError(
-        "The jobs of the ads demo (examples/ad_events) are not in this installation. Run the command in a copy of the repository: make setup, "
+        "The jobs of the ads demo (examples/ad_events) are not in this installation. Run the "
+        "command in a copy of the repository: make setup, "
         "then .venv/bin/onceforall demo ads."
     )
 
@@ -124,8 +136,10 @@ def _environment(work: Path, jars: Sequence[Path]) -> dict[str, str | None]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "768m",
-        # It lives for a minute or so, beside three others: the second compiler and many collector threads would not pay.
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={temporary}",
+        # It lives for a minute or so, beside three others: the second compiler and many collector
+        # threads would not pay.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+        f"-Djava.io.tmpdir={temporary}",
         "spark.local.dir": str(temporary),
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
@@ -134,7 +148,9 @@ def _environment(work: Path, jars: Sequence[Path]) -> dict[str, str | None]:
         "spark.sql.streaming.minBatchesToRetain": "100",
         "spark.sql.streaming.metricsEnabled": "false",
     }
-    options = " ".join(shlex.quote(f"--conf={name}={value}") for name, value in configuration.items())
+    options = " ".join(
+        shlex.quote(f"--conf={name}={value}") for name, value in configuration.items()
+    )
     return {
         "PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell",
         "PYSPARK_PYTHON": sys.executable,

@@ -1,6 +1,8 @@
-"""The ledger: what each destination says, beside the truth. Money is whole millionths of the currency; nothing is rounded.
+"""The ledger: what each destination says, beside the truth. Money is whole millionths of the
+currency; nothing is rounded.
 
-What is counted of a destination, per row of the truth: *lost*, *doubled* and *wrong*, as `onceforall.demo.truth` defines them. The sums are
+What is counted of a destination, per row of the truth: *lost*, *doubled* and *wrong*, as
+`onceforall.demo.truth` defines them. The sums are
 those of everybody who adds up a column of the destination, doubled and wrong rows included.
 """
 
@@ -34,7 +36,9 @@ def account(truth: Truth, rows: Iterable[Any]) -> dict[str, int]:
                 for name in SUMS:
                     value = row.get(name)
                     sums[name] += value if isinstance(value, int) else 0
-                row = {("id" if name == "record_id" else name): value for name, value in row.items()}  # noqa: PLW2901  under the name by which `judge` knows it
+                row = {  # noqa: PLW2901  under the name by which `judge` knows it
+                    ("id" if name == "record_id" else name): value for name, value in row.items()
+                }
             yield Record(None, row)
 
     expected = {identity: {"id": identity, **row} for identity, row in truth.ledger.items()}
@@ -45,19 +49,34 @@ def account(truth: Truth, rows: Iterable[Any]) -> dict[str, int]:
 def true_account(truth: Truth) -> dict[str, int]:
     """Return what the account of a destination must be."""
     rows = len(truth.ledger)
-    return {"expected": rows, "read": rows, **dict.fromkeys(BAD, 0), **{name: truth.total(name) for name in SUMS}}
+    return {
+        "expected": rows,
+        "read": rows,
+        **dict.fromkeys(BAD, 0),
+        **{name: truth.total(name) for name in SUMS},
+    }
 
 
-def account_of_dead_letters(truth: Truth, letters: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Compare the dead letters with the truth, by reason: ``expected``, ``read``, and ``distinct`` ones among these."""
+def account_of_dead_letters(
+    truth: Truth, letters: Iterable[Mapping[str, Any]]
+) -> dict[str, dict[str, int]]:
+    """Compare the dead letters with the truth, by reason: ``expected``, ``read``, and
+    ``distinct`` ones among these.
+    """
     read: Counter[str] = Counter()
     places: dict[str, set[tuple[Any, ...]]] = {}
     for letter in letters:
         reason = str(letter.get("reason"))
         read[reason] += 1
-        places.setdefault(reason, set()).add((letter.get("topic"), letter.get("partition"), letter.get("offset")))
+        places.setdefault(reason, set()).add(
+            (letter.get("topic"), letter.get("partition"), letter.get("offset"))
+        )
     return {
-        reason: {"expected": truth.dead_letters.get(reason, 0), "read": read[reason], "distinct": len(places.get(reason, ()))}
+        reason: {
+            "expected": truth.dead_letters.get(reason, 0),
+            "read": read[reason],
+            "distinct": len(places.get(reason, ())),
+        }
         for reason in sorted({*truth.dead_letters, *read})
     }
 
@@ -77,25 +96,34 @@ def account_of_late(truth: Truth, ids: Iterable[str]) -> dict[str, int]:
 def failures(truth: Truth, result: Mapping[str, Any]) -> list[str]:
     """Return, as sentences, how a pipeline's result differs from the truth; empty when all agrees.
 
-    Args:
-        truth: what must be there.
-        result: ``destinations`` (accounts by name), ``dead_letters`` and ``late``, as the functions above make them.
+    Args: truth: what must be there. result: ``destinations`` (accounts by name), ``dead_letters``
+        and ``late``, as the functions above make them.
     """
     wanted = true_account(truth)
-    found = [] if wanted["spend_micros"] and wanted["commission_micros"] else ["The truth is empty, so nothing was tested."]
+    found = (
+        []
+        if wanted["spend_micros"] and wanted["commission_micros"]
+        else ["The truth is empty, so nothing was tested."]
+    )
     for destination, numbers in result["destinations"].items():
-        differing = [f"{name} {numbers[name]:,}, not {wanted[name]:,}" for name in wanted if numbers[name] != wanted[name]]
+        differing = [
+            f"{name} {numbers[name]:,}, not {wanted[name]:,}"
+            for name in wanted
+            if numbers[name] != wanted[name]
+        ]
         if differing:
             found.append(f"The {destination} differs: {', '.join(differing)}.")
     for reason, numbers in result["dead_letters"].items():
         if not numbers["expected"] == numbers["read"] == numbers["distinct"]:
             found.append(
-                f"Dead letters ({reason}): {numbers['read']:,}, of which {numbers['distinct']:,} are distinct, not {numbers['expected']:,}."
+                f"Dead letters ({reason}): {numbers['read']:,}, of which {numbers['distinct']:,} "
+                f"are distinct, not {numbers['expected']:,}."
             )
     late = result["late"]
     if late["read"] != late["expected"] or any(late[name] for name in BAD):
         found.append(
-            f"Late events: {late['read']:,} ({late['lost']:,} lost, {late['duplicated']:,} doubled), not {late['expected']:,}."
+            f"Late events: {late['read']:,} ({late['lost']:,} lost, {late['duplicated']:,} "
+            f"doubled), not {late['expected']:,}."
         )
     return found
 
@@ -103,12 +131,11 @@ def failures(truth: Truth, result: Mapping[str, Any]) -> list[str]:
 def verdict(truth: Truth, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Judge the whole demo.
 
-    Args:
-        truth: what must be there.
-        results: by writer, as `failures` takes them, with ``kills`` and ``hidden_partitions`` besides.
+    Args: truth: what must be there. results: by writer, as `failures` takes them, with ``kills``
+        and ``hidden_partitions`` besides.
 
-    Returns:
-        ``failures``, sentences by writer; ``passed``: that onceforall has none. Spark's own writers may have as many as they like.
+    Returns: ``failures``, sentences by writer; ``passed``: that onceforall has none. Spark's own
+        writers may have as many as they like.
     """
     found = {writer: failures(truth, result) for writer, result in results.items()}
     ours = found.get(ONCEFORALL, ["onceforall was not run."])

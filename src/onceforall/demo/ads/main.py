@@ -27,9 +27,11 @@ from onceforall.demo.stage import Stage
 from onceforall.errors import MissingExtraError, OptionError
 
 _BATCHES = 24
-"""How many batches the events make: enough for many moments between them, and none that is longer than the jobs wait."""
+"""How many batches the events make: enough for many moments between them, and none that is
+longer than the jobs wait."""
 _SMALLEST_BATCH = 2_000
-"""Spark rounds each partition's share of a batch down: in smaller ones, the small partitions would be hours behind the others."""
+"""Spark rounds each partition's share of a batch down: in smaller ones, the small partitions
+would be hours behind the others."""
 # The fewer events a partition has, the less evenly they lie in it.
 _MINIMUM_EVENTS = 100_000
 _SEEDS = 1_000_000
@@ -75,14 +77,21 @@ def run_ads_demo(options: AdsOptions) -> int:
     out = options.out.absolute()
     prepare(out, "report.json", "*.log")
     seed = secrets.randbelow(_SEEDS) if options.seed is None else options.seed
-    print(f"Seed {seed}: {options.events:,} ad events are drawn, and what must come out of them.", flush=True)
+    print(
+        f"Seed {seed}: {options.events:,} ad events are drawn, and what must come out of them.",
+        flush=True,
+    )
     ground = make_ground(seed, options.events)
     truth = truth_of(ground)
     faults = plan(seed)
     results: dict[str, Any] = {}
-    with Stage("onceforall-ads-", keep=options.keep) as stage, Display(ground.records, len(faults)) as display:
+    with (
+        Stage("onceforall-ads-", keep=options.keep) as stage,
+        Display(ground.records, len(faults)) as display,
+    ):
         display.say(
-            f"Kafka runs at {stage.broker.bootstrap_servers}, PostgreSQL {stage.postgres.version} at "
+            f"Kafka runs at {stage.broker.bootstrap_servers}, PostgreSQL {stage.postgres.version} "
+            "at "
             f"{stage.postgres.host}:{stage.postgres.port}."
         )
         _publish(stage, ground, display)
@@ -90,10 +99,14 @@ def run_ads_demo(options: AdsOptions) -> int:
         for writer in writers:
             place = _place(writer, stage, out, options.events)
             servers = Servers(stage.broker, stage.postgres)
-            with PipelineRun(place, servers, ground.records, display.watch(writer), deadline=deadline) as run:
+            with PipelineRun(
+                place, servers, ground.records, display.watch(writer), deadline=deadline
+            ) as run:
                 story = run.run(faults)
             results[writer] = _result(place, truth, story)
-            report = _report(seed, options.events, ground, truth, results, duration_s=time.monotonic() - started)
+            report = _report(
+                seed, options.events, ground, truth, results, duration_s=time.monotonic() - started
+            )
             (out / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
             if writer != writers[-1]:
                 # The next one takes minutes, and somebody may not wait for it.
@@ -101,7 +114,8 @@ def run_ads_demo(options: AdsOptions) -> int:
     show(report)
     print(conclusion(report))
     print(
-        f"{report['duration_s']:.0f} s. See {options.out / 'report.json'}; again with the same events and kills: --seed {seed}",
+        f"{report['duration_s']:.0f} s. See {options.out / 'report.json'}; again with the same "
+        f"events and kills: --seed {seed}",
         flush=True,
     )
     return 0 if report["passed"] else 1
@@ -125,7 +139,9 @@ def _check(options: AdsOptions) -> None:
     if options.events < _MINIMUM_EVENTS:
         raise OptionError(f"--events {options.events} is too few: {_MINIMUM_EVENTS:,} at least.")
     if options.minutes <= 0:
-        raise OptionError(f"--minutes {options.minutes} leaves no time. Give a positive number, such as 30.")
+        raise OptionError(
+            f"--minutes {options.minutes} leaves no time. Give a positive number, such as 30."
+        )
     if options.only is not None and options.only not in WRITERS:
         raise OptionError(f"--only {options.only} is none of {', '.join(WRITERS)}.")
     if options.seed is not None and options.seed < 0:
@@ -133,7 +149,9 @@ def _check(options: AdsOptions) -> None:
 
 
 def _publish(stage: Stage, ground: Ground, display: Display) -> None:
-    """Make the topics of the input, and publish all records there; both pipelines read the same topics."""
+    """Make the topics of the input, and publish all records there; both pipelines read the same
+    topics.
+    """
     for topic, partitions in PARTITIONS.items():
         stage.broker.create_topic(topic, partitions=partitions)
     began = time.monotonic()
@@ -167,7 +185,8 @@ def _result(place: Place, truth: Truth, story: Story) -> dict[str, Any]:
     """Read everything that a pipeline has written, and compare."""
     return {
         "destinations": {
-            name: ledger.account(truth, destinations.ledger_rows(place, name)) for name in destinations.DESTINATIONS
+            name: ledger.account(truth, destinations.ledger_rows(place, name))
+            for name in destinations.DESTINATIONS
         },
         "dead_letters": ledger.account_of_dead_letters(truth, destinations.dead_letters(place)),
         "late": ledger.account_of_late(truth, destinations.late_ids(place)),
@@ -177,7 +196,13 @@ def _result(place: Place, truth: Truth, story: Story) -> dict[str, Any]:
 
 
 def _report(
-    seed: int, events: int, ground: Ground, truth: Truth, results: dict[str, Any], *, duration_s: float
+    seed: int,
+    events: int,
+    ground: Ground,
+    truth: Truth,
+    results: dict[str, Any],
+    *,
+    duration_s: float,
 ) -> dict[str, Any]:
     return {
         "seed": seed,

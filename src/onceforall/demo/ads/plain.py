@@ -1,6 +1,8 @@
-"""One of the jobs with what people do without onceforall: ``foreachBatch`` with Spark's own writers.
+"""One of the jobs with what people do without onceforall: ``foreachBatch`` with Spark's own
+writers.
 
-Run as ``python plain.py EXAMPLES JOB …``. Everything but the last step is the job's own: its rows, and what goes to which destination.
+Run as ``python plain.py EXAMPLES JOB …``. Everything but the last step is the job's own: its rows,
+and what goes to which destination.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TABLE = (
-    "CREATE TABLE ledger (kind text, record_id text, campaign_id text, happened timestamptz, impressions bigint, clicks bigint, "
-    "spend_micros bigint, order_id text, status text, click_id text, advertiser text, amount_micros bigint, commission_micros bigint, "
+    "CREATE TABLE ledger (kind text, record_id text, campaign_id text, happened timestamptz, "
+    "impressions bigint, clicks bigint, "
+    "spend_micros bigint, order_id text, status text, click_id text, advertiser text, "
+    "amount_micros bigint, commission_micros bigint, "
     "day date, hour text)"
 )
 """What `load` appends to. (onceforall makes its own.)"""
@@ -62,16 +66,23 @@ def _writes(name: str, job: Any, pipeline: Any, place: Any) -> list[Write]:
     def to_topic(topic: str, key: str) -> Write:
         from pyspark.sql import functions as f
 
-        return lambda batch: to_kafka(pipeline.as_records(batch, key=key, topic=f.lit(place.topic(topic))))
+        return lambda batch: to_kafka(
+            pipeline.as_records(batch, key=key, topic=f.lit(place.topic(topic)))
+        )
 
     def to_files(batch: DataFrame) -> None:
         batch.write.mode("append").partitionBy("day", "hour").parquet(f"{place.folder}/ledger")
 
     def to_table(batch: DataFrame) -> None:
-        batch.write.mode("append").format("jdbc").options(**jdbc_options(place.database)).option("dbtable", "ledger").save()
+        batch.write.mode("append").format("jdbc").options(**jdbc_options(place.database)).option(
+            "dbtable", "ledger"
+        ).save()
 
     known: dict[str, list[Write]] = {
-        "cleanse": [lambda batch: to_kafka(job.checked(batch, place)), lambda batch: to_kafka(job.put_aside(batch, place))],
+        "cleanse": [
+            lambda batch: to_kafka(job.checked(batch, place)),
+            lambda batch: to_kafka(job.put_aside(batch, place)),
+        ],
         "aggregate": [to_topic("spend", "campaign_id")],
         "attribute": [lambda batch: to_kafka(job.by_status(batch, place))],
         "load": [to_topic("ledger", "record_id"), to_files, to_table],

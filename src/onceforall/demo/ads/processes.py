@@ -1,4 +1,6 @@
-"""A Python program in a process of its own, which can be killed with all that it started, or only its Python workers."""
+"""A Python program in a process of its own, which can be killed with all that it started, or
+only its Python workers.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,13 @@ class ProgramProcess(PythonProcess):
     ) -> None:
         """Start ``python program arguments…``.
 
-        Args:
-            program: the file.
-            arguments: its own.
-            work_dir: where it runs.
-            log: the file to which its output is appended.
-            environment: what it has in its environment besides that of this process; None takes a name away.
+        Args: program: the file. arguments: its own. work_dir: where it runs. log: the file to which
+            its output is appended. environment: what it has in its environment besides that of this
+            process; None takes a name away.
         """
-        super().__init__([str(program), *arguments], work_dir=work_dir, log=log, environment=environment)
+        super().__init__(
+            [str(program), *arguments], work_dir=work_dir, log=log, environment=environment
+        )
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the program itself, unless it has ended."""

@@ -1,4 +1,6 @@
-"""How far a job is, by Spark's checkpoint and the broker: no word of a job that may be killed is needed."""
+"""How far a job is, by Spark's checkpoint and the broker: no word of a job that may be killed is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,14 @@ Offsets = dict[tuple[str, int], int]
 """End offsets by topic and partition."""
 
 _NO_OFFSET = "-"
-"""What Spark writes for a source that has had nothing yet (``SERIALIZED_VOID_OFFSET`` of its ``OffsetSeqLog``)."""
+"""What Spark writes for a source that has had nothing yet (``SERIALIZED_VOID_OFFSET`` of its
+``OffsetSeqLog``)."""
 
 
 def taken(checkpoint: Path) -> Offsets:
-    """Return the end offsets of the last batch that Spark has completed, over all sources; empty before the first."""
+    """Return the end offsets of the last batch that Spark has completed, over all sources; empty
+    before the first.
+    """
     batch = spark_checkpoint.last_committed(checkpoint)
     if batch < 0:
         return {}
@@ -31,7 +36,9 @@ def taken(checkpoint: Path) -> Offsets:
 
 def ends_of(lines: Iterable[str]) -> Offsets:
     """Return the end offsets of all sources, given Spark's line for each."""
-    sources: list[dict[str, dict[str, int]]] = [json.loads(line) for line in lines if line != _NO_OFFSET]
+    sources: list[dict[str, dict[str, int]]] = [
+        json.loads(line) for line in lines if line != _NO_OFFSET
+    ]
     return {
         (topic, int(partition)): int(offset)
         for source in sources
@@ -41,7 +48,8 @@ def ends_of(lines: Iterable[str]) -> Offsets:
 
 
 def stable_ends(servers: str, topics: Mapping[str, int]) -> Offsets | None:
-    """Return how far a reader at ``read_committed`` gets in each partition; None when the broker does not answer.
+    """Return how far a reader at ``read_committed`` gets in each partition; None when the broker
+    does not answer.
 
     Args:
         servers: the broker.

@@ -3,10 +3,12 @@
 The sequence, in one thread::
 
     start the four jobs
-    for each fault that strikes while events flow: wait until `cleanse` is that far, and a moment more; strike
+    for each fault that strikes while events flow: wait until `cleanse` is that far, and a moment
+        more; strike
     wait until every job has taken everything
     publish the heartbeats that close the day; strike some jobs while they write the last windows
-    for each job, in the order of the chain: wait until it has taken everything, and let it end by itself
+    for each job, in the order of the chain: wait until it has taken everything, and let it end by
+        itself
 
 All the while, a job that has ended is started again, as any supervisor would do.
 """
@@ -71,7 +73,9 @@ class Story:
 class PipelineRun:
     """One writer's run. Use it as a context manager: whatever happens, no process of it is left."""
 
-    def __init__(self, place: Place, servers: Servers, records: int, watcher: Watcher, *, deadline: float) -> None:
+    def __init__(
+        self, place: Place, servers: Servers, records: int, watcher: Watcher, *, deadline: float
+    ) -> None:
         """Nothing is started yet.
 
         Args:
@@ -149,7 +153,8 @@ class PipelineRun:
         elif fault.kind == WORKERS:
             return self._kill_workers(fault.target, draw)
         else:
-            # One that has ended by itself in this moment has been started again, and is killed then.
+            # One that has ended by itself in this moment has been started again, and is killed
+            # then.
             while not self._jobs[fault.target].kill():
                 self._tend()
         return True
@@ -163,13 +168,17 @@ class PipelineRun:
         return False
 
     def _end(self, job: str) -> None:
-        """Let a job take what is there and end by itself; when it fails instead, it is started again and asked again."""
+        """Let a job take what is there and end by itself; when it fails instead, it is started
+        again and asked again.
+        """
         while True:
             self._until(partial(self._has_taken_all, job), f"ending {job}", _ASK_S)
             process = self._jobs[job]
             process.send_signal(signal.SIGTERM)
             if not process.wait(_END_DEADLINE_S):
-                raise EmbeddedServerError(self._explain(job, f"did not end in {_END_DEADLINE_S:.0f} s"))
+                raise EmbeddedServerError(
+                    self._explain(job, f"did not end in {_END_DEADLINE_S:.0f} s")
+                )
             if process.return_code == 0:
                 del self._jobs[job]
                 return
@@ -189,7 +198,9 @@ class PipelineRun:
             now = time.monotonic()
             if now > self._deadline:
                 slowest = next(iter(self._jobs), JOBS[-1])
-                raise OnceForAllError(self._explain(slowest, "was not done when the time was over (--minutes)"))
+                raise OnceForAllError(
+                    self._explain(slowest, "was not done when the time was over (--minutes)")
+                )
             if now >= end:
                 return
             time.sleep(min(_TICK_S, end - now))
@@ -203,9 +214,14 @@ class PipelineRun:
             before, times = self._fruitless.get(job, (-1, 0))
             times = times + 1 if completed <= before else 1
             if times > _FRUITLESS_ENDS_ALLOWED:
-                raise OnceForAllError(self._explain(job, f"ended by itself {times} times without completing a batch"))
+                raise OnceForAllError(
+                    self._explain(job, f"ended by itself {times} times without completing a batch")
+                )
             self._fruitless[job] = (completed, times)
-            self._watcher.note(f"{self._now_s():.0f} s: the job {job} ended with {process.return_code}, and is started again")
+            self._watcher.note(
+                f"{self._now_s():.0f} s: the job {job} ended with {process.return_code}, and is "
+                "started again"
+            )
             process.kill()
             self._jobs[job] = self._place.start(job)
 
@@ -217,14 +233,19 @@ class PipelineRun:
         return self._taken() >= share * self._records
 
     def _has_taken_all(self, job: str) -> bool:
-        return progress.has_taken_all(self._place.checkpoint(job), self._place.servers, self._place.inputs(job))
+        return progress.has_taken_all(
+            self._place.checkpoint(job), self._place.servers, self._place.inputs(job)
+        )
 
     def _tell(self, state: str) -> None:
         self._watcher.progress(self._taken(), len(self.story.kills), state)
 
     def _explain(self, job: str, what: str) -> str:
         words = self._jobs[job].last_words() if job in self._jobs else ""
-        return f"The job {job} of {self._place.writer} {what}. See {self._place.log(job)}; it ends with:\n{words}"
+        return (
+            f"The job {job} of {self._place.writer} {what}. See {self._place.log(job)}; it "
+            f"ends with:\n{words}"
+        )
 
     def _now_s(self) -> float:
         return round(time.monotonic() - self._started_at, 1)

@@ -32,7 +32,10 @@ def show_ledger(report: dict[str, Any], writer: str) -> None:
     except ImportError as error:
         raise MissingExtraError("rich", "demo") from error
     result = report["results"][writer]
-    table = Table(title=f"the ledger of {report['events']:,} ad events: {NAMES[writer]}, {len(result['kills'])} kills")
+    table = Table(
+        title=f"the ledger of {report['events']:,} ad events: {NAMES[writer]}, "
+        f"{len(result['kills'])} kills"
+    )
     for name in ("", "the truth", *(_SHOWN[destination] for destination in result["destinations"])):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for name, shown in _ROWS.items():
@@ -64,18 +67,35 @@ def _console() -> Any:
 
 def _cells(name: str, truth: dict[str, int], destinations: Iterable[dict[str, int]]) -> list[str]:
     form = money if name.endswith("_micros") else "{:,}".format
-    found = [_coloured(form(numbers[name]), same=numbers[name] == truth[name]) for numbers in destinations]
+    found = [
+        _coloured(form(numbers[name]), same=numbers[name] == truth[name])
+        for numbers in destinations
+    ]
     return [form(truth[name]), *found]
 
 
 def _put_aside(report: dict[str, Any]) -> list[tuple[str, list[str]]]:
     results = report["results"]
     rows = []
-    for reason in sorted({reason for result in results.values() for reason in result["dead_letters"]}):
-        found = [result["dead_letters"].get(reason, {"expected": 0, "read": 0}) for result in results.values()]
+    for reason in sorted(
+        {reason for result in results.values() for reason in result["dead_letters"]}
+    ):
+        found = [
+            result["dead_letters"].get(reason, {"expected": 0, "read": 0})
+            for result in results.values()
+        ]
         expected = max(each["expected"] for each in found)
         rows.append(
-            (reason, [f"{expected:,}", *(_coloured(f"{each['read']:,}", same=each["read"] == expected) for each in found)])
+            (
+                reason,
+                [
+                    f"{expected:,}",
+                    *(
+                        _coloured(f"{each['read']:,}", same=each["read"] == expected)
+                        for each in found
+                    ),
+                ],
+            )
         )
     late = [result["late"] for result in results.values()]
     rows.append(
@@ -83,7 +103,10 @@ def _put_aside(report: dict[str, Any]) -> list[tuple[str, list[str]]]:
             "late",
             [
                 f"{late[0]['expected']:,}",
-                *(_coloured(f"{each['read']:,}", same=each["read"] == each["expected"]) for each in late),
+                *(
+                    _coloured(f"{each['read']:,}", same=each["read"] == each["expected"])
+                    for each in late
+                ),
             ],
         )
     )
@@ -100,7 +123,8 @@ def conclusion(report: dict[str, Any]) -> str:
     if ours := report["results"].get(ONCEFORALL):
         if report["passed"]:
             texts.append(
-                f"onceforall: the ledgers are equal, {money(report['truth']['spend_micros'])} spent in all three destinations, after "
+                f"onceforall: the ledgers are equal, {money(report['truth']['spend_micros'])} "
+                "spent in all three destinations, after "
                 f"{len(ours['kills'])} kills."
             )
         else:
@@ -112,7 +136,8 @@ def conclusion(report: dict[str, Any]) -> str:
             + (
                 " ".join(differing)
                 if differing
-                else "equal, too, this time; they promise at-least-once, and another --seed will show it."
+                else "equal, too, this time; they promise at-least-once, and another --seed will "
+                "show it."
             )
         )
     return "\n".join(texts)

@@ -1,1 +1,3 @@
-"""What each row of the table in ``machine`` does, by the part of a batch's life: start, recover, redo, write, decide. Pure."""
+"""What each row of the table in ``machine`` does, by the part of a batch's life: start, recover,
+redo, write, decide. Pure.
+"""

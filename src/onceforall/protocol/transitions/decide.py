@@ -1,4 +1,6 @@
-"""From COMMIT to DONE: nothing that a COMMIT may name is aborted, and no batch is returned before every sink has it."""
+"""From COMMIT to DONE: nothing that a COMMIT may name is aborted, and no batch is returned
+before every sink has it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,23 @@ from dataclasses import replace
 from onceforall.errors import BatchTooSlowError, FencedError, InDoubtError, TransactionLostError
 from onceforall.protocol import messages
 from onceforall.protocol.answers import check_answered, missing, name_of, reusable_handles
-from onceforall.protocol.decisions import AppendDone, CommitSinks, RetireHandles, ReturnBatch, SweepOwn
+from onceforall.protocol.decisions import (
+    AppendDone,
+    CommitSinks,
+    RetireHandles,
+    ReturnBatch,
+    SweepOwn,
+)
 from onceforall.protocol.due_sweeps import incomplete, own_sweeps
 from onceforall.protocol.entries import Committable
-from onceforall.protocol.events import AppendFenced, AppendTooLate, DecisionAppended, DoneAppended, Lost, SinksCommitted
+from onceforall.protocol.events import (
+    AppendFenced,
+    AppendTooLate,
+    DecisionAppended,
+    DoneAppended,
+    Lost,
+    SinksCommitted,
+)
 from onceforall.protocol.history import Decided, History
 from onceforall.protocol.phases import Closing, ClosingPast, Committing, Deciding, Ready
 from onceforall.protocol.redo import Redo, Way
@@ -28,18 +43,25 @@ def decided(run: Run, at: Deciding, event: DecisionAppended) -> Outcome:
         entries=run.entries + 1,
         unplaced=frozenset(),
     )
-    return committing, (CommitSinks(decided.permit, {sink: cs for sink, cs in at.commit.committables.items() if cs}),)
+    return committing, (
+        CommitSinks(
+            decided.permit, {sink: cs for sink, cs in at.commit.committables.items() if cs}
+        ),
+    )
 
 
 def undecided_and_fenced(run: Run, at: Deciding, event: AppendFenced) -> Outcome:  # noqa: ARG001  every row has the same signature
     """Another run's seal stands where COMMIT would: nobody decided this attempt, nor ever will."""
-    # Its successor may have made its last sweep before this run woke and prepared, so readers would wait for the timeout.
+    # Its successor may have made its last sweep before this run woke and prepared, so readers would
+    # wait for the timeout.
     return abort(run, _of_this_attempt(run, at), FencedError, messages.fenced(run.generation))
 
 
 def too_late(run: Run, at: Deciding, event: AppendTooLate) -> Outcome:  # noqa: ARG001
     """COMMIT was not created, nor ever will be: the batch is as undecided as it was."""
-    return abort(run, _of_this_attempt(run, at), BatchTooSlowError, messages.held_up(at.commit.batch))
+    return abort(
+        run, _of_this_attempt(run, at), BatchTooSlowError, messages.held_up(at.commit.batch)
+    )
 
 
 def committed(run: Run, at: Committing, event: SinksCommitted) -> Outcome:
@@ -56,7 +78,10 @@ def committed(run: Run, at: Committing, event: SinksCommitted) -> Outcome:
         return stop(run, TransactionLostError, messages.lost(commit.batch, lost), lost)
     if at.redo is not None:
         return _redone(run, at, at.redo)
-    reusable = {sink: reusable_handles(run, commit, sink, event.answers.get(sink)) for sink in run.config.sinks}
+    reusable = {
+        sink: reusable_handles(run, commit, sink, event.answers.get(sink))
+        for sink in run.config.sinks
+    }
     retired = {sink: answers.retired for sink, answers in event.answers.items() if answers.retired}
     sweep = (SweepOwn(own_sweeps(run, commit.committables)),) if run.sweep_own else ()
     phase = Closing(at.decided, retired)
@@ -65,7 +90,9 @@ def committed(run: Run, at: Committing, event: SinksCommitted) -> Outcome:
 
 
 def closed(run: Run, at: Closing, event: DoneAppended) -> Outcome:  # noqa: ARG001
-    """DONE is durable: handles in doubt may be fenced, for the batch will never be completed again."""
+    """DONE is durable: handles in doubt may be fenced, for the batch will never be completed
+    again.
+    """
     closed = replace(marked_done(run, at.decided), phase=Ready())
     return closed, ((RetireHandles(at.retired),) if at.retired else ())
 
@@ -75,15 +102,19 @@ def _is_of_this_run(redo: Redo | None, each: Lost) -> bool:
 
 
 def _of_this_attempt(run: Run, at: Deciding) -> dict[str, tuple[Committable, ...]]:
-    """Return what was prepared for the decision that did not come about; a redo's names also what an earlier one decided."""
+    """Return what was prepared for the decision that did not come about; a redo's names also
+    what an earlier one decided.
+    """
     decided = {(sink, name_of(c)) for sink, cs in incomplete(run).items() for c in cs}
     prepared = at.commit.committables.items()
-    return {sink: tuple(c for c in cs if (sink, name_of(c)) not in decided) for sink, cs in prepared}
+    return {
+        sink: tuple(c for c in cs if (sink, name_of(c)) not in decided) for sink, cs in prepared
+    }
 
 
 def _redone(run: Run, at: Committing, redo: Redo) -> Outcome:
-    # No producer goes on from here: some of these handles are of older generations. They are not fenced either, which the
-    # sweeps of older generations would do at any time.
+    # No producer goes on from here: some of these handles are of older generations. They are not
+    # fenced either, which the sweeps of older generations would do at any time.
     batch = at.decided.commit.batch
     done = AppendDone(run.generation, batch)
     if redo.way in {Way.KEPT, Way.GIVEN_UP}:

@@ -1,4 +1,6 @@
-"""What a row may come to: the next state with decisions, a stop, or an attempt that is aborted before the stop."""
+"""What a row may come to: the next state with decisions, a stop, or an attempt that is aborted
+before the stop.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +13,56 @@ from onceforall.protocol.answers import name_of
 from onceforall.protocol.decisions import AbortAttempt, Decision, StopRun
 from onceforall.protocol.due_sweeps import incomplete, own_sweeps
 from onceforall.protocol.entries import Committable
-from onceforall.protocol.events import AppendFenced, AppendUnknown, BatchRequested, Lost, StopRequested
+from onceforall.protocol.events import (
+    AppendFenced,
+    AppendUnknown,
+    BatchRequested,
+    Lost,
+    StopRequested,
+)
 from onceforall.protocol.history import Decided, History
-from onceforall.protocol.phases import Aborting, Closing, ClosingPast, Committing, Deciding, FencingLost, Recovering, Stopped
+from onceforall.protocol.phases import (
+    Aborting,
+    Closing,
+    ClosingPast,
+    Committing,
+    Deciding,
+    FencingLost,
+    Recovering,
+    Stopped,
+)
 from onceforall.protocol.state import Run
 
 Outcome = tuple[Run, tuple[Decision, ...]]
 
 
-def stop(run: Run, error: type[OnceForAllError], message: str, about: Sequence[Lost] = ()) -> Outcome:
+def stop(
+    run: Run, error: type[OnceForAllError], message: str, about: Sequence[Lost] = ()
+) -> Outcome:
     """Stop the run, for what became of the first of these transactions, if any."""
-    reason = StopRun(error, message, about[0].sink, name_of(about[0].committable)) if about else StopRun(error, message)
+    reason = (
+        StopRun(error, message, about[0].sink, name_of(about[0].committable))
+        if about
+        else StopRun(error, message)
+    )
     return replace(run, phase=Stopped(reason)), (reason,)
 
 
-def abort(run: Run, committables: Mapping[str, tuple[Committable, ...]], error: type[OnceForAllError], message: str) -> Outcome:
+def abort(
+    run: Run,
+    committables: Mapping[str, tuple[Committable, ...]],
+    error: type[OnceForAllError],
+    message: str,
+) -> Outcome:
     """Abort an attempt that will never be decided, and then stop."""
     aborting = replace(run, phase=Aborting(StopRun(error, message)))
     return aborting, (AbortAttempt(committables, own_sweeps(run, incomplete(run))),)
 
 
 def replaced(run: Run) -> Outcome:
-    """Stop: another run has sealed our chain, and everything that is not complete is its business now."""
+    """Stop: another run has sealed our chain, and everything that is not complete is its
+    business now.
+    """
     return stop(run, FencedError, messages.fenced(run.generation))
 
 
@@ -53,10 +83,18 @@ def unknown(run: Run, at: ClosingPast | Closing | Deciding, event: AppendUnknown
     return replace(run, phase=Stopped(reason, maybe)), (reason,)
 
 
-def stop_waiting(run: Run, at: Recovering | FencingLost | Committing, event: StopRequested) -> Outcome:  # noqa: ARG001
+def stop_waiting(
+    run: Run,
+    at: Recovering | FencingLost | Committing,  # noqa: ARG001
+    event: StopRequested,
+) -> Outcome:
     """The query was stopped while a sink did not answer."""
     decided = run.history.decided
-    return stop(run, InDoubtError, messages.waiting(decided.commit.batch if decided else None, event.waiting_for))
+    return stop(
+        run,
+        InDoubtError,
+        messages.waiting(decided.commit.batch if decided else None, event.waiting_for),
+    )
 
 
 def still_stopped(run: Run, at: Stopped, event: BatchRequested) -> Outcome:  # noqa: ARG001

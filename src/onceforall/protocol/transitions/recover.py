@@ -1,4 +1,6 @@
-"""What the sinks found of the last decision: complete, lost or in doubt. What is lost leads to a redo."""
+"""What the sinks found of the last decision: complete, lost or in doubt. What is lost leads to a
+redo.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,17 @@ def past_closed(run: Run, at: ClosingPast, event: DoneAppended) -> Outcome:  # n
 
 
 def chosen(run: Run, commit: Commit) -> Way | None:
-    """Return what a person has chosen for rows of this batch that can't be written again as they were."""
+    """Return what a person has chosen for rows of this batch that can't be written again as they
+    were.
+    """
     word, batch = run.config.lost_rows or (None, None)
     return CHOICES[word] if word is not None and batch == commit.batch else None
 
 
 def _close_past(run: Run, request: BatchRequested, decided: Decided) -> Outcome:
-    return replace(run, phase=ClosingPast(request, decided)), (AppendDone(run.generation, decided.commit.batch),)
+    return replace(run, phase=ClosingPast(request, decided)), (
+        AppendDone(run.generation, decided.commit.batch),
+    )
 
 
 def _begin_redo(run: Run, request: BatchRequested, decided: Decided, lost: list[Lost]) -> Outcome:
@@ -60,8 +66,12 @@ def _begin_redo(run: Run, request: BatchRequested, decided: Decided, lost: list[
         return stop(run, verdict.error, verdict.message)
     if request.batch != commit.batch:
         if chosen(run, commit) is Way.GIVEN_UP:
-            return _fence_given_up(run, request, decided, lost, f"Spark asks for batch {request.batch}")
-        return stop(run, TransactionLostError, messages.passed_on(commit.batch, request.batch, lost), lost)
+            return _fence_given_up(
+                run, request, decided, lost, f"Spark asks for batch {request.batch}"
+            )
+        return stop(
+            run, TransactionLostError, messages.passed_on(commit.batch, request.batch, lost), lost
+        )
     if run.config.lost_rows == (UNSEEN, commit.batch):
         return _fence_given_up(run, request, decided, lost, "given up without a look at a replay")
     state_first = request.stateful and not run.config.kept_first
@@ -72,7 +82,9 @@ def _begin_redo(run: Run, request: BatchRequested, decided: Decided, lost: list[
 
 
 def _redo_unknown(run: Run, request: BatchRequested, decided: Decided, lost: list[Lost]) -> Outcome:
-    """An earlier release decided the batch, and didn't record which task's rows a transaction holds."""
+    """An earlier release decided the batch, and didn't record which task's rows a transaction
+    holds.
+    """
     commit = decided.commit
     if run.config.in_doubt == "committed":
         # Nobody can write it again but the user, who has done so by these words.
@@ -83,6 +95,8 @@ def _redo_unknown(run: Run, request: BatchRequested, decided: Decided, lost: lis
     return stop(run, TransactionLostError, messages.lost_for_good(commit.batch, lost), lost)
 
 
-def _fence_given_up(run: Run, request: BatchRequested, decided: Decided, lost: list[Lost], reason: str) -> Outcome:
+def _fence_given_up(
+    run: Run, request: BatchRequested, decided: Decided, lost: list[Lost], reason: str
+) -> Outcome:
     redo = given_up_of(lost, decided.commit, reason)
     return replace(run, phase=FencingLost(request, decided, redo)), (FenceLost(redo.lost),)

@@ -1,14 +1,33 @@
-"""Lost rows come back: what writes again, and when that replaces the decision. The rules are in ``protocol.redo``."""
+"""Lost rows come back: what writes again, and when that replaces the decision. The rules are in
+``protocol.redo``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from onceforall.errors import AttemptFailedError, DivergenceError, NondeterministicReplayError, ProtocolViolationError
+from onceforall.errors import (
+    AttemptFailedError,
+    DivergenceError,
+    NondeterministicReplayError,
+    ProtocolViolationError,
+)
 from onceforall.protocol import identity, messages
-from onceforall.protocol.decisions import AppendCommit, ReportDivergence, RunWrites, TakeDigests, WriteKept
+from onceforall.protocol.decisions import (
+    AppendCommit,
+    ReportDivergence,
+    RunWrites,
+    TakeDigests,
+    WriteKept,
+)
 from onceforall.protocol.entries import Commit
-from onceforall.protocol.events import BatchRequested, DigestsTaken, LostFenced, WritesFailed, WritesPrepared
+from onceforall.protocol.events import (
+    BatchRequested,
+    DigestsTaken,
+    LostFenced,
+    WritesFailed,
+    WritesPrepared,
+)
 from onceforall.protocol.history import Decided
 from onceforall.protocol.judgement import differing, divergence
 from onceforall.protocol.phases import Deciding, FencingLost, Looking, WritingAgain
@@ -58,10 +77,14 @@ def looked(run: Run, at: Looking, event: DigestsTaken) -> Outcome:
         return _give_up(run, at.request, at.decided, replace(redo, way=choice, reason=differs))
     elsewhere = misplaced(commit, redo, event.digests)
     if elsewhere:
-        return stop(run, NondeterministicReplayError, messages.in_another_order(commit.batch, elsewhere))
+        return stop(
+            run, NondeterministicReplayError, messages.in_another_order(commit.batch, elsewhere)
+        )
     if choice is Way.ALL_AGAIN:
         plan = all_again(commit, redo, event.digests)
-        return _write_again(run, at.request, at.decided, replace(redo, way=choice, plan=plan, reason=differs))
+        return _write_again(
+            run, at.request, at.decided, replace(redo, way=choice, plan=plan, reason=differs)
+        )
     return stop(run, NondeterministicReplayError, messages.not_replayed(commit, differs))
 
 
@@ -89,7 +112,9 @@ def prepared_again(run: Run, at: WritingAgain, event: WritesPrepared) -> Outcome
     mismatch = written_again(commit, redo, event.committables, event.digests)
     if mismatch is not None:
         return abort(run, event.committables, ProtocolViolationError, mismatch)
-    new = _recorded(at.request, commit, redo, merged(commit, redo, event.committables, event.digests))
+    new = _recorded(
+        at.request, commit, redo, merged(commit, redo, event.committables, event.digests)
+    )
     new = identity.placed(run, new, identity.confirmed(event.committables))
     deciding = replace(run, phase=Deciding(at.request, new, redo))
     return deciding, (*report, AppendCommit(run.generation, new, not_after_ms))
@@ -104,7 +129,8 @@ def _write_again(run: Run, request: BatchRequested, decided: Decided, redo: Redo
 
 
 def _write_matched(run: Run, at: Looking, redo: Redo, event: DigestsTaken) -> Outcome:
-    # The lost rows are all there; others may differ, and a stateful query's state comes from this replay.
+    # The lost rows are all there; others may differ, and a stateful query's state comes from this
+    # replay.
     commit = at.decided.commit
     differs = divergence(commit, event.digests) if at.request.stateful else None
     if differs is not None and run.config.on_divergence == "fail":
@@ -117,7 +143,9 @@ def _write_matched(run: Run, at: Looking, redo: Redo, event: DigestsTaken) -> Ou
 def _give_up(run: Run, request: BatchRequested, decided: Decided, redo: Redo) -> Outcome:
     left = _recorded(request, decided.commit, redo, given_up(decided.commit, redo))
     commit = identity.placed(run, left, {})
-    return replace(run, phase=Deciding(request, commit, redo)), (AppendCommit(run.generation, commit),)
+    return replace(run, phase=Deciding(request, commit, redo)), (
+        AppendCommit(run.generation, commit),
+    )
 
 
 def _recorded(request: BatchRequested, before: Commit, redo: Redo, commit: Commit) -> Commit:

@@ -1,4 +1,6 @@
-"""From Spark's request to a sealed past: a run claims the next generation before it looks at what the ones before decided."""
+"""From Spark's request to a sealed past: a run claims the next generation before it looks at
+what the ones before decided.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from dataclasses import replace
 
 from onceforall.errors import InDoubtError
 from onceforall.protocol import identity
-from onceforall.protocol.decisions import ClaimGeneration, CommitSinks, InspectLog, RecoverSinks, SealPast, SweepOwn
+from onceforall.protocol.decisions import (
+    ClaimGeneration,
+    CommitSinks,
+    InspectLog,
+    RecoverSinks,
+    SealPast,
+    SweepOwn,
+)
 from onceforall.protocol.due_sweeps import older_sweeps, own_sweeps
 from onceforall.protocol.entries import Claim
 from onceforall.protocol.events import BatchRequested, GenerationClaimed, LogInspected, PastSealed
@@ -26,8 +35,8 @@ def requested(run: Run, at: New | Ready, event: BatchRequested) -> Outcome:
 
 def inspected(run: Run, at: Inspecting, event: LogInspected) -> Outcome:
     """Refuse a foreign log, or claim the next generation."""
-    # A refused run must not leave a claim: the next start would take it for the log's owner. And a replaced run that rolls must
-    # not claim above its successor, which that would stop.
+    # A refused run must not leave a claim: the next start would take it for the log's owner. And a
+    # replaced run that rolls must not claim above its successor, which that would stop.
     if event.own_sealed:
         return replaced(run)
     refusal = judge_claim(run.config, event.newest)
@@ -35,7 +44,13 @@ def inspected(run: Run, at: Inspecting, event: LogInspected) -> Outcome:
         return stop(run, refusal.error, refusal.message)
     config = run.config
     claim = Claim(
-        config.query_id, config.run_id, config.checkpoint, config.owner, config.host, config.boot_id, dict(config.storage)
+        config.query_id,
+        config.run_id,
+        config.checkpoint,
+        config.owner,
+        config.host,
+        config.boot_id,
+        dict(config.storage),
     )
     return replace(run, phase=Claiming(at.request)), (ClaimGeneration(claim),)
 
@@ -52,24 +67,31 @@ def claimed(run: Run, at: Claiming, event: GenerationClaimed) -> Outcome:
 
 
 def _is_next(run: Run, generation: int) -> bool:
-    """Tell whether the run rolls, and nobody has claimed since: no other run can have swept our names, or fenced our producers.
+    """Tell whether the run rolls, and nobody has claimed since: no other run can have swept our
+    names, or fenced our producers.
 
-    Where another run has claimed a generation in between, it may have taken what bears our names for a dead run's; so they are
-    given up, as at a start.
+    Where another run has claimed a generation in between, it may have taken what bears our names
+    for a dead run's; so they are given up, as at a start.
     """
     return run.generation >= 0 and generation == run.generation + 1
 
 
 def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
     """Have the sinks complete what the past decided, and abort what it left."""
-    sealed = replace(run, phase=Recovering(at.request), history=event.history, spark_committed=event.spark_committed)
+    sealed = replace(
+        run,
+        phase=Recovering(at.request),
+        history=event.history,
+        spark_committed=event.spark_committed,
+    )
     decided = event.history.decided
     refusal = identity.judge(identity.known(sealed), run.config.identities)
     if refusal is not None:
         return stop(sealed, refusal.error, refusal.message)
     if decided is None or decided.done:
-        # A task attempt that was lost long ago may have opened a transaction after the last sweep of our own names; under names that
-        # stay ours for the whole run no later sweep of older ones finds it.
+        # A task attempt that was lost long ago may have opened a transaction after the last sweep
+        # of our own names; under names that stay ours for the whole run no later sweep of older
+        # ones finds it.
         rolled = run.name_generation < run.generation
         late = (SweepOwn(own_sweeps(run, run.reusable)),) if rolled and run.incarnation else ()
         return sealed, (*late, RecoverSinks(None, older_sweeps(run, {})))
@@ -81,8 +103,10 @@ def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
         return stop(
             sealed,
             InDoubtError,
-            f"Batch {decided.commit.batch} is decided but not complete on the sink{'s' * (len(unknown) > 1)} {', '.join(unknown)}, which this "
-            "query no longer has. Start it once more with that sink under the same name; it can be removed after that.",
+            f"Batch {decided.commit.batch} is decided but not complete on the "
+            f"sink{'s' * (len(unknown) > 1)} {', '.join(unknown)}, which this "
+            "query no longer has. Start it once more with that sink under the same name; it can "
+            "be removed after that.",
         )
     commit = CommitSinks(decided.permit, pending)
     return sealed, (RecoverSinks(commit, older_sweeps(run, decided.commit.committables)),)

@@ -1,4 +1,6 @@
-"""From a request to what is prepared: a batch is written, skipped because it is complete, or run again for its state alone."""
+"""From a request to what is prepared: a batch is written, skipped because it is complete, or run
+again for its state alone.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,37 @@ from dataclasses import replace
 
 from onceforall.errors import AttemptFailedError, BatchTooSlowError, DivergenceError
 from onceforall.protocol import identity, messages
-from onceforall.protocol.decisions import AppendCommit, ReportDivergence, ReturnBatch, RunWrites, TakeDigests
+from onceforall.protocol.decisions import (
+    AppendCommit,
+    ReportDivergence,
+    ReturnBatch,
+    RunWrites,
+    TakeDigests,
+)
 from onceforall.protocol.entries import Commit
-from onceforall.protocol.events import AttemptAborted, BatchRequested, DigestsTaken, WritesFailed, WritesPrepared
+from onceforall.protocol.events import (
+    AttemptAborted,
+    BatchRequested,
+    DigestsTaken,
+    WritesFailed,
+    WritesPrepared,
+)
 from onceforall.protocol.judgement import Refusal, Verdict, divergence, judge
-from onceforall.protocol.phases import Aborting, Deciding, Digesting, Ready, Stopped, Writing, WritingAgain
+from onceforall.protocol.phases import (
+    Aborting,
+    Deciding,
+    Digesting,
+    Ready,
+    Stopped,
+    Writing,
+    WritingAgain,
+)
 from onceforall.protocol.state import Run
 from onceforall.protocol.transitions.outcomes import Outcome, abort, stop
 
 SWEEPS_AFTER_LOSS = 3
-"""For so many batches after a lost task attempt one's own leftovers are swept: its task may go on for a while."""
+"""For so many batches after a lost task attempt one's own leftovers are swept: its task may go
+on for a while."""
 
 
 def judge_request(run: Run, request: BatchRequested) -> Outcome:
@@ -26,11 +49,15 @@ def judge_request(run: Run, request: BatchRequested) -> Outcome:
     if decided is None or verdict is Verdict.WRITE:
         after = identity.predecessors(run, request.batch)
         return replace(run, phase=Writing(request)), (
-            RunWrites(request.batch, run.name_generation, run.reusable, run.incarnation, after=after),
+            RunWrites(
+                request.batch, run.name_generation, run.reusable, run.incarnation, after=after
+            ),
         )
     if verdict is Verdict.SKIP:
         return replace(run, phase=Ready()), (ReturnBatch(request.batch),)
-    return replace(run, phase=Digesting(request, decided)), (TakeDigests(request.batch, run.name_generation),)
+    return replace(run, phase=Digesting(request, decided)), (
+        TakeDigests(request.batch, run.name_generation),
+    )
 
 
 def digested(run: Run, at: Digesting, event: DigestsTaken) -> Outcome:
@@ -45,23 +72,36 @@ def digested(run: Run, at: Digesting, event: DigestsTaken) -> Outcome:
 
 def replay_failed(run: Run, at: Digesting, event: WritesFailed) -> Outcome:  # noqa: ARG001  every row has the same signature
     """Nothing was written by the replay."""
-    return stop(run, AttemptFailedError, f"The replay of a decided batch failed; nothing was written by it: {event.reason}")
+    return stop(
+        run,
+        AttemptFailedError,
+        f"The replay of a decided batch failed; nothing was written by it: {event.reason}",
+    )
 
 
-def check_prepared(run: Run, request: BatchRequested, event: WritesPrepared) -> tuple[Run, int | None, Outcome | None]:
-    """Check what every decision needs: a name for each transaction, enough time left, and the target that it is known to be.
+def check_prepared(
+    run: Run, request: BatchRequested, event: WritesPrepared
+) -> tuple[Run, int | None, Outcome | None]:
+    """Check what every decision needs: a name for each transaction, enough time left, and the
+    target that it is known to be.
 
-    Returns:
-        The run with what the attempt has taught it, until when COMMIT may be created (milliseconds of the clock of ``event.began_ms``;
-        None: at any time), and the abort when a check failed.
+    Returns: The run with what the attempt has taught it, until when COMMIT may be created
+        (milliseconds of the clock of ``event.began_ms``; None: at any time), and the abort when a
+        check failed.
     """
     timeout_ms = run.config.transaction_timeout_ms
     sweep_own = SWEEPS_AFTER_LOSS if event.attempts_lost else run.sweep_own
     run = replace(run, sweep_own=sweep_own, incarnation=run.incarnation + event.attempts_lost)
     names = [(sink, c.get("name")) for sink, cs in event.committables.items() for c in cs]
     if not all(isinstance(name, str) for _, name in names) or len(names) != len(set(names)):
-        named = {sink: tuple(c for c in cs if isinstance(c.get("name"), str)) for sink, cs in event.committables.items()}
-        message = f"Batch {request.batch}: each committable must have a name of its own. Mend the sink's pre_commit."
+        named = {
+            sink: tuple(c for c in cs if isinstance(c.get("name"), str))
+            for sink, cs in event.committables.items()
+        }
+        message = (
+            f"Batch {request.batch}: each committable must have a name of its own. Mend the "
+            "sink's pre_commit."
+        )
         return run, None, abort(run, named, AttemptFailedError, message)
     not_after_ms = None
     if timeout_ms is not None and names:
@@ -83,14 +123,25 @@ def prepared(run: Run, at: Writing, event: WritesPrepared) -> Outcome:
         return refusal
     request, before = at.request, run.history.decided
     losses = () if before is None else before.commit.losses
-    commit = Commit(request.batch, request.offsets, event.committables, event.digests, losses, header=request.header)
+    commit = Commit(
+        request.batch,
+        request.offsets,
+        event.committables,
+        event.digests,
+        losses,
+        header=request.header,
+    )
     commit = identity.placed(run, commit, identity.confirmed(event.committables))
-    return replace(run, phase=Deciding(request, commit, None)), (AppendCommit(run.generation, commit, not_after_ms),)
+    return replace(run, phase=Deciding(request, commit, None)), (
+        AppendCommit(run.generation, commit, not_after_ms),
+    )
 
 
 def write_failed(run: Run, at: Writing | WritingAgain, event: WritesFailed) -> Outcome:
     """Abort what the attempt has prepared."""
-    return abort(run, event.committables, AttemptFailedError, messages.failed(at.request.batch, event.reason))
+    return abort(
+        run, event.committables, AttemptFailedError, messages.failed(at.request.batch, event.reason)
+    )
 
 
 def aborted(run: Run, at: Aborting, event: AttemptAborted) -> Outcome:  # noqa: ARG001

@@ -1,4 +1,6 @@
-"""The file sink: Parquet, ORC, JSON lines or CSV, with a manifest per batch, and ``read_files``, which reads by them."""
+"""The file sink: Parquet, ORC, JSON lines or CSV, with a manifest per batch, and ``read_files``,
+which reads by them.
+"""
 
 from __future__ import annotations
 

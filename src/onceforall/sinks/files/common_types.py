@@ -1,4 +1,6 @@
-"""Whether the types that a column had at different times have a common one, and what it is read as where they have none."""
+"""Whether the types that a column had at different times have a common one, and what it is read
+as where they have none.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +11,32 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MOST_DIGITS = 6
-"""Behind the point: the text of a decimal with more may have an exponent, in one reader and not in another."""
+"""Behind the point: the text of a decimal with more may have an exponent, in one reader and not
+in another."""
 
 
 def are_texts(name: str, kinds: Sequence[pa.DataType]) -> bool:
-    """Tell whether a column that folders say is read as STRING, because the types that it has in different files have no common one.
+    """Tell whether a column that folders say is read as STRING, because the types that it has in
+    different files have no common one.
 
-    Raises:
-        pyarrow.ArrowTypeError: they have none, and one of them has no text that all readers agree on.
+    Raises: pyarrow.ArrowTypeError: they have none, and one of them has no text that all readers
+        agree on.
     """
     import pyarrow as pa
 
     try:
-        pa.unify_schemas([pa.schema([(name, kind)]) for kind in kinds], promote_options="permissive")
+        pa.unify_schemas(
+            [pa.schema([(name, kind)]) for kind in kinds], promote_options="permissive"
+        )
     except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
         strange = [kind for kind in kinds if not _has_a_text(kind)]
         if strange:
             told = ", ".join(dict.fromkeys(map(str, kinds)))
             raise pa.ArrowTypeError(
-                f"The column {name!r} has the types {told} in files that were written at different times, and {strange[0]} can't be read as the text that "
-                "a folder's name is. Read the files of before and of now apart (query_id=, sink=, from_batch=, to_batch=), and rename the column or the "
+                f"The column {name!r} has the types {told} in files that were written at "
+                f"different times, and {strange[0]} can't be read as the text that "
+                "a folder's name is. Read the files of before and of now apart (query_id=, sink=, "
+                "from_batch=, to_batch=), and rename the column or the "
                 "field of time_bucket."
             ) from error
         return True
@@ -40,4 +48,7 @@ def _has_a_text(kind: pa.DataType) -> bool:
 
     if pa.types.is_decimal(kind):
         return 0 <= int(kind.scale) <= _MOST_DIGITS
-    return any(of(kind) for of in (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32))
+    return any(
+        of(kind)
+        for of in (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32)
+    )

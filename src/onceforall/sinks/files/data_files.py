@@ -1,4 +1,6 @@
-"""One data file: its name, which no other attempt's has, and what committables and manifests say of it."""
+"""One data file: its name, which no other attempt's has, and what committables and manifests say
+of it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,12 @@ class DataFile:
 
     def body(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {"path": self.path, "rows": self.rows, "bytes": self.bytes, "partition": dict(self.partition)}
+        return {
+            "path": self.path,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "partition": dict(self.partition),
+        }
 
 
 def data_file(body: Mapping[str, Any], attempts: frozenset[str]) -> DataFile:
@@ -51,13 +58,18 @@ def data_file(body: Mapping[str, Any], attempts: frozenset[str]) -> DataFile:
         body: what ``DataFile.body`` gave.
         attempts: the names of the attempts one of which must have written it.
 
-    Raises:
-        ValueError, KeyError, TypeError: it is not one, its path leads out of the folder, or it is another attempt's.
+    Raises: ValueError, KeyError, TypeError: it is not one, its path leads out of the folder, or it
+        is another attempt's.
     """
-    partition = {str(name): None if value is None else str(value) for name, value in body["partition"].items()}
+    partition = {
+        str(name): None if value is None else str(value)
+        for name, value in body["partition"].items()
+    }
     file = DataFile(str(body["path"]), int(body["rows"]), int(body["bytes"]), partition)
     parts = file.path.split("/")
-    if any(part in {"", ".", ".."} or "\0" in part or "\\" in part for part in parts) or parts[0] in {HOME, SPARK_METADATA}:
+    if any(part in {"", ".", ".."} or "\0" in part or "\\" in part for part in parts) or parts[
+        0
+    ] in {HOME, SPARK_METADATA}:
         raise ValueError(f"{file.path!r} leads out of the sink's folder")
     if attempt_of(file.name) not in attempts:
         raise ValueError(f"{file.path!r} does not have the name of a file of this transaction")
@@ -65,7 +77,9 @@ def data_file(body: Mapping[str, Any], attempts: frozenset[str]) -> DataFile:
 
 
 def slim(file: DataFile) -> list[Any]:
-    """Return a file of an attempt as a committable has it: folder, ordinal, rows, bytes. All else follows from the attempt's name."""
+    """Return a file of an attempt as a committable has it: folder, ordinal, rows, bytes. All
+    else follows from the attempt's name.
+    """
     return [file.folder, int(file.name.split("-")[2]), file.rows, file.bytes]
 
 
@@ -79,7 +93,9 @@ def from_slim(body: Sequence[Any], attempt: TransactionName, extension: str) -> 
 
 
 def file_name(partition: int, ordinal: int, attempt: str, extension: str) -> str:
-    """Return the name of an attempt's data file: the same for the same attempt and ordinal, and no other's."""
+    """Return the name of an attempt's data file: the same for the same attempt and ordinal, and
+    no other's.
+    """
     return f"part-{partition:05d}-{ordinal:05d}-{attempt}{extension}"
 
 

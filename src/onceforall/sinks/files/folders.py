@@ -1,4 +1,6 @@
-"""The few things that the file sink does with a file system, each durable when it returns, and what its errors mean."""
+"""The few things that the file sink does with a file system, each durable when it returns, and
+what its errors mean.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,18 @@ _REMEDIES = {
     errno.EDQUOT: "Raise the quota or free some space on this file system",
     errno.EFBIG: "Raise the limit on the size of files, or lower max_file_bytes",
     errno.EMFILE: "Raise the limit on open files, or lower max_open_files",
-    errno.EROFS: "Remount the file system for writing (the kernel's log may say why it is read-only)",
+    errno.EROFS: "Remount the file system for writing (the kernel's log may say why it is "
+    "read-only)",
     errno.EACCES: "Grant the user of Spark's driver and executors read and write permission there",
     errno.EPERM: "Grant the user of Spark's driver and executors read and write permission there",
     errno.EIO: "Check the disk (see the kernel's log) before anything else",
     errno.ESTALE: "Mount the network file system again",
     errno.ELOOP: "Put back the folder that was there, and look who may write in the sink's",
     errno.ENOTDIR: "Move away what stands in a folder's place, and put back the folder",
-    errno.ENOENT: "Put back what was deleted there; every executor must see the folder under the same path",
-    errno.EXDEV: "All folders of the sink must be on one file system: undo the mount or the symbolic link",
+    errno.ENOENT: "Put back what was deleted there; every executor must see the folder under the "
+    "same path",
+    errno.EXDEV: "All folders of the sink must be on one file system: undo the mount or the "
+    "symbolic link",
 }
 
 
@@ -37,28 +42,36 @@ def explained(error: OSError) -> str:
     code = error.errno or 0
     at = f"{error.filename}: " if code in {errno.ELOOP, errno.ENOTDIR} and error.filename else ""
     return (
-        f"{at}{error.strerror or error} ({errno.errorcode.get(code, 'no error code')}). {_REMEDIES.get(code, 'Mend the cause')}"
+        f"{at}{error.strerror or error} ({errno.errorcode.get(code, 'no error code')}). "
+        f"{_REMEDIES.get(code, 'Mend the cause')}"
     )
 
 
 @contextlib.contextmanager
 def failing_the_attempt(folder: Path) -> Iterator[None]:
-    """In a task: turn an error of the file system into an ``AttemptFailedError`` that names the folder."""
+    """In a task: turn an error of the file system into an ``AttemptFailedError`` that names the
+    folder.
+    """
     try:
         yield
     except OSError as error:
         raise AttemptFailedError(
-            f"Files can't be written in {folder}: {explained(error)}. Spark then writes the batch again."
+            f"Files can't be written in {folder}: {explained(error)}. Spark then writes the batch "
+            "again."
         ) from error
 
 
 @contextlib.contextmanager
 def asking_again(what: str, folder: Path) -> Iterator[None]:
-    """On the driver: turn an error of the file system into a ``SinkUnavailableError``, so that it is asked again."""
+    """On the driver: turn an error of the file system into a ``SinkUnavailableError``, so that
+    it is asked again.
+    """
     try:
         yield
     except OSError as error:
-        raise SinkUnavailableError(f"Cannot {what} in {folder}: {explained(error)}; it is tried again.") from error
+        raise SinkUnavailableError(
+            f"Cannot {what} in {folder}: {explained(error)}; it is tried again."
+        ) from error
 
 
 def sync_file(descriptor: int) -> None:
@@ -79,7 +92,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_root(folder: Path) -> None:
-    """Make a sink's folder and those above it that are missing, each new name durable; what was there is the caller's to sync."""
+    """Make a sink's folder and those above it that are missing, each new name durable; what was
+    there is the caller's to sync.
+    """
     missing = []
     while not folder.is_dir():
         missing.append(folder)

@@ -1,4 +1,6 @@
-"""How the files of one write are to be read: what a task says in its committable, and a manifest of each file."""
+"""How the files of one write are to be read: what a task says in its committable, and a manifest
+of each file.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CSV_NULL = "\u0001 no value \u0001"
-"""Stands for a null for Spark's CSV reader, which takes what is not quoted and empty for it, and every text that is the same."""
+"""Stands for a null for Spark's CSV reader, which takes what is not quoted and empty for it, and
+every text that is the same."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,11 @@ class Layout:
 
     def body(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {"schema": self.schema, "partition_by": list(self.partition_by), "reading": dict(self.reading)}
+        return {
+            "schema": self.schema,
+            "partition_by": list(self.partition_by),
+            "reading": dict(self.reading),
+        }
 
     def arrow_schema(self) -> pa.Schema:
         """Return the schema.
@@ -54,14 +61,24 @@ class Layout:
         """
         import pyarrow as pa
 
-        return pa.schema([field for field in self.arrow_schema() if field.name not in self.partition_by])
+        return pa.schema(
+            [field for field in self.arrow_schema() if field.name not in self.partition_by]
+        )
 
 
 def layout_of(schema: pa.Schema, partition_by: Sequence[str], reading: Mapping[str, Any]) -> Layout:
     """Return the layout of files with these rows."""
-    return Layout(base64.b64encode(schema.serialize().to_pybytes()).decode("ascii"), tuple(partition_by), dict(reading))
+    return Layout(
+        base64.b64encode(schema.serialize().to_pybytes()).decode("ascii"),
+        tuple(partition_by),
+        dict(reading),
+    )
 
 
 def read_layout(body: Mapping[str, Any]) -> Layout:
     """Read a layout back from JSON; it raises KeyError, TypeError or ValueError when it is none."""
-    return Layout(str(body["schema"]), tuple(str(name) for name in body["partition_by"]), dict(body["reading"]))
+    return Layout(
+        str(body["schema"]),
+        tuple(str(name) for name in body["partition_by"]),
+        dict(body["reading"]),
+    )

@@ -2,15 +2,18 @@
 
 ::
 
-    <path>/day=2026-11-21/part-…              data files, below folders of partition values and of the time bucket
-    <path>/_onceforall/folder.json            the folder's id
-    <path>/_onceforall/staging/<attempt>/     temp files of one task attempt, under the names that they will have
-    <path>/_onceforall/manifests/<query id>/<sink code>/<batch>.json
+    <path>/day=2026-11-21/part-…              data files, below folders of partition values and of
+    the time bucket <path>/_onceforall/folder.json            the folder's id
+    <path>/_onceforall/staging/<attempt>/     temp files of one task attempt, under the names that
+    they will have <path>/_onceforall/manifests/<query id>/<sink code>/<batch>.json
 
-Hive, Spark and pyarrow pass over folders that begin with an underscore. The folder of an attempt bears its ``TaskAttempt.name``, which no
-other attempt ever has, and so does each data file: two attempts, runs, sinks or queries never want the same file.
+Hive, Spark and pyarrow pass over folders that begin with an underscore. The folder of an attempt
+bears its ``TaskAttempt.name``, which no
+other attempt ever has, and so does each data file: two attempts, runs, sinks or queries never want
+the same file.
 
-Values in a path are escaped as by Hive and Spark (``ExternalCatalogUtils.escapePathName``), so that no value leaves its folder.
+Values in a path are escaped as by Hive and Spark (``ExternalCatalogUtils.escapePathName``), so that
+no value leaves its folder.
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(0x20
 def partition_of(folder: str) -> dict[str, str | None]:
     """Return what a folder's name says by column: the opposite of ``hive_folder``."""
     pairs = [part.partition("=") for part in folder.split("/") if "=" in part]
-    return {_unescaped(name): None if value == NULL else _unescaped(value) for name, _, value in pairs}
+    return {
+        _unescaped(name): None if value == NULL else _unescaped(value) for name, _, value in pairs
+    }
 
 
 def _unescaped(text: str) -> str:
@@ -56,7 +61,9 @@ def escaped(text: str) -> str:
 
 
 def hive_folder(column: str, value: str | None) -> str:
-    """Return ``column=value`` for a folder; null and the empty string give the same, as in Hive and Spark."""
+    """Return ``column=value`` for a folder; null and the empty string give the same, as in Hive
+    and Spark.
+    """
     if not value:
         return f"{escaped(column)}={NULL}"
     # The word for null as a value: escaped in a way that every reader of escaped names takes back.
@@ -65,13 +72,16 @@ def hive_folder(column: str, value: str | None) -> str:
 
 
 def plain_folder(text: str) -> str:
-    """Return a text as a folder's name of its own: never ``.`` or ``..``, and never one that readers pass over."""
+    """Return a text as a folder's name of its own: never ``.`` or ``..``, and never one that
+    readers pass over.
+    """
     name = escaped(text)
     return f"%{ord(name[0]):02X}{name[1:]}" if name[0] in "._" else name
 
 
 def local_folder(location: str | os.PathLike[str]) -> Path:
-    """Return the absolute local folder of a path or ``file:`` URL; a relative one is of this process.
+    """Return the absolute local folder of a path or ``file:`` URL; a relative one is of this
+    process.
 
     Raises:
         OptionError: it is empty.
@@ -79,6 +89,10 @@ def local_folder(location: str | os.PathLike[str]) -> Path:
     """
     text = os.fspath(location) if isinstance(location, os.PathLike) else location
     if not isinstance(text, str) or not text.strip() or not is_possible_path(text):
-        raise OptionError(f"path={shown(location)} is no folder. Give the path of one, or a file: URL.")
+        raise OptionError(
+            f"path={shown(location)} is no folder. Give the path of one, or a file: URL."
+        )
     # Hadoop knows no host of local files, not even this one; URLs by RFC 8089 may name it.
-    return hadoop_paths.local_folder(text.replace("file://localhost/", "file:/", 1), what="The folder")
+    return hadoop_paths.local_folder(
+        text.replace("file://localhost/", "file:/", 1), what="The folder"
+    )

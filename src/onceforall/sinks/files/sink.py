@@ -1,12 +1,16 @@
-"""The file sink: Parquet, ORC, JSON lines or CSV in a local or mounted folder, whole batches by manifests.
+"""The file sink: Parquet, ORC, JSON lines or CSV in a local or mounted folder, whole batches by
+manifests.
 
-A task writes temp files below ``<path>/_onceforall/staging/`` and syncs them; the driver links them to their targets and then creates
-the batch's manifest (modules ``committing`` and ``manifests`` have the steps and the argument for each crash).
+A task writes temp files below ``<path>/_onceforall/staging/`` and syncs them; the driver links them
+to their targets and then creates the batch's manifest (modules ``committing`` and ``manifests``
+have the steps and the argument for each crash).
 
-Promised: ``read_files`` shows a batch whole or not at all, each row once, and never less than before. What it shows survives a loss of power,
+Promised: ``read_files`` shows a batch whole or not at all, each row once, and never less than
+before. What it shows survives a loss of power,
 as far as the disk keeps what it acknowledged.
 
-Not promised: to readers that know no manifest, that a batch appears at once: its files appear one after the other, within milliseconds. They
+Not promised: to readers that know no manifest, that a batch appears at once: its files appear one
+after the other, within milliseconds. They
 never see a row of an aborted attempt, and after a commit they see each row once.
 """
 
@@ -23,7 +27,15 @@ from onceforall.errors import OnceForAllError, OptionError, SinkCheckError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import sink_code
-from onceforall.sink import Capabilities, CommitPermit, CommitReport, StartInfo, Sweep, TaskAttempt, TwoPhaseCommitSink
+from onceforall.sink import (
+    Capabilities,
+    CommitPermit,
+    CommitReport,
+    StartInfo,
+    Sweep,
+    TaskAttempt,
+    TwoPhaseCommitSink,
+)
 from onceforall.sinks.files.data_files import slim
 from onceforall.sinks.files.folders import asking_again
 from onceforall.sinks.files.layout import layout_of
@@ -68,18 +80,19 @@ class FileSink(TwoPhaseCommitSink):
     ) -> None:
         """Nothing is touched yet.
 
-        Args:
-            path: the folder, local or mounted, the same for driver and executors; a path or a ``file:`` URL.
-            format: ``parquet``, ``json`` (lines), ``csv`` or ``orc``.
-            partition_by: the columns whose values go into folders' names (``day=2026-11-21``), and not into the files.
-            time_bucket: a template for folders below those, such as ``{event_time:%Y-%m-%d--%H}``; the column stays in the files.
-            time_bucket_zone: the time zone for it; None: the session's. It says nothing to columns without a zone.
-            max_file_bytes: at which size a file is ended and the next one begun; it may be exceeded by one row group.
-            compression: as the format knows it; None: snappy for Parquet, zstd for ORC, none for text.
-            options: the format's own; module ``formats`` lists them.
-            max_open_files: how many files a task has open at most.
-            spark_metadata: what to do where Spark's own file sink has left its log: ``refuse`` or ``continue``.
-            on_new_partitions: called on the driver, after a commit, with the partitions that this run writes to for the first time. It
+        Args: path: the folder, local or mounted, the same for driver and executors; a path or a
+            ``file:`` URL. format: ``parquet``, ``json`` (lines), ``csv`` or ``orc``. partition_by:
+            the columns whose values go into folders' names (``day=2026-11-21``), and not into the
+            files. time_bucket: a template for folders below those, such as
+            ``{event_time:%Y-%m-%d--%H}``; the column stays in the files. time_bucket_zone: the time
+            zone for it; None: the session's. It says nothing to columns without a zone.
+            max_file_bytes: at which size a file is ended and the next one begun; it may be exceeded
+            by one row group. compression: as the format knows it; None: snappy for Parquet, zstd
+            for ORC, none for text. options: the format's own; module ``formats`` lists them.
+            max_open_files: how many files a task has open at most. spark_metadata: what to do where
+            Spark's own file sink has left its log: ``refuse`` or ``continue``. on_new_partitions:
+            called on the driver, after a commit, with the partitions that this run writes to for
+            the first time. It
                 is called again for them at the next commit when it raises, and after a restart.
 
         Raises:
@@ -88,13 +101,17 @@ class FileSink(TwoPhaseCommitSink):
         """
         self._location = arguments.path("path", path)
         self._root = local_folder(path)
-        columns = arguments.names("partition_by", partition_by, "the name of a column, or a list of names")
+        columns = arguments.names(
+            "partition_by", partition_by, "the name of a column, or a list of names"
+        )
         if len({name.lower() for name in columns}) < len(columns):
             raise OptionError(f"partition_by={partition_by!r} must name different columns.")
         if unseen := [name for name in columns if name[0] in "._"]:
             raise OptionError(
-                f"partition_by makes folders that Spark, Hive and pyarrow readers pass over: {unseen[0]!r} begins with a dot or an underscore. "
-                f"Rename the column, such as withColumnRenamed({unseen[0]!r}, {unseen[0].lstrip('._')!r})."
+                "partition_by makes folders that Spark, Hive and pyarrow readers pass over: "
+                f"{unseen[0]!r} begins with a dot or an underscore. "
+                f"Rename the column, such as withColumnRenamed({unseen[0]!r}, "
+                f"{unseen[0].lstrip('._')!r})."
             )
         for name, template in (
             ("time_bucket", time_bucket),
@@ -104,17 +121,27 @@ class FileSink(TwoPhaseCommitSink):
             if template is not None:
                 arguments.text(name, template)
         if time_bucket_zone is not None and time_bucket is None:
-            raise OptionError("time_bucket_zone is given without time_bucket. Give both, or leave it out.")
+            raise OptionError(
+                "time_bucket_zone is given without time_bucket. Give both, or leave it out."
+            )
         for name, value in (("max_file_bytes", max_file_bytes), ("max_open_files", max_open_files)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}={arguments.shown(value)} must be a whole number of at least 1.")
+                raise OptionError(
+                    f"{name}={arguments.shown(value)} must be a whole number of at least 1."
+                )
         if not isinstance(spark_metadata, str) or spark_metadata not in {"refuse", "continue"}:
-            raise OptionError(f"spark_metadata={arguments.shown(spark_metadata)} must be 'refuse' or 'continue'.")
+            raise OptionError(
+                f"spark_metadata={arguments.shown(spark_metadata)} must be 'refuse' or 'continue'."
+            )
         if on_new_partitions is not None and not callable(on_new_partitions):
-            raise OptionError(f"on_new_partitions={arguments.shown(on_new_partitions)} must be a function.")
+            raise OptionError(
+                f"on_new_partitions={arguments.shown(on_new_partitions)} must be a function."
+            )
         bucket = None if time_bucket is None else parsed_bucket(time_bucket, time_bucket_zone)
         form = file_format(format, compression, options)
-        self._plan = Plan(str(self._root), form, tuple(columns), bucket, max_file_bytes, max_open_files)
+        self._plan = Plan(
+            str(self._root), form, tuple(columns), bucket, max_file_bytes, max_open_files
+        )
         self._spark_metadata = spark_metadata
         self._interval: int | None = None
         self._on_new_partitions = on_new_partitions
@@ -131,7 +158,11 @@ class FileSink(TwoPhaseCommitSink):
         return {**self._copied(), "_on_new_partitions": None}
 
     def _copied(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in {"_lock", "_driver_folder", "_new_partitions"}}
+        return {
+            k: v
+            for k, v in self.__dict__.items()
+            if k not in {"_lock", "_driver_folder", "_new_partitions"}
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -152,14 +183,16 @@ class FileSink(TwoPhaseCommitSink):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Two-phase, without any timeout; files are only ever added, so ``append`` is the only output mode."""
+        """Two-phase, without any timeout; files are only ever added, so ``append`` is the only
+        output mode.
+        """
         return Capabilities(two_phase=True, output_modes=frozenset({"append"}))
 
     def columns(self, schema: StructType) -> list[Column]:
         """Return all columns, as they are.
 
-        Raises:
-            SchemaError: one can't be stored, or one that partition_by or time_bucket name is missing or of a wrong type.
+        Raises: SchemaError: one can't be stored, or one that partition_by or time_bucket name is
+            missing or of a wrong type.
         """
         from onceforall.sinks.files.driver.columns import check_columns, check_delimiter
         from onceforall.sinks.files.driver.evolution import warn_of_changes
@@ -170,10 +203,12 @@ class FileSink(TwoPhaseCommitSink):
             check_delimiter(schema, form.options.get("delimiter", ","), self._plan.partition_by)
         if not self._is_compared:
             self._is_compared = True
-            warn_of_changes(self._root, schema, form.kind, self._plan.partition_by, self._plan.bucket)
+            warn_of_changes(
+                self._root, schema, form.kind, self._plan.partition_by, self._plan.bucket
+            )
         return super().columns(schema)
 
-    # --- in the tasks ------------------------------------------------------------------------------------------------------
+    # --- in the tasks -----------------------------------------------------------------------------
 
     @failpoints.around("file.begin")
     def begin_transaction(self, attempt: TaskAttempt) -> FileTransaction:
@@ -194,9 +229,9 @@ class FileSink(TwoPhaseCommitSink):
     def pre_commit(self, transaction: FileTransaction) -> Committable | None:
         """End and sync the temp files.
 
-        Returns:
-            ``name`` of the attempt, ``files`` (of each the folder where it will be, relative to the sink's, its ordinal, rows and bytes) with their
-            ``extension``, and ``layout``: how to read them; None without rows. About 100 bytes per file.
+        Returns: ``name`` of the attempt, ``files`` (of each the folder where it will be, relative
+            to the sink's, its ordinal, rows and bytes) with their ``extension``, and ``layout``:
+            how to read them; None without rows. About 100 bytes per file.
 
         Raises:
             AttemptFailedError, RefusedRecordError: as ``invoke``.
@@ -215,10 +250,13 @@ class FileSink(TwoPhaseCommitSink):
 
     @failpoints.around("file.discard")
     def discard(self, transaction: FileTransaction) -> None:
-        """Delete the temp files. Nothing is done to a transaction that ``pre_commit`` has returned."""
+        """Delete the temp files.
+
+        Nothing is done to a transaction that ``pre_commit`` has returned.
+        """
         transaction.discard()
 
-    # --- on the driver -----------------------------------------------------------------------------------------------------
+    # --- on the driver ----------------------------------------------------------------------------
     # What it takes is imported there: a worker has no use for it.
 
     @property
@@ -231,7 +269,8 @@ class FileSink(TwoPhaseCommitSink):
             return self._driver_folder
 
     def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
-        """Return the folder's id; None where there is no folder, or none of a FileSink: a mount point whose volume is not mounted, perhaps.
+        """Return the folder's id; None where there is no folder, or none of a FileSink: a mount
+        point whose volume is not mounted, perhaps.
 
         Raises:
             SinkUnavailableError: the file system gives no answer.
@@ -253,18 +292,26 @@ class FileSink(TwoPhaseCommitSink):
             CommitLogError: a manifest is damaged.
         """
         with asking_again("look for the manifest", self._root):
-            return self._folder.manifests_of(start.query_id, sink_code(start.sink)).find(batch) is not None
+            return (
+                self._folder.manifests_of(start.query_id, sink_code(start.sink)).find(batch)
+                is not None
+            )
 
     @failpoints.around("file.check")
     def check(self, start: StartInfo) -> None:
-        """Make the folder, and see that files can be written and moved there, and that nothing foreign lies under our names.
+        """Make the folder, and see that files can be written and moved there, and that nothing
+        foreign lies under our names.
 
         Raises:
             SinkCheckError: naming the folder, the reason and the remedy.
             CommitLogError: a file of ours is damaged, or something else stands in its place.
             UnsupportedQueryError: paths without a scheme are not local in this session.
         """
-        from onceforall.sinks.files.driver.start_checks import check_folder, check_session, check_spark_metadata
+        from onceforall.sinks.files.driver.start_checks import (
+            check_folder,
+            check_session,
+            check_spark_metadata,
+        )
 
         if start.spark is not None:
             self._interval = check_session(start.spark, self._location)
@@ -278,15 +325,15 @@ class FileSink(TwoPhaseCommitSink):
 
     @failpoints.around("file.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
-        """See that every temp file is whole and every target free, and that nothing else can stop a commit.
+        """See that every temp file is whole and every target free, and that nothing else can stop a
+        commit.
 
-        Returns:
-            The committables, with ``folder``: the id of this folder, and with a hash for ``layout``; the layouts are under ``shared``, each once.
+        Returns: The committables, with ``folder``: the id of this folder, and with a hash for
+            ``layout``; the layouts are under ``shared``, each once.
 
-        Raises:
-            AttemptFailedError: a file is missing or changed, a name is taken, a folder can't be used, or the batch before has no manifest.
-            SinkCheckError: Spark's log has appeared in the folder.
-            SinkUnavailableError: the file system gives no answer.
+        Raises: AttemptFailedError: a file is missing or changed, a name is taken, a folder can't be
+            used, or the batch before has no manifest. SinkCheckError: Spark's log has appeared in
+            the folder. SinkUnavailableError: the file system gives no answer.
         """
         from onceforall.sinks.files.driver.confirming import confirm
         from onceforall.sinks.files.driver.identity import folder_id
@@ -300,7 +347,9 @@ class FileSink(TwoPhaseCommitSink):
             check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
             folder = folder_id(self._root)
         failpoints.hit("file.confirm.after")
-        first, *others = ({**committable, "folder": folder} for committable in with_shared_layouts(committables))
+        first, *others = (
+            {**committable, "folder": folder} for committable in with_shared_layouts(committables)
+        )
         return [{**first, "identity": {"folder": folder}}, *others]
 
     @failpoints.around("file.commit")
@@ -333,7 +382,11 @@ class FileSink(TwoPhaseCommitSink):
         try:
             self._folder.manifests(staged.name).merge()
         except (OnceForAllError, OSError) as error:
-            _log.warning("Merging the manifests in %s did not succeed and is tried again later: %s", self._root, error)
+            _log.warning(
+                "Merging the manifests in %s did not succeed and is tried again later: %s",
+                self._root,
+                error,
+            )
 
     def _announce(self, files: Sequence[DataFile]) -> None:
         if self._on_new_partitions is None:
@@ -354,7 +407,9 @@ class FileSink(TwoPhaseCommitSink):
         """
         with asking_again("delete temp files", self._root):
             for committable in committables:
-                self._folder.tree.delete_folder_of_files(self._folder.staging(_read(committable).attempt))
+                self._folder.tree.delete_folder_of_files(
+                    self._folder.staging(_read(committable).attempt)
+                )
                 failpoints.hit("file.abort.deleted")
 
     @failpoints.around("file.retire")
@@ -370,7 +425,8 @@ class FileSink(TwoPhaseCommitSink):
 
     @failpoints.around("file.recover")
     def recover(self, sweep: Sweep) -> int:
-        """Delete the temp files of all attempts that the sweep covers, and return how many attempts those were.
+        """Delete the temp files of all attempts that the sweep covers, and return how many attempts
+        those were.
 
         Raises:
             SinkUnavailableError: not all could be looked at.
@@ -395,7 +451,9 @@ def _read(committable: Committable) -> StagedFiles:
     try:
         return read_staged(committable)
     except ValueError as error:
-        raise SinkCheckError(f"A committable of FileSink is damaged: {error}. Restore the commit log from a backup.") from error
+        raise SinkCheckError(
+            f"A committable of FileSink is damaged: {error}. Restore the commit log from a backup."
+        ) from error
 
 
 __all__ = ["FileSink"]

@@ -1,6 +1,8 @@
-"""The template of a time bucket: fields ``{column:format}``, whose formats have the directives of ``strftime`` that need no language.
+"""The template of a time bucket: fields ``{column:format}``, whose formats have the directives of
+``strftime`` that need no language.
 
-Its slashes part folders, and folders like ``hour={event_time:%H}`` are read back as columns, as those of ``partition_by`` are.
+Its slashes part folders, and folders like ``hour={event_time:%H}`` are read back as columns, as
+those of ``partition_by`` are.
 """
 
 from __future__ import annotations
@@ -21,10 +23,8 @@ _FORMAT = re.compile(rf"(?:[^%]|%[{_DIRECTIVES}])*")
 class TimeBucket:
     """A template of folders. Make it with ``time_bucket``.
 
-    Attributes:
-        template: as the user gave it.
-        pieces: literal texts, and (column, format).
-        zone: the time zone in which timestamps with a zone are formatted; None: the one that they have.
+    Attributes: template: as the user gave it. pieces: literal texts, and (column, format). zone:
+        the time zone in which timestamps with a zone are formatted; None: the one that they have.
     """
 
     template: str
@@ -52,7 +52,9 @@ def time_bucket(template: str, zone: str | None) -> TimeBucket:
     try:
         parsed = list(string.Formatter().parse(template))
     except (ValueError, TypeError) as error:
-        raise OptionError(f"time_bucket={template!r} is no template: {error}. {_EXAMPLE}") from error
+        raise OptionError(
+            f"time_bucket={template!r} is no template: {error}. {_EXAMPLE}"
+        ) from error
     pieces: list[str | tuple[str, str]] = []
     for literal, column, form, conversion in parsed:
         if literal:
@@ -61,7 +63,8 @@ def time_bucket(template: str, zone: str | None) -> TimeBucket:
             continue
         if not column or conversion or not form or "%" not in form or not _FORMAT.fullmatch(form):
             raise OptionError(
-                f"time_bucket={template!r}: each field must be {{column:format}}, with a format of %{', %'.join(_DIRECTIVES)}. {_EXAMPLE}"
+                f"time_bucket={template!r}: each field must be {{column:format}}, with a format "
+                f"of %{', %'.join(_DIRECTIVES)}. {_EXAMPLE}"
             )
         pieces.append((column, form))
     bucket = TimeBucket(template, tuple(pieces), zone)
@@ -70,12 +73,14 @@ def time_bucket(template: str, zone: str | None) -> TimeBucket:
     sample = "".join(piece if isinstance(piece, str) else "2026" for piece in pieces).split("/")
     if any(not part or part[0] in "._=" for part in sample) or sample[0] in {HOME, SPARK_METADATA}:
         raise OptionError(
-            f"time_bucket={template!r} makes folders that are empty or that readers pass over: no part between slashes may be empty "
+            f"time_bucket={template!r} makes folders that are empty or that readers pass over: no "
+            "part between slashes may be empty "
             f"or begin with a dot or an underscore. {_EXAMPLE}"
         )
     if any("\0" in name or not name for name in bucket.hive_columns):
         raise OptionError(
-            f"time_bucket={template!r} makes a column's name of a value: only what follows the = may have fields."
+            f"time_bucket={template!r} makes a column's name of a value: only what follows the = "
+            "may have fields."
         )
     if zone is not None:
         _check_zone(zone)
@@ -83,11 +88,18 @@ def time_bucket(template: str, zone: str | None) -> TimeBucket:
 
 
 def sample_folder(partition_by: Sequence[str], bucket: TimeBucket | None) -> str:
-    """Return a folder as these make it, with the formats in the place of the bucket's values: its parts and their columns are right."""
+    """Return a folder as these make it, with the formats in the place of the bucket's values:
+    its parts and their columns are right.
+    """
     folders = [hive_folder(name, None) for name in partition_by]
     if bucket is not None:
-        texts = "".join(piece if isinstance(piece, str) else piece[1] for piece in bucket.pieces).split("/")
-        folders += [hive_folder(text.partition("=")[0], None) if "=" in text else plain_folder(text) for text in texts]
+        texts = "".join(
+            piece if isinstance(piece, str) else piece[1] for piece in bucket.pieces
+        ).split("/")
+        folders += [
+            hive_folder(text.partition("=")[0], None) if "=" in text else plain_folder(text)
+            for text in texts
+        ]
     return "/".join(folders)
 
 
@@ -101,5 +113,6 @@ def _check_zone(zone: str) -> None:
         ZoneInfo(zone)
     except (ValueError, OSError, LookupError, TypeError) as error:
         raise OptionError(
-            f"time_bucket_zone={zone!r} is no time zone that this machine knows, such as 'UTC' or 'Europe/Berlin'."
+            f"time_bucket_zone={zone!r} is no time zone that this machine knows, such as 'UTC' or "
+            "'Europe/Berlin'."
         ) from error

@@ -1,11 +1,16 @@
-"""Everything that the file sink makes, moves and deletes below its folder, reached by descriptors from that folder on.
+"""Everything that the file sink makes, moves and deletes below its folder, reached by descriptors
+from that folder on.
 
-Whoever may write in the folder could replace a folder in it by a symbolic link at any moment: behind a check, and before what is checked is
-done. So a folder is opened a name at a time, with ``O_NOFOLLOW``, and files are made, linked and deleted in the descriptor that comes out
-(POSIX ``openat``, https://pubs.opengroup.org/onlinepubs/9699919799/functions/open.html): nothing leaves the sink's folder, whoever is at
-work in it. The folder itself, and those above it, are the user's, and may be links.
+Whoever may write in the folder could replace a folder in it by a symbolic link at any moment:
+behind a check, and before what is checked is
+done. So a folder is opened a name at a time, with ``O_NOFOLLOW``, and files are made, linked and
+deleted in the descriptor that comes out (POSIX ``openat``,
+https://pubs.opengroup.org/onlinepubs/9699919799/functions/open.html): nothing leaves the sink's
+folder, whoever is at work in it. The folder itself, and those above it, are the user's, and may be
+links.
 
-Linux and macOS have these calls, on every file system with hard links. A mount point below the folder is no link: ``start_checks`` and
+Linux and macOS have these calls, on every file system with hard links. A mount point below the
+folder is no link: ``start_checks`` and
 ``confirm`` refuse it where they see it, and a link to another file system fails.
 """
 
@@ -36,9 +41,11 @@ _SYNCS_AT_ONCE = 8
 
 
 class Tree:
-    """A sink's folder and all below it. Paths are absolute ones below the root; errors are those of the operating system.
+    """A sink's folder and all below it. Paths are absolute ones below the root; errors are those of
+    the operating system.
 
-    Each method raises ``OSError`` with ``ELOOP``, naming the place, where a folder on the way is a symbolic link.
+    Each method raises ``OSError`` with ``ELOOP``, naming the place, where a folder on the way is a
+    symbolic link.
     """
 
     def __init__(self, root: Path) -> None:
@@ -48,7 +55,9 @@ class Tree:
 
     @contextlib.contextmanager
     def held(self, folder: Path) -> Iterator[None]:
-        """Keep a folder open, for this thread, through what is done with many files in it; where it isn't there, nothing is kept."""
+        """Keep a folder open, for this thread, through what is done with many files in it; where
+        it isn't there, nothing is kept.
+        """
         try:
             opened = self._opened(folder)
             descriptor = opened.__enter__()
@@ -84,7 +93,9 @@ class Tree:
             os.close(descriptor)
 
     def size(self, file: Path) -> int | None:
-        """Return a file's size; None when there is none. A link, a pipe or a folder is nobody's file of ours."""
+        """Return a file's size; None when there is none. A link, a pipe or a folder is nobody's
+        file of ours.
+        """
         try:
             with self._opened(file.parent) as folder:
                 found = os.stat(file.name, dir_fd=folder, follow_symlinks=False)
@@ -169,7 +180,9 @@ class Tree:
             FileExistsError: the name is taken.
         """
         with self._opened(file.parent) as source, self._opened(name.parent) as target:
-            os.link(file.name, name.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+            os.link(
+                file.name, name.name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False
+            )
 
     def replace(self, file: Path, name: Path) -> None:
         """Give a file another name instead of its own, and over what has that name."""
@@ -191,7 +204,9 @@ class Tree:
             os.mkdir(folder.name, dir_fd=above)
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder and those above it that are missing, each new name durable; what was there is the caller's to sync."""
+        """Make a folder and those above it that are missing, each new name durable; what was
+        there is the caller's to sync.
+        """
         at = self.root
         for part in folder.relative_to(self.root).parts:
             at /= part
@@ -221,7 +236,8 @@ class Tree:
                 done.result()
 
     def create(self, path: Path, content: bytes) -> bool:
-        """Create a file with its whole content at once, durably; False when the name is taken: it is left as it is.
+        """Create a file with its whole content at once, durably; False when the name is taken: it
+        is left as it is.
 
         The folder is synced in both cases: who took the name may not have come to that yet.
         """
@@ -248,12 +264,18 @@ class Tree:
         return created
 
     def delete_temporary_files(self, folder: Path) -> None:
-        """Delete what killed processes left in ``create``. A live one that finds its file gone gets an error and creates it again."""
+        """Delete what killed processes left in ``create``.
+
+        A live one that finds its file gone gets an error and creates it again.
+        """
         with contextlib.suppress(FileNotFoundError):
-            self._delete(folder, is_temporary, lambda: failpoints.hit("file.recover.manifest_deleted"))
+            self._delete(
+                folder, is_temporary, lambda: failpoints.hit("file.recover.manifest_deleted")
+            )
 
     def delete_folder_of_files(self, folder: Path) -> bool:
-        """Delete a folder that holds files only; False when there was none. Nothing below a folder in it is touched.
+        """Delete a folder that holds files only; False when there was none. Nothing below a folder
+        in it is touched.
 
         A link in its place is not followed, and stays: what it leads to is somebody else's.
         """
@@ -270,7 +292,10 @@ class Tree:
         return True
 
     def _delete(
-        self, folder: Path, chosen: Callable[[str], bool] = lambda _: True, after_each: Callable[[], object] = lambda: None
+        self,
+        folder: Path,
+        chosen: Callable[[str], bool] = lambda _: True,
+        after_each: Callable[[], object] = lambda: None,
     ) -> None:
         with self._opened(folder, _LIST) as descriptor:
             for name in os.listdir(descriptor):  # noqa: PTH208  of a descriptor
@@ -300,7 +325,10 @@ def _check_is_file(folder: int, file: Path) -> None:
 
 def _no_file(file: Path, mode: int) -> ForeignEntryError:
     what = next((name for is_one, name in _KINDS if is_one(mode)), "something else")
-    return ForeignEntryError(f"{file} is {what} where a file must be. Move it away, and put back the file that stood there.")
+    return ForeignEntryError(
+        f"{file} is {what} where a file must be. Move it away, and put back the file that stood "
+        "there."
+    )
 
 
 _KINDS = (

@@ -1,13 +1,16 @@
 """The Kafka sink: transactional producers in the tasks, EndTxn from the driver.
 
-A task writes in a transaction of its own and flushes it; its committable says (transactional id, producer id, epoch). The driver commits it
-with that alone, whatever became of the task's process. Until then no reader at ``read_committed`` sees a record of it.
+A task writes in a transaction of its own and flushes it; its committable says (transactional id,
+producer id, epoch). The driver commits it with that alone, whatever became of the task's process.
+Until then no reader at ``read_committed`` sees a record of it.
 
-Promised with ``delivery="exactly_once"``: that of docs/guarantees.md. With ``"at_least_once"``: every record of a batch is acknowledged
-by all in-sync replicas before the batch is decided; a replayed batch is written again. With ``"none"``: nothing; records are handed
-to librdkafka, nobody waits for them, and what fails is only logged.
+Promised with ``delivery="exactly_once"``: that of docs/guarantees.md. With ``"at_least_once"``:
+every record of a batch is acknowledged by all in-sync replicas before the batch is decided; a
+replayed batch is written again. With ``"none"``: nothing; records are handed to librdkafka, nobody
+waits for them, and what fails is only logged.
 
-Not promised: that the transactions of a batch become visible in one instant; anything to readers at ``read_uncommitted``.
+Not promised: that the transactions of a batch become visible in one instant; anything to readers at
+``read_uncommitted``.
 """
 
 from __future__ import annotations
@@ -88,26 +91,31 @@ class KafkaSink(TwoPhaseCommitSink):
     ) -> None:
         """Nothing is connected yet.
 
-        Args:
-            options: librdkafka's producer options, ``bootstrap.servers`` at least; module ``options`` says which are refused.
-            topic: where all records go; None: each row's column ``topic`` says. It wins over that column.
-            delivery: ``exactly_once``, ``at_least_once`` or ``none``.
-            transactional_id_prefix: how the transactional ids begin, followed by a colon; ACLs can be granted for that.
-            timestamp_column: the TIMESTAMP column that is the record's time; None: the time of sending.
+        Args: options: librdkafka's producer options, ``bootstrap.servers`` at least; module
+            ``options`` says which are refused. topic: where all records go; None: each row's column
+            ``topic`` says. It wins over that column. delivery: ``exactly_once``, ``at_least_once``
+            or ``none``. transactional_id_prefix: how the transactional ids begin, followed by a
+            colon; ACLs can be granted for that. timestamp_column: the TIMESTAMP column that is the
+            record's time; None: the time of sending.
 
         Raises:
             OptionError: naming the option, the reason and what to use instead.
         """
         if topic is not None and (not isinstance(topic, str) or not topic):
             raise OptionError(
-                f"topic={arguments.shown(topic)} is no topic. Give its name, or None to take it from the column 'topic'."
+                f"topic={arguments.shown(topic)} is no topic. Give its name, or None to take it "
+                "from the column 'topic'."
             )
         self._options = checked_options(options, delivery)
         self._topic = topic
         self._delivery = delivery
         self._prefix = check_prefix(transactional_id_prefix)
         if timestamp_column is not None:
-            arguments.text("timestamp_column", timestamp_column, "the name of a TIMESTAMP column, or leave it out")
+            arguments.text(
+                "timestamp_column",
+                timestamp_column,
+                "the name of a TIMESTAMP column, or leave it out",
+            )
         self._timestamp_column = timestamp_column
         self._topic_max_bytes: int | None = None
         self._burnt: tuple[str, ...] = ()
@@ -140,7 +148,10 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def __repr__(self) -> str:
         servers = self._options["bootstrap.servers"]
-        return f"KafkaSink(bootstrap.servers={servers!r}, topic={self._topic!r}, delivery={self._delivery!r})"
+        return (
+            f"KafkaSink(bootstrap.servers={servers!r}, topic={self._topic!r}, "
+            f"delivery={self._delivery!r})"
+        )
 
     @property
     def default_name(self) -> str:
@@ -150,20 +161,27 @@ class KafkaSink(TwoPhaseCommitSink):
     @property
     def task_imports(self) -> Mapping[str, str]:
         """librdkafka; ``kafka-python`` is for the driver alone."""
-        return {"onceforall.sinks.kafka": "onceforall[kafka]", "confluent_kafka": "onceforall[kafka]"}
+        return {
+            "onceforall.sinks.kafka": "onceforall[kafka]",
+            "confluent_kafka": "onceforall[kafka]",
+        }
 
     @property
     def capabilities(self) -> Capabilities:
-        """Two-phase with ``exactly_once`` only; the transaction's timeout is ``transaction.timeout.ms``."""
+        """Two-phase with ``exactly_once`` only; the transaction's timeout is
+        ``transaction.timeout.ms``.
+        """
         if self._delivery != "exactly_once":
             return Capabilities(two_phase=False, delivery=self._delivery)
-        return Capabilities(two_phase=True, transaction_timeout_ms=transaction_timeout_ms(self._options))
+        return Capabilities(
+            two_phase=True, transaction_timeout_ms=transaction_timeout_ms(self._options)
+        )
 
     def columns(self, schema: StructType) -> list[Column]:
         """Return the columns to write; see ``kafka_columns``."""
         return kafka_columns(schema, topic=self._topic, timestamp_column=self._timestamp_column)
 
-    # --- in the tasks ------------------------------------------------------------------------------------------------------
+    # --- in the tasks -----------------------------------------------------------------------------
 
     @failpoints.around("kafka.begin")
     def begin_transaction(self, attempt: TaskAttempt) -> KafkaTransaction:
@@ -174,11 +192,15 @@ class KafkaSink(TwoPhaseCommitSink):
         """
         configure = partial(self._configuration, secrets=attempt.secrets)
         if self._delivery == "exactly_once":
-            producer = POOL.transactional(attempt, self._prefix, configure, self._fingerprint(attempt), self._burnt)
+            producer = POOL.transactional(
+                attempt, self._prefix, configure, self._fingerprint(attempt), self._burnt
+            )
         else:
             plain = partial(configure, None)
             check_delivery = self._delivery == "at_least_once"
-            producer = POOL.plain(attempt, plain, self._fingerprint(attempt), check_delivery=check_delivery)
+            producer = POOL.plain(
+                attempt, plain, self._fingerprint(attempt), check_delivery=check_delivery
+            )
         try:
             producer.renew_credentials(partial(resolved, self._options, attempt.secrets))
         except BaseException:
@@ -199,7 +221,9 @@ class KafkaSink(TwoPhaseCommitSink):
         """Return the secret values among the options; functions go to the tasks as they are."""
         return secret_values(self._options)
 
-    def _configuration(self, transactional_id: str | None, secrets: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def _configuration(
+        self, transactional_id: str | None, secrets: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         limit = None if "batch.size" in self._options else self._topic_max_bytes
         options = resolved(self._options, secrets or {})
         return producer_configuration(options, self._delivery, transactional_id, limit)
@@ -220,12 +244,12 @@ class KafkaSink(TwoPhaseCommitSink):
     def pre_commit(self, transaction: KafkaTransaction) -> Committable | None:
         """Wait until every record is acknowledged; the transaction then waits for the driver.
 
-        Returns:
-            ``name`` (the transactional id), ``producer_id``, ``producer_epoch``, ``records``, ``doubtful`` when a request went unanswered, and ``burnt``, ids whose
-            InitProducerId did; None without records or without transactions.
+        Returns: ``name`` (the transactional id), ``producer_id``, ``producer_epoch``, ``records``,
+            ``doubtful`` when a request went unanswered, and ``burnt``, ids whose InitProducerId
+            did; None without records or without transactions.
 
-        Raises:
-            RefusedRecordError, AttemptFailedError: a record was not taken, or the transaction has failed.
+        Raises: RefusedRecordError, AttemptFailedError: a record was not taken, or the transaction
+            has failed.
         """
         producer = transaction.producer
         if self._delivery == "none":
@@ -266,7 +290,10 @@ class KafkaSink(TwoPhaseCommitSink):
 
     @failpoints.around("kafka.discard")
     def discard(self, transaction: KafkaTransaction) -> None:
-        """Give up a transaction, and abort it in the background. Nothing is done to one that ``pre_commit`` has returned."""
+        """Give up a transaction, and abort it in the background.
+
+        Nothing is done to one that ``pre_commit`` has returned.
+        """
         if transaction.is_over:
             return
         transaction.is_over = True
@@ -275,7 +302,7 @@ class KafkaSink(TwoPhaseCommitSink):
         except Exception:  # noqa: BLE001 - discard never raises
             _log.exception("A Kafka transaction could not be given up; the sweep finds it")
 
-    # --- on the driver ------------------------------------------------------------------------------------------------------
+    # --- on the driver ----------------------------------------------------------------------------
     # What it takes is imported there: a worker has no use for it.
 
     def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
@@ -297,11 +324,10 @@ class KafkaSink(TwoPhaseCommitSink):
     def check(self, start: StartInfo) -> None:
         """Check options, brokers, topic and limits; nothing is created in the cluster.
 
-        Raises:
-            OptionError: librdkafka refuses an option.
-            SinkUnavailableError: no broker can be reached.
-            SinkCheckError: the topic doesn't exist, brokers are too old, or the transaction timeout is above the brokers' limit.
-            MissingExtraError: confluent-kafka or kafka-python is not installed.
+        Raises: OptionError: librdkafka refuses an option. SinkUnavailableError: no broker can be
+            reached. SinkCheckError: the topic doesn't exist, brokers are too old, or the
+            transaction timeout is above the brokers' limit. MissingExtraError: confluent-kafka or
+            kafka-python is not installed.
         """
         from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError
 
@@ -344,7 +370,8 @@ class KafkaSink(TwoPhaseCommitSink):
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
         """Send EndTxn(commit) for each, in parallel.
 
-        A transaction with any repeated or unanswered request, in the task or here, now or in an earlier call, is reported as retired.
+        A transaction with any repeated or unanswered request, in the task or here, now or in an
+        earlier call, is reported as retired.
 
         Raises:
             SinkUnavailableError: at least one has no answer.
@@ -353,7 +380,8 @@ class KafkaSink(TwoPhaseCommitSink):
         self._burn([name for committable in committables for name in committable.get("burnt", ())])
         confirmed_now, self._just_confirmed = self._just_confirmed, frozenset()
         unsure = {str(c["name"]) for c in committables} - confirmed_now
-        # Before anything is sent: producer ids begin anew in another cluster, and may be a stranger's there.
+        # Before anything is sent: producer ids begin anew in another cluster, and may be a
+        # stranger's there.
         strange = self._in_other_clusters([c for c in committables if c["name"] in unsure])
         if not strange:
             return self._commit(committables, unsure)
@@ -367,12 +395,16 @@ class KafkaSink(TwoPhaseCommitSink):
         from onceforall.sinks.kafka.driver.outcomes import unavailable, withheld
 
         held = withheld(unsure, self._connected_reader())
-        answers = self._connected().end_transactions([c for c in committables if c["name"] not in held])
+        answers = self._connected().end_transactions(
+            [c for c in committables if c["name"] not in held]
+        )
         answers.missing.update(held)
         with self._lock:
             self._doubtful |= answers.repeated
             doubtful = set(self._doubtful)
-        refused = {name: code for name, code in answers.codes.items() if code and lost_reason(code) is None}
+        refused = {
+            name: code for name, code in answers.codes.items() if code and lost_reason(code) is None
+        }
         if answers.missing or refused:
             raise unavailable("commit", answers, refused, self._options)
         completed, retired, missing = [], [], []
@@ -387,7 +419,9 @@ class KafkaSink(TwoPhaseCommitSink):
         report = CommitReport(tuple(completed), tuple(retired))
         return self._with_findings(report, missing, answers.codes) if missing else report
 
-    def _with_findings(self, report: CommitReport, missing: Sequence[Committable], codes: Mapping[str, int]) -> CommitReport:
+    def _with_findings(
+        self, report: CommitReport, missing: Sequence[Committable], codes: Mapping[str, int]
+    ) -> CommitReport:
         from onceforall.sinks.kafka.driver.outcomes import with_findings
 
         found = with_findings(report, missing, codes, self._connected_reader())
@@ -398,13 +432,18 @@ class KafkaSink(TwoPhaseCommitSink):
             found.completed,
             tuple(c for c in found.retired if c["name"] not in of_others),
             tuple(each for each in found.lost if each.committable["name"] not in of_others),
-            (*(each for each in found.in_doubt if each.committable["name"] not in of_others), *strange),
+            (
+                *(each for each in found.in_doubt if each.committable["name"] not in of_others),
+                *strange,
+            ),
         )
 
     def _in_other_clusters(self, committables: Sequence[Committable]) -> list[LostTransaction]:
         from onceforall.sinks.kafka.driver.outcomes import in_other_clusters
 
-        return in_other_clusters(committables, self._connected(), self._options["bootstrap.servers"])
+        return in_other_clusters(
+            committables, self._connected(), self._options["bootstrap.servers"]
+        )
 
     def _connected_reader(self) -> TransactionReader:
         from onceforall.sinks.kafka.access.rights import Rights
@@ -418,10 +457,11 @@ class KafkaSink(TwoPhaseCommitSink):
 
     @failpoints.around("kafka.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
-        """See that every transaction is still open, and note where the log will prove what became of it (module ``evidence``).
+        """See that every transaction is still open, and note where the log will prove what became
+        of it (module ``evidence``).
 
-        Returns:
-            The committables, with ``cluster``, its id, and ``proof``: ``topic`` and its ``topic_id``, ``partition`` and ``offset``.
+        Returns: The committables, with ``cluster``, its id, and ``proof``: ``topic`` and its
+            ``topic_id``, ``partition`` and ``offset``.
 
         Raises:
             AttemptFailedError: one is not open any more: it timed out, or was fenced.
@@ -431,7 +471,11 @@ class KafkaSink(TwoPhaseCommitSink):
 
         if not committables:
             return committables
-        topics = {self._topic} if self._topic is not None else {t for c in committables for t in c["topics"]}
+        topics = (
+            {self._topic}
+            if self._topic is not None
+            else {t for c in committables for t in c["topics"]}
+        )
         found = confirmed(committables, {str(t) for t in topics}, self._connected_reader())
         self._just_confirmed = frozenset(str(c["name"]) for c in found)
         return placed(found, self._connected())
@@ -465,7 +509,9 @@ class KafkaSink(TwoPhaseCommitSink):
             SinkUnavailableError: a broker did not answer, or one may still be open.
         """
         # Also with another delivery: an earlier start may have written with transactions.
-        covered = [name for name in self._connected().open_transactions() if self._is_covered(sweep, name)]
+        covered = [
+            name for name in self._connected().open_transactions() if self._is_covered(sweep, name)
+        ]
         failpoints.hit("kafka.recover.listed")
         self._fence(covered)
         return len(covered)
@@ -475,7 +521,8 @@ class KafkaSink(TwoPhaseCommitSink):
         if parsed is None or (self._start is not None and parsed[1].query_id != self._start[0]):
             return False
         prefix, name = parsed
-        # A run writes under one prefix: what another one has of its own generation is the work of a copied checkpoint.
+        # A run writes under one prefix: what another one has of its own generation is the work of a
+        # copied checkpoint.
         if name.generation >= sweep.generation and prefix != self._prefix:
             return False
         return sweep.covers(name.query_id, name.sink, name.generation, transactional_id)
@@ -483,7 +530,10 @@ class KafkaSink(TwoPhaseCommitSink):
     def _fence_ours(self, names: Collection[str]) -> None:
         ours = [name for name in names if self._is_ours(name)]
         if len(ours) < len(names):
-            _log.error("%d transactional ids are not of this query and sink; they were left alone", len(names) - len(ours))
+            _log.error(
+                "%d transactional ids are not of this query and sink; they were left alone",
+                len(names) - len(ours),
+            )
         self._fence(ours)
 
     def _fence(self, ours: Collection[str]) -> None:
@@ -505,7 +555,8 @@ class KafkaSink(TwoPhaseCommitSink):
             raise unavailable("fence", answers, refused, self._options)
 
     def _burn(self, names: Sequence[str]) -> None:
-        # An InitProducerId that was not answered may come later and fence whoever owns the id by then: this run gives it to nobody.
+        # An InitProducerId that was not answered may come later and fence whoever owns the id by
+        # then: this run gives it to nobody.
         if names:
             with self._lock:
                 self._burnt = tuple(dict.fromkeys([*self._burnt, *names]))[-_MAX_BURNT:]
@@ -516,7 +567,11 @@ class KafkaSink(TwoPhaseCommitSink):
         if parsed is None:
             return False
         prefix, name = parsed
-        return prefix == self._prefix if self._start is None else (name.query_id, name.sink) == self._start
+        return (
+            prefix == self._prefix
+            if self._start is None
+            else (name.query_id, name.sink) == self._start
+        )
 
     def close(self) -> None:
         """Close the driver's connections; the next call opens new ones."""

@@ -1,28 +1,39 @@
-"""How the sink reaches PostgreSQL: its secrets, the patience, and the settings of each session. The parameters are of module ``conninfo``.
+"""How the sink reaches PostgreSQL: its secrets, the patience, and the settings of each session. The
+parameters are of module ``conninfo``.
 
-TLS parameters (``sslmode``, ``sslrootcert``, ``sslcert``, ``sslkey`` …) pass through; files must be there on every executor, too.
+TLS parameters (``sslmode``, ``sslrootcert``, ``sslcert``, ``sslkey`` …) pass through; files must be
+there on every executor, too.
 
-A password is a value or a function without arguments, called at each connect in the process that connects. A value never leaves the
-process in a pickle: ``Access.__getstate__`` leaves it out, and ``onceforall.task.secret_values`` carries it to the tasks.
+A password is a value or a function without arguments, called at each connect in the process that
+connects. A value never leaves the
+process in a pickle: ``Access.__getstate__`` leaves it out, and ``onceforall.task.secret_values``
+carries it to the tasks.
 
-A role's, database's or server's defaults may not change what the sink does, so each session sets what matters:
+A role's, database's or server's defaults may not change what the sink does, so each session sets
+what matters:
 
-======================================  ===============================================================================================
-setting                                 why
-======================================  ===============================================================================================
-``TimeZone`` UTC, ``DateStyle`` ISO     no value may depend on them
-``synchronous_commit`` not ``off``      what was committed must survive a crash of the server; stricter values stay
+======================================
+===============================================================================================
+setting                                 why ======================================
+===============================================================================================
+``TimeZone`` UTC, ``DateStyle`` ISO     no value may depend on them ``synchronous_commit`` not
+``off``      what was committed must survive a crash of the server; stricter values stay
 ``statement_timeout`` 0                 a large COPY or merge may take long
 ``idle_in_transaction_session_timeout`` 0, ``transaction_timeout`` 0, ``idle_session_timeout`` 0
-                                        a transaction is held open between ``confirm`` and the decision
+                                        a transaction is held open between ``confirm`` and the
+                                        decision
 ``lock_timeout`` 30 s                   nobody waits for another's lock for ever
-``tcp_keepalives_*``                    the server ends the session of a machine that is gone in about two minutes
-``default_transaction_isolation``       ``read committed``: the protocol's own checks need no other, and no statement may fail for it
-``default_transaction_read_only`` off, ``default_transaction_deferrable`` off, ``client_min_messages`` warning
-======================================  ===============================================================================================
+``tcp_keepalives_*``                    the server ends the session of a machine that is gone in
+about two minutes
+``default_transaction_isolation``       ``read committed``: the protocol's own checks need no other,
+and no statement may fail for it
+``default_transaction_read_only`` off, ``default_transaction_deferrable`` off,
+``client_min_messages`` warning ======================================
+===============================================================================================
 
-Connections that a pooler shares between clients by transaction or statement (PgBouncer's ``pool_mode=transaction``) can't be used: the
-settings above and open transactions belong to the session.
+Connections that a pooler shares between clients by transaction or statement (PgBouncer's
+``pool_mode=transaction``) can't be used: the settings above and open transactions belong to the
+session.
 """
 
 from __future__ import annotations
@@ -39,7 +50,13 @@ from typing import TYPE_CHECKING, Any
 from onceforall.common import logs
 from onceforall.common.arguments import shown
 from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
-from onceforall.sinks.postgres.conninfo import SECRET_PARAMETERS, Conninfo, address_of, called, parsed
+from onceforall.sinks.postgres.conninfo import (
+    SECRET_PARAMETERS,
+    Conninfo,
+    address_of,
+    called,
+    parsed,
+)
 from onceforall.sinks.postgres.server_errors import connection_error, statement_error
 
 if TYPE_CHECKING:
@@ -81,10 +98,16 @@ _SESSION_SINCE_17 = {"transaction_timeout": "0"}
 
 
 class Access:
-    """Everything that is needed to connect; made once, pickled to the tasks, without secret values there."""
+    """Everything that is needed to connect; made once, pickled to the tasks, without secret
+    values there.
+    """
 
     def __init__(
-        self, conninfo: Conninfo, *, password: str | Callable[[], str] | None = None, patience_s: float = 30.0
+        self,
+        conninfo: Conninfo,
+        *,
+        password: str | Callable[[], str] | None = None,
+        patience_s: float = 30.0,
     ) -> None:
         """Nothing is connected yet.
 
@@ -93,28 +116,43 @@ class Access:
             password: a value or a function, in place of one in `conninfo`.
             patience_s: how many seconds ``connect`` tries to reach a server that is away.
 
-        Raises:
-            OptionError: `conninfo` can't be parsed, or has a parameter that would break the sink; no message holds a secret.
-            MissingExtraError: psycopg is not installed.
+        Raises: OptionError: `conninfo` can't be parsed, or has a parameter that would break the
+            sink; no message holds a secret. MissingExtraError: psycopg is not installed.
         """
-        if password is not None and not callable(password) and (not isinstance(password, str) or not password):
+        if (
+            password is not None
+            and not callable(password)
+            and (not isinstance(password, str) or not password)
+        ):
             raise OptionError(
-                "password= is empty or no string. Give a string, or a function without arguments that returns one."
+                "password= is empty or no string. Give a string, or a function without arguments "
+                "that returns one."
             )
         self._function = conninfo if callable(conninfo) else None
         self._parameters: dict[str, Any] = {} if callable(conninfo) else parsed(conninfo)
         self._password = password
         self._withheld: tuple[str, ...] = ()
         if password is not None and "password" in self._parameters:
-            raise OptionError("The password is given twice: in the conninfo and as password=. Leave one of them out.")
-        if isinstance(patience_s, bool) or not isinstance(patience_s, int | float) or not 0 <= patience_s < float("inf"):
-            raise OptionError(f"patience_s={shown(patience_s)} is no number of seconds. Give one from 0 up.")
+            raise OptionError(
+                "The password is given twice: in the conninfo and as password=. Leave one of them "
+                "out."
+            )
+        if (
+            isinstance(patience_s, bool)
+            or not isinstance(patience_s, int | float)
+            or not 0 <= patience_s < float("inf")
+        ):
+            raise OptionError(
+                f"patience_s={shown(patience_s)} is no number of seconds. Give one from 0 up."
+            )
         self.patience_s = float(patience_s)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         state["_parameters"] = {
-            name: value for name, value in self._parameters.items() if name not in SECRET_PARAMETERS or callable(value)
+            name: value
+            for name, value in self._parameters.items()
+            if name not in SECRET_PARAMETERS or callable(value)
         }
         state["_withheld"] = tuple(sorted({*self._withheld, *self.secret_values()}))
         if not callable(self._password):
@@ -136,7 +174,11 @@ class Access:
     @property
     def target(self) -> str:
         """``host:port/database as user``, for messages; without secrets."""
-        return address_of(self._parameters) if self._function is None else "(the address that a function gives)"
+        return (
+            address_of(self._parameters)
+            if self._function is None
+            else "(the address that a function gives)"
+        )
 
     @property
     def database(self) -> str | None:
@@ -145,8 +187,14 @@ class Access:
         return None if name is None else str(name)
 
     def secret_values(self) -> dict[str, str]:
-        """Return the secret values that a pickle leaves out, by parameter; functions go to the tasks as they are."""
-        values = {name: self._parameters[name] for name in SECRET_PARAMETERS if isinstance(self._parameters.get(name), str)}
+        """Return the secret values that a pickle leaves out, by parameter; functions go to the
+        tasks as they are.
+        """
+        values = {
+            name: self._parameters[name]
+            for name in SECRET_PARAMETERS
+            if isinstance(self._parameters.get(name), str)
+        }
         if isinstance(self._password, str):
             values["password"] = self._password
         return values
@@ -163,26 +211,29 @@ class Access:
     ) -> psycopg.Connection[tuple[Any, ...]]:
         """Open a connection whose session has the settings of the module's docstring.
 
-        A server that is away, starting or full is tried again, with growing pauses, until the patience ends.
+        A server that is away, starting or full is tried again, with growing pauses, until the
+        patience ends.
 
-        Args:
-            secrets: in a task, those of its ``TaskAttempt``; on the driver none.
-            application_name: as ``pg_stat_activity`` shows it, at most 63 bytes; longer ones are cut by the server.
-            autocommit: of the connection.
-            patience_s: in place of the access's own.
-            settings: session settings that replace those of this module, and more.
-            set_up_within_s: how long setting them may take, beyond libpq's ``connect_timeout`` for what is before; None: as long as it takes.
+        Args: secrets: in a task, those of its ``TaskAttempt``; on the driver none.
+            application_name: as ``pg_stat_activity`` shows it, at most 63 bytes; longer ones are
+            cut by the server. autocommit: of the connection. patience_s: in place of the access's
+            own. settings: session settings that replace those of this module, and more.
+            set_up_within_s: how long setting them may take, beyond libpq's ``connect_timeout`` for
+            what is before; None: as long as it takes.
 
-        Raises:
-            SinkCheckError: wrong password, unknown database, no right, bad certificate, a server that is too old.
-            SinkUnavailableError: away for all of that time.
+        Raises: SinkCheckError: wrong password, unknown database, no right, bad certificate, a
+            server that is too old. SinkUnavailableError: away for all of that time.
         """
         deadline = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
         pause = _FIRST_PAUSE_S
         while True:
             try:
                 return self._connect_once(
-                    secrets or {}, application_name, settings or {}, set_up_within_s, autocommit=autocommit
+                    secrets or {},
+                    application_name,
+                    settings or {},
+                    set_up_within_s,
+                    autocommit=autocommit,
                 )
             except SinkUnavailableError as error:
                 if time.monotonic() + pause > deadline:
@@ -205,14 +256,20 @@ class Access:
         parameters = self._resolved(secrets)
         try:
             connection: psycopg.Connection[tuple[Any, ...]] = psycopg.connect(
-                **parameters, application_name=application_name, autocommit=True, prepare_threshold=None
+                **parameters,
+                application_name=application_name,
+                autocommit=True,
+                prepare_threshold=None,
             )
         except psycopg.Error as error:
             # Not chained: the driver's error has the connection with it.
             raise connection_error(error, address_of(parameters)) from None
         try:
             _check_version(connection, address_of(parameters))
-            late = f"PostgreSQL at {address_of(parameters)} took the connection and gave no answer within"
+            late = (
+                f"PostgreSQL at {address_of(parameters)} took the connection and gave no "
+                "answer within"
+            )
             with (
                 nullcontext()
                 if set_up_within_s is None
@@ -222,7 +279,9 @@ class Access:
             connection.autocommit = autocommit
         except psycopg.Error as error:
             connection.close()
-            raise statement_error(error, f"Setting up a session at {address_of(parameters)}") from error
+            raise statement_error(
+                error, f"Setting up a session at {address_of(parameters)}"
+            ) from error
         except BaseException:
             connection.close()
             raise
@@ -238,7 +297,8 @@ class Access:
             if name not in parameters:
                 if name not in secrets:
                     raise SinkCheckError(
-                        f"The value of {name!r} for PostgreSQL did not reach this process. Give a function in place of the value."
+                        f"The value of {name!r} for PostgreSQL did not reach this process. Give a "
+                        "function in place of the value."
                     )
                 parameters[name] = secrets[name]
         for name in SECRET_PARAMETERS & parameters.keys():
@@ -246,19 +306,22 @@ class Access:
                 parameters[name] = called(name, parameters[name])
                 if not isinstance(parameters[name], str) or not parameters[name]:
                     raise SinkCheckError(
-                        f"The function given for {name!r} returned no string, or an empty one. Let it return one."
+                        f"The function given for {name!r} returned no string, or an empty one. "
+                        "Let it return one."
                     )
         return {**_DEFAULTS, **parameters, "client_encoding": "UTF8"}
 
 
 @contextmanager
 def answering(connection: psycopg.Connection[Any], within_s: float, message: str) -> Iterator[None]:
-    """Cut a connection off when what is done with it takes longer: where the server itself hangs, its own time-outs end nothing.
+    """Cut a connection off when what is done with it takes longer: where the server itself hangs,
+    its own time-outs end nothing.
 
-    Nor do keep-alives and ``tcp_user_timeout``: the system of a server that is frozen answers in its place.
+    Nor do keep-alives and ``tcp_user_timeout``: the system of a server that is frozen answers in
+    its place.
 
-    Raises:
-        SinkUnavailableError: with this message, in place of the error of the connection that was cut off.
+    Raises: SinkUnavailableError: with this message, in place of the error of the connection that
+        was cut off.
     """
     import psycopg
 
@@ -269,7 +332,8 @@ def answering(connection: psycopg.Connection[Any], within_s: float, message: str
         with suppress(OSError):
             duplicate.shutdown(socket.SHUT_RDWR)
 
-    # A descriptor of its own: whatever is done with the connection meanwhile, no other one can have this number.
+    # A descriptor of its own: whatever is done with the connection meanwhile, no other one can have
+    # this number.
     with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
         watchdog = threading.Timer(within_s, cut_off)
         watchdog.daemon = True
@@ -289,7 +353,8 @@ def _check_version(connection: psycopg.Connection[Any], target: str) -> None:
     version = connection.info.server_version
     if version < OLDEST_VERSION:
         raise SinkCheckError(
-            f"PostgreSQL at {target} has version {version // 10000}, and the sink needs {OLDEST_VERSION // 10000} or newer. Upgrade the server."
+            f"PostgreSQL at {target} has version {version // 10000}, and the sink needs "
+            f"{OLDEST_VERSION // 10000} or newer. Upgrade the server."
         )
 
 
@@ -301,6 +366,9 @@ def _set_up(connection: psycopg.Connection[Any], settings: Mapping[str, str]) ->
     # set_config's third argument: for the session. One round trip for all.
     calls = ["pg_catalog.set_config(%s, %s, false)"] * len(wanted)
     now = "pg_catalog.current_setting('synchronous_commit')"
-    durable = f"pg_catalog.set_config('synchronous_commit', CASE WHEN {now} OPERATOR(pg_catalog.=) 'off' THEN 'on' ELSE {now} END, false)"
+    durable = (
+        f"pg_catalog.set_config('synchronous_commit', CASE WHEN {now} "
+        f"OPERATOR(pg_catalog.=) 'off' THEN 'on' ELSE {now} END, false)"
+    )
     values = [part for pair in wanted.items() for part in pair]
     connection.execute(f"SELECT {', '.join([*calls, durable])}".encode(), values)

@@ -6,9 +6,12 @@ from onceforall.sinks.postgres.statements import Connection
 
 
 def database_of(connection: Connection) -> str:
-    """Return what tells this database from every other one: in another one nothing is proved by what is missing."""
+    """Return what tells this database from every other one: in another one nothing is proved by
+    what is missing.
+    """
     query = (
-        "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), oid FROM pg_catalog.pg_database "
+        "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), oid FROM "
+        "pg_catalog.pg_database "
         "WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()"
     )
     row = connection.execute(query).fetchone()

@@ -1,9 +1,13 @@
-"""By which unique indexes ``ON CONFLICT (key)`` finds the row that is there, and whether they call the same keys equal as everybody else does.
+"""By which unique indexes ``ON CONFLICT (key)`` finds the row that is there, and whether they call
+the same keys equal as everybody else does.
 
-Rows of one batch are brought together by the equality of the key's columns: ``GROUP BY``, and the search for a key that is there twice. The row that
-is there is found by the equality of *each* unique index on exactly these columns, whatever collation or operator class it has: PostgreSQL takes all of
-them. Where the two differ, a sum counts one batch's "a" and "A" together and two batches' apart, or a batch with both can never be written. Two
-collations differ in what is equal only where one of them is not deterministic.
+Rows of one batch are brought together by the equality of the key's columns: ``GROUP BY``, and the
+search for a key that is there twice. The row that
+is there is found by the equality of *each* unique index on exactly these columns, whatever
+collation or operator class it has: PostgreSQL takes all of
+them. Where the two differ, a sum counts one batch's "a" and "A" together and two batches' apart, or
+a batch with both can never be written. Two collations differ in what is equal only where one of
+them is not deterministic.
 
 Looked at when the query starts, and behind each merge, for anybody may make an index in between.
 """
@@ -19,9 +23,11 @@ from onceforall.sinks.postgres.table_names import quoted
 if TYPE_CHECKING:
     import psycopg
 
-# Those that PostgreSQL would choose among: plan/infer_arbiter_indexes passes over what is invalid, partial, or has an expression. A domain has
-# the equality of the type below all its domains, and varchar that of text. Arrays, enums, ranges and composite types have none of their own but that of the
-# polymorphic class (any array's, any enum's); an index by another class, or by one whose equality isn't known, is unfit.
+# Those that PostgreSQL would choose among: plan/infer_arbiter_indexes passes over what is invalid,
+# partial, or has an expression. A domain has the equality of the type below all its domains, and
+# varchar that of text. Arrays, enums, ranges and composite types have none of their own but that of
+# the polymorphic class (any array's, any enum's); an index by another class, or by one whose
+# equality isn't known, is unfit.
 _INDEXES = """
 WITH RECURSIVE base AS (
     SELECT t.oid AS of_type, t.oid AS type FROM pg_catalog.pg_type t
@@ -75,8 +81,11 @@ class _IndexColumn(NamedTuple):
     type: str
 
 
-def unfit_index(connection: psycopg.Connection[Any], table: str, oid: int, key: Sequence[str]) -> str:
-    """Return which unique index on the key makes it unusable, why, and what to do; empty when none does.
+def unfit_index(
+    connection: psycopg.Connection[Any], table: str, oid: int, key: Sequence[str]
+) -> str:
+    """Return which unique index on the key makes it unusable, why, and what to do; empty when none
+    does.
 
     Args:
         connection: to its database.
@@ -98,24 +107,32 @@ def _unfit(table: str, at: _IndexColumn) -> str:
     column = quoted(at.column)
     if not at.is_immediate:
         return (
-            f"The unique index {at.name} of {table} is on the columns of key= and deferrable, and PostgreSQL takes no ON CONFLICT then, also where another "
+            f"The unique index {at.name} of {table} is on the columns of key= and deferrable, and "
+            "PostgreSQL takes no ON CONFLICT then, also where another "
             "index would do. Make it NOT DEFERRABLE: drop the constraint, and add it again."
         )
     if at.is_collated_otherwise:
         return (
-            f"The unique index {at.name} of {table} has the collation {at.its_collation} for {column}, and the column has {at.own_collation}: what one takes for "
-            "equal is different for the other, so two rows of a batch would count as one key, and a row of the table as another. Give both one collation: "
-            f"DROP INDEX {at.name}; and make it again without COLLATE, or ALTER TABLE {table} ALTER COLUMN {column} TYPE {at.type} COLLATE {at.its_collation};"
+            f"The unique index {at.name} of {table} has the collation {at.its_collation} for "
+            f"{column}, and the column has {at.own_collation}: what one takes for "
+            "equal is different for the other, so two rows of a batch would count as one key, and "
+            "a row of the table as another. Give both one collation: "
+            f"DROP INDEX {at.name}; and make it again without COLLATE, or ALTER TABLE {table} "
+            f"ALTER COLUMN {column} TYPE {at.type} COLLATE {at.its_collation};"
         )
     if at.has_another_equality:
         return (
-            f"The unique index {at.name} of {table} compares {column} by the operator class {at.its_class}, and {at.type} has another equality: two rows "
-            f"of a batch would count as one key, and a row of the table as another. DROP INDEX {at.name}; and make it again without an operator class."
+            f"The unique index {at.name} of {table} compares {column} by the operator class "
+            f"{at.its_class}, and {at.type} has another equality: two rows "
+            "of a batch would count as one key, and a row of the table as another. DROP INDEX "
+            f"{at.name}; and make it again without an operator class."
         )
     if at.has_another_equality is None:
         return (
-            f"The unique index {at.name} of {table} compares {column} by the operator class {at.its_class}, and which equality {at.type} has of itself isn't known: "
-            "two rows of a batch could count as one key, and a row of the table as another. Give the key a column of another type, such as text."
+            f"The unique index {at.name} of {table} compares {column} by the operator class "
+            f"{at.its_class}, and which equality {at.type} has of itself isn't known: "
+            "two rows of a batch could count as one key, and a row of the table as another. Give "
+            "the key a column of another type, such as text."
         )
     return ""
 

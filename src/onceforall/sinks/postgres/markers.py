@@ -1,19 +1,24 @@
 """The table of markers: what proves a commit after everything else about it is forgotten.
 
-One row per query and sink, with an empty ``name``, says: *every batch up to this one is complete in this database*, and which transactions
-the last one consisted of. A staged batch is merged only in a transaction that first moves this row from a lower batch to its own. So:
+One row per query and sink, with an empty ``name``, says: *every batch up to this one is complete in
+this database*, and which transactions
+the last one consisted of. A staged batch is merged only in a transaction that first moves this row
+from a lower batch to its own. So:
 
-- Two transactions that merge the same batch wait for one another at this row, and the second finds the batch there: exactly one wins,
-  whoever they are, however late the other one's COMMIT comes. A driver that was frozen for days and wakes can't merge an old batch a
-  second time, although its marker has long been overwritten: a batch at or below the row's is complete, since a query writes a
-  batch only behind the DONE of the one before it, so whoever moved the row to a later batch knew that all earlier ones were complete.
+- Two transactions that merge the same batch wait for one another at this row, and the second finds
+  the batch there: exactly one wins, whoever they are, however late the other one's COMMIT comes. A
+  driver that was frozen for days and wakes can't merge an old batch a second time, although its
+  marker has long been overwritten: a batch at or below the row's is complete, since a query writes
+  a batch only behind the DONE of the one before it, so whoever moved the row to a later batch knew
+  that all earlier ones were complete.
 - The number of rows is bounded by that of queries and sinks.
 
-A prepared transaction carries a marker row of its own, whose ``name`` is the transaction's: many of a batch are prepared at the same time, and
-one row can't be locked by all of them. They are removed when a later batch is confirmed; the row with the empty name then covers them.
+A prepared transaction carries a marker row of its own, whose ``name`` is the transaction's: many of
+a batch are prepared at the same time, and one row can't be locked by all of them. They are removed
+when a later batch is confirmed; the row with the empty name then covers them.
 
-The row named ``confirmed`` says which attempt's prepared transactions the driver looked at last; see module ``task.prepared``. The row named
-``upserting`` is of module ``task.upsert``.
+The row named ``confirmed`` says which attempt's prepared transactions the driver looked at last;
+see module ``task.prepared``. The row named ``upserting`` is of module ``task.upsert``.
 """
 
 from __future__ import annotations
@@ -46,7 +51,9 @@ class Owner:
 
 @dataclass(frozen=True)
 class Marker:
-    """What a marker says: a batch, the generation that wrote it, and which transactions it consisted of (``names.names_digest``)."""
+    """What a marker says: a batch, the generation that wrote it, and which transactions it
+    consisted of (``names.names_digest``).
+    """
 
     batch: int
     generation: int
@@ -54,15 +61,19 @@ class Marker:
 
 
 def advance(connection: Connection, owner: Owner, marker: Marker, name: str = COMPLETE) -> bool:
-    """Move a marker forward, within the caller's transaction; False, and nothing is changed, when it has that batch or a later one.
+    """Move a marker forward, within the caller's transaction; False, and nothing is changed, when
+    it has that batch or a later one.
 
     Waits, as long as ``lock_timeout`` says, for another transaction that moves it.
     """
     moved = connection.execute(
         sql.SQL(
-            "INSERT INTO {} AS m (query_id, sink, name, generation, batch, names) VALUES (%s, %s, %s, %s, %s, %s) "
-            "ON CONFLICT (query_id, sink, name) DO UPDATE SET generation = EXCLUDED.generation, batch = EXCLUDED.batch, "
-            "names = EXCLUDED.names, at = pg_catalog.clock_timestamp() WHERE m.batch OPERATOR(pg_catalog.<) EXCLUDED.batch"
+            "INSERT INTO {} AS m (query_id, sink, name, generation, batch, names) VALUES (%s, %s, "
+            "%s, %s, %s, %s) "
+            "ON CONFLICT (query_id, sink, name) DO UPDATE SET generation = EXCLUDED.generation, "
+            "batch = EXCLUDED.batch, "
+            "names = EXCLUDED.names, at = pg_catalog.clock_timestamp() WHERE m.batch "
+            "OPERATOR(pg_catalog.<) EXCLUDED.batch"
         ).format(owner.table),
         [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
     )
@@ -73,7 +84,8 @@ def read(connection: Connection, owner: Owner, name: str = COMPLETE) -> Marker |
     """Return a marker; None when there is none."""
     row = connection.execute(
         sql.SQL(
-            "SELECT batch, generation, names FROM {} WHERE (query_id, sink, name) OPERATOR(pg_catalog.=) (%s, %s, %s)"
+            "SELECT batch, generation, names FROM {} WHERE (query_id, sink, name) "
+            "OPERATOR(pg_catalog.=) (%s, %s, %s)"
         ).format(owner.table),
         [owner.query_id, owner.sink, name],
     ).fetchone()
@@ -83,20 +95,26 @@ def read(connection: Connection, owner: Owner, name: str = COMPLETE) -> Marker |
 def put(connection: Connection, owner: Owner, name: str, marker: Marker) -> None:
     """Write the marker of one transaction, within it."""
     connection.execute(
-        sql.SQL("INSERT INTO {} (query_id, sink, name, generation, batch, names) VALUES (%s, %s, %s, %s, %s, %s)").format(
-            owner.table
-        ),
+        sql.SQL(
+            "INSERT INTO {} (query_id, sink, name, generation, batch, names) VALUES (%s, %s, %s, "
+            "%s, %s, %s)"
+        ).format(owner.table),
         [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
     )
 
 
 def raise_to(connection: Connection, owner: Owner, name: str, marker: Marker) -> bool:
-    """Raise a marker to a generation and a batch of it; False when it is beyond them, and nothing is changed."""
+    """Raise a marker to a generation and a batch of it; False when it is beyond them, and
+    nothing is changed.
+    """
     raised = connection.execute(
         sql.SQL(
-            "INSERT INTO {} AS m (query_id, sink, name, generation, batch, names) VALUES (%s, %s, %s, %s, %s, %s) "
-            "ON CONFLICT (query_id, sink, name) DO UPDATE SET generation = EXCLUDED.generation, batch = EXCLUDED.batch, "
-            "at = pg_catalog.clock_timestamp() WHERE (m.generation, m.batch) OPERATOR(pg_catalog.<=) (EXCLUDED.generation, EXCLUDED.batch)"
+            "INSERT INTO {} AS m (query_id, sink, name, generation, batch, names) VALUES (%s, %s, "
+            "%s, %s, %s, %s) "
+            "ON CONFLICT (query_id, sink, name) DO UPDATE SET generation = EXCLUDED.generation, "
+            "batch = EXCLUDED.batch, "
+            "at = pg_catalog.clock_timestamp() WHERE (m.generation, m.batch) "
+            "OPERATOR(pg_catalog.<=) (EXCLUDED.generation, EXCLUDED.batch)"
         ).format(owner.table),
         [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
     )

@@ -1,10 +1,12 @@
 """How staged rows reach the target: the statements, and nothing about when they run.
 
 - Without a key: ``INSERT … SELECT``.
-- With a key: ``INSERT … SELECT … ON CONFLICT (key) DO UPDATE``, or ``DO NOTHING`` where the row that is there shall stay.
-- Accumulating: the same, of one row per key, which is added to what is there (module ``accumulating``).
-- Replacing (the output mode ``complete``): ``DELETE`` of all rows first. A reader sees the old rows until the transaction is committed, which
-  ``TRUNCATE`` does not give.
+- With a key: ``INSERT … SELECT … ON CONFLICT (key) DO UPDATE``, or ``DO NOTHING`` where the row
+  that is there shall stay.
+- Accumulating: the same, of one row per key, which is added to what is there (module
+  ``accumulating``).
+- Replacing (the output mode ``complete``): ``DELETE`` of all rows first. A reader sees the old rows
+  until the transaction is committed, which ``TRUNCATE`` does not give.
 """
 
 from __future__ import annotations
@@ -27,16 +29,14 @@ _KNOWN = {"schema", "table", "key", "ignore", "replace", "oid", "accumulate", "a
 
 @dataclass(frozen=True)
 class Target:
-    """The table, and how rows are applied to it. A committable carries it: what was decided is merged as it was decided.
+    """The table, and how rows are applied to it. A committable carries it: what was decided is
+    merged as it was decided.
 
-    Attributes:
-        schema: the table's schema.
-        table: its name.
-        key: the columns of the key; empty: rows are only inserted.
-        ignore: a row whose key is there already is passed over, instead of replacing what is there.
-        replace: all other rows are deleted.
-        oid: the table's object id when the run began; None where a release wrote it that didn't say.
-        accumulate: columns that are added to, each with how; empty: a row replaces the one of its key.
+    Attributes: schema: the table's schema. table: its name. key: the columns of the key; empty:
+        rows are only inserted. ignore: a row whose key is there already is passed over, instead of
+        replacing what is there. replace: all other rows are deleted. oid: the table's object id
+        when the run began; None where a release wrote it that didn't say. accumulate: columns that
+        are added to, each with how; empty: a row replaces the one of its key.
     """
 
     schema: str
@@ -63,7 +63,8 @@ class Target:
             "oid": self.oid,
         }
         if self.accumulate:
-            # A release that doesn't know this would replace what is there. It finds no "key", and leaves the batch incomplete.
+            # A release that doesn't know this would replace what is there. It finds no "key", and
+            # leaves the batch incomplete.
             body["added_by"] = body.pop("key")
             body["accumulate"] = dict(self.accumulate)
         return body
@@ -78,17 +79,29 @@ def target_of(body: Mapping[str, Any]) -> Target:
     unknown = body.keys() - _KNOWN
     if unknown:
         raise NewerEntryError(
-            f"A batch for {body.get('schema')}.{body.get('table')} was decided by a newer release of onceforall, which says how its rows are applied "
+            f"A batch for {body.get('schema')}.{body.get('table')} was decided by a newer release "
+            "of onceforall, which says how its rows are applied "
             f"({', '.join(sorted(unknown))}). Let that release, or a later one, complete the batch."
         )
     key = tuple(str(column) for column in body["added_by" if "accumulate" in body else "key"])
     oid = body.get("oid")
     names = str(body["schema"]), str(body["table"])
-    accumulate = tuple((str(column), str(how)) for column, how in body.get("accumulate", {}).items())
-    return Target(*names, key, bool(body["ignore"]), bool(body["replace"]), None if oid is None else int(oid), accumulate)
+    accumulate = tuple(
+        (str(column), str(how)) for column, how in body.get("accumulate", {}).items()
+    )
+    return Target(
+        *names,
+        key,
+        bool(body["ignore"]),
+        bool(body["replace"]),
+        None if oid is None else int(oid),
+        accumulate,
+    )
 
 
-def merge(connection: Connection, target: Target, staged: Sequence[Staged], *, is_decided: bool = False) -> None:
+def merge(
+    connection: Connection, target: Target, staged: Sequence[Staged], *, is_decided: bool = False
+) -> None:
     """Apply all staged rows, and check deferred constraints, within the caller's transaction.
 
     Args:
@@ -106,10 +119,14 @@ def merge(connection: Connection, target: Target, staged: Sequence[Staged], *, i
     clear(connection, target)
     filled = [each for each in staged if each.columns]
     statements = _grouped(filled)
-    # Within one statement that updates, the server finds this by itself. Rows that are nothing but their key are equal: what an earlier release decided of
-    # these is written.
+    # Within one statement that updates, the server finds this by itself. Rows that are nothing but
+    # their key are equal: what an earlier release decided of these is written.
     nothing_else = not is_decided and any(not _replaced(target, each.columns) for each in filled)
-    if target.key and not target.accumulate and (target.ignore or nothing_else or len(statements) > 1):
+    if (
+        target.key
+        and not target.accumulate
+        and (target.ignore or nothing_else or len(statements) > 1)
+    ):
         refuse_doubled_keys(connection, target, filled)
     for group in statements:
         source = sql.SQL(" UNION ALL ").join([_rows(each) for each in group])
@@ -119,7 +136,9 @@ def merge(connection: Connection, target: Target, staged: Sequence[Staged], *, i
 
 
 def clear(connection: Connection, target: Target) -> None:
-    """Delete what a replacing target has: the rows of its partitions, and not those of tables that inherit from it, which are not its own."""
+    """Delete what a replacing target has: the rows of its partitions, and not those of tables
+    that inherit from it, which are not its own.
+    """
     if target.replace:
         seen = target_changes.look(connection, target)
         only = sql.SQL("" if seen is not None and seen.kind == "p" else "ONLY ")
@@ -127,7 +146,9 @@ def clear(connection: Connection, target: Target) -> None:
 
 
 def check_deferred(connection: Connection) -> None:
-    """Have deferred constraints checked now, and not at COMMIT, when nothing may be refused any more."""
+    """Have deferred constraints checked now, and not at COMMIT, when nothing may be refused any
+    more.
+    """
     connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
 
@@ -150,8 +171,12 @@ def insert(target: Target, columns: Sequence[str], source: sql.Composable) -> sq
     others = _replaced(target, columns)
     if target.ignore or not others:
         return statement + sql.SQL(" ON CONFLICT ({}) DO NOTHING").format(identifiers(target.key))
-    updates = sql.SQL(", ").join([sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(column)) for column in others])
-    return statement + sql.SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(identifiers(target.key), updates)
+    updates = sql.SQL(", ").join(
+        [sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(column)) for column in others]
+    )
+    return statement + sql.SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(
+        identifiers(target.key), updates
+    )
 
 
 def _replaced(target: Target, columns: Sequence[str]) -> list[str]:
@@ -159,28 +184,47 @@ def _replaced(target: Target, columns: Sequence[str]) -> list[str]:
     return [column for column in columns if column not in target.key]
 
 
-def doubled_key(connection: Connection, target: Target, staged: Sequence[Staged]) -> tuple[list[str], int] | None:
-    """Return a key that the staged rows have more than once, as texts, and how often; None when there is none."""
+def doubled_key(
+    connection: Connection, target: Target, staged: Sequence[Staged]
+) -> tuple[list[str], int] | None:
+    """Return a key that the staged rows have more than once, as texts, and how often; None when
+    there is none.
+    """
     keys, filled = identifiers(target.key), [each for each in staged if each.columns]
     sources = [
-        sql.SQL(" UNION ALL ").join([sql.SQL("SELECT {} FROM {}").format(keys, each.identifier) for each in some])
+        sql.SQL(" UNION ALL ").join(
+            [sql.SQL("SELECT {} FROM {}").format(keys, each.identifier) for each in some]
+        )
         for some in staging.portions(filled)
     ]
     if not sources:
         return None
     gathered = sql.Identifier(filled[0].schema, f"keys_{uuid.uuid4().hex}")
     if len(sources) > 1:
-        # More tables than one statement takes. Nobody but this transaction ever sees the table with their keys.
+        # More tables than one statement takes. Nobody but this transaction ever sees the table with
+        # their keys.
         connection.execute(sql.SQL("CREATE UNLOGGED TABLE {} AS {}").format(gathered, sources[0]))
         for source in sources[1:]:
             connection.execute(sql.SQL("INSERT INTO {} {}").format(gathered, source))
     shown = sql.SQL(", ").join(
-        [sql.SQL("pg_catalog.left({}::pg_catalog.text, 100)").format(sql.Identifier(column)) for column in target.key]
+        [
+            sql.SQL("pg_catalog.left({}::pg_catalog.text, 100)").format(sql.Identifier(column))
+            for column in target.key
+        ]
     )
-    not_null = sql.SQL(" AND ").join([sql.SQL("{} IS NOT NULL").format(sql.Identifier(column)) for column in target.key])
+    not_null = sql.SQL(" AND ").join(
+        [sql.SQL("{} IS NOT NULL").format(sql.Identifier(column)) for column in target.key]
+    )
     query = sql.SQL(
-        "SELECT {}, pg_catalog.count(*) FROM ({}) AS rows WHERE {} GROUP BY {} HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 ORDER BY {} LIMIT 1"
-    ).format(shown, sql.SQL("TABLE {}").format(gathered) if len(sources) > 1 else sources[0], not_null, keys, keys)
+        "SELECT {}, pg_catalog.count(*) FROM ({}) AS rows WHERE {} GROUP BY {} HAVING "
+        "pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 ORDER BY {} LIMIT 1"
+    ).format(
+        shown,
+        sql.SQL("TABLE {}").format(gathered) if len(sources) > 1 else sources[0],
+        not_null,
+        keys,
+        keys,
+    )
     row = connection.execute(query).fetchone()
     if len(sources) > 1:
         connection.execute(sql.SQL("DROP TABLE {}").format(gathered))
@@ -196,9 +240,12 @@ def refuse_doubled_keys(connection: Connection, target: Target, staged: Sequence
     doubled = doubled_key(connection, target, staged)
     if doubled is not None:
         values, times = doubled
-        named = ", ".join(f"{column}={value!r}" for column, value in zip(target.key, values, strict=True))
+        named = ", ".join(
+            f"{column}={value!r}" for column, value in zip(target.key, values, strict=True)
+        )
         raise RefusedRecordError(
-            f"The batch has {times} rows with the key {named}, and only one of them can be in {target.schema}.{target.table}. Aggregate or "
+            f"The batch has {times} rows with the key {named}, and only one of them can be in "
+            f"{target.schema}.{target.table}. Aggregate or "
             "deduplicate by the key before writing."
         )
 
@@ -208,10 +255,16 @@ def _rows(each: Staged) -> sql.Composed:
 
 
 def _grouped(staged: Sequence[Staged]) -> list[list[Staged]]:
-    """Return tables of the same columns together: as few statements as possible, none of them too long."""
+    """Return tables of the same columns together: as few statements as possible, none of them
+    too long.
+    """
     groups: list[list[Staged]] = []
     for each in sorted(staged, key=lambda staged: staged.columns):
-        if groups and groups[-1][0].columns == each.columns and len(groups[-1]) < staging.TABLES_PER_STATEMENT:
+        if (
+            groups
+            and groups[-1][0].columns == each.columns
+            and len(groups[-1]) < staging.TABLES_PER_STATEMENT
+        ):
             groups[-1].append(each)
         else:
             groups.append([each])

@@ -1,11 +1,14 @@
-"""What the PostgreSQL sink leaves in a server is found by these names, each of them read as a whole. Pure.
+"""What the PostgreSQL sink leaves in a server is found by these names, each of them read as a
+whole. Pure.
 
-- A *staging table* lies in the sink's own schema and is called ``stg_<40 hexadecimal digits>``: identifiers end at 63 bytes, where the attempt's
-  name may have 200. The whole name is the table's comment, set in the transaction that makes it; the digits are a hash of it, so that a
-  comment which somebody else wrote fits no table.
+- A *staging table* lies in the sink's own schema and is called ``stg_<40 hexadecimal digits>``:
+  identifiers end at 63 bytes, where the attempt's name may have 200. The whole name is the table's
+  comment, set in the transaction that makes it; the digits are a hash of it, so that a comment
+  which somebody else wrote fits no table.
 - A *prepared transaction*'s id is the attempt's name itself.
-- A *connection* says in its ``application_name`` whose it is: of which query and sink (as a hash), of which generation, and of
-  which task. The server ends what is longer than 63 bytes, so such a name is not recognised, and nobody ends that connection for us.
+- A *connection* says in its ``application_name`` whose it is: of which query and sink (as a hash),
+  of which generation, and of which task. The server ends what is longer than 63 bytes, so such a
+  name is not recognised, and nobody ends that connection for us.
 """
 
 from __future__ import annotations
@@ -29,7 +32,11 @@ def staging_table(name: str) -> str:
 
 def is_staging_table(table: str, comment: str | None) -> bool:
     """Tell whether a table is a staging table of ours, by its identifier and its comment."""
-    return comment is not None and _STAGING.fullmatch(table) is not None and table == staging_table(comment)
+    return (
+        comment is not None
+        and _STAGING.fullmatch(table) is not None
+        and table == staging_table(comment)
+    )
 
 
 def parsed(name: str) -> TransactionName:
@@ -71,7 +78,9 @@ def driver_connection(owner: str, generation: int) -> str:
 
 
 def query_connection(query_id: str, generation: int) -> str:
-    """Return the application name of a connection that stands for a run of a query, whichever the sink."""
+    """Return the application name of a connection that stands for a run of a query, whichever
+    the sink.
+    """
     return f"ofa-q-{_digest(query_id, 16)}-{generation}"
 
 
@@ -83,7 +92,7 @@ def query_connections(query_id: str) -> str:
 def task_connection(name: str) -> str:
     """Return the application name of a task attempt's connection."""
     parts = parsed(name)
-    return f"ofa-t-{whose_code(parts.query_id, parts.sink_code)}-{parts.generation}-{task_digest(parts)}-{parts.slot}"
+    return f"ofa-t-{whose_code(parts.query_id, parts.sink_code)}-{parts.generation}-{task_digest(parts)}-{parts.slot}"  # noqa: E501
 
 
 def task_digest(parts: TransactionName) -> str:

@@ -23,7 +23,9 @@ _LONGEST_IDENTIFIER = 63
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for, checked; plain values, pickled to the tasks. ``PostgresSink`` says what each of them means."""
+    """What the user asked for, checked; plain values, pickled to the tasks. ``PostgresSink``
+    says what each of them means.
+    """
 
     table: str
     key: tuple[str, ...]
@@ -53,23 +55,41 @@ def checked_options(
     Raises:
         OptionError: naming the argument, the reason and what to use instead.
     """
-    columns = () if key is None or key == () else arguments.names("key", key, "the name of a column, or a list of names")
+    columns = (
+        ()
+        if key is None or key == ()
+        else arguments.names("key", key, "the name of a column, or a list of names")
+    )
     _check_table_and_mode(table, columns, mode, on_conflict, staging_schema)
     added = check_accumulate(accumulate, columns, mode, on_conflict)
     arguments.flag("create_table", create_table)
     check_seconds("lock_timeout_s", lock_timeout_s)
     check_seconds("retry_for_s", retry_for_s)
     ignore = on_conflict == "ignore"
-    return Options(table, columns, mode, ignore, added, create_table, staging_schema, lock_timeout_s, retry_for_s)
+    return Options(
+        table,
+        columns,
+        mode,
+        ignore,
+        added,
+        create_table,
+        staging_schema,
+        lock_timeout_s,
+        retry_for_s,
+    )
 
 
-def _check_table_and_mode(table: object, key: Sequence[object], mode: str, on_conflict: str, staging_schema: object) -> None:
+def _check_table_and_mode(
+    table: object, key: Sequence[object], mode: str, on_conflict: str, staging_schema: object
+) -> None:
     if not isinstance(table, str) or not table.strip():
         raise OptionError(f"table={shown(table)} is no table's name. Give table or schema.table.")
     if "://" in table:
-        # It would stand in messages and, quoted, in statements; and such an address may have a password.
+        # It would stand in messages and, quoted, in statements; and such an address may have a
+        # password.
         raise OptionError(
-            "table= has an address in it. Give the conninfo first and the table second: PostgresSink('postgresql://…', 'spend')."
+            "table= has an address in it. Give the conninfo first and the table second: "
+            "PostgresSink('postgresql://…', 'spend')."
         )
     if not isinstance(mode, str) or mode not in MODES:
         raise OptionError(f"mode={shown(mode)} is none of 'staged', 'prepared' and 'upsert'.")
@@ -84,22 +104,35 @@ def _check_table_and_mode(table: object, key: Sequence[object], mode: str, on_co
         or staging_schema.startswith("pg_")
     ):
         raise OptionError(
-            f"staging_schema={shown(staging_schema)} is no name of a schema: 1 to {_LONGEST_IDENTIFIER} bytes, not beginning with pg_."
+            f"staging_schema={shown(staging_schema)} is no name of a schema: 1 to "
+            f"{_LONGEST_IDENTIFIER} bytes, not beginning with pg_."
         )
     if "%" in staging_schema:
         # The driver takes it for a placeholder, in the midst of a batch.
-        raise OptionError(f"staging_schema={staging_schema!r} must not contain a percent sign. Name another schema.")
+        raise OptionError(
+            f"staging_schema={staging_schema!r} must not contain a percent sign. Name another "
+            "schema."
+        )
 
 
 def _check_together(key: Sequence[object], mode: str, on_conflict: str) -> None:
     if on_conflict == "ignore" and not key:
-        raise OptionError("on_conflict='ignore' needs key=, the columns by which a row is found to be there already.")
+        raise OptionError(
+            "on_conflict='ignore' needs key=, the columns by which a row is found to be there "
+            "already."
+        )
     if len(set(key)) != len(key) or not all(isinstance(name, str) and name for name in key):
         raise OptionError(f"key={list(key)!r} must be names of columns, each of them once.")
     if mode == "upsert" and not key:
-        raise OptionError("mode='upsert' needs key=: without one, a replayed batch would be there twice. Or use mode='staged'.")
+        raise OptionError(
+            "mode='upsert' needs key=: without one, a replayed batch would be there twice. Or use "
+            "mode='staged'."
+        )
     if mode == "upsert" and on_conflict == "ignore":
-        raise OptionError("mode='upsert' with on_conflict='ignore' would keep an aborted batch's rows. Use mode='staged'.")
+        raise OptionError(
+            "mode='upsert' with on_conflict='ignore' would keep an aborted batch's rows. Use "
+            "mode='staged'."
+        )
 
 
 SHORTEST_S, LONGEST_S = 0.001, 2_147_483
@@ -112,7 +145,13 @@ def check_seconds(option: str, value: float) -> None:
     Raises:
         OptionError: it isn't.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value < float("inf")
+    ):
         raise OptionError(f"{option}={shown(value)} must be a positive number of seconds.")
     if not SHORTEST_S <= value <= LONGEST_S:
-        raise OptionError(f"{option}={shown(value)} is out of range. Give {SHORTEST_S} to {LONGEST_S} seconds.")
+        raise OptionError(
+            f"{option}={shown(value)} is out of range. Give {SHORTEST_S} to {LONGEST_S} seconds."
+        )

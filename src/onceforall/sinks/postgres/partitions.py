@@ -1,4 +1,6 @@
-"""Whether the partitions of a table can keep rows as a commit promises: looked at when the query starts, and behind each merge."""
+"""Whether the partitions of a table can keep rows as a commit promises: looked at when the query
+starts, and behind each merge.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psycopg
 
-# No pg_partition_tree: it would lock each partition until the transaction's end, also those that get no row.
+# No pg_partition_tree: it would lock each partition until the transaction's end, also those that
+# get no row.
 _UNFIT_PARTITION = """
 WITH RECURSIVE tree AS (
     SELECT %s::pg_catalog.oid AS oid
@@ -16,11 +19,12 @@ WITH RECURSIVE tree AS (
 SELECT c.oid::pg_catalog.regclass::pg_catalog.text, c.relkind::pg_catalog.text FROM tree
 JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) tree.oid
 WHERE c.relpersistence OPERATOR(pg_catalog.=) 'u' OR c.relkind OPERATOR(pg_catalog.=) 'f' LIMIT 1
-"""
+"""  # noqa: E501
 
 
 def unfit_partition(connection: psycopg.Connection[Any], table: str, oid: int) -> str:
-    """Return what is wrong with a partition that can't keep rows as a commit promises, with its remedy; empty when there is none.
+    """Return what is wrong with a partition that can't keep rows as a commit promises, with its
+    remedy; empty when there is none.
 
     Args:
         connection: to its database.
@@ -31,5 +35,11 @@ def unfit_partition(connection: psycopg.Connection[Any], table: str, oid: int) -
     if row is None:
         return ""
     if row[1] == "f":
-        return f"The partition {row[0]} of {table} is a foreign table, which takes no part in a two-phase commit. Detach it"
-    return f"The partition {row[0]} of {table} is unlogged: PostgreSQL empties it after a crash, committed rows included. ALTER TABLE {row[0]} SET LOGGED"
+        return (
+            f"The partition {row[0]} of {table} is a foreign table, which takes no part in a "
+            "two-phase commit. Detach it"
+        )
+    return (
+        f"The partition {row[0]} of {table} is unlogged: PostgreSQL empties it after a crash, "
+        f"committed rows included. ALTER TABLE {row[0]} SET LOGGED"
+    )

@@ -1,4 +1,6 @@
-"""The server's prepared transactions, as far as they are ours: found, finished, and the lock between those who do so."""
+"""The server's prepared transactions, as far as they are ours: found, finished, and the lock
+between those who do so.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,12 @@ _BUSY_FOR_S = 3.0
 
 
 def own_gids(connection: Connection) -> list[str]:
-    """Return the ids of the prepared transactions of our role in our database, whatever their names."""
+    """Return the ids of the prepared transactions of our role in our database, whatever their
+    names.
+    """
     query = (
-        "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE owner OPERATOR(pg_catalog.=) current_user "
+        "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE owner OPERATOR(pg_catalog.=) "
+        "current_user "
         "AND database OPERATOR(pg_catalog.=) pg_catalog.current_database()"
     )
     return [str(gid) for (gid,) in connection.execute(query).fetchall()]
@@ -47,8 +52,12 @@ def finish(connection: Connection, how: str, gid: str) -> bool:
 
 
 @contextmanager
-def locked(connection: Connection, owner: Owner, generation: int, batch: int, *, shared: bool) -> Iterator[None]:
-    """Hold the lock of a batch that stands between its attempts (shared) and ``confirm`` (alone); see module ``task.prepared``."""
+def locked(
+    connection: Connection, owner: Owner, generation: int, batch: int, *, shared: bool
+) -> Iterator[None]:
+    """Hold the lock of a batch that stands between its attempts (shared) and ``confirm``
+    (alone); see module ``task.prepared``.
+    """
     kind = "_shared" if shared else ""
     number = [lock_number(f"{owner.query_id}.{owner.sink}.{generation}.{batch}")]
     connection.execute(f"SELECT pg_catalog.pg_advisory_lock{kind}(%s)".encode(), number)

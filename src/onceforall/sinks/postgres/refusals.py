@@ -1,10 +1,15 @@
-"""Which row it was: the server says that a constraint was violated, and seldom by which row of a million.
+"""Which row it was: the server says that a constraint was violated, and seldom by which row of a
+million.
 
-The rows are applied once more, in a transaction that is rolled back whatever comes of it: table by table, and within the table that
-fails by halves, each under a savepoint; halves that succeed stay, so that each row is applied about twice in all. This finds the first row that
-fails for any reason there is: null, unique, foreign key (deferred ones, too), check, exclusion, a value out of range, a trigger's exception.
+The rows are applied once more, in a transaction that is rolled back whatever comes of it: table by
+table, and within the table that
+fails by halves, each under a savepoint; halves that succeed stay, so that each row is applied about
+twice in all. This finds the first row that
+fails for any reason there is: null, unique, foreign key (deferred ones, too), check, exclusion, a
+value out of range, a trigger's exception.
 
-Not promised: a row, where the constraint is one between rows of the batch (a row that refers to a later one); then the server's words must do.
+Not promised: a row, where the constraint is one between rows of the batch (a row that refers to a
+later one); then the server's words must do.
 """
 
 from __future__ import annotations
@@ -36,20 +41,22 @@ _WHY = {
 
 _REMEDIES = {
     "23503": (
-        "If another sink of this query writes the rows that are referred to: two sinks of a batch have transactions of their own, and neither sees the "
-        "other's rows before they are committed. Write the two tables by two queries, the one that is referred to first, or drop the constraint. Else "
+        "If another sink of this query writes the rows that are referred to: two sinks of a batch "
+        "have transactions of their own, and neither sees the "
+        "other's rows before they are committed. Write the two tables by two queries, the one "
+        "that is referred to first, or drop the constraint. Else "
         "mend or filter the data."
     )
 }
 
 
-def refused(connection: Connection, error: psycopg.Error, target: Target, staged: Sequence[Staged]) -> RefusedRecordError:
+def refused(
+    connection: Connection, error: psycopg.Error, target: Target, staged: Sequence[Staged]
+) -> RefusedRecordError:
     """Return the error that names the first offending row.
 
-    Args:
-        connection: in a transaction in which the rows are staged and not applied; it is left as it was.
-        error: what the server said to all rows at once.
-        target: where they shall go.
+    Args: connection: in a transaction in which the rows are staged and not applied; it is left as
+        it was. error: what the server said to all rows at once. target: where they shall go.
         staged: the rows.
     """
     row = None
@@ -78,7 +85,8 @@ def _message(error: psycopg.Error, target: Target, row: str | None) -> str:
     where = f" (constraint {constraint})" if constraint else f" (column {column})" if column else ""
     shown = f" The first such row: {row}." if row is not None else ""
     return (
-        f"The table {target.schema}.{target.table} can't take the batch: {why}{where}. PostgreSQL says: {words(error)}.{shown} "
+        f"The table {target.schema}.{target.table} can't take the batch: {why}{where}. PostgreSQL "
+        f"says: {words(error)}.{shown} "
         f"{_REMEDIES.get(state, 'Mend or filter the data, or change the table.')}"
     )
 
@@ -87,8 +95,12 @@ def _same(one: psycopg.Error, other: psycopg.Error) -> bool:
     return one.sqlstate == other.sqlstate and one.diag.constraint_name == other.diag.constraint_name
 
 
-def _first(connection: Connection, target: Target, staged: Sequence[Staged]) -> tuple[str, psycopg.Error] | None:
-    """Return the first row that the target refuses, as text, and why; None when none does by itself."""
+def _first(
+    connection: Connection, target: Target, staged: Sequence[Staged]
+) -> tuple[str, psycopg.Error] | None:
+    """Return the first row that the target refuses, as text, and why; None when none does by
+    itself.
+    """
     merging.clear(connection, target)
     for each in staged:
         if each.columns and (error := _tried(connection, target, each, 0, each.rows)) is not None:
@@ -97,7 +109,9 @@ def _first(connection: Connection, target: Target, staged: Sequence[Staged]) -> 
     return None
 
 
-def _halved(connection: Connection, target: Target, staged: Staged, error: psycopg.Error) -> tuple[int, psycopg.Error]:
+def _halved(
+    connection: Connection, target: Target, staged: Staged, error: psycopg.Error
+) -> tuple[int, psycopg.Error]:
     """Return the number of the first row that fails, counted from 1, and its error."""
     applied, failing = 0, staged.rows
     while failing - applied > 1:
@@ -110,10 +124,13 @@ def _halved(connection: Connection, target: Target, staged: Staged, error: psyco
     return failing, error
 
 
-def _tried(connection: Connection, target: Target, staged: Staged, after: int, up_to: int) -> psycopg.Error | None:
+def _tried(
+    connection: Connection, target: Target, staged: Staged, after: int, up_to: int
+) -> psycopg.Error | None:
     """Apply some rows of a table; None when they are applied, else the error, and they are not."""
     source = sql.SQL(
-        "SELECT {} FROM ({}) AS numbered WHERE {} OPERATOR(pg_catalog.>) {} AND {} OPERATOR(pg_catalog.<=) {}"
+        "SELECT {} FROM ({}) AS numbered WHERE {} OPERATOR(pg_catalog.>) {} AND {} "
+        "OPERATOR(pg_catalog.<=) {}"
     ).format(
         identifiers(staged.columns),
         _numbered(staged),
@@ -134,7 +151,8 @@ def _tried(connection: Connection, target: Target, staged: Staged, after: int, u
 
 
 def _numbered(staged: Staged) -> sql.Composed:
-    # A staging table is filled by one COPY and never changed, so the places of its rows are in the order in which they came.
+    # A staging table is filled by one COPY and never changed, so the places of its rows are in the
+    # order in which they came.
     return sql.SQL("SELECT {}, pg_catalog.row_number() OVER (ORDER BY ctid) AS {} FROM {}").format(
         identifiers(staged.columns), sql.Identifier(_NUMBER), staged.identifier
     )
@@ -144,7 +162,9 @@ def _shown(connection: Connection, staged: Staged, number: int) -> str:
     columns = staged.columns[:_MOST_COLUMNS]
     texts = sql.SQL(", ").join(
         [
-            sql.SQL("pg_catalog.left({}::pg_catalog.text, {})").format(sql.Identifier(column), sql.Literal(_LONGEST_VALUE + 1))
+            sql.SQL("pg_catalog.left({}::pg_catalog.text, {})").format(
+                sql.Identifier(column), sql.Literal(_LONGEST_VALUE + 1)
+            )
             for column in columns
         ]
     )

@@ -1,21 +1,27 @@
 """The PostgreSQL sink: COPY in the tasks, and one of three ways from there into the table.
 
-===============  ===================================================================================================================
-``mode=``        what happens
-===============  ===================================================================================================================
-``"staged"``     rows wait in staging tables; the driver merges all of a batch in one transaction (module ``driver.staged``). The default:
+===============
+===================================================================================================================
+``mode=``        what happens ===============
+===================================================================================================================
+``"staged"``     rows wait in staging tables; the driver merges all of a batch in one transaction
+(module ``driver.staged``). The default:
                  needs no setting of the server, and the whole batch becomes visible in one instant.
-``"prepared"``   each task prepares a transaction of its own, which the driver commits (module ``task.prepared``). Needs
-                 ``max_prepared_transactions``; the tasks' rows become visible one task after the other.
-``"upsert"``     each task writes by key and commits by itself (module ``task.upsert``): **the mode without two-phase commit**. Rows are visible
-                 before the batch is decided, and a replay writes over them.
-===============  ===================================================================================================================
+``"prepared"``   each task prepares a transaction of its own, which the driver commits (module
+                 ``task.prepared``). Needs ``max_prepared_transactions``; the tasks' rows become
+                 visible one task after the other.
+``"upsert"``     each task writes by key and commits by itself (module ``task.upsert``): **the mode
+                 without two-phase commit**. Rows are visible before the batch is decided, and a
+                 replay writes over them.
+===============
+===================================================================================================================
 
-``key=`` is another matter: in ``staged`` and ``prepared`` it only says *how* rows are applied, by ``INSERT … ON CONFLICT`` instead of
-``INSERT``; when they become visible, and that they do so once, it doesn't change. With ``accumulate=`` a row adds to the one of its key (module
-``accumulating``).
+``key=`` is another matter: in ``staged`` and ``prepared`` it only says *how* rows are applied, by
+``INSERT … ON CONFLICT`` instead of ``INSERT``; when they become visible, and that they do so once,
+it doesn't change. With ``accumulate=`` a row adds to the one of its key (module ``accumulating``).
 
-What the sink keeps in the database besides: a table ``markers`` (module ``markers``) and, while a batch is being written, staging tables, all of
+What the sink keeps in the database besides: a table ``markers`` (module ``markers``) and, while a
+batch is being written, staging tables, all of
 them in ``staging_schema``.
 """
 
@@ -65,12 +71,19 @@ T = TypeVar("T")
 
 _AT_START = "ofa-check"
 
-# Server-side: its session, and with it its locks, ends when the client's machine has been silent for about two minutes.
-_KEEPALIVE = {"tcp_keepalives_idle": "60", "tcp_keepalives_interval": "15", "tcp_keepalives_count": "4"}
+# Server-side: its session, and with it its locks, ends when the client's machine has been silent
+# for about two minutes.
+_KEEPALIVE = {
+    "tcp_keepalives_idle": "60",
+    "tcp_keepalives_interval": "15",
+    "tcp_keepalives_count": "4",
+}
 
 
 class PostgresSink(TwoPhaseCommitSink):
-    """Writes rows to a table of PostgreSQL; a column of the frame goes to the table's column of that name."""
+    """Writes rows to a table of PostgreSQL; a column of the frame goes to the table's column of
+    that name.
+    """
 
     kind: ClassVar[str] = "postgres"
 
@@ -91,22 +104,29 @@ class PostgresSink(TwoPhaseCommitSink):
     ) -> None:
         """Nothing is connected yet.
 
-        Args:
-            conninfo: a URL, a string of key=value, a mapping of libpq's parameters, or a function that returns one of them.
-            table: ``table`` or ``schema.table``; without a schema, that which ``search_path`` gives.
-            key: the columns by which a row replaces another; the table must have a unique index on exactly these, and none of them may be
-                null. In the modes ``staged`` and ``prepared`` it only says how rows are applied, and in ``upsert`` it is required.
-            mode: ``staged``, ``prepared`` or ``upsert``; see the module. ``upsert`` is the mode without two-phase commit.
-            on_conflict: with a key: ``update`` replaces the row that is there, ``ignore`` leaves it.
-            accumulate: columns that a row adds to the row of its key, instead of replacing it: each with ``"sum"``, ``"min"`` or ``"max"``. Rows with
-                the same key in one batch are added, too. Every other column must be in `key`. In the modes ``staged`` and ``prepared``,
-                and in the output mode ``append``: what an aggregation gives out in ``update`` or ``complete`` are totals already.
+        Args: conninfo: a URL, a string of key=value, a mapping of libpq's parameters, or a function
+            that returns one of them. table: ``table`` or ``schema.table``; without a schema, that
+            which ``search_path`` gives. key: the columns by which a row replaces another; the table
+            must have a unique index on exactly these, and none of them may be
+                null. In the modes ``staged`` and ``prepared`` it only says how rows are applied,
+                and in ``upsert`` it is required.
+            mode: ``staged``, ``prepared`` or ``upsert``; see the module. ``upsert`` is the mode
+                without two-phase commit.
+            on_conflict: with a key: ``update`` replaces the row that is there, ``ignore`` leaves
+                it.
+            accumulate: columns that a row adds to the row of its key, instead of replacing it: each
+                with ``"sum"``, ``"min"`` or ``"max"``. Rows with the same key in one batch are
+                added, too. Every other column must be in `key`. In the modes ``staged`` and
+                ``prepared``, and in the output mode ``append``: what an aggregation gives out in
+                ``update`` or ``complete`` are totals already.
             create_table: make the table, from the frame's columns, where it is missing.
             password: a value, or a function that returns one, in place of one in `conninfo`.
-            staging_schema: the schema of staging tables and markers; made where it is missing. Must not be changed while a batch is incomplete.
-            lock_timeout_s: how long one statement waits for the locks of other programs, in seconds.
-            retry_for_s: for how long a server that goes away before the decision is asked again, in seconds; then the batch fails.
-                After the decision it is asked for ever.
+            staging_schema: the schema of staging tables and markers; made where it is missing. Must
+                not be changed while a batch is incomplete.
+            lock_timeout_s: how long one statement waits for the locks of other programs, in
+                seconds.
+            retry_for_s: for how long a server that goes away before the decision is asked again, in
+                seconds; then the batch fails. After the decision it is asked for ever.
 
         Raises:
             OptionError: naming the option, the reason and what to use instead.
@@ -153,8 +173,13 @@ class PostgresSink(TwoPhaseCommitSink):
 
     def __repr__(self) -> str:
         key = f", key={list(self._options.key)!r}" if self._options.key else ""
-        added = f", accumulate={dict(self._options.accumulate)!r}" if self._options.accumulate else ""
-        return f"PostgresSink({self._access.target}, table={self._options.table!r}{key}{added}, mode={self._options.mode!r})"
+        added = (
+            f", accumulate={dict(self._options.accumulate)!r}" if self._options.accumulate else ""
+        )
+        return (
+            f"PostgresSink({self._access.target}, table={self._options.table!r}{key}{added}, "
+            f"mode={self._options.mode!r})"
+        )
 
     @property
     def default_name(self) -> str:
@@ -164,37 +189,54 @@ class PostgresSink(TwoPhaseCommitSink):
     @property
     def task_imports(self) -> Mapping[str, str]:
         """The way to PostgreSQL."""
-        return {"psycopg": "onceforall[postgres]", "onceforall.sinks.postgres": "onceforall[postgres]"}
+        return {
+            "psycopg": "onceforall[postgres]",
+            "onceforall.sinks.postgres": "onceforall[postgres]",
+        }
 
     @property
     def capabilities(self) -> Capabilities:
-        """Two-phase but in the mode ``upsert``; ``update`` needs a key, ``complete`` the mode ``staged``, and neither of them goes with ``accumulate``."""
+        """Two-phase but in the mode ``upsert``; ``update`` needs a key, ``complete`` the mode
+        ``staged``, and neither of them goes with ``accumulate``.
+        """
         modes = {"append"}
         if not self._options.accumulate:
-            modes |= ({"update"} if self._options.key else set()) | ({"complete"} if self._options.mode == "staged" else set())
+            modes |= ({"update"} if self._options.key else set()) | (
+                {"complete"} if self._options.mode == "staged" else set()
+            )
         return Capabilities(
             two_phase=self._options.mode != "upsert",
             idempotent=self._options.mode == "upsert",
             output_modes=frozenset(modes),
-            # In one transaction the order of the tasks' rows is of no matter: a key that is there twice is refused.
+            # In one transaction the order of the tasks' rows is of no matter: a key that is there
+            # twice is refused.
             one_task_per_key=() if self._options.mode == "staged" else self._options.key,
             empty_batches=self._output_mode == "complete",
-            replaces_by=() if self._options.accumulate or self._options.ignore else self._options.key,
+            replaces_by=()
+            if self._options.accumulate or self._options.ignore
+            else self._options.key,
         )
 
     @property
     def lock_order(self) -> tuple[str, ...]:
-        """By database and table: rows stay locked from ``confirm`` (or, in the mode ``prepared``, from a task's end) to the commit."""
-        return () if self._options.mode == "upsert" else ("postgres", self._database, f"{self._found.root:020}")
+        """By database and table: rows stay locked from ``confirm`` (or, in the mode
+        ``prepared``, from a task's end) to the commit.
+        """
+        return (
+            ()
+            if self._options.mode == "upsert"
+            else ("postgres", self._database, f"{self._found.root:020}")
+        )
 
     def secrets(self) -> Mapping[str, str]:
         """Return the secret values of the connection; functions go to the tasks as they are."""
         return self._access.secret_values()
 
-    # --- at start ----------------------------------------------------------------------------------------------------------
+    # --- at start ---------------------------------------------------------------------------------
 
     def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
-        """Return what tells this database from every other one, a copy of it included: the ids of the server's data and of the database.
+        """Return what tells this database from every other one, a copy of it included: the ids of
+        the server's data and of the database.
 
         Raises:
             SinkCheckError, SinkUnavailableError: as ``check``.
@@ -213,7 +255,9 @@ class PostgresSink(TwoPhaseCommitSink):
 
         return self._at_start(lambda connection: holds(connection, self._options, start, batch))
 
-    def _at_start(self, look: Callable[[Connection], T], what: str = "Looking at the database of") -> T:
+    def _at_start(
+        self, look: Callable[[Connection], T], what: str = "Looking at the database of"
+    ) -> T:
         from onceforall.sinks.postgres.statements import close_quietly
 
         connection = self._connect(_AT_START, patience_s=self._options.retry_for_s)
@@ -225,7 +269,8 @@ class PostgresSink(TwoPhaseCommitSink):
 
     @failpoints.around("postgres.check")
     def check(self, start: StartInfo) -> None:
-        """Check server, table, key, rights and the mode's needs; make the sink's own schema and its table of markers where they are missing.
+        """Check server, table, key, rights and the mode's needs; make the sink's own schema and its
+        table of markers where they are missing.
 
         Raises:
             SinkCheckError: the message names the thing and the statement that mends it.
@@ -242,7 +287,8 @@ class PostgresSink(TwoPhaseCommitSink):
         self._at_start(look, "Checking")
 
     def check_beside(self, start: StartInfo, others: Mapping[str, TwoPhaseCommitSink]) -> None:
-        """Refuse what two sinks can't have in one batch: a foreign key between their tables, or one table where one has a key; see module ``driver.other_sinks``.
+        """Refuse what two sinks can't have in one batch: a foreign key between their tables, or one
+        table where one has a key; see module ``driver.other_sinks``.
 
         Raises:
             SinkCheckError: naming both sinks.
@@ -256,21 +302,31 @@ class PostgresSink(TwoPhaseCommitSink):
             if isinstance(other, PostgresSink) and other._database == self._database  # noqa: SLF001
         }
         if beside:
-            self._at_start(lambda connection: other_sinks.check(connection, start.sink, self._as_writer(), beside))
+            self._at_start(
+                lambda connection: other_sinks.check(
+                    connection, start.sink, self._as_writer(), beside
+                )
+            )
 
     def _as_writer(self) -> Writer:
         from onceforall.sinks.postgres.driver.other_sinks import Writer
 
         table = self._found.table
         place = self._found.place if table is None else (table.schema, table.name)
-        return Writer(self._options.mode, bool(self._options.key), self._output_mode == "complete", table, place)
+        return Writer(
+            self._options.mode,
+            bool(self._options.key),
+            self._output_mode == "complete",
+            table,
+            place,
+        )
 
     def columns(self, schema: StructType) -> list[Column]:
-        """Return the columns to write, compared with the table's; make the table if it is missing and ``create_table`` says so.
+        """Return the columns to write, compared with the table's; make the table if it is missing
+        and ``create_table`` says so.
 
-        Raises:
-            SchemaError: a column is missing or too many, or its type doesn't fit; see ``postgres_columns``.
-            SinkCheckError: there is no such table, or it can't be made.
+        Raises: SchemaError: a column is missing or too many, or its type doesn't fit; see
+            ``postgres_columns``. SinkCheckError: there is no such table, or it can't be made.
         """
         from onceforall.sinks.postgres.driver.columns import columns_for
 
@@ -284,7 +340,9 @@ class PostgresSink(TwoPhaseCommitSink):
 
             connection = self._connect(_AT_START, patience_s=self._options.retry_for_s)
             try:
-                self._found = find_or_make_table(connection, self._access, self._options, self._output_mode, schema)
+                self._found = find_or_make_table(
+                    connection, self._access, self._options, self._output_mode, schema
+                )
             finally:
                 close_quietly(connection)
         assert self._found.table is not None
@@ -295,14 +353,16 @@ class PostgresSink(TwoPhaseCommitSink):
 
         asked, table = self._options, self._written
         replaces = self._output_mode == "complete"
-        return Target(table.schema, table.name, asked.key, asked.ignore, replaces, table.oid, asked.accumulate)
+        return Target(
+            table.schema, table.name, asked.key, asked.ignore, replaces, table.oid, asked.accumulate
+        )
 
     @property
     def _written(self) -> Table:
         assert self._found.table is not None, "check() or columns() comes first"
         return self._found.table
 
-    # --- in the tasks ------------------------------------------------------------------------------------------------------
+    # --- in the tasks -----------------------------------------------------------------------------
 
     @failpoints.around("postgres.begin")
     def begin_transaction(self, attempt: TaskAttempt) -> StagedTransaction:
@@ -317,7 +377,9 @@ class PostgresSink(TwoPhaseCommitSink):
 
         target = self._target()
         application = names.task_connection(attempt.name)
-        connection = self._connect(application, attempt.secrets, patience_s=self._options.retry_for_s)
+        connection = self._connect(
+            application, attempt.secrets, patience_s=self._options.retry_for_s
+        )
         return writing.begin(connection, attempt.name, self._options, target)
 
     @failpoints.around("postgres.invoke")
@@ -336,12 +398,11 @@ class PostgresSink(TwoPhaseCommitSink):
     def pre_commit(self, transaction: StagedTransaction) -> Committable | None:
         """Make the rows durable: staged, prepared, or (in the mode ``upsert``) committed.
 
-        Returns:
-            ``name``, ``kind`` (the mode), ``count`` of rows, ``staging_schema``, ``database`` and ``target``; None in the mode ``upsert``.
+        Returns: ``name``, ``kind`` (the mode), ``count`` of rows, ``staging_schema``, ``database``
+            and ``target``; None in the mode ``upsert``.
 
-        Raises:
-            RefusedRecordError: the table refuses a row (in the mode ``staged`` it is ``confirm`` that finds it).
-            AttemptFailedError: the server can't keep the rows.
+        Raises: RefusedRecordError: the table refuses a row (in the mode ``staged`` it is
+            ``confirm`` that finds it). AttemptFailedError: the server can't keep the rows.
         """
         from onceforall.sinks.postgres.task import writing
 
@@ -354,18 +415,27 @@ class PostgresSink(TwoPhaseCommitSink):
             transaction.close()
 
     def _connect(
-        self, application_name: str, secrets: Mapping[str, str] | None = None, *, patience_s: float = 0.0
+        self,
+        application_name: str,
+        secrets: Mapping[str, str] | None = None,
+        *,
+        patience_s: float = 0.0,
     ) -> Connection:
         settings = {**_KEEPALIVE, "lock_timeout": f"{int(self._options.lock_timeout_s * 1000)}ms"}
         connection = self._access.connect(
-            secrets, application_name=application_name, autocommit=True, patience_s=patience_s, settings=settings
+            secrets,
+            application_name=application_name,
+            autocommit=True,
+            patience_s=patience_s,
+            settings=settings,
         )
         return self._stoppable.opened(connection)
 
-    # --- on the driver -----------------------------------------------------------------------------------------------------
+    # --- on the driver ----------------------------------------------------------------------------
 
     def begin_batch(self, batch: BatchAttempt) -> None:
-        """Wait for this query's turn at the table, where tasks write by key in the mode ``prepared``; see module ``driver.table_turns``.
+        """Wait for this query's turn at the table, where tasks write by key in the mode
+        ``prepared``; see module ``driver.table_turns``.
 
         Raises:
             SinkUnavailableError: the server was away for longer than ``retry_for_s``.
@@ -376,7 +446,9 @@ class PostgresSink(TwoPhaseCommitSink):
         from onceforall.sinks.postgres.statements import patiently
 
         shown = self._written.shown
-        turn = self._turn = self._turn or Turn(self._connect, self._found.root, shown, self._options.lock_timeout_s)
+        turn = self._turn = self._turn or Turn(
+            self._connect, self._found.root, shown, self._options.lock_timeout_s
+        )
         patiently(
             lambda: turn.take(batch.query_id, batch.generation, self._stoppable),
             self._options.retry_for_s,
@@ -390,15 +462,18 @@ class PostgresSink(TwoPhaseCommitSink):
             self._turn.release()
 
     def stop_waiting(self) -> None:
-        """End what ``begin_batch`` or ``confirm`` waits for: a lock that others keep, or a server without an answer."""
+        """End what ``begin_batch`` or ``confirm`` waits for: a lock that others keep, or a
+        server without an answer.
+        """
         self._stoppable.end()
 
     @failpoints.around("postgres.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
-        """Exhaust every reason to refuse: merge what is staged and hold the transaction, or see that all prepared transactions are there.
+        """Exhaust every reason to refuse: merge what is staged and hold the transaction, or see
+        that all prepared transactions are there.
 
-        Returns:
-            The committables, with ``identity`` and ``markers`` (the object id of that table) on the first one.
+        Returns: The committables, with ``identity`` and ``markers`` (the object id of that table)
+            on the first one.
 
         Raises:
             RefusedRecordError: the table refuses a row; the message names the first one.
@@ -417,10 +492,11 @@ class PostgresSink(TwoPhaseCommitSink):
 
     @failpoints.around("postgres.commit")
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> CommitReport:
-        """Commit what was confirmed; see the modules ``driver.staged``, ``driver.prepared`` and ``driver.committing``.
+        """Commit what was confirmed; see the modules ``driver.staged``, ``driver.prepared`` and
+        ``driver.committing``.
 
-        Raises:
-            SinkUnavailableError: no answer yet, or something in the database is in the way; the message says what.
+        Raises: SinkUnavailableError: no answer yet, or something in the database is in the way; the
+            message says what.
         """
         if not committables:
             return CommitReport()
@@ -447,7 +523,8 @@ class PostgresSink(TwoPhaseCommitSink):
 
     @failpoints.around("postgres.recover")
     def recover(self, sweep: Sweep) -> int:
-        """Remove every staging table and prepared transaction that the sweep covers, and return how many.
+        """Remove every staging table and prepared transaction that the sweep covers, and return how
+        many.
 
         Raises:
             SinkUnavailableError: not all could be looked at, or removed.
@@ -455,7 +532,9 @@ class PostgresSink(TwoPhaseCommitSink):
         return self._own_committer().recover(sweep)
 
     def close(self) -> None:
-        """Close the driver's connections; what is held and not decided is rolled back. The next call opens new ones."""
+        """Close the driver's connections; what is held and not decided is rolled back. The next
+        call opens new ones.
+        """
         with self._lock:
             committer = self._committer
             turn, self._turn = self._turn, None

@@ -1,7 +1,8 @@
 """Staging tables: where a task attempt's rows wait.
 
-One is made per attempt, so a retried task never adds to what its predecessor left. It has the columns that are written, with the target's own types,
-and none of the target's constraints: what these refuse is found when all rows are there, where the first offending row can be named.
+One is made per attempt, so a retried task never adds to what its predecessor left. It has the
+columns that are written, with the target's own types, and none of the target's constraints: what
+these refuse is found when all rows are there, where the first offending row can be named.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from onceforall.sinks.postgres.statements import Connection, identifiers
 T = TypeVar("T")
 
 TABLES_PER_STATEMENT = 200
-"""A batch may have thousands of tasks, and the server's stack a depth: no statement names more of their tables."""
+"""A batch may have thousands of tasks, and the server's stack a depth: no statement names more
+of their tables."""
 
 
 @dataclass(frozen=True)
@@ -62,26 +64,26 @@ class Found:
 def make(connection: Connection, staged: Staged, target: sql.Identifier, *, logged: bool) -> None:
     """Make a staging table, within the caller's transaction.
 
-    Args:
-        connection: in a transaction.
-        staged: which table; without columns there will be no rows.
-        target: the table whose types the columns have.
-        logged: whether it survives a crash of the server; one that is dropped in the same transaction need not.
+    Args: connection: in a transaction. staged: which table; without columns there will be no rows.
+        target: the table whose types the columns have. logged: whether it survives a crash of the
+        server; one that is dropped in the same transaction need not.
     """
     kind = sql.SQL("TABLE" if logged else "UNLOGGED TABLE")
     if not staged.columns:
         connection.execute(sql.SQL("CREATE {} {} ()").format(kind, staged.identifier))
         return
     connection.execute(
-        sql.SQL("CREATE {} {} WITH (autovacuum_enabled = false) AS SELECT {} FROM {} WITH NO DATA").format(
-            kind, staged.identifier, identifiers(staged.columns), target
-        )
+        sql.SQL(
+            "CREATE {} {} WITH (autovacuum_enabled = false) AS SELECT {} FROM {} WITH NO DATA"
+        ).format(kind, staged.identifier, identifiers(staged.columns), target)
     )
 
 
 def label(connection: Connection, staged: Staged, name: str) -> None:
     """Write the attempt's name into the table's comment: sweeps find it by that."""
-    connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(staged.identifier, sql.Literal(name)))
+    connection.execute(
+        sql.SQL("COMMENT ON TABLE {} IS {}").format(staged.identifier, sql.Literal(name))
+    )
 
 
 def find(connection: Connection, schema: str, tables: Sequence[str] | None = None) -> list[Found]:
@@ -92,25 +94,33 @@ def find(connection: Connection, schema: str, tables: Sequence[str] | None = Non
         schema: where they lie.
         tables: their identifiers; None: all staging tables that our role owns.
     """
-    # By name: a cast to regrole reads it as an identifier, and fails for a role whose name needs quotes.
+    # By name: a cast to regrole reads it as an identifier, and fails for a role whose name needs
+    # quotes.
     chosen = (
         sql.SQL("pg_catalog.pg_get_userbyid(c.relowner) OPERATOR(pg_catalog.=) current_user")
         if tables is None
         else sql.SQL("true")
     )
     query = sql.SQL(
-        "SELECT c.relname::pg_catalog.text, ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_attribute a "
-        "WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped ORDER BY a.attnum), "
-        "pg_catalog.obj_description(c.oid, 'pg_class'), pg_catalog.pg_get_userbyid(c.relowner)::pg_catalog.text, "
+        "SELECT c.relname::pg_catalog.text, ARRAY(SELECT a.attname::pg_catalog.text FROM "
+        "pg_catalog.pg_attribute a "
+        "WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0 AND "
+        "NOT a.attisdropped ORDER BY a.attnum), "
+        "pg_catalog.obj_description(c.oid, 'pg_class'), "
+        "pg_catalog.pg_get_userbyid(c.relowner)::pg_catalog.text, "
         "pg_catalog.pg_has_role(c.relowner, 'USAGE') "
-        "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
+        "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid "
+        "OPERATOR(pg_catalog.=) c.relnamespace "
         "WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relkind OPERATOR(pg_catalog.=) 'r' "
         "AND c.relname OPERATOR(pg_catalog.~~) 'stg\\_%%' AND {} "
         "AND (%s::pg_catalog.text[] IS NULL OR c.relname OPERATOR(pg_catalog.=) ANY(%s))"
     ).format(chosen)
     wanted = None if tables is None else list(tables)
     rows = connection.execute(query, [schema, wanted, wanted]).fetchall()
-    return [Found(table, tuple(columns), comment, owner, is_own) for table, columns, comment, owner, is_own in rows]
+    return [
+        Found(table, tuple(columns), comment, owner, is_own)
+        for table, columns, comment, owner, is_own in rows
+    ]
 
 
 def portions(staged: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -138,7 +148,10 @@ def counts(connection: Connection, staged: Sequence[Staged]) -> dict[str, int]:
     result: dict[str, int] = {}
     for some in portions(staged):
         parts = [
-            sql.SQL("SELECT {}, pg_catalog.count(*) FROM {}").format(sql.Literal(each.table), each.identifier) for each in some
+            sql.SQL("SELECT {}, pg_catalog.count(*) FROM {}").format(
+                sql.Literal(each.table), each.identifier
+            )
+            for each in some
         ]
         rows = connection.execute(sql.SQL(" UNION ALL ").join(parts)).fetchall()
         result.update({str(table): int(count) for table, count in rows})

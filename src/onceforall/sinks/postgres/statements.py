@@ -1,4 +1,5 @@
-"""Small helpers of all that talks to the server: transactions, and what an error means before and after the decision.
+"""Small helpers of all that talks to the server: transactions, and what an error means before and
+after the decision.
 
 Every connection is in autocommit mode, so that transactions begin and end where it is written.
 """
@@ -19,15 +20,17 @@ from onceforall.sinks.postgres.stoppable import Stoppable
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
 
-# Class 22: a value that its type can't take. 23: a constraint. 21000: ON CONFLICT met a key twice. 44000: a view's check option. P0: raised by
-# a trigger.
+# Class 22: a value that its type can't take. 23: a constraint. 21000: ON CONFLICT met a key twice.
+# 44000: a view's check option. P0: raised by a trigger.
 _REFUSALS = ("22", "23", "21000", "44000", "P0")
 _LOCKED = (
-    ". Another transaction has what is needed locked for longer than lock_timeout_s: pg_locks and pg_stat_activity show whose. Two queries, or "
+    ". Another transaction has what is needed locked for longer than lock_timeout_s: pg_locks and "
+    "pg_stat_activity show whose. Two queries, or "
     "two sinks of one, that write the same keys to the same tables stop one another in this way"
 )
-# Classes: 08 connection, 25006 a server that became read-only (a standby), 40 deadlock and serialization, 53 out of something,
-# 55P03 a lock's time-out, 57 the operator's doing (shutdown, a cancelled statement), 58 the system's, XX the server's own.
+# Classes: 08 connection, 25006 a server that became read-only (a standby), 40 deadlock and
+# serialization, 53 out of something, 55P03 a lock's time-out, 57 the operator's doing (shutdown, a
+# cancelled statement), 58 the system's, XX the server's own.
 _PASSING = ("08", "25006", "40", "53", "55P03", "57", "58", "XX")
 
 
@@ -37,7 +40,9 @@ def refuses(error: psycopg.Error) -> bool:
 
 
 def passes(error: psycopg.Error) -> bool:
-    """Tell whether an error may be gone at the next try: a lost connection, a lock, a server that restarts."""
+    """Tell whether an error may be gone at the next try: a lost connection, a lock, a server
+    that restarts.
+    """
     return error.sqlstate is None or error.sqlstate.startswith(_PASSING)
 
 
@@ -49,11 +54,17 @@ def words(error: BaseException) -> str:
 
 def set_lock_timeout(connection: Connection, seconds: float) -> None:
     """Set how long a lock is waited for, from the next statement on."""
-    connection.execute("SELECT pg_catalog.set_config('lock_timeout', %s, false)", [f"{max(1, int(seconds * 1000))}ms"])
+    connection.execute(
+        "SELECT pg_catalog.set_config('lock_timeout', %s, false)",
+        [f"{max(1, int(seconds * 1000))}ms"],
+    )
 
 
 def begin(connection: Connection) -> None:
-    """Begin a transaction. Whatever the role's defaults are, it writes, and each statement sees what is committed by then."""
+    """Begin a transaction.
+
+    Whatever the role's defaults are, it writes, and each statement sees what is committed by then.
+    """
     connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 
 
@@ -90,12 +101,14 @@ def identifiers(names: Sequence[str]) -> sql.Composed:
     return sql.SQL(", ").join([sql.Identifier(name) for name in names])
 
 
-def patiently(action: Callable[[], T], patience_s: float, what: str, stoppable: Stoppable | None = None) -> T:
-    """Do something, again and again while its error may pass, for so many seconds; before a decision only. A stop of the query ends it.
+def patiently(
+    action: Callable[[], T], patience_s: float, what: str, stoppable: Stoppable | None = None
+) -> T:
+    """Do something, again and again while its error may pass, for so many seconds; before a
+    decision only. A stop of the query ends it.
 
-    Raises:
-        SinkUnavailableError: the time is over.
-        AttemptFailedError: the server refuses for another reason than a row, or the query is asked to stop.
+    Raises: SinkUnavailableError: the time is over. AttemptFailedError: the server refuses for
+        another reason than a row, or the query is asked to stop.
     """
     stoppable = stoppable or Stoppable()
     with stoppable.work():
@@ -115,13 +128,17 @@ def _again(action: Callable[[], T], patience_s: float, what: str, stoppable: Sto
             cause = error
         if time.monotonic() + wait_s > deadline:
             locked = _LOCKED if isinstance(cause, psycopg.errors.LockNotAvailable) else ""
-            raise SinkUnavailableError(f"{what} did not succeed within {patience_s:g} s: {words(cause)}{locked}") from cause
+            raise SinkUnavailableError(
+                f"{what} did not succeed within {patience_s:g} s: {words(cause)}{locked}"
+            ) from cause
         stoppable.wait(wait_s)
         wait_s = min(2 * wait_s, 2.0)
 
 
 def failed(error: psycopg.Error, what: str) -> AttemptFailedError:
-    """Return what is raised for an error before the decision that is neither a passing one nor explained by a row."""
+    """Return what is raised for an error before the decision that is neither a passing one nor
+    explained by a row.
+    """
     kind = RefusedRecordError if refuses(error) else AttemptFailedError
     return kind(f"{what} failed; PostgreSQL says: {words(error)}")
 
@@ -133,7 +150,8 @@ def unavailable(error: psycopg.Error, what: str) -> SinkUnavailableError:
 
 @contextmanager
 def in_task(connection: Connection, what: str) -> Iterator[None]:
-    """Close the connection at an error, and raise one that says whether Spark should run the task again.
+    """Close the connection at an error, and raise one that says whether Spark should run the task
+    again.
 
     Raises:
         RefusedRecordError, AttemptFailedError: for what the server said.

@@ -1,7 +1,10 @@
-"""Ends what the driver waits for before a decision, when the query is asked to stop: a lock that a session of others keeps, or a server that doesn't answer.
+"""Ends what the driver waits for before a decision, when the query is asked to stop: a lock that a
+session of others keeps, or a server that doesn't answer.
 
-A statement is cancelled, as a person would do it. A server that doesn't answer that either is left: the connection's socket is shut down, and the session ends when the
-server finds that out. So is every server with a libpq before 17, whose ``PQcancel`` waits without end, and psycopg holds the interpreter's lock meanwhile.
+A statement is cancelled, as a person would do it. A server that doesn't answer that either is left:
+the connection's socket is shut down, and the session ends when the server finds that out. So is
+every server with a libpq before 17, whose ``PQcancel`` waits without end, and psycopg holds the
+interpreter's lock meanwhile.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ class Stoppable:
     def work(self) -> Iterator[None]:
         """Mark what may be ended: what this thread does within, with the connections that it opens.
 
-        Raises:
-            AttemptFailedError: behind work that succeeded all the same: a stop was asked for, and its request to cancel may have been late. It could hit what is done next with
+        Raises: AttemptFailedError: behind work that succeeded all the same: a stop was asked for,
+            and its request to cancel may have been late. It could hit what is done next with
                 the connection, such as a COMMIT behind the decision that waits for a standby.
         """
         with self._lock:
@@ -86,7 +89,9 @@ class Stoppable:
             AttemptFailedError: it is.
         """
         if self._asked.is_set():
-            raise AttemptFailedError("The query was asked to stop while its sink waited for PostgreSQL.")
+            raise AttemptFailedError(
+                "The query was asked to stop while its sink waited for PostgreSQL."
+            )
 
     def end(self) -> None:
         """Ask the work to end soon; called again, it does more. It never raises."""
@@ -94,7 +99,10 @@ class Stoppable:
             if self._thread is None:
                 return
             connections = list(self._connections)
-            is_first, is_late = not self._asked.is_set(), time.monotonic() - self._asked_s > _CANCEL_WITHIN_S
+            is_first, is_late = (
+                not self._asked.is_set(),
+                time.monotonic() - self._asked_s > _CANCEL_WITHIN_S,
+            )
             if is_first:
                 self._asked_s = time.monotonic()
                 self._asked.set()
@@ -118,7 +126,8 @@ def _cancel(connection: Connection) -> None:
 
 
 def _cut_off(connection: Connection) -> None:
-    # As in connections.answering: a descriptor of its own, which no other connection can have meanwhile.
+    # As in connections.answering: a descriptor of its own, which no other connection can have
+    # meanwhile.
     with suppress(Exception):
         descriptor = socket.socket(fileno=os.dup(connection.fileno()))
         with descriptor:

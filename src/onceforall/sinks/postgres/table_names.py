@@ -1,6 +1,7 @@
 """How a table's name is written and read.
 
-It is written as in SQL: ``spend``, ``ads.spend``, ``ads."Spend 2026"``; without quotes it is in small letters.
+It is written as in SQL: ``spend``, ``ads.spend``, ``ads."Spend 2026"``; without quotes it is in
+small letters.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _RESERVED = frozenset(
 
 
 def quoted(name: str) -> str:
-    """Return an identifier in quotes where it needs them; for messages only, statements are composed by psycopg."""
+    """Return an identifier in quotes where it needs them; for messages only, statements are
+    composed by psycopg.
+    """
     plain = (
         name.isascii()
         and name.replace("_", "a").isalnum()
@@ -49,22 +52,29 @@ def parse_name(connection: psycopg.Connection[Any], table: str) -> tuple[str | N
     import psycopg
 
     if not isinstance(table, str) or not table.strip() or "\0" in table:
-        raise OptionError(f"table={table!r} is no table's name. Give table or schema.table, as SQL writes it.")
+        raise OptionError(
+            f"table={table!r} is no table's name. Give table or schema.table, as SQL writes it."
+        )
     try:
         with connection.transaction():
             row = connection.execute("SELECT pg_catalog.parse_ident(%s)", [table]).fetchone()
     except psycopg.errors.InvalidParameterValue as error:
         raise OptionError(
-            f"table={table!r} is no table's name: {error.diag.message_primary}. Write it as in SQL; names with other characters than letters, "
+            f"table={table!r} is no table's name: {error.diag.message_primary}. Write it as in "
+            "SQL; names with other characters than letters, "
             'digits and _ need double quotes: ads."Spend 2026".'
         ) from error
     assert row is not None
     parts: list[str] = row[0]
     if len(parts) > 2:
         raise OptionError(
-            f"table={table!r} has {len(parts)} parts. Give table or schema.table; the conninfo names the database."
+            f"table={table!r} has {len(parts)} parts. Give table or schema.table; the conninfo "
+            "names the database."
         )
     for part in parts:
         if len(part.encode()) > LONGEST_NAME_BYTES:
-            raise OptionError(f"table={table!r} is longer than PostgreSQL's {LONGEST_NAME_BYTES} bytes for a name. Shorten it.")
+            raise OptionError(
+                f"table={table!r} is longer than PostgreSQL's {LONGEST_NAME_BYTES} bytes for a "
+                "name. Shorten it."
+            )
     return (parts[0] if len(parts) == 2 else None), parts[-1]

@@ -1,4 +1,6 @@
-"""What is known of a table that the sink writes: plain values, which the driver looks up at start and pickles to the tasks."""
+"""What is known of a table that the sink writes: plain values, which the driver looks up at
+start and pickles to the tasks.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,11 @@ if TYPE_CHECKING:
 class TableColumn:
     """A column of a table.
 
-    Attributes:
-        name: as the catalogue has it.
-        type: its type.
-        nullable: whether it takes a null.
+    Attributes: name: as the catalogue has it. type: its type. nullable: whether it takes a null.
         has_default: whether it gets a value when none is written (default or identity).
-        is_generated: whether nobody may write it: ``GENERATED ALWAYS``, as identity or from an expression.
-        is_deterministic: whether its collation, and that of each unique index on it, tells all different texts apart.
+        is_generated: whether nobody may write it: ``GENERATED ALWAYS``, as identity or from an
+        expression. is_deterministic: whether its collation, and that of each unique index on it,
+        tells all different texts apart.
     """
 
     name: str
@@ -57,14 +57,10 @@ class UniqueIndex:
 class Table:
     """A table that can be written; plain values, to be pickled.
 
-    Attributes:
-        schema: where it lies.
-        name: its name.
-        oid: its object id, which another table of this name doesn't have.
-        columns: in their order.
-        indexes: the unique ones.
-        is_partitioned: whether its rows lie in partitions.
-        has_row_security: whether row security policies apply to this role; COPY into the table itself is then refused.
+    Attributes: schema: where it lies. name: its name. oid: its object id, which another table of
+        this name doesn't have. columns: in their order. indexes: the unique ones. is_partitioned:
+        whether its rows lie in partitions. has_row_security: whether row security policies apply to
+        this role; COPY into the table itself is then refused.
     """
 
     schema: str
@@ -102,7 +98,9 @@ class Table:
         chosen = list(names)
         for name in chosen:
             if name not in by_name:
-                raise SchemaError(f"Table {self.shown} has no column {name!r}. It has {', '.join(by_name)}.")
+                raise SchemaError(
+                    f"Table {self.shown} has no column {name!r}. It has {', '.join(by_name)}."
+                )
         return tuple(by_name[name] for name in chosen)
 
 
@@ -110,10 +108,10 @@ class Table:
 class FoundTable:
     """What was found under the name that the user gave.
 
-    Attributes:
-        table: None where there is none yet.
-        place: schema and name under which it will be made; None where it is there, or where the ``search_path`` has no schema for it.
-        root: the object id of the table that it is a partition of, at the top; its own where it is none, 0 where it isn't there.
+    Attributes: table: None where there is none yet. place: schema and name under which it will be
+        made; None where it is there, or where the ``search_path`` has no schema for it. root: the
+        object id of the table that it is a partition of, at the top; its own where it is none, 0
+        where it isn't there.
     """
 
     table: Table | None = None

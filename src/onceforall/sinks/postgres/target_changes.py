@@ -1,14 +1,19 @@
-"""Is the table still what it was? Between start, task, merge and a merge in another process, anybody may replace it or change its columns.
+"""Is the table still what it was? Between start, task, merge and a merge in another process,
+anybody may replace it or change its columns.
 
-Looked at behind the statements that write, in their transaction: these hold a lock on what they wrote to, so that nobody renames or alters it
+Looked at behind the statements that write, in their transaction: these hold a lock on what they
+wrote to, so that nobody renames or alters it
 before the COMMIT. What was written to another thing is rolled back.
 
-- *Before the decision* the table must be the one that the run began with, by its object id: a restart looks at another one as at any table.
-- *At any time* it must be a permanent, logged table, and each of its partitions one: a row that lies in an unlogged one is gone after a crash of the server,
-  although it was committed. A partition that got rows is locked until the COMMIT, so that it stays what it was seen to be.
+- *Before the decision* the table must be the one that the run began with, by its object id: a
+  restart looks at another one as at any table.
+- *At any time* it must be a permanent, logged table, and each of its partitions one: a row that
+  lies in an unlogged one is gone after a crash of the server, although it was committed. A
+  partition that got rows is locked until the COMMIT, so that it stays what it was seen to be.
 - Its columns must take the staged values as they are. An ``ALTER TABLE … TYPE`` that came after
   the rows were staged would have them cast by assignment, which rounds.
-- The unique indexes on the key must call the same keys equal as its columns do; see ``key_indexes``.
+- The unique indexes on the key must call the same keys equal as its columns do; see
+  ``key_indexes``.
 - A replacing target must show all its rows: those that a policy hides would stay.
 """
 
@@ -44,12 +49,23 @@ _WIDER = frozenset({
     ("int2", "int4"), ("int2", "int8"), ("int4", "int8"), ("int2", "numeric"), ("int4", "numeric"), ("int8", "numeric"), ("float4", "float8"),
     ("varchar", "text"),
 })  # fmt: skip
-_OIDS = {21: "int2", 23: "int4", 20: "int8", 1700: "numeric", 700: "float4", 701: "float8", 1043: "varchar", 25: "text"}
+_OIDS = {
+    21: "int2",
+    23: "int4",
+    20: "int8",
+    1700: "numeric",
+    700: "float4",
+    701: "float8",
+    1043: "varchar",
+    25: "text",
+}
 """Of pg_type.dat: the same in every server."""
 
 
 class Seen(NamedTuple):
-    """What the catalogue says of a name: object id, ``relkind``, ``relpersistence``, and whether policies hide rows from this role."""
+    """What the catalogue says of a name: object id, ``relkind``, ``relpersistence``, and whether
+    policies hide rows from this role.
+    """
 
     oid: int
     kind: str
@@ -63,25 +79,34 @@ def look(connection: Connection, target: Target) -> Seen | None:
     return None if row is None else Seen(int(row[0]), str(row[1]), str(row[2]), bool(row[3]))
 
 
-def check(connection: Connection, target: Target, staged: Sequence[Staged], before: Seen | None, *, is_decided: bool) -> None:
-    """See that what was written to is what was meant; it costs two looks into the catalogue, one more where there are partitions, and one with a key.
+def check(
+    connection: Connection,
+    target: Target,
+    staged: Sequence[Staged],
+    before: Seen | None,
+    *,
+    is_decided: bool,
+) -> None:
+    """See that what was written to is what was meant; it costs two looks into the catalogue, one
+    more where there are partitions, and one with a key.
 
-    Args:
-        connection: in the transaction that has written.
-        target: as it was decided, or shall be.
-        staged: the tables that its rows come from.
-        before: what ``look`` said before the first statement.
-        is_decided: that another table is no obstacle any more; it must only be one that can take the rows.
+    Args: connection: in the transaction that has written. target: as it was decided, or shall be.
+        staged: the tables that its rows come from. before: what ``look`` said before the first
+        statement. is_decided: that another table is no obstacle any more; it must only be one that
+        can take the rows.
 
     Raises:
         AttemptFailedError: it isn't; the caller rolls back.
     """
     shown, seen = f"{target.schema}.{target.table}", look(connection, target)
     if seen is None or seen != before:
-        raise AttemptFailedError(f"{shown} was replaced, or altered, while rows were written to it.")
+        raise AttemptFailedError(
+            f"{shown} was replaced, or altered, while rows were written to it."
+        )
     if seen.kind not in {"r", "p"} or seen.persistence != "p":
         raise AttemptFailedError(
-            f"{shown} is no permanent, logged table any more: it was replaced since the query started. Put a table in its place."
+            f"{shown} is no permanent, logged table any more: it was replaced since the query "
+            "started. Put a table in its place."
         )
     if seen.kind == "p" and (unfit := unfit_partition(connection, shown, seen.oid)):
         raise AttemptFailedError(f"{unfit}; the batch is written then.")
@@ -89,12 +114,14 @@ def check(connection: Connection, target: Target, staged: Sequence[Staged], befo
         raise AttemptFailedError(unfit)
     if not is_decided and target.oid not in {None, seen.oid}:
         raise AttemptFailedError(
-            f"{shown} is another table than when the query started (its object id was {target.oid}, and is {seen.oid} now). Start the query again: "
+            f"{shown} is another table than when the query started (its object id was "
+            f"{target.oid}, and is {seen.oid} now). Start the query again: "
             "it looks at the table then, and goes on with this batch."
         )
     if target.replace and seen.hides_rows:
         raise AttemptFailedError(
-            f"Row security hides rows of {shown} from this role, so the output mode complete would leave them there. Give it BYPASSRLS, or disable "
+            f"Row security hides rows of {shown} from this role, so the output mode complete "
+            "would leave them there. Give it BYPASSRLS, or disable "
             "row security."
         )
     for name, one, other, modifier, other_modifier, old, new in connection.execute(
@@ -102,7 +129,8 @@ def check(connection: Connection, target: Target, staged: Sequence[Staged], befo
     ).fetchall():
         if not _takes_all((one, modifier), (other, other_modifier)):
             raise AttemptFailedError(
-                f"Column {name} of {shown} was {old} when the rows were written, and is {new} now: they would be changed on the way. Change it back "
+                f"Column {name} of {shown} was {old} when the rows were written, and is {new} "
+                "now: they would be changed on the way. Change it back "
                 "until the batch is written; then stop the query, change it, and start again."
             )
 

@@ -1,4 +1,6 @@
-"""What the commit log decided, and whether that makes sense: each batch has one decision that counts, and every unknown outcome became one or none."""
+"""What the commit log decided, and whether that makes sense: each batch has one decision that
+counts, and every unknown outcome became one or none.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import numpy as np
 from onceforall.protocol.entries import Commit, Digest, Done, Entry, Seal, total
 from onceforall.protocol.history import EMPTY, fold, seal_of
 from onceforall.protocol.names import parse_name
-from onceforall.testing.checker.findings import LOG, LOST, UNDECIDED, UNRESOLVED, Violation, examples
+from onceforall.testing.checker.findings import (
+    LOG,
+    LOST,
+    UNDECIDED,
+    UNRESOLVED,
+    Violation,
+    examples,
+)
 
 Attempts = Mapping[str, Mapping[int, Collection[str]]]
 """By sink and batch: the names of the task attempts whose rows a reader sees."""
@@ -20,9 +29,9 @@ Attempts = Mapping[str, Mapping[int, Collection[str]]]
 class LogView:
     """The entries of a commit log at one moment.
 
-    Attributes:
-        chains: by generation, the (index, entry) pairs that are there, ascending; gaps where old entries were cleaned away.
-        is_dropped: whether older chains were there, and went as a whole.
+    Attributes: chains: by generation, the (index, entry) pairs that are there, ascending; gaps
+        where old entries were cleaned away. is_dropped: whether older chains were there, and went
+        as a whole.
     """
 
     chains: Mapping[int, Sequence[tuple[int, Entry]]]
@@ -36,15 +45,24 @@ class LogView:
 
     @property
     def is_cleaned(self) -> bool:
-        """Whether entries were cleaned away, so that decisions of old batches are not there any more."""
+        """Whether entries were cleaned away, so that decisions of old batches are not there any
+        more.
+        """
         return self.is_dropped or any(
-            [index for index, _ in chain] != list(range(len(chain))) for chain in self.chains.values()
+            [index for index, _ in chain] != list(range(len(chain)))
+            for chain in self.chains.values()
         )
 
     @property
     def effective(self) -> Mapping[int, tuple[int, Commit]]:
-        """By batch: the decision that counts, with its generation. A later one of the same batch replaces an earlier one."""
-        return {entry.batch: (generation, entry) for generation, _, entry in self.entries() if isinstance(entry, Commit)}
+        """By batch: the decision that counts, with its generation. A later one of the same batch
+        replaces an earlier one.
+        """
+        return {
+            entry.batch: (generation, entry)
+            for generation, _, entry in self.entries()
+            if isinstance(entry, Commit)
+        }
 
     @property
     def newest(self) -> int:
@@ -54,15 +72,22 @@ class LogView:
     @property
     def newest_done(self) -> int:
         """The newest batch that is known to be complete on every sink, or -1."""
-        return max((entry.batch for _, _, entry in self.entries() if isinstance(entry, Done)), default=-1)
+        return max(
+            (entry.batch for _, _, entry in self.entries() if isinstance(entry, Done)), default=-1
+        )
 
     def decided(self, first_batch: int = 0) -> range:
-        """Return all decided batches; those whose decision was cleaned away, too, for batches follow one another."""
+        """Return all decided batches; those whose decision was cleaned away, too, for batches
+        follow one another.
+        """
         return range(first_batch, self.newest + 1)
 
     def has_commit(self, generation: int, batch: int) -> bool:
         """Tell whether a generation decided a batch."""
-        return any(isinstance(entry, Commit) and entry.batch == batch for _, entry in self.chains.get(generation, ()))
+        return any(
+            isinstance(entry, Commit) and entry.batch == batch
+            for _, entry in self.chains.get(generation, ())
+        )
 
     def is_sealed(self, generation: int) -> bool:
         """Tell whether nothing can follow in a chain any more."""
@@ -79,20 +104,23 @@ def check_log(
 ) -> tuple[Violation, ...]:
     """Check a commit log, and what is visible of it, when all is quiet.
 
-    Args:
-        log: its entries.
-        spark_committed: the last batch in Spark's own commit log, -1 for none; None: not looked at.
-        attempts: whose rows are visible, for sinks that tell. An attempt that the decision doesn't name must not be visible, and one that it
+    Args: log: its entries. spark_committed: the last batch in Spark's own commit log, -1 for none;
+        None: not looked at. attempts: whose rows are visible, for sinks that tell. An attempt that
+        the decision doesn't name must not be visible, and one that it
             names must be.
-        unanswered: (generation, batch) of each COMMIT whose append got no answer. Each must have become a decision in its chain, or must be
-            impossible for ever, with nothing of it visible.
+        unanswered: (generation, batch) of each COMMIT whose append got no answer. Each must have
+            become a decision in its chain, or must be impossible for ever, with nothing of it
+            visible.
 
     Returns:
         The violations.
     """
     found = [Violation(LOG, "", text) for text in _contradictions(log)]
     if spark_committed is not None and not spark_committed <= log.newest <= spark_committed + 1:
-        text = f"batch {log.newest} is the last decided one, and batch {spark_committed} the last that Spark has finished"
+        text = (
+            f"batch {log.newest} is the last decided one, and batch {spark_committed} the last "
+            "that Spark has finished"
+        )
         found.append(Violation(LOG, "", text))
     if attempts is not None:
         found += _of_attempts(log, attempts)
@@ -102,7 +130,9 @@ def check_log(
 
 
 def _contradictions(log: LogView) -> Iterator[str]:
-    """Walk through all entries as if they were written one after the other: each generation starts from what those below it left."""
+    """Walk through all entries as if they were written one after the other: each generation
+    starts from what those below it left.
+    """
     is_cleaned = log.is_cleaned
     last: Commit | None = None
     decided_by, is_done = -1, False
@@ -111,20 +141,30 @@ def _contradictions(log: LogView) -> Iterator[str]:
         where = f"entry {index} of generation {generation}"
         if isinstance(entry, Commit):
             if last is not None and (
-                fault := _why_not(last, decided_by, entry, generation, is_done=is_done, is_cleaned=is_cleaned)
+                fault := _why_not(
+                    last, decided_by, entry, generation, is_done=is_done, is_cleaned=is_cleaned
+                )
             ):
                 yield f"{where}: {fault}"
             last, decided_by, is_done = entry, generation, False
         elif isinstance(entry, Done):
             if not is_cleaned and (last is None or entry.batch != last.batch):
-                yield f"{where}: DONE of batch {entry.batch}, which is not the one that was decided last"
+                yield (
+                    f"{where}: DONE of batch {entry.batch}, which is not the one that was "
+                    "decided last"
+                )
             is_done = is_done or (last is not None and entry.batch == last.batch)
         if isinstance(entry, Seal):
             if not is_cleaned and entry != seal_of(history):
-                yield f"{where}: the SEAL says {entry.body()}, and the entries before it {seal_of(history).body()}"
+                yield (
+                    f"{where}: the SEAL says {entry.body()}, and the entries before it "
+                    f"{seal_of(history).body()}"
+                )
         else:
             history = fold(history, generation, [(index, entry)])
-    open_chains = [generation for generation in sorted(log.chains)[:-1] if not log.is_sealed(generation)]
+    open_chains = [
+        generation for generation in sorted(log.chains)[:-1] if not log.is_sealed(generation)
+    ]
     if open_chains:
         yield f"the chains {open_chains} have no SEAL, although a later run has started"
 
@@ -145,7 +185,15 @@ def _totals(entry: Commit) -> dict[str, Digest]:
     return {write: total(digests) for write, digests in entry.digests.items()}
 
 
-def _why_not(before: Commit, decided_by: int, entry: Commit, generation: int, *, is_done: bool, is_cleaned: bool) -> str:
+def _why_not(
+    before: Commit,
+    decided_by: int,
+    entry: Commit,
+    generation: int,
+    *,
+    is_done: bool,
+    is_cleaned: bool,
+) -> str:
     """Return why a decision may not follow the one before; empty when it may."""
     if entry.batch == before.batch:
         again = f"a second decision of batch {entry.batch}"
@@ -156,7 +204,11 @@ def _why_not(before: Commit, decided_by: int, entry: Commit, generation: int, *,
         return _why_no_redo(before, entry, again)
     if entry.batch != before.batch + 1 and (not is_cleaned or entry.batch < before.batch):
         return f"a decision of batch {entry.batch} behind that of batch {before.batch}"
-    return "" if is_done or is_cleaned else f"a decision of batch {entry.batch}, although batch {before.batch} was not complete"
+    return (
+        ""
+        if is_done or is_cleaned
+        else f"a decision of batch {entry.batch}, although batch {before.batch} was not complete"
+    )
 
 
 def _of_attempts(log: LogView, attempts: Attempts) -> Iterator[Violation]:
@@ -165,36 +217,67 @@ def _of_attempts(log: LogView, attempts: Attempts) -> Iterator[Violation]:
         for batch, names in sorted(batches.items()):
             if batch not in effective:
                 if batch > newest:
-                    yield Violation(UNDECIDED, sink, f"batch {batch} is visible, and nobody decided it: {examples_of(names)}")
+                    yield Violation(
+                        UNDECIDED,
+                        sink,
+                        f"batch {batch} is visible, and nobody decided it: {examples_of(names)}",
+                    )
                 continue
             generation, commit = effective[batch]
-            decided = {str(committable["name"]) for committable in commit.committables.get(sink, ())}
+            decided = {
+                str(committable["name"]) for committable in commit.committables.get(sink, ())
+            }
             if surplus := set(names) - decided:
-                text = f"attempts of batch {batch} are visible that the decision of generation {generation} doesn't name: "
+                text = (
+                    f"attempts of batch {batch} are visible that the decision of generation "
+                    f"{generation} doesn't name: "
+                )
                 yield Violation(UNDECIDED, sink, text + examples_of(surplus))
             if lacking := decided - set(names):
-                yield Violation(LOST, sink, f"decided attempts of batch {batch} are not visible: {examples_of(lacking)}")
+                yield Violation(
+                    LOST,
+                    sink,
+                    f"decided attempts of batch {batch} are not visible: {examples_of(lacking)}",
+                )
         for batch, (_, commit) in sorted(effective.items()):
             if batch not in batches and commit.committables.get(sink):
-                yield Violation(LOST, sink, f"batch {batch} is decided, and nothing of it is visible")
+                yield Violation(
+                    LOST, sink, f"batch {batch} is decided, and nothing of it is visible"
+                )
 
 
-def _of_unanswered(log: LogView, generation: int, batch: int, attempts: Attempts) -> Iterator[Violation]:
+def _of_unanswered(
+    log: LogView, generation: int, batch: int, attempts: Attempts
+) -> Iterator[Violation]:
     if log.has_commit(generation, batch):
         return
     what = f"the decision of batch {batch} in generation {generation}, whose append got no answer,"
     if not log.is_cleaned and not log.is_sealed(generation):
-        yield Violation(UNRESOLVED, "", f"{what} is not there and may still appear: the chain has no SEAL")
+        yield Violation(
+            UNRESOLVED, "", f"{what} is not there and may still appear: the chain has no SEAL"
+        )
     # What is cleaned away was decided and complete long ago, or never was.
     if log.is_cleaned:
         return
     for sink, batches in attempts.items():
         parsed = {name: parse_name(name) for name in batches.get(batch, ())}
-        own = [name for name, parts in parsed.items() if parts is not None and parts.generation <= generation]
+        own = [
+            name
+            for name, parts in parsed.items()
+            if parts is not None and parts.generation <= generation
+        ]
         effective = log.effective.get(batch)
-        kept = set() if effective is None else {str(c["name"]) for c in effective[1].committables.get(sink, ())}
+        kept = (
+            set()
+            if effective is None
+            else {str(c["name"]) for c in effective[1].committables.get(sink, ())}
+        )
         if ghosts := set(own) - kept:
-            yield Violation(UNRESOLVED, sink, f"{what} never happened, and its attempts are visible: {examples_of(ghosts)}")
+            yield Violation(
+                UNRESOLVED,
+                sink,
+                f"{what} never happened, and its attempts are visible: {examples_of(ghosts)}",
+            )
 
 
 def examples_of(names: Collection[str]) -> str:

@@ -35,7 +35,8 @@ DISAGREEING = "disagreeing"
 """A batch that one sink has and another one hasn't, when all is quiet."""
 
 BEHIND = "behind"
-"""A sink without a decided batch although a later one is decided: sinks are apart by more than one."""
+"""A sink without a decided batch although a later one is decided: sinks are apart by more than
+one."""
 
 MISORDERED = "misordered"
 """Rows of one key in another order than the input's, or in several lanes."""
@@ -47,7 +48,8 @@ LEFTOVER = "leftover"
 """Lag, an open or prepared transaction, a staging table or a temp file, when all is quiet."""
 
 LOG = "log"
-"""The commit log contradicts itself, or Spark's: not exactly one effective decision of each batch."""
+"""The commit log contradicts itself, or Spark's: not exactly one effective decision of each
+batch."""
 
 UNRESOLVED = "unresolved"
 """A decision whose outcome was unknown to its writer, and that ended as neither, or as both."""
@@ -56,7 +58,7 @@ STATE = "state"
 """The state store says something else than the output, or than the input implies."""
 
 KINDS = (
-    NOTHING_READ, LOST, DUPLICATED, ALIEN, UNDECIDED, WRONG_KEY, TORN, DISAGREEING, BEHIND, MISORDERED, WENT_BACK, LEFTOVER, LOG,
+    NOTHING_READ, LOST, DUPLICATED, ALIEN, UNDECIDED, WRONG_KEY, TORN, DISAGREEING, BEHIND, MISORDERED, WENT_BACK, LEFTOVER, LOG,  # noqa: E501
     UNRESOLVED, STATE,
 )  # fmt: skip
 """All names of violations."""
@@ -79,7 +81,9 @@ class Violation:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.sink}: {self.text}" if self.sink else f"{self.kind}: {self.text}"
+        return (
+            f"{self.kind}: {self.sink}: {self.text}" if self.sink else f"{self.kind}: {self.text}"
+        )
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,11 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether something was read in each sink, and nothing is broken."""
-        return not self.violations and bool(self.sinks) and all(counts.records for counts in self.sinks.values())
+        return (
+            not self.violations
+            and bool(self.sinks)
+            and all(counts.records for counts in self.sinks.values())
+        )
 
     @property
     def total(self) -> SinkCounts:
@@ -158,7 +166,10 @@ class Report:
             AssertionError: with every violation in words.
         """
         if not self.ok:
-            raise AssertionError("\n".join(str(each) for each in self.violations) or "nothing was read, so nothing was checked")
+            raise AssertionError(
+                "\n".join(str(each) for each in self.violations)
+                or "nothing was read, so nothing was checked"
+            )
 
 
 def examples(values: Array) -> str:

@@ -1,4 +1,6 @@
-"""One look at one sink: its rows counted by what they are. The checks of modules ``quiet`` and ``running`` judge the numbers."""
+"""One look at one sink: its rows counted by what they are. The checks of modules ``quiet`` and
+``running`` judge the numbers.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,14 @@ from onceforall.testing.checker.truth import UNKNOWN, Truth
 class Look:
     """What of a sink's rows belongs where.
 
-    Attributes:
-        records: how many rows were read.
-        batches: the decided ones, ascending.
-        sizes: how many rows each of them must have.
-        present: how many of these rows are there, those that are there more than once counted once.
-        base: the ordinal of the first row of the first batch that is looked at.
-        counts: how often each row is there, from that ordinal on to the end of the last decided batch.
-        alien: the ids of rows that no input has.
-        undecided: the ordinals of rows of batches that are not decided, ascending.
-        wrong: the ids of rows that bear another key than their input.
-        kept: the ordinals of all rows of decided batches, in the order of ``rows``.
-        kept_rows: which rows these are.
+    Attributes: records: how many rows were read. batches: the decided ones, ascending. sizes: how
+        many rows each of them must have. present: how many of these rows are there, those that are
+        there more than once counted once. base: the ordinal of the first row of the first batch
+        that is looked at. counts: how often each row is there, from that ordinal on to the end of
+        the last decided batch. alien: the ids of rows that no input has. undecided: the ordinals of
+        rows of batches that are not decided, ascending. wrong: the ids of rows that bear another
+        key than their input. kept: the ordinals of all rows of decided batches, in the order of
+        ``rows``. kept_rows: which rows these are.
     """
 
     records: int
@@ -58,7 +56,9 @@ class Look:
         return np.flatnonzero(self.counts > 1) + self.base
 
 
-def look(truth: Truth, rows: Rows, decided: Collection[int], first_batch: int | None = None) -> Look:
+def look(
+    truth: Truth, rows: Rows, decided: Collection[int], first_batch: int | None = None
+) -> Look:
     """Count a sink's rows.
 
     Args:
@@ -125,9 +125,8 @@ def _wrong(truth: Truth, rows: Rows, known: Numbers, ordinals: Numbers) -> Array
 class Order:
     """What is wrong with the order of rows.
 
-    Attributes:
-        scattered: keys that stand in more than one lane.
-        later: the ordinals of rows that stand right behind a row of their key and lane that they should stand before.
+    Attributes: scattered: keys that stand in more than one lane. later: the ordinals of rows that
+        stand right behind a row of their key and lane that they should stand before.
     """
 
     scattered: Array
@@ -135,7 +134,9 @@ class Order:
 
 
 def order_of(truth: Truth, rows: Rows, seen: Look) -> Order:
-    """Compare the order of rows in their lanes with the input's; of a row that is there more than once, the first counts."""
+    """Compare the order of rows in their lanes with the input's; of a row that is there more
+    than once, the first counts.
+    """
     nothing = np.empty(0, np.int64)
     if rows.lanes is None or rows.positions is None:
         return Order(nothing, nothing)
@@ -156,6 +157,8 @@ def order_of(truth: Truth, rows: Rows, seen: Look) -> Order:
     later = [by_key[1:][same_key & same_lane & (batches[by_key][1:] < batches[by_key][:-1])]]
     if tasks is not None:
         by_task = np.lexsort((tasks, lanes, batches, codes))
-        same = np.logical_and.reduce([each[by_task][1:] == each[by_task][:-1] for each in (tasks, lanes, batches, codes)])
+        same = np.logical_and.reduce(
+            [each[by_task][1:] == each[by_task][:-1] for each in (tasks, lanes, batches, codes)]
+        )
         later.append(by_task[1:][same & (ordinals[by_task][1:] < ordinals[by_task][:-1])])
     return Order(scattered, np.unique(ordinals[np.concatenate(later)]))

@@ -1,4 +1,6 @@
-"""The check of sinks that nobody writes to any more: after the last fault is mended, the last run has ended, and readers have caught up."""
+"""The check of sinks that nobody writes to any more: after the last fault is mended, the last
+run has ended, and readers have caught up.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,14 @@ def check_quiet(
 ) -> Report:
     """Compare what is in the sinks, when all is quiet, with what must be there.
 
-    Args:
-        truth: what the input must leave in the sinks.
-        views: all rows that a new reader finds, by sink.
-        decided: the batches that are decided; each must be whole in every sink, and no row of another one in any.
-        leftovers: what observers found that should not be there any more, by sink.
-        one_lane_per_key: whether all rows of a key must stand in one lane; not so after a topic got more partitions.
+    Args: truth: what the input must leave in the sinks. views: all rows that a new reader finds, by
+        sink. decided: the batches that are decided; each must be whole in every sink, and no row of
+        another one in any. leftovers: what observers found that should not be there any more, by
+        sink. one_lane_per_key: whether all rows of a key must stand in one lane; not so after a
+        topic got more partitions.
 
-    Returns:
-        The numbers of each sink, and every violation. It is not ``ok`` when a sink has no row at all, or there is none.
+    Returns: The numbers of each sink, and every violation. It is not ``ok`` when a sink has no row
+        at all, or there is none.
     """
     left = leftovers or {}
     looks = {sink: look(truth_of(truth, sink), rows, decided) for sink, rows in views.items()}
@@ -45,13 +46,21 @@ def check_quiet(
         order = order_of(each, views[sink], seen)
         counts[sink] = _counts(seen, len(order.later), len(left.get(sink, ())))
         violations += _of_rows(sink, each, seen)
-        violations += _of_order(sink, each.ids_at(order.later), order.scattered if one_lane_per_key else order.scattered[:0])
+        violations += _of_order(
+            sink,
+            each.ids_at(order.later),
+            order.scattered if one_lane_per_key else order.scattered[:0],
+        )
     violations += _disagreements(looks)
-    violations += [Violation(findings.LEFTOVER, sink, _list(texts)) for sink, texts in left.items() if texts]
+    violations += [
+        Violation(findings.LEFTOVER, sink, _list(texts)) for sink, texts in left.items() if texts
+    ]
     return Report(counts, tuple(violations))
 
 
-def check_state(state: Mapping[str, Any], expected: Mapping[str, Any], output: Mapping[str, Any]) -> tuple[Violation, ...]:
+def check_state(
+    state: Mapping[str, Any], expected: Mapping[str, Any], output: Mapping[str, Any]
+) -> tuple[Violation, ...]:
     """Compare a stateful query's state with its output and with what the input implies.
 
     Args:
@@ -59,17 +68,26 @@ def check_state(state: Mapping[str, Any], expected: Mapping[str, Any], output: M
         expected: what the input implies, by key.
         output: the last that the output says, by key.
 
-    Returns:
-        A violation for each of the two that differs; one for nothing read where there is nothing to compare.
+    Returns: A violation for each of the two that differs; one for nothing read where there is
+        nothing to compare.
     """
     if not expected or not state:
-        return (Violation(findings.NOTHING_READ, "", "no state was read, or none is expected, so nothing was checked"),)
+        return (
+            Violation(
+                findings.NOTHING_READ,
+                "",
+                "no state was read, or none is expected, so nothing was checked",
+            ),
+        )
     found = []
     for name, other in (("the input implies", expected), ("the output says", output)):
         differing = sorted(key for key in {*state, *other} if state.get(key) != other.get(key))
         if differing:
             key = differing[0]
-            text = f"{len(differing)} keys differ, first {key}: the state is {state.get(key)!r}, and {name} {other.get(key)!r}"
+            text = (
+                f"{len(differing)} keys differ, first {key}: the state is {state.get(key)!r}, "
+                f"and {name} {other.get(key)!r}"
+            )
             found.append(Violation(findings.STATE, "", text))
     return tuple(found)
 
@@ -107,13 +125,23 @@ def _of_rows(sink: str, truth: Truth, seen: Look) -> list[Violation]:
     found = []
     lost = lost_ordinals(truth, seen)
     if len(lost):
-        text = f"{len(lost)} rows, ids {examples(truth.ids_at(lost))}, of the batches {examples(seen.missing)}"
+        text = (
+            f"{len(lost)} rows, ids {examples(truth.ids_at(lost))}, of the batches "
+            f"{examples(seen.missing)}"
+        )
         found.append(Violation(findings.LOST, sink, text))
     if len(seen.partial):
-        found.append(Violation(findings.TORN, sink, f"only a part of the batches {examples(seen.partial)} is there"))
+        found.append(
+            Violation(
+                findings.TORN, sink, f"only a part of the batches {examples(seen.partial)} is there"
+            )
+        )
     if len(seen.duplicated):
         extra = int(seen.counts[seen.counts > 1].sum()) - len(seen.duplicated)
-        text = f"{extra} rows more than once, ids {examples(truth.ids_at(seen.duplicated))}, of the batches "
+        text = (
+            f"{extra} rows more than once, ids {examples(truth.ids_at(seen.duplicated))}, of "
+            "the batches "
+        )
         text += examples(np.unique(truth.batches_at(seen.duplicated)))
         found.append(Violation(findings.DUPLICATED, sink, text))
     return found + strangers(sink, truth, seen)
@@ -123,13 +151,27 @@ def strangers(sink: str, truth: Truth, seen: Look) -> list[Violation]:
     """Return violations for rows that should not be there at all, or not like this."""
     found = []
     if len(seen.alien):
-        found.append(Violation(findings.ALIEN, sink, f"{len(seen.alien)} rows that no input has, ids {examples(seen.alien)}"))
+        found.append(
+            Violation(
+                findings.ALIEN,
+                sink,
+                f"{len(seen.alien)} rows that no input has, ids {examples(seen.alien)}",
+            )
+        )
     if len(seen.undecided):
         batches = np.unique(truth.batches_at(seen.undecided))
-        text = f"{len(seen.undecided)} rows of the batches {examples(batches)}, which nobody decided, ids "
-        found.append(Violation(findings.UNDECIDED, sink, text + examples(truth.ids_at(seen.undecided))))
+        text = (
+            f"{len(seen.undecided)} rows of the batches {examples(batches)}, which nobody "
+            "decided, ids "
+        )
+        found.append(
+            Violation(findings.UNDECIDED, sink, text + examples(truth.ids_at(seen.undecided)))
+        )
     if len(seen.wrong):
-        text = f"{len(seen.wrong)} rows under another key than their input's, ids {examples(seen.wrong)}"
+        text = (
+            f"{len(seen.wrong)} rows under another key than their input's, ids "
+            f"{examples(seen.wrong)}"
+        )
         found.append(Violation(findings.WRONG_KEY, sink, text))
     return found
 
@@ -147,7 +189,10 @@ def _of_order(sink: str, ids: Any, scattered: Any) -> list[Violation]:
         text = f"{len(ids)} rows stand behind later rows of their key, ids {examples(ids)}"
         found.append(Violation(findings.MISORDERED, sink, text))
     if len(scattered):
-        text = f"{len(scattered)} keys stand in more than one lane each, so that they have no order: {examples(scattered)}"
+        text = (
+            f"{len(scattered)} keys stand in more than one lane each, so that they have no "
+            f"order: {examples(scattered)}"
+        )
         found.append(Violation(findings.MISORDERED, sink, text))
     return found
 
@@ -157,11 +202,19 @@ def _list(texts: Sequence[str]) -> str:
 
 
 def _disagreements(looks: Mapping[str, Look]) -> list[Violation]:
-    """Compare, batch by batch, which sinks have it wholly. A sink that must have no row of it has it."""
+    """Compare, batch by batch, which sinks have it wholly.
+
+    A sink that must have no row of it has it.
+    """
     found = []
-    for (one, first), (other, second) in zip(list(looks.items())[:-1], list(looks.items())[1:], strict=True):
+    for (one, first), (other, second) in zip(
+        list(looks.items())[:-1], list(looks.items())[1:], strict=True
+    ):
         differing = np.setxor1d(first.missing, second.missing)
         if len(differing):
-            text = f"the batches {examples(differing)} are whole in one of the sinks {one} and {other} only"
+            text = (
+                f"the batches {examples(differing)} are whole in one of the sinks {one} and "
+                f"{other} only"
+            )
             found.append(Violation(findings.DISAGREEING, "", text))
     return found

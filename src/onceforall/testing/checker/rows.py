@@ -17,15 +17,15 @@ UNREADABLE = -1
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """All rows that a reader of one sink sees at one moment, in any order, those that it sees twice twice.
+    """All rows that a reader of one sink sees at one moment, in any order, those that it sees twice
+    twice.
 
     All arrays are one-dimensional and of the same length.
 
-    Attributes:
-        ids: which input's effect each row is: whole numbers, or texts, as in the ``Truth`` they are judged by.
-        lanes: in which ordered part of the sink each row stands (a Kafka partition); None: the sink keeps no order.
-        positions: where it stands there (an offset); given exactly when ``lanes`` is.
-        keys: the key that each row bears; None: not looked at.
+    Attributes: ids: which input's effect each row is: whole numbers, or texts, as in the ``Truth``
+        they are judged by. lanes: in which ordered part of the sink each row stands (a Kafka
+        partition); None: the sink keeps no order. positions: where it stands there (an offset);
+        given exactly when ``lanes`` is. keys: the key that each row bears; None: not looked at.
     """
 
     ids: Array
@@ -34,9 +34,15 @@ class Rows:
     keys: Array | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(array) for array in (self.ids, self.lanes, self.positions, self.keys) if array is not None}
+        lengths = {
+            len(array)
+            for array in (self.ids, self.lanes, self.positions, self.keys)
+            if array is not None
+        }
         if lengths != {len(self.ids)} or (self.lanes is None) != (self.positions is None):
-            raise ValueError("Rows: give arrays of the same length, and lanes and positions both or neither.")
+            raise ValueError(
+                "Rows: give arrays of the same length, and lanes and positions both or neither."
+            )
 
     def __len__(self) -> int:
         return len(self.ids)

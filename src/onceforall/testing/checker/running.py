@@ -1,11 +1,13 @@
 """The check of sinks while drivers write, die and come back: fed with one look after the other.
 
-What may be relied on while a query runs, by the protocol: a batch is written only behind the DONE of the one before. So as soon as a batch is decided,
-every earlier one is complete in every sink; the newest decided batch may be there, or not yet, or in part where a sink's transactions
-become visible one by one.
+What may be relied on while a query runs, by the protocol: a batch is written only behind the DONE
+of the one before. So as soon as a batch is decided,
+every earlier one is complete in every sink; the newest decided batch may be there, or not yet, or
+in part where a sink's transactions become visible one by one.
 
-The order of reading makes the comparison exact. In each look the sinks are read first and the commit log after them, so that whatever is visible must
-be decided by then. And what an *earlier* look's log had decided, but for its newest batch, was complete before the sinks were read.
+The order of reading makes the comparison exact. In each look the sinks are read first and the
+commit log after them, so that whatever is visible must be decided by then. And what an *earlier*
+look's log had decided, but for its newest batch, was complete before the sinks were read.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ _KEPT_PER_KIND = 20
 class RunningCheck:
     """Judges a sequence of looks at the sinks of one query.
 
-    Args:
-        truth: what the input must leave in the sinks.
-        whole: the sinks in which no reader may ever see a part of a batch: files by their manifests, a table in ``mode="staged"``.
-        settle_s: by sink, for how many seconds a batch may stay invisible that is complete. A Kafka broker answers a commit before
-            it writes the markers that show it to readers, so there it takes a moment, and as long as a fail-over when a broker is
-            gone or frozen. 0 by default.
+    Args: truth: what the input must leave in the sinks. whole: the sinks in which no reader may
+        ever see a part of a batch: files by their manifests, a table in ``mode="staged"``.
+        settle_s: by sink, for how many seconds a batch may stay invisible that is complete. A Kafka
+        broker answers a commit before
+            it writes the markers that show it to readers, so there it takes a moment, and as long
+            as a fail-over when a broker is gone or frozen. 0 by default.
         first_batch: the first batch that the query writes.
     """
 
@@ -59,24 +61,35 @@ class RunningCheck:
 
     @property
     def violations(self) -> tuple[Violation, ...]:
-        """What was found so far: each kind once per sink and batch, and so many of a kind as one can read."""
+        """What was found so far: each kind once per sink and batch, and so many of a kind as one
+        can read.
+        """
         return tuple(self._violations)
 
     def observe(self, views: Mapping[str, Rows], decided: Collection[int], *, at_s: float) -> None:
         """Take one look.
 
-        Args:
-            views: all rows that a reader finds now, by sink; a sink that can't be read now is left out.
-            decided: the batches with a COMMIT in the commit log, **read after the sinks**.
-            at_s: when that was, in seconds, on any clock that never goes back.
+        Args: views: all rows that a reader finds now, by sink; a sink that can't be read now is
+            left out. decided: the batches with a COMMIT in the commit log, **read after the
+            sinks**. at_s: when that was, in seconds, on any clock that never goes back.
         """
         self.looks += 1
         batches = as_batches(decided)
         gone = np.setdiff1d(self._decided, batches)
         if len(gone):
-            self._say(findings.LOG, "", gone, f"the batches {examples(gone)} were decided, and are not any more")
+            self._say(
+                findings.LOG,
+                "",
+                gone,
+                f"the batches {examples(gone)} were decided, and are not any more",
+            )
         for sink, rows in views.items():
-            self._judge(sink, rows, look(truth_of(self._truth, sink), rows, decided, self._first_batch), at_s)
+            self._judge(
+                sink,
+                rows,
+                look(truth_of(self._truth, sink), rows, decided, self._first_batch),
+                at_s,
+            )
         for batch in batches[:-1].tolist():
             self._due.setdefault(batch, at_s)
         self._decided = np.union1d(self._decided, batches)
@@ -84,20 +97,30 @@ class RunningCheck:
     def report(self) -> Report:
         """Return what all looks together came to.
 
-        It is not ``ok`` when a sink never showed a row: take one look more when all is quiet. What is lost for good, order and leftovers are
+        It is not ``ok`` when a sink never showed a row: take one look more when all is quiet. What
+        is lost for good, order and leftovers are
         the business of ``check_quiet``.
         """
         counts = {
-            sink: SinkCounts(records=records, torn=len(self._torn.get(sink, ()))) for sink, records in self._records.items()
+            sink: SinkCounts(records=records, torn=len(self._torn.get(sink, ())))
+            for sink, records in self._records.items()
         }
         violations = list(self._violations)
         violations += [
-            Violation(findings.NOTHING_READ, sink, f"no row was read in {self.looks} looks, so nothing was checked")
+            Violation(
+                findings.NOTHING_READ,
+                sink,
+                f"no row was read in {self.looks} looks, so nothing was checked",
+            )
             for sink, records in self._records.items()
             if not records
         ]
         if not counts:
-            violations.append(Violation(findings.NOTHING_READ, "", "no sink was ever read, so nothing was checked"))
+            violations.append(
+                Violation(
+                    findings.NOTHING_READ, "", "no sink was ever read, so nothing was checked"
+                )
+            )
         return Report(counts, tuple(violations))
 
     def _judge(self, sink: str, rows: Rows, seen: Look, at_s: float) -> None:
@@ -108,7 +131,12 @@ class RunningCheck:
         if len(seen.duplicated):
             batches = np.unique(truth.batches_at(seen.duplicated))
             ids = examples(truth.ids_at(seen.duplicated))
-            self._say(findings.DUPLICATED, sink, batches, f"ids {ids} more than once, of the batches {examples(batches)}")
+            self._say(
+                findings.DUPLICATED,
+                sink,
+                batches,
+                f"ids {ids} more than once, of the batches {examples(batches)}",
+            )
         self._judge_progress(sink, seen, at_s)
         before = self._seen.get(sink)
         if before is not None:
@@ -118,18 +146,33 @@ class RunningCheck:
             if len(fewer):
                 batches = np.unique(truth.batches_at(fewer))
                 ids = examples(truth.ids_at(fewer))
-                self._say(findings.WENT_BACK, sink, batches, f"ids {ids} were read before, and not in look {self.looks}")
+                self._say(
+                    findings.WENT_BACK,
+                    sink,
+                    batches,
+                    f"ids {ids} were read before, and not in look {self.looks}",
+                )
         self._seen[sink] = seen.counts
 
     def _judge_progress(self, sink: str, seen: Look, at_s: float) -> None:
         if sink in self._whole and len(seen.partial):
             self._torn.setdefault(sink, set()).update(seen.partial.tolist())
-            self._say(findings.TORN, sink, seen.partial, f"a part of the batches {examples(seen.partial)} was seen")
+            self._say(
+                findings.TORN,
+                sink,
+                seen.partial,
+                f"a part of the batches {examples(seen.partial)} was seen",
+            )
         settle_s = self._settle_s.get(sink, 0.0)
-        overdue = [b for b in seen.missing.tolist() if b in self._due and at_s - self._due[b] >= settle_s]
+        overdue = [
+            b for b in seen.missing.tolist() if b in self._due and at_s - self._due[b] >= settle_s
+        ]
         if overdue:
             late = np.asarray(overdue, np.int64)
-            text = f"the batches {examples(late)} are not complete, although batch {self._decided[-1]} was decided before"
+            text = (
+                f"the batches {examples(late)} are not complete, although batch "
+                f"{self._decided[-1]} was decided before"
+            )
             self._say(findings.BEHIND, sink, late, text)
 
     def _say(self, kind: str, sink: str, batches: Numbers, text: str) -> None:
@@ -145,5 +188,11 @@ class RunningCheck:
             self._keep(violation)
 
     def _keep(self, violation: Violation) -> None:
-        if sum((each.kind, each.sink) == (violation.kind, violation.sink) for each in self._violations) < _KEPT_PER_KIND:
+        if (
+            sum(
+                (each.kind, each.sink) == (violation.kind, violation.sink)
+                for each in self._violations
+            )
+            < _KEPT_PER_KIND
+        ):
             self._violations.append(violation)

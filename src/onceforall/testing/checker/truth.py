@@ -1,6 +1,8 @@
-"""Which rows an input must have in a sink: of which batch each is, which key it has, and which rows have an order among them.
+"""Which rows an input must have in a sink: of which batch each is, which key it has, and which rows
+have an order among them.
 
-A truth numbers its rows: the *ordinals* 0, 1, 2, … go through the batches in ascending order, and through the rows of a batch in the order of the
+A truth numbers its rows: the *ordinals* 0, 1, 2, … go through the batches in ascending order, and
+through the rows of a batch in the order of the
 input. All that is checked is computed with ordinals, on whole arrays.
 """
 
@@ -18,7 +20,10 @@ UNKNOWN = -1
 
 
 class Truth(ABC):
-    """What an input, cut into batches, must leave in a sink. ``UniformTruth`` and ``TableTruth`` are the two kinds."""
+    """What an input, cut into batches, must leave in a sink.
+
+    ``UniformTruth`` and ``TableTruth`` are the two kinds.
+    """
 
     @abstractmethod
     def locate(self, ids: Array) -> Numbers:
@@ -38,28 +43,39 @@ class Truth(ABC):
 
     @abstractmethod
     def tasks_at(self, ordinals: Numbers) -> Numbers | None:
-        """Return a number per ordinal that tells the tasks of a batch apart which write its rows; None: not known.
+        """Return a number per ordinal that tells the tasks of a batch apart which write its rows;
+        None: not known.
 
-        Rows of the same key keep their order from batch to batch, and within a batch where the same task writes them.
+        Rows of the same key keep their order from batch to batch, and within a batch where the same
+        task writes them.
         """
 
     @abstractmethod
     def spans(self, batches: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the first ordinal of each batch, and the one behind its last; both the same for a batch without rows."""
+        """Return the first ordinal of each batch, and the one behind its last; both the same for
+        a batch without rows.
+        """
 
 
 class UniformTruth(Truth):
-    """Rows 0, 1, 2, … without an end; so many in each batch: what Spark's source ``rate-micro-batch`` gives.
+    """Rows 0, 1, 2, … without an end; so many in each batch: what Spark's source
+    ``rate-micro-batch`` gives.
 
-    Args:
-        rows_per_batch: rows ``n * rows_per_batch`` and following are batch ``n``'s.
-        keys: row ``id`` has the key ``id % keys``; None: rows have no key.
-        tasks: row ``id`` of a batch is written by the task ``id % tasks`` of it (Spark's source gives each of its
-            ``numPartitions`` every so manyth row); None: nothing is known, and order is only asked for from batch to batch.
+    Args: rows_per_batch: rows ``n * rows_per_batch`` and following are batch ``n``'s. keys: row
+        ``id`` has the key ``id % keys``; None: rows have no key. tasks: row ``id`` of a batch is
+        written by the task ``id % tasks`` of it (Spark's source gives each of its
+            ``numPartitions`` every so manyth row); None: nothing is known, and order is only asked
+            for from batch to batch.
     """
 
-    def __init__(self, rows_per_batch: int, *, keys: int | None = None, tasks: int | None = None) -> None:
-        if rows_per_batch < 1 or (keys is not None and keys < 1) or (tasks is not None and tasks < 1):
+    def __init__(
+        self, rows_per_batch: int, *, keys: int | None = None, tasks: int | None = None
+    ) -> None:
+        if (
+            rows_per_batch < 1
+            or (keys is not None and keys < 1)
+            or (tasks is not None and tasks < 1)
+        ):
             raise ValueError("UniformTruth: rows_per_batch, keys and tasks must be at least 1.")
         self._rows = rows_per_batch
         self._keys = keys
@@ -112,7 +128,9 @@ class TableTruth(Truth):
         tasks: Sequence[int] | Numbers | None = None,
     ) -> None:
         all_ids, all_batches = np.asarray(ids), np.asarray(batches, np.int64)
-        if len(all_ids) != len(all_batches) or any(each is not None and len(each) != len(all_ids) for each in (keys, tasks)):
+        if len(all_ids) != len(all_batches) or any(
+            each is not None and len(each) != len(all_ids) for each in (keys, tasks)
+        ):
             raise ValueError("TableTruth: ids, batches, keys and tasks must have the same length.")
         order = np.argsort(all_batches, kind="stable")
         self._ids, self._batches = all_ids[order], all_batches[order]
@@ -121,7 +139,9 @@ class TableTruth(Truth):
         self._by_id = np.argsort(self._ids, kind="stable").astype(np.int64)
         self._sorted = self._ids[self._by_id]
         if len(self._sorted) > 1 and bool(np.any(self._sorted[1:] == self._sorted[:-1])):
-            raise ValueError("TableTruth: an id is there twice; each row of the input needs one of its own.")
+            raise ValueError(
+                "TableTruth: an id is there twice; each row of the input needs one of its own."
+            )
 
     def locate(self, ids: Array) -> Numbers:
         """Return the ordinal of each id."""
@@ -155,10 +175,12 @@ class TableTruth(Truth):
 
 
 def running_counts(rows_per_batch: int, batches: int, buckets: int) -> TableTruth:
-    """Return what a running count of rows 0, 1, 2, … by bucket (``id % buckets``) gives in update mode.
+    """Return what a running count of rows 0, 1, 2, … by bucket (``id % buckets``) gives in update
+    mode.
 
-    In each batch each bucket that got rows has one row, with the id ``bucket:n:last``: how many rows it has had so far, and the last of
-    them. A state that was lost, or counted a batch twice, gives ids that are not in there. The key is the bucket, as text.
+    In each batch each bucket that got rows has one row, with the id ``bucket:n:last``: how many
+    rows it has had so far, and the last of them. A state that was lost, or counted a batch twice,
+    gives ids that are not in there. The key is the bucket, as text.
 
     Args:
         rows_per_batch: as of ``UniformTruth``.
@@ -172,14 +194,22 @@ def running_counts(rows_per_batch: int, batches: int, buckets: int) -> TableTrut
     at, which = np.nonzero(counts > before)
     numbers = counts[at, which]
     last = which + (numbers - 1) * buckets
-    ids = [f"{b}:{n}:{x}" for b, n, x in zip(which.tolist(), numbers.tolist(), last.tolist(), strict=True)]
-    return TableTruth(np.asarray(ids, np.str_), at, keys=np.asarray([str(b) for b in which.tolist()], np.str_))
+    ids = [
+        f"{b}:{n}:{x}"
+        for b, n, x in zip(which.tolist(), numbers.tolist(), last.tolist(), strict=True)
+    ]
+    return TableTruth(
+        np.asarray(ids, np.str_), at, keys=np.asarray([str(b) for b in which.tolist()], np.str_)
+    )
 
 
 def last_counts(rows_per_batch: int, batches: int, buckets: int) -> Mapping[str, tuple[int, int]]:
     """Return what the state of that running count is behind the last batch: (n, last) by bucket."""
     rows = rows_per_batch * batches
     return {
-        str(bucket): (count := (rows - bucket + buckets - 1) // buckets, bucket + (count - 1) * buckets)
+        str(bucket): (
+            count := (rows - bucket + buckets - 1) // buckets,
+            bucket + (count - 1) * buckets,
+        )
         for bucket in range(min(buckets, rows))
     }

@@ -1,8 +1,11 @@
-"""A conformance suite for sinks: one call checks any ``TwoPhaseCommitSink`` against the contract of module ``onceforall.sink``.
+"""A conformance suite for sinks: one call checks any ``TwoPhaseCommitSink`` against the contract of
+module ``onceforall.sink``.
 
-It needs no Spark. Drivers and tasks are real processes: they are killed with SIGKILL between any two calls and at lines within them, frozen
-with SIGSTOP, and their work is completed or swept by others, from committables that went through JSON. What a reader of the target sees,
-and what is left over in it, is told by two functions of the caller's::
+It needs no Spark. Drivers and tasks are real processes: they are killed with SIGKILL between any
+two calls and at lines within them, frozen
+with SIGSTOP, and their work is completed or swept by others, from committables that went through
+JSON. What a reader of the target sees, and what is left over in it, is told by two functions of the
+caller's::
 
     from onceforall.testing.conformance import SinkUnderTest, check_sink
 
@@ -14,14 +17,29 @@ and what is left over in it, is told by two functions of the caller's::
             leftovers=lambda: [path.name for path in tmp_path.glob("*.tmp")],
         ))
 
-Each case has a query id and rows of its own, so that all may run on one target. What the suite can't know it skips, and says so in its
-report: ``lose``, ``another_target`` and ``secrets`` give it more to do. A sink without two-phase commit that is idempotent (``Capabilities``) gets the cases
+Each case has a query id and rows of its own, so that all may run on one target. What the suite
+can't know it skips, and says so in its
+report: ``lose``, ``another_target`` and ``secrets`` give it more to do. A sink without two-phase
+commit that is idempotent (``Capabilities``) gets the cases
 for those. ``TwoPhaseCommitSink.columns`` isn't called, for it needs a Spark session.
 
 Processes are forked from a helper process without threads, so a POSIX system is needed.
 """
 
-from onceforall.testing.conformance.suite import ConformanceError, ConformanceReport, Failure, cases, check_sink
+from onceforall.testing.conformance.suite import (
+    ConformanceError,
+    ConformanceReport,
+    Failure,
+    cases,
+    check_sink,
+)
 from onceforall.testing.conformance.under_test import SinkUnderTest
 
-__all__ = ["ConformanceError", "ConformanceReport", "Failure", "SinkUnderTest", "cases", "check_sink"]
+__all__ = [
+    "ConformanceError",
+    "ConformanceReport",
+    "Failure",
+    "SinkUnderTest",
+    "cases",
+    "check_sink",
+]

@@ -1,6 +1,8 @@
-"""What a process of the conformance suite does: as the nursery it forks others, and as one of these it calls a sink when told.
+"""What a process of the conformance suite does: as the nursery it forks others, and as one of these
+it calls a sink when told.
 
-The other side is ``process``. They speak over a socket pair, one JSON object per line: a command (the name of a method, its
+The other side is ``process``. They speak over a socket pair, one JSON object per line: a command
+(the name of a method, its
 arguments) and its answer.
 """
 
@@ -28,7 +30,13 @@ from typing import TYPE_CHECKING, Any
 from onceforall.errors import SinkUnavailableError
 from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.sweeping import Sweep
-from onceforall.sink import CommitReport, LostTransaction, StartInfo, TaskAttempt, TwoPhaseCommitSink
+from onceforall.sink import (
+    CommitReport,
+    LostTransaction,
+    StartInfo,
+    TaskAttempt,
+    TwoPhaseCommitSink,
+)
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -45,7 +53,8 @@ def run_nursery(descriptor: int) -> None:
     Args:
         descriptor: of the socket over which functions and requests come.
     """
-    # What takes long to import is imported here, once. The first array makes pyarrow look for pandas.
+    # What takes long to import is imported here, once. The first array makes pyarrow look for
+    # pandas.
     import pyarrow as pa
     from pyspark import cloudpickle  # noqa: F401
 
@@ -91,9 +100,15 @@ def _received(connection: socket.socket, size: int) -> bytes:
 
 
 class _Actor:
-    """Owns a sink as a driver does, or an unpickled one as a task's process does, and calls it when told."""
+    """Owns a sink as a driver does, or an unpickled one as a task's process does, and calls it
+    when told.
+    """
 
-    def __init__(self, make_sink: Callable[[], TwoPhaseCommitSink], rows: Callable[[Sequence[int]], pa.RecordBatch]) -> None:
+    def __init__(
+        self,
+        make_sink: Callable[[], TwoPhaseCommitSink],
+        rows: Callable[[Sequence[int]], pa.RecordBatch],
+    ) -> None:
         self._make_sink = make_sink
         self._rows = rows
         self._driver: TwoPhaseCommitSink | None = None
@@ -110,7 +125,12 @@ class _Actor:
             try:
                 answer = json.dumps({"value": self._do(method, arguments)})
             except Exception as error:  # noqa: BLE001  whatever a sink raises, the other side judges it
-                answer = json.dumps({"error": _described(error), "unavailable": isinstance(error, SinkUnavailableError)})
+                answer = json.dumps(
+                    {
+                        "error": _described(error),
+                        "unavailable": isinstance(error, SinkUnavailableError),
+                    }
+                )
             _answer(stream, answer)
 
     def _do(self, method: str, arguments: dict[str, Any]) -> Any:
@@ -155,7 +175,12 @@ class _Actor:
     def do_texts(self) -> list[str]:
         """Everything that tells of the sink where anybody may read it."""
         attempt = TaskAttempt("q", "out", 1, 1, 0, 0, 0, secrets=self._secrets)
-        return [self._dumped().decode("latin-1"), repr(self._of_driver), repr(self._task), repr(attempt)]
+        return [
+            self._dumped().decode("latin-1"),
+            repr(self._of_driver),
+            repr(self._task),
+            repr(attempt),
+        ]
 
     def do_begin(self, attempt: Mapping[str, Any]) -> int:
         assert self._task is not None
@@ -185,13 +210,16 @@ class _Actor:
     def do_confirm(self, committables: Sequence[Mapping[str, Any]]) -> str:
         return _as_json(list(self._of_driver.confirm(committables)))
 
-    def do_commit(self, committables: Sequence[Mapping[str, Any]], generation: int, batch: int) -> dict[str, Any]:
+    def do_commit(
+        self, committables: Sequence[Mapping[str, Any]], generation: int, batch: int
+    ) -> dict[str, Any]:
         report = self._of_driver.commit(CommitPermit(generation, 1, batch), committables)
         if not isinstance(report, CommitReport):
             raise TypeError(f"commit returned {report!r} instead of a CommitReport")
         if not all(isinstance(each, LostTransaction) for each in (*report.lost, *report.in_doubt)):
             raise TypeError(
-                f"what commit reports as lost or in doubt must be LostTransactions, but is {report.lost}, {report.in_doubt}"
+                "what commit reports as lost or in doubt must be LostTransactions, but is "
+                f"{report.lost}, {report.in_doubt}"
             )
         return asdict(report)
 
@@ -251,9 +279,8 @@ def _described(error: BaseException) -> str:
 def _crashing(sink: type, at: int) -> Iterator[Callable[[], int]]:
     """Count the lines that run in a sink's own code, and kill the process before one of them.
 
-    Args:
-        sink: the sink's class: its file, or the whole package that its file lies in, is its own code.
-        at: before which line, counted from 1; 0: none, and the count is the result.
+    Args: sink: the sink's class: its file, or the whole package that its file lies in, is its own
+        code. at: before which line, counted from 1; 0: none, and the count is the result.
     """
     own = _own_code(sink)
     count = 0

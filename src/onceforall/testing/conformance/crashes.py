@@ -1,4 +1,6 @@
-"""The cases of the conformance suite in which processes are killed, or frozen while others go on."""
+"""The cases of the conformance suite in which processes are killed, or frozen while others go
+on.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ CASES: dict[str, CaseFunction] = {}
 _case = register(CASES)
 
 
-# --- killed between two calls ------------------------------------------------------------------------------------------------
+# --- killed between two calls ---------------------------------------------------------------------
 
 
 def _undecided_after(case: Case, last: str) -> None:
@@ -39,7 +41,9 @@ def _undecided_after(case: Case, last: str) -> None:
 
 @_case
 def killed_after_begin(case: Case) -> None:
-    """A process that is killed after ``begin_transaction`` leaves nothing that the next generation doesn't remove."""
+    """A process that is killed after ``begin_transaction`` leaves nothing that the next
+    generation doesn't remove.
+    """
     _undecided_after(case, "begin")
 
 
@@ -63,7 +67,9 @@ def killed_after_confirm(case: Case) -> None:
 
 @_case
 def killed_after_commit(case: Case) -> None:
-    """A driver that is killed after ``commit``, before DONE: the next one commits the same again, and sweeps."""
+    """A driver that is killed after ``commit``, before DONE: the next one commits the same
+    again, and sweeps.
+    """
     first, rows = case.driver(), case.numbers()
     decided = first.confirm(first.prepared(rows))
     first.commit_only(*decided)
@@ -75,7 +81,7 @@ def killed_after_commit(case: Case) -> None:
     case.visible(rows)
 
 
-# --- killed within a call ------------------------------------------------------------------------------------------------------
+# --- killed within a call -------------------------------------------------------------------------
 
 
 def asked_for(case: Case) -> None:
@@ -94,7 +100,9 @@ def crash_lines(case: Case, total: int) -> Sequence[int]:
 
 @_case
 def killed_while_writing(case: Case) -> None:
-    """A task that is killed anywhere in ``invoke`` or ``pre_commit`` shows nothing, and leaves nothing once it is swept."""
+    """A task that is killed anywhere in ``invoke`` or ``pre_commit`` shows nothing, and leaves
+    nothing once it is swept.
+    """
     asked_for(case)
     driver, rows = case.driver(), case.numbers()
     trial = driver.begin()
@@ -110,15 +118,20 @@ def killed_while_writing(case: Case) -> None:
     case.visible()
 
 
-def _prepared_pair(case: Case, driver: Driver, batch: int) -> tuple[list[int], tuple[Committable, ...]]:
+def _prepared_pair(
+    case: Case, driver: Driver, batch: int
+) -> tuple[list[int], tuple[Committable, ...]]:
     rows = case.numbers(4)
-    return rows, tuple(driver.prepared(rows[i::2], batch=batch, partition=i, slot=i) for i in range(2))
+    return rows, tuple(
+        driver.prepared(rows[i::2], batch=batch, partition=i, slot=i) for i in range(2)
+    )
 
 
 def _cut_short(
     case: Case, method: str, arguments: Callable[[Driver, int], dict[str, Any]]
 ) -> Iterator[tuple[int, dict[str, Any], Driver]]:
-    """Kill a driver within a method, once per crash point; yield the batch, the arguments, and the driver that comes after.
+    """Kill a driver within a method, once per crash point; yield the batch, the arguments, and the
+    driver that comes after.
 
     The first time the method is not cut at all: that counts the lines.
     """
@@ -154,13 +167,19 @@ def killed_while_confirming(case: Case) -> None:
 
 @_case
 def killed_while_committing(case: Case) -> None:
-    """A driver that is killed anywhere in ``commit``: the next one commits the same, and each row is there once."""
+    """A driver that is killed anywhere in ``commit``: the next one commits the same, and each
+    row is there once.
+    """
     seen: list[list[int]] = []
 
     def arguments(driver: Driver, batch: int) -> dict[str, Any]:
         rows, prepared = _prepared_pair(case, driver, batch)
         seen.append(rows)
-        return {"committables": driver.confirm(*prepared), "generation": driver.generation, "batch": batch}
+        return {
+            "committables": driver.confirm(*prepared),
+            "generation": driver.generation,
+            "batch": batch,
+        }
 
     for batch, given, successor in _cut_short(case, "commit", arguments):
         decided = given["committables"]
@@ -185,7 +204,9 @@ def killed_while_aborting(case: Case) -> None:
 
 @_case
 def killed_while_recovering(case: Case) -> None:
-    """A driver that is killed anywhere in ``recover``: the next one finishes it, and what is spared stays."""
+    """A driver that is killed anywhere in ``recover``: the next one finishes it, and what is
+    spared stays.
+    """
     seen: list[list[int]] = []
 
     def arguments(driver: Driver, batch: int) -> dict[str, Any]:
@@ -206,12 +227,14 @@ def killed_while_recovering(case: Case) -> None:
         case.visible(*seen)
 
 
-# --- frozen, and awake again ------------------------------------------------------------------------------------------------------
+# --- frozen, and awake again ----------------------------------------------------------------------
 
 
 @_case
 def frozen_driver_of_an_undecided_batch(case: Case) -> None:
-    """A driver is frozen right before its decision: the next one sweeps and writes, and waits for no lock of the frozen one."""
+    """A driver is frozen right before its decision: the next one sweeps and writes, and waits
+    for no lock of the frozen one.
+    """
     frozen, rows = case.driver(), case.numbers()
     committables = frozen.confirm(frozen.prepared(rows))
     frozen.freeze()
@@ -219,7 +242,8 @@ def frozen_driver_of_an_undecided_batch(case: Case) -> None:
     case.swept(successor)
     successor.commit(*successor.confirm(successor.prepared(rows)))
     case.visible(rows)
-    # Awake, it meets the seal in the log, aborts what it had prepared, and its tasks are told to end.
+    # Awake, it meets the seal in the log, aborts what it had prepared, and its tasks are told to
+    # end.
     frozen.wake()
     _whatever_it_says(frozen, "abort", committables=committables)
     frozen.recover(own=True)
@@ -229,7 +253,9 @@ def frozen_driver_of_an_undecided_batch(case: Case) -> None:
 
 @_case
 def frozen_driver_of_a_decided_batch(case: Case) -> None:
-    """A driver is frozen right after its decision: the next one commits and goes on, and a late commit changes nothing."""
+    """A driver is frozen right after its decision: the next one commits and goes on, and a late
+    commit changes nothing.
+    """
     frozen, rows = case.driver(), case.numbers()
     decided = frozen.confirm(frozen.prepared(rows))
     frozen.freeze()
@@ -249,7 +275,9 @@ def frozen_driver_of_a_decided_batch(case: Case) -> None:
 
 
 def _whatever_it_says(driver: Driver, method: str, **arguments: Any) -> Any:
-    """Do something that is too late: whether it is an error matters to nobody, what it does to the rows does."""
+    """Do something that is too late: whether it is an error matters to nobody, what it does to
+    the rows does.
+    """
     with contextlib.suppress(CallError):
         return driver.call(method, **arguments)
     return None
@@ -257,7 +285,9 @@ def _whatever_it_says(driver: Driver, method: str, **arguments: Any) -> Any:
 
 @_case
 def task_that_outlives_its_driver(case: Case) -> None:
-    """A task goes on after the next generation has swept: what it still does is not seen, and the next sweep takes it."""
+    """A task goes on after the next generation has swept: what it still does is not seen, and
+    the next sweep takes it.
+    """
     driver, rows = case.driver(), case.numbers()
     begun, writing = case.task_process(driver), case.task_process(driver)
     tasks = [begun.begin(partition=0, slot=0), writing.begin(partition=1, slot=1).invoke(rows[:2])]
@@ -274,7 +304,8 @@ def task_that_outlives_its_driver(case: Case) -> None:
     writing.kill()
     case.swept(successor)
     case.expect(
-        not names(*prepared) & names(*decided), "Two generations gave their transactions the same name; use attempt.name."
+        not names(*prepared) & names(*decided),
+        "Two generations gave their transactions the same name; use attempt.name.",
     )
     case.visible(rows)
 
@@ -287,7 +318,9 @@ def _late(task: Task, rows: list[int]) -> Committable | None:
 
 @_case
 def task_beside_a_sweep(case: Case) -> None:
-    """A sweep while a task of an older generation is writing: neither waits for the other for ever, and nothing of the task is seen."""
+    """A sweep while a task of an older generation is writing: neither waits for the other for
+    ever, and nothing of the task is seen.
+    """
     driver = case.driver()
     rows = case.numbers(4)
     task = case.task_process(driver)
@@ -305,9 +338,14 @@ def task_beside_a_sweep(case: Case) -> None:
 
 @_case
 def frozen_task(case: Case) -> None:
-    """A task is frozen in the middle of its rows; its repetition and the commit wait for no lock of it."""
+    """A task is frozen in the middle of its rows; its repetition and the commit wait for no lock
+    of it.
+    """
     if not case.under.twin_attempts:
-        raise SkipCase("the sink says that it doesn't serve two living attempts of one task (twin_attempts=False)")
+        raise SkipCase(
+            "the sink says that it doesn't serve two living attempts of one task "
+            "(twin_attempts=False)"
+        )
     driver, rows = case.driver(), case.numbers()
     frozen = case.task_process(driver)
     late = frozen.begin(slot=0).invoke(rows[:2])

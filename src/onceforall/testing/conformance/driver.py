@@ -1,4 +1,6 @@
-"""The actors of the conformance suite's cases: a driver, the tasks in its process, and what the contract says of each answer."""
+"""The actors of the conformance suite's cases: a driver, the tasks in its process, and what the
+contract says of each answer.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ class Task:
         """Return the committable of a transaction that has rows."""
         committable = self.pre_commit()
         if committable is None:
-            raise Mismatch("pre_commit returned None though rows were written: nobody could commit them.")
+            raise Mismatch(
+                "pre_commit returned None though rows were written: nobody could commit them."
+            )
         return committable
 
     def discard(self) -> None:
@@ -78,7 +82,9 @@ class Task:
 class Driver:
     """A process that acts as one generation's driver, and as a process of its tasks."""
 
-    def __init__(self, case: Case, process: RemoteProcess, query: str, sink: str, generation: int) -> None:
+    def __init__(
+        self, case: Case, process: RemoteProcess, query: str, sink: str, generation: int
+    ) -> None:
         self.case = case
         self.process = process
         self.query = query
@@ -96,11 +102,19 @@ class Driver:
             self.case.no_secret(str(error), f"The error of {method}")
             raise
 
-    # --- tasks ---------------------------------------------------------------------------------------------------------------
+    # --- tasks ------------------------------------------------------------------------------------
 
     def attempt(self, **parts: Any) -> dict[str, Any]:
         """Return the fields of a task attempt; each that isn't given is the first."""
-        attempt = {"batch": 1, "write": 0, "partition": 0, "slot": 0, "incarnation": 0, "reusable": (), **parts}
+        attempt = {
+            "batch": 1,
+            "write": 0,
+            "partition": 0,
+            "slot": 0,
+            "incarnation": 0,
+            "reusable": (),
+            **parts,
+        }
         return {**attempt, "query_id": self.query, "sink": self.sink, "generation": self.generation}
 
     def begin(self, **parts: Any) -> Task:
@@ -112,18 +126,28 @@ class Driver:
         """Write rows in one task attempt, up to its committable."""
         return self.begin(**parts).invoke(numbers).prepared()
 
-    # --- the driver's own ------------------------------------------------------------------------------------------------------
+    # --- the driver's own -------------------------------------------------------------------------
 
     def confirm(self, *committables: Committable) -> tuple[Committable, ...]:
         """Return the committables as they would be decided."""
         confirmed = json.loads(self.call("confirm", committables=committables))
-        names = [c.get("name") if isinstance(c, dict) else c for c in confirmed], [name_of(c) for c in committables]
-        self.case.expect(names[0] == names[1], f"confirm was given the transactions {names[1]} and returned {names[0]}.")
+        names = (
+            [c.get("name") if isinstance(c, dict) else c for c in confirmed],
+            [name_of(c) for c in committables],
+        )
+        self.case.expect(
+            names[0] == names[1],
+            f"confirm was given the transactions {names[1]} and returned {names[0]}.",
+        )
         kept = all(
             isinstance(after, dict) and after.get("task") == before["task"]
             for after, before in zip(confirmed, committables, strict=True)
         )
-        self.case.expect(kept, "confirm must keep what it doesn't know in a committable: the library's key 'task' is gone.")
+        self.case.expect(
+            kept,
+            "confirm must keep what it doesn't know in a committable: the library's key 'task' is "
+            "gone.",
+        )
         self.case.no_secret(json.dumps(confirmed), "A confirmed committable")
         return tuple(confirmed)
 
@@ -131,7 +155,10 @@ class Driver:
         """Commit until there is an answer, and fence what must not be used again, as after DONE."""
         report = self.commit_only(*committables, batch=batch)
         if report.missing:
-            raise Mismatch(f"commit reports as lost or in doubt what nothing has touched: {list(report.missing)}.")
+            raise Mismatch(
+                "commit reports as lost or in doubt what nothing has touched: "
+                f"{list(report.missing)}."
+            )
         if report.retired:
             self.retire(*report.retired)
         return report
@@ -142,7 +169,9 @@ class Driver:
         try:
             given = self.asked_again("commit", **arguments)
         except CallError as error:
-            raise Mismatch(f"After the decision commit may only raise SinkUnavailableError, but raised {error}") from error
+            raise Mismatch(
+                f"After the decision commit may only raise SinkUnavailableError, but raised {error}"
+            ) from error
         self.case.no_secret(json.dumps(given), "A commit report")
         completed, retired = given["completed"], given["retired"]
         missing = [each["committable"] for kind in ("lost", "in_doubt") for each in given[kind]]
@@ -150,7 +179,8 @@ class Driver:
         asked = sorted(json.dumps(c, sort_keys=True) for c in committables)
         self.case.expect(
             answered == asked,
-            f"commit was asked for {len(asked)} committables and must report each once, unchanged; it was asked for {asked} and reported {answered}.",
+            f"commit was asked for {len(asked)} committables and must report each once, "
+            f"unchanged; it was asked for {asked} and reported {answered}.",
         )
         return Report(tuple(completed), tuple(retired), tuple(missing))
 
@@ -159,15 +189,25 @@ class Driver:
         self._allowed("abort", committables=committables)
 
     def together(self, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
-        """Do several things at once on one object, as a driver does beside its sweeps, and a task with its writes."""
+        """Do several things at once on one object, as a driver does beside its sweeps, and a
+        task with its writes.
+        """
         try:
             return list(self.call("together", calls=calls))
         except CallError as error:
-            raise Mismatch(f"{' and '.join(method for method, _ in calls)} at once failed: {error}") from error
+            raise Mismatch(
+                f"{' and '.join(method for method, _ in calls)} at once failed: {error}"
+            ) from error
 
     def sweep(self, *, own: bool = False, spared: Collection[str] = ()) -> dict[str, Any]:
         """Return the fields of this driver's sweep."""
-        return {"query_id": self.query, "sink": self.sink, "generation": self.generation, "own": own, "spared": sorted(spared)}
+        return {
+            "query_id": self.query,
+            "sink": self.sink,
+            "generation": self.generation,
+            "own": own,
+            "spared": sorted(spared),
+        }
 
     def retire(self, *committables: Committable) -> None:
         """Fence handles, again while the sink says that it is away."""
@@ -177,7 +217,8 @@ class Driver:
         """Sweep, again while the sink says that it is away, and return how many were aborted."""
         found = self._allowed("recover", sweep=self.sweep(own=own, spared=spared))
         self.case.expect(
-            isinstance(found, int) and found >= 0, f"recover must return how many it aborted, but returned {found!r}."
+            isinstance(found, int) and found >= 0,
+            f"recover must return how many it aborted, but returned {found!r}.",
         )
         return int(found)
 
@@ -185,7 +226,9 @@ class Driver:
         try:
             return self.asked_again(method, **arguments)
         except CallError as error:
-            raise Mismatch(f"{method} may only raise SinkUnavailableError, but raised {error}") from error
+            raise Mismatch(
+                f"{method} may only raise SinkUnavailableError, but raised {error}"
+            ) from error
 
     def asked_again(self, method: str, **arguments: Any) -> Any:
         """Call until the sink is there."""
@@ -203,7 +246,9 @@ class Driver:
         return int(self.call(method, crash_at=0, **arguments))
 
     def crashes_in(self, method: str, line: int, **arguments: Any) -> bool:
-        """Do it, but kill the process before the given line; False when the call returned, or raised, before it came to that."""
+        """Do it, but kill the process before the given line; False when the call returned, or
+        raised, before it came to that.
+        """
         try:
             self.call(method, crash_at=line, **arguments)
         except CallError as error:

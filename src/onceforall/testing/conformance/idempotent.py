@@ -1,4 +1,6 @@
-"""The cases of the conformance suite for a sink without two-phase commit in which writing once more has no further effect."""
+"""The cases of the conformance suite for a sink without two-phase commit in which writing once
+more has no further effect.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,25 @@ _case = register(CASES)
 def _write(driver: Driver, numbers: Sequence[int], **parts: Any) -> None:
     committable = driver.begin(**parts).invoke(numbers).pre_commit()
     driver.case.expect(
-        committable is None, f"pre_commit returned {committable}, but a sink without two-phase commit has nothing to commit."
+        committable is None,
+        f"pre_commit returned {committable}, but a sink without two-phase commit has nothing to "
+        "commit.",
     )
 
 
 @_case
 def each_row_is_there_once(case: Case) -> None:
-    """When ``pre_commit`` returns, every row is there once; no committable, nothing left over, nothing to recover."""
+    """When ``pre_commit`` returns, every row is there once; no committable, nothing left over,
+    nothing to recover.
+    """
     driver, rows = case.driver(), case.numbers(4)
     _write(driver, rows)
     case.visible(rows)
     for one in (driver, case.driver(generation=2)):
         found = one.recover(own=True)
-        case.expect(found == 0, f"recover returned {found}, but such a sink leaves nothing undecided.")
+        case.expect(
+            found == 0, f"recover returned {found}, but such a sink leaves nothing undecided."
+        )
     case.visible(rows)
 
 
@@ -95,7 +103,9 @@ def failed_task_is_repeated(case: Case) -> None:
 
 @_case
 def killed_between_calls(case: Case) -> None:
-    """A task that is killed after any call is repeated by the next generation, and each row is there once."""
+    """A task that is killed after any call is repeated by the next generation, and each row is
+    there once.
+    """
     seen = []
     for batch, last in enumerate(("begin", "invoke", "pre_commit"), start=1):
         driver, rows = case.driver(generation=2 * batch - 1), case.numbers()

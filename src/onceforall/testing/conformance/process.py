@@ -1,8 +1,9 @@
 """The processes of the conformance suite, as the side that judges has them.
 
-A process that is to be killed at any moment can share nothing with the one that judges. Each driver and each process of tasks is forked from a
-nursery, which has imported all that takes long and has no thread, so that forking it is quick and safe; ``actor`` is what
-they run. What goes to the nursery is pickled by pyspark's cloudpickle, as Spark does, and travels in memory only.
+A process that is to be killed at any moment can share nothing with the one that judges. Each driver
+and each process of tasks is forked from a nursery, which has imported all that takes long and has
+no thread, so that forking it is quick and safe; ``actor`` is what they run. What goes to the
+nursery is pickled by pyspark's cloudpickle, as Spark does, and travels in memory only.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ class Nursery:
         payload = _pickled(make_sink, rows, tuple(preload))
         self._control, theirs = socket.socketpair()
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-        program = f"from onceforall.testing.conformance import actor as a; a.run_nursery({theirs.fileno()})"
+        program = (
+            "from onceforall.testing.conformance import actor as a; "
+            f"a.run_nursery({theirs.fileno()})"
+        )
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program],
@@ -81,7 +85,12 @@ class Nursery:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.end_all()
         self._control.close()
         self._process.kill()
@@ -98,7 +107,8 @@ class Nursery:
             made.pid = int(made.answer())
         except (OSError, CallError) as error:
             raise CallError(
-                "The helper process has ended: make_sink or rows can't be unpickled there, or preload can't be imported; see stderr."
+                "The helper process has ended: make_sink or rows can't be unpickled there, or "
+                "preload can't be imported; see stderr."
             ) from error
         return made
 
@@ -154,7 +164,9 @@ class RemoteProcess:
         return answer["value"]
 
     def outcome(self) -> CallError | None:
-        """Wait for the result of what was told last, and return how it failed; None when it did not."""
+        """Wait for the result of what was told last, and return how it failed; None when it did
+        not.
+        """
         try:
             self.answer()
         except CallError as error:
@@ -186,7 +198,9 @@ class RemoteProcess:
 
 
 def _pickled(*value: Any) -> bytes:
-    """Pickle functions and what goes with them; those of a module that is not installed (a test's) by value, for nobody else could import it."""
+    """Pickle functions and what goes with them; those of a module that is not installed (a
+    test's) by value, for nobody else could import it.
+    """
     from pyspark import cloudpickle
 
     modules = {sys.modules.get(getattr(function, "__module__", None) or "") for function in value}
@@ -197,7 +211,8 @@ def _pickled(*value: Any) -> bytes:
         return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ValueError(
-            f"make_sink and rows can't be pickled: {error}. Let them close over paths and addresses, not over connections or fixtures."
+            f"make_sink and rows can't be pickled: {error}. Let them close over paths and "
+            "addresses, not over connections or fixtures."
         ) from error
     finally:
         for module in by_value:

@@ -17,12 +17,21 @@ from onceforall.testing.conformance.world import CaseFunction, SkipCase, World
 if TYPE_CHECKING:
     pass
 
-__all__ = ["ConformanceError", "ConformanceReport", "Failure", "SinkUnderTest", "cases", "check_sink"]
+__all__ = [
+    "ConformanceError",
+    "ConformanceReport",
+    "Failure",
+    "SinkUnderTest",
+    "cases",
+    "check_sink",
+]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that failed: its name, what the contract says, and what was expected and seen instead."""
+    """A case that failed: its name, what the contract says, and what was expected and seen
+    instead.
+    """
 
     case: str
     rule: str
@@ -54,7 +63,9 @@ class ConformanceError(AssertionError):
 
 
 def cases(sink: TwoPhaseCommitSink) -> tuple[str, ...]:
-    """Return the names of the cases that this sink's capabilities ask for; none when it promises nothing that could be checked."""
+    """Return the names of the cases that this sink's capabilities ask for; none when it promises
+    nothing that could be checked.
+    """
     return tuple(_cases(sink))
 
 
@@ -78,30 +89,36 @@ def check_sink(sink: SinkUnderTest, *, only: Collection[str] | None = None) -> C
     Returns:
         What was run, and what was skipped.
 
-    Raises:
-        ConformanceError: at least one case failed, or none ran; it tells of each what was expected and what was seen.
-        ValueError: ``only`` has a name that is no case of this sink.
+    Raises: ConformanceError: at least one case failed, or none ran; it tells of each what was
+        expected and what was seen. ValueError: ``only`` has a name that is no case of this sink.
     """
     made = sink.make_sink()
     todo = _cases(made)
     made.close()
     if only is not None:
         if unknown := sorted(set(only) - set(todo)):
-            raise ValueError(f"No such cases for {made!r}: {', '.join(unknown)}. There are: {', '.join(todo)}.")
+            raise ValueError(
+                f"No such cases for {made!r}: {', '.join(unknown)}. There are: {', '.join(todo)}."
+            )
         todo = {name: function for name, function in todo.items() if name in only}
     passed, skipped, failures = _run(sink, todo)
     if failures:
         listing = "\n".join(f"- {failure}" for failure in failures)
-        raise ConformanceError(f"{made!r} fails {len(failures)} of {len(todo)} cases.\n{listing}", tuple(failures))
+        raise ConformanceError(
+            f"{made!r} fails {len(failures)} of {len(todo)} cases.\n{listing}", tuple(failures)
+        )
     if not passed:
         raise ConformanceError(
-            f"Not one case ran for {made!r}: its capabilities are {made.capabilities}. The suite checks sinks with delivery='exactly_once' "
+            f"Not one case ran for {made!r}: its capabilities are {made.capabilities}. The suite "
+            "checks sinks with delivery='exactly_once' "
             f"that have two_phase or idempotent. Skipped: {dict(skipped)}."
         )
     return ConformanceReport(tuple(passed), skipped)
 
 
-def _run(sink: SinkUnderTest, todo: Mapping[str, CaseFunction]) -> tuple[list[str], dict[str, str], list[Failure]]:
+def _run(
+    sink: SinkUnderTest, todo: Mapping[str, CaseFunction]
+) -> tuple[list[str], dict[str, str], list[Failure]]:
     passed: list[str] = []
     skipped: dict[str, str] = {}
     failures: list[Failure] = []
@@ -123,6 +140,10 @@ def _run(sink: SinkUnderTest, todo: Mapping[str, CaseFunction]) -> tuple[list[st
             world.nothing_has_changed()
         except Mismatch as error:
             failures.append(
-                Failure("all_together", "What one query has committed stays, whatever another one does.", str(error))
+                Failure(
+                    "all_together",
+                    "What one query has committed stays, whatever another one does.",
+                    str(error),
+                )
             )
     return passed, skipped, failures

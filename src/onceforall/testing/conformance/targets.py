@@ -1,4 +1,6 @@
-"""The cases of the conformance suite about the target: whether it is told from another one, and from an older copy of itself."""
+"""The cases of the conformance suite about the target: whether it is told from another one, and
+from an older copy of itself.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def _identity(driver: Driver) -> Any:
     expect = driver.case.expect
     expect(
         identity is not None,
-        "identity returned None though check has passed: nobody would notice that the target was replaced under its name and address. Return "
+        "identity returned None though check has passed: nobody would notice that the target was "
+        "replaced under its name and address. Return "
         "an id that the target itself keeps, and that goes with it.",
     )
     text = json.dumps(identity)
@@ -34,18 +37,27 @@ def _identity(driver: Driver) -> Any:
         isinstance(identity, dict) and identity,
         f"identity must return a JSON object with at least one key, but returned {text}.",
     )
-    expect(len(text.encode()) <= MAX_IDENTITY_BYTES, f"identity has {len(text.encode())} bytes; it stands in every decision.")
+    expect(
+        len(text.encode()) <= MAX_IDENTITY_BYTES,
+        f"identity has {len(text.encode())} bytes; it stands in every decision.",
+    )
     driver.case.no_secret(text, "The identity")
     return identity
 
 
 def _expect_same(case: Case, before: Any, now: Any, when: str) -> None:
-    case.expect(before == now, f"identity was {json.dumps(before)}, and is {json.dumps(now)} {when}: the target is the same.")
+    case.expect(
+        before == now,
+        f"identity was {json.dumps(before)}, and is {json.dumps(now)} {when}: the target is the "
+        "same.",
+    )
 
 
 @_case
 def target_has_an_identity(case: Case) -> None:
-    """``identity`` tells the target from any other, and is the same in every process, before and after rows are written."""
+    """``identity`` tells the target from any other, and is the same in every process, before and
+    after rows are written.
+    """
     driver, rows = case.driver(), case.numbers()
     before = _identity(driver)
     _expect_same(case, before, _identity(case.driver(generation=2)), "in another process")
@@ -53,7 +65,9 @@ def target_has_an_identity(case: Case) -> None:
     if prepared is not None:
         decided = driver.confirm(prepared)
         for committable in decided:
-            _expect_same(case, before, committable.get("identity", before), "in a confirmed committable")
+            _expect_same(
+                case, before, committable.get("identity", before), "in a confirmed committable"
+            )
         driver.commit(*decided)
     case.visible(rows)
     _expect_same(case, before, _identity(driver), "after a batch")
@@ -61,7 +75,9 @@ def target_has_an_identity(case: Case) -> None:
 
 @_case
 def another_target_has_another_identity(case: Case) -> None:
-    """Another target under the same name and address has another identity, and the first one keeps its own."""
+    """Another target under the same name and address has another identity, and the first one
+    keeps its own.
+    """
     if case.under.another_target is None:
         raise SkipCase("no 'another_target' was given")
     driver = case.driver()
@@ -69,17 +85,25 @@ def another_target_has_another_identity(case: Case) -> None:
     driver.call("close")
     with case.under.another_target():
         there = json.loads(case.unchecked("identity"))
-        case.expect(there != before, f"identity is {json.dumps(there)} also where another target lies under the same address.")
+        case.expect(
+            there != before,
+            f"identity is {json.dumps(there)} also where another target lies under the same "
+            "address.",
+        )
         other = _identity(case.driver())
         case.expect(
-            other != before, f"identity is {json.dumps(other)} also when check has made another target under the same address."
+            other != before,
+            f"identity is {json.dumps(other)} also when check has made another target under the "
+            "same address.",
         )
     _expect_same(case, before, _identity(case.driver(generation=2)), "after it was away")
 
 
 @_two_phase_case
 def missing_predecessor_is_noticed(case: Case) -> None:
-    """What ``holds`` tells is true, and ``confirm`` refuses a batch where the one that comes before it by the log isn't there."""
+    """What ``holds`` tells is true, and ``confirm`` refuses a batch where the one that comes
+    before it by the log isn't there.
+    """
     driver, rows = case.driver(), case.numbers()
     driver.commit(*driver.confirm(driver.prepared(rows)))
     told = driver.call("holds", batch=1)
@@ -95,7 +119,9 @@ def missing_predecessor_is_noticed(case: Case) -> None:
         driver.abort(prepared)
     else:
         case.expect(
-            condition=False, otherwise="confirm took a batch though the target doesn't have the one in its key 'after'."
+            condition=False,
+            otherwise="confirm took a batch though the target doesn't have the one in its key "
+            "'after'.",
         )
     more = case.numbers()
     driver.commit(*driver.confirm({**driver.prepared(more, batch=4), "after": 1}), batch=4)

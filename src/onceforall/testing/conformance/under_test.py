@@ -16,23 +16,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SinkUnderTest:
-    """What the suite must be told of a sink. Rows are numbers to it: each non-negative integer is one row, and never written twice on purpose.
+    """What the suite must be told of a sink. Rows are numbers to it: each non-negative integer is
+    one row, and never written twice on purpose.
 
-    Attributes:
-        make_sink: makes a new sink on the same target, each time it is called. It is called in other processes, too, as a restarted
-            program would make its sink anew: it is pickled by cloudpickle, so close over paths and addresses, not over connections.
+    Attributes: make_sink: makes a new sink on the same target, each time it is called. It is called
+        in other processes, too, as a restarted
+            program would make its sink anew: it is pickled by cloudpickle, so close over paths and
+                addresses, not over connections.
         rows: makes the rows of these numbers, as ``invoke`` gets them; pickled in the same way.
-        read: the numbers of all rows that a reader sees at this moment, with those that it sees twice twice.
-        leftovers: a word for each thing that lies in the target and is no result: a temp file, an open or prepared transaction, a staging
-            table. The suite expects none after each case (and forgives those that were there before).
-        lose: destroys prepared transactions as the system itself may do it, by a timeout for instance; None: it never does.
+        read: the numbers of all rows that a reader sees at this moment, with those that it sees
+            twice twice.
+        leftovers: a word for each thing that lies in the target and is no result: a temp file, an
+            open or prepared transaction, a staging table. The suite expects none after each case
+            (and forgives those that were there before).
+        lose: destroys prepared transactions as the system itself may do it, by a timeout for
+            instance; None: it never does.
         secrets: values that must not appear in pickles, representations, committables and errors.
-        twin_attempts: False for a sink that doesn't serve two living attempts of one task, and refuses speculative execution in ``check``.
-        crash_points: at how many lines within each method a process is killed; each costs a few processes. 0: only between calls.
-        preload: modules that the sink imports late and that take long; they are imported once instead of in each process.
-        another_target: returns a context manager: while it is entered, another target, new and empty, lies under the name and address of the
-            sink's own, which comes back as it was at the end. None: the suite doesn't look whether ``identity`` tells them apart.
-        patience_s: how long a reader's view, a clean-up or an answer may take, in seconds, from the last call on.
+        twin_attempts: False for a sink that doesn't serve two living attempts of one task, and
+            refuses speculative execution in ``check``.
+        crash_points: at how many lines within each method a process is killed; each costs a few
+            processes. 0: only between calls.
+        preload: modules that the sink imports late and that take long; they are imported once
+            instead of in each process.
+        another_target: returns a context manager: while it is entered, another target, new and
+            empty, lies under the name and address of the sink's own, which comes back as it was at
+            the end. None: the suite doesn't look whether ``identity`` tells them apart.
+        patience_s: how long a reader's view, a clean-up or an answer may take, in seconds, from the
+            last call on.
     """
 
     make_sink: Callable[[], TwoPhaseCommitSink]

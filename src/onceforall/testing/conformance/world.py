@@ -1,4 +1,6 @@
-"""What the cases of the conformance suite work with: queries, drivers, tasks, and what a reader must see."""
+"""What the cases of the conformance suite work with: queries, drivers, tasks, and what a reader
+must see.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ class Case:
         self._left_before = set(world.sink.leftovers())
         self._names: dict[tuple[str, int, int], set[str]] = {}
 
-    # --- actors -----------------------------------------------------------------------------------------------------------
+    # --- actors -----------------------------------------------------------------------------------
 
     def driver(self, generation: int = 1, *, sink: str = "out", query: str | None = None) -> Driver:
         """Start a driver's process, with a sink that is made and checked anew."""
@@ -96,14 +98,22 @@ class Case:
         return Driver(self, process, query, sink, generation)
 
     def unchecked(self, asked: str) -> Any:
-        """Start a process with a sink that is made anew and not checked, and call a method of it that gets a ``StartInfo``."""
-        return self._world.nursery.new().call("unchecked", asked=asked, query=self.query, sink="out")
+        """Start a process with a sink that is made anew and not checked, and call a method of it
+        that gets a ``StartInfo``.
+        """
+        return self._world.nursery.new().call(
+            "unchecked", asked=asked, query=self.query, sink="out"
+        )
 
     def task_process(self, driver: Driver) -> Driver:
-        """Start a process that has nothing but a pickled sink of the driver, as a Python worker of Spark's."""
+        """Start a process that has nothing but a pickled sink of the driver, as a Python worker
+        of Spark's.
+        """
         process = self._world.nursery.new()
         pickled, secrets = driver.call("pickled")
-        self._guarded("unpickling", lambda: process.call("start_task", pickled=pickled, secrets=secrets))
+        self._guarded(
+            "unpickling", lambda: process.call("start_task", pickled=pickled, secrets=secrets)
+        )
         return Driver(self, process, driver.query, driver.sink, driver.generation)
 
     @staticmethod
@@ -119,7 +129,7 @@ class Case:
         self.numbers_used |= set(made)
         return made
 
-    # --- what is checked ----------------------------------------------------------------------------------------------------
+    # --- what is checked --------------------------------------------------------------------------
 
     def visible(self, *parts: Iterable[int]) -> None:
         """Check that a reader sees these rows once each, and no other row of this case.
@@ -143,7 +153,9 @@ class Case:
         """
         seen = self._seen()
         if seen - Counter(rows):
-            raise Mismatch(f"A reader sees {_difference(Counter(n for n in rows if n in seen), seen)}.")
+            raise Mismatch(
+                f"A reader sees {_difference(Counter(n for n in rows if n in seen), seen)}."
+            )
 
     def _seen(self) -> Counter[int]:
         return Counter(number for number in self.under.read() if number in self.numbers_used)
@@ -154,7 +166,10 @@ class Case:
         Raises:
             Mismatch: there is, also when the patience of the suite has ended.
         """
-        self.until(lambda: not self._left(), lambda: f"Left over are {_listed(self._left())}; nothing was expected.")
+        self.until(
+            lambda: not self._left(),
+            lambda: f"Left over are {_listed(self._left())}; nothing was expected.",
+        )
 
     def _left(self) -> set[str]:
         return set(self.under.leftovers()) - self._left_before
@@ -170,7 +185,10 @@ class Case:
             driver.recover(own=own, spared=spared)
             return not self._left()
 
-        self.until(clean, lambda: f"After recover: left over are {_listed(self._left())}; nothing was expected.")
+        self.until(
+            clean,
+            lambda: f"After recover: left over are {_listed(self._left())}; nothing was expected.",
+        )
 
     def until(self, condition: Callable[[], bool], otherwise: Callable[[], str]) -> None:
         """Wait until the condition holds.
@@ -193,7 +211,8 @@ class Case:
             raise Mismatch(otherwise)
 
     def end(self) -> None:
-        """Check once more, at the end of the case: what is seen is what was seen, and nothing is left over.
+        """Check once more, at the end of the case: what is seen is what was seen, and nothing is
+        left over.
 
         Raises:
             Mismatch: it is not so.
@@ -209,17 +228,27 @@ class Case:
         """
         text = json.dumps(committable)
         name = committable.get("name") if isinstance(committable, dict) else None
-        self.expect(isinstance(name, str) and name, f"A committable must be a JSON object with a text 'name', but is {text}.")
+        self.expect(
+            isinstance(name, str) and name,
+            f"A committable must be a JSON object with a text 'name', but is {text}.",
+        )
         assert isinstance(name, str)
         taken = LIBRARY_KEYS & set(committable)
-        self.expect(not taken, f"The committable {text} has the keys {sorted(taken)}, which the library adds itself.")
+        self.expect(
+            not taken,
+            f"The committable {text} has the keys {sorted(taken)}, which the library adds itself.",
+        )
         size = len(text.encode())
         self.expect(
-            size <= MAX_COMMITTABLE_BYTES, f"A committable has {size} bytes; it must be small, for all go in one log entry."
+            size <= MAX_COMMITTABLE_BYTES,
+            f"A committable has {size} bytes; it must be small, for all go in one log entry.",
         )
         self.no_secret(text, "A committable")
         names = self._names.setdefault((self.query, generation, batch), set())
-        self.expect(name not in names, f"Two task attempts of one batch have the name {name!r}; use attempt.name.")
+        self.expect(
+            name not in names,
+            f"Two task attempts of one batch have the name {name!r}; use attempt.name.",
+        )
         names.add(name)
 
     def no_secret(self, text: str, where: str) -> None:
@@ -240,14 +269,21 @@ def _listed(values: Collection[object]) -> str:
 
 def _difference(expected: Counter[int], seen: Counter[int]) -> str:
     def counted(numbers: Counter[int]) -> str:
-        return _listed([f"{number} ({times} times)" if times > 1 else number for number, times in numbers.items()])
+        return _listed(
+            [
+                f"{number} ({times} times)" if times > 1 else number
+                for number, times in numbers.items()
+            ]
+        )
 
     parts = []
     if missing := expected - seen:
         parts.append(f"not the rows that it should: missing are {counted(missing)}")
     if extra := seen - expected:
         again = Counter({number: seen[number] for number in extra if expected[number]})
-        foreign = Counter({number: times for number, times in extra.items() if not expected[number]})
+        foreign = Counter(
+            {number: times for number, times in extra.items() if not expected[number]}
+        )
         if again:
             parts.append(f"rows more than once: {counted(again)}")
         if foreign:
@@ -259,7 +295,9 @@ CaseFunction = Callable[[Case], None]
 
 
 def register(cases: dict[str, CaseFunction]) -> Callable[[CaseFunction], CaseFunction]:
-    """Return a decorator that adds a case under its function's name; the docstring's first line is the rule."""
+    """Return a decorator that adds a case under its function's name; the docstring's first line
+    is the rule.
+    """
 
     def add(function: CaseFunction) -> CaseFunction:
         cases[function.__name__] = function

@@ -1,6 +1,8 @@
-"""Observers read real sinks and the commit log for ``onceforall.testing.checker``, as anybody's reader would, and change nothing.
+"""Observers read real sinks and the commit log for ``onceforall.testing.checker``, as anybody's
+reader would, and change nothing.
 
-While a query runs, the sinks are read first and the log after them, so that what is visible must be decided by then::
+While a query runs, the sinks are read first and the log after them, so that what is visible must be
+decided by then::
 
     check = RunningCheck(truth, whole={"files"}, settle_s={"out": 30})
     while drivers_run():

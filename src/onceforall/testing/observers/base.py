@@ -13,7 +13,8 @@ from onceforall.testing.checker import UNREADABLE, Rows
 from onceforall.testing.checker.rows import Array
 
 Ids = Literal["numbers", "texts"]
-"""How ids (and keys) are read: as whole numbers from 0, in decimal digits where the sink has text; or as texts."""
+"""How ids (and keys) are read: as whole numbers from 0, in decimal digits where the sink has
+text; or as texts."""
 
 _LONGEST_NUMBER = 18
 _POLL_S = 0.05
@@ -48,7 +49,12 @@ def decoded(values: Sequence[Any], how: Ids) -> Array:
     if how == "numbers":
         return np.fromiter(map(_number, values), np.int64, len(values))
     texts = [
-        value.decode(errors="replace") if isinstance(value, bytes) else "" if value is None else str(value) for value in values
+        value.decode(errors="replace")
+        if isinstance(value, bytes)
+        else ""
+        if value is None
+        else str(value)
+        for value in values
     ]
     return np.asarray(texts, np.str_)
 
@@ -56,26 +62,32 @@ def decoded(values: Sequence[Any], how: Ids) -> Array:
 def _number(value: Any) -> int:
     if isinstance(value, int):
         return value if 0 <= value < 10**_LONGEST_NUMBER else UNREADABLE
-    if value and len(value) <= _LONGEST_NUMBER and value.isdigit() and (isinstance(value, bytes) or value.isascii()):
+    if (
+        value
+        and len(value) <= _LONGEST_NUMBER
+        and value.isdigit()
+        and (isinstance(value, bytes) or value.isascii())
+    ):
         return int(value)
     return UNREADABLE
 
 
 def joined(parts: Sequence[Array], how: Ids) -> Array:
     """Return arrays of ids as one."""
-    return np.concatenate(parts) if parts else np.empty(0, np.int64 if how == "numbers" else np.str_)
+    return (
+        np.concatenate(parts) if parts else np.empty(0, np.int64 if how == "numbers" else np.str_)
+    )
 
 
 def settled(observers: Mapping[str, Observer], deadline_s: float = 30.0) -> dict[str, list[str]]:
     """Wait until nothing is left over in any sink, for so long at the most.
 
-    Args:
-        observers: by sink.
-        deadline_s: in seconds. Brokers write the markers of an ended transaction a moment after they have answered, and sweeps may go
+    Args: observers: by sink. deadline_s: in seconds. Brokers write the markers of an ended
+        transaction a moment after they have answered, and sweeps may go
             on for a while behind the end of a run.
 
-    Returns:
-        What is left over by sink at the end; empty lists when all is quiet. A sink that can't be looked at has that as a leftover.
+    Returns: What is left over by sink at the end; empty lists when all is quiet. A sink that can't
+        be looked at has that as a leftover.
     """
     end = time.monotonic() + deadline_s
     while True:

@@ -1,4 +1,6 @@
-"""Reads a query's commit log, and Spark's own, beside a query that runs or after its end; writes nothing."""
+"""Reads a query's commit log, and Spark's own, beside a query that runs or after its end; writes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ _TRIES = 20
 
 
 class CommitLogObserver:
-    """An observer of the logs of one checkpoint. Another run may claim, decide, seal and clean while it reads.
+    """An observer of the logs of one checkpoint. Another run may claim, decide, seal and clean
+    while it reads.
 
-    Args:
-        checkpoint: the checkpoint's folder.
-        first_batch: the first batch that the query writes: not 0 where a plain query's checkpoint was taken over.
+    Args: checkpoint: the checkpoint's folder. first_batch: the first batch that the query writes:
+        not 0 where a plain query's checkpoint was taken over.
     """
 
     def __init__(self, checkpoint: str | os.PathLike[str], *, first_batch: int = 0) -> None:
@@ -50,11 +52,15 @@ class CommitLogObserver:
             try:
                 decided = log.look().decided
             except CommitLogError:
-                # A run that seals and cleans while this reads may leave a reader behind; a damaged log stays damaged.
+                # A run that seals and cleans while this reads may leave a reader behind; a damaged
+                # log stays damaged.
                 if attempt == _TRIES - 1:
                     raise
                 continue
-            return range(self._first_batch, self._first_batch if decided is None else decided.commit.batch + 1)
+            return range(
+                self._first_batch,
+                self._first_batch if decided is None else decided.commit.batch + 1,
+            )
         raise AssertionError
 
     def view(self) -> LogView:
@@ -70,7 +76,8 @@ class CommitLogObserver:
         oldest = log.oldest_generation()
         chains = {generation: log.entries(generation) for generation in range(oldest, newest + 1)}
         return LogView(
-            {generation: chain for generation, chain in chains.items() if chain}, is_dropped=oldest > log.first_generation
+            {generation: chain for generation, chain in chains.items() if chain},
+            is_dropped=oldest > log.first_generation,
         )
 
     def spark_committed(self) -> int:
@@ -86,4 +93,8 @@ class CommitLogObserver:
         if not home.is_dir():
             return None
         bound = binding.find(LocalStore(home))
-        return None if bound is None else CommitLog(bound.store, first_generation=bound.first_generation)
+        return (
+            None
+            if bound is None
+            else CommitLog(bound.store, first_generation=bound.first_generation)
+        )

@@ -1,4 +1,6 @@
-"""Reads a folder of ``FileSink`` by its manifests, and finds what lies there beside the committed files."""
+"""Reads a folder of ``FileSink`` by its manifests, and finds what lies there beside the
+committed files.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ import pyarrow as pa
 from onceforall.errors import SinkUnavailableError
 from onceforall.protocol.names import sink_code
 from onceforall.sinks.files.paths import HOME, SPARK_METADATA, STAGING, local_folder
-from onceforall.sinks.files.reading.committed_files import CommittedBatch, CommittedFiles, read_files
+from onceforall.sinks.files.reading.committed_files import (
+    CommittedBatch,
+    CommittedFiles,
+    read_files,
+)
 from onceforall.testing.checker import NO_ROWS, Rows
 from onceforall.testing.checker.rows import Array
 from onceforall.testing.observers.base import Ids, decoded, joined
@@ -20,8 +26,8 @@ from onceforall.testing.observers.base import Ids, decoded, joined
 class FileObserver:
     """An observer of one folder.
 
-    A committed file never changes, so a look opens only files of batches that no look before had. For a check when all is quiet take a
-    new observer, which opens every file.
+    A committed file never changes, so a look opens only files of batches that no look before had.
+    For a check when all is quiet take a new observer, which opens every file.
 
     Args:
         path: the sink's folder.
@@ -72,10 +78,14 @@ class FileObserver:
         if not parts:
             return NO_ROWS
         keys = joined([keys for _, keys in parts if keys is not None], self._key_kind)
-        return Rows(joined([ids for ids, _ in parts], self._id_kind), keys=None if self._key_column is None else keys)
+        return Rows(
+            joined([ids for ids, _ in parts], self._id_kind),
+            keys=None if self._key_column is None else keys,
+        )
 
     def attempts(self) -> dict[int, frozenset[str]]:
-        """Return, by batch, the names of the task attempts whose rows a reader sees; see ``checker.check_log``.
+        """Return, by batch, the names of the task attempts whose rows a reader sees; see
+        ``checker.check_log``.
 
         Raises:
             The errors of ``rows``.
@@ -83,7 +93,8 @@ class FileObserver:
         return {batch.files.batch: batch.files.attempts for batch in self._batches()}
 
     def leftovers(self) -> list[str]:
-        """Return what lies in the folder and is neither a committed file nor a manifest: temp files, staging folders, data files without a manifest.
+        """Return what lies in the folder and is neither a committed file nor a manifest: temp
+        files, staging folders, data files without a manifest.
 
         Raises:
             SinkUnavailableError: the folder can't be read.
@@ -91,13 +102,23 @@ class FileObserver:
         staging = self._root / STAGING
         found = [Path(folder, name) for folder, _, names in os.walk(self._root) for name in names]
         # What was committed while the folder was walked through is known by now.
-        known = {self._root / file.path for batch in self._all_batches() for file, _ in batch.files.files}
-        stray = [path for path in found if path not in known and not _is_kept(path.relative_to(self._root).parts)]
-        folders = sorted(path for path in staging.iterdir() if path.is_dir()) if staging.is_dir() else []
+        known = {
+            self._root / file.path for batch in self._all_batches() for file, _ in batch.files.files
+        }
+        stray = [
+            path
+            for path in found
+            if path not in known and not _is_kept(path.relative_to(self._root).parts)
+        ]
+        folders = (
+            sorted(path for path in staging.iterdir() if path.is_dir()) if staging.is_dir() else []
+        )
         inside = Counter(path.parent for path in stray)
         left = [f"staging folder {folder.name} with {inside[folder]} files" for folder in folders]
         return left + [
-            f"file {path.relative_to(self._root)}" for path in sorted(stray) if path.parent not in folders and path.exists()
+            f"file {path.relative_to(self._root)}"
+            for path in sorted(stray)
+            if path.parent not in folders and path.exists()
         ]
 
     def close(self) -> None:
@@ -107,7 +128,11 @@ class FileObserver:
     def _batches(self) -> list[CommittedBatch]:
         code = None if self._sink is None else sink_code(self._sink)
         wanted = self._all_batches()
-        return [each for each in wanted if self._query_id in {None, each.query_id} and code in {None, each.sink}]
+        return [
+            each
+            for each in wanted
+            if self._query_id in {None, each.query_id} and code in {None, each.sink}
+        ]
 
     def _all_batches(self) -> tuple[CommittedBatch, ...]:
         if not (self._root / HOME).is_dir():
@@ -115,17 +140,22 @@ class FileObserver:
         try:
             return read_files(self._root).batches
         except OSError as error:
-            raise SinkUnavailableError(f"The folder {self._root} can't be read: {error.strerror}. Mend that.") from error
+            raise SinkUnavailableError(
+                f"The folder {self._root} can't be read: {error.strerror}. Mend that."
+            ) from error
 
     def _read(self, batch: CommittedBatch) -> tuple[Array, Array | None]:
         try:
             table = CommittedFiles(self._root, [batch]).to_arrow()
         except OSError as error:
             raise SinkUnavailableError(
-                f"Batch {batch.files.batch} in {self._root} can't be read: {error}. A committed file is missing or damaged."
+                f"Batch {batch.files.batch} in {self._root} can't be read: {error}. A committed "
+                "file is missing or damaged."
             ) from error
         ids = _column(table, self._column, self._id_kind)
-        return ids, None if self._key_column is None else _column(table, self._key_column, self._key_kind)
+        return ids, None if self._key_column is None else _column(
+            table, self._key_column, self._key_kind
+        )
 
 
 def _column(table: pa.Table, name: str, how: Ids) -> Array:
@@ -135,7 +165,9 @@ def _column(table: pa.Table, name: str, how: Ids) -> Array:
 
 
 def _is_kept(parts: tuple[str, ...]) -> bool:
-    """Tell whether a file is one of those that the sink keeps in its own folder, or one of Spark's own log, which it may continue."""
+    """Tell whether a file is one of those that the sink keeps in its own folder, or one of
+    Spark's own log, which it may continue.
+    """
     if parts[-1].endswith(".tmp"):
         return False
     return parts[0] == SPARK_METADATA or (parts[0] == HOME and parts[1:2] != ("staging",))

@@ -1,4 +1,6 @@
-"""Reads a topic at ``read_committed``, from where the last look stopped, and what open transactions leave behind."""
+"""Reads a topic at ``read_committed``, from where the last look stopped, and what open
+transactions leave behind.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,14 @@ _ANSWER_S = 10.0
 class KafkaObserver:
     """An observer of one topic; record values are ids, and record keys are keys.
 
-    A look reads on from where the one before stopped, up to the last stable offset of each partition, and has all that was read so far. A
-    topic that lost what was read is read again from its beginning. For a check when all is quiet take a new observer, which reads everything.
+    A look reads on from where the one before stopped, up to the last stable offset of each
+    partition, and has all that was read so far. A topic that lost what was read is read again from
+    its beginning. For a check when all is quiet take a new observer, which reads everything.
 
-    Args:
-        bootstrap_servers: as in librdkafka's option.
-        topic: the topic.
-        security: librdkafka's options ``security.protocol``, ``sasl.*``, ``ssl.*``, as for ``KafkaSink``.
-        query_id: the query whose open transactions are left over; a function that returns it (None: not yet known); None: any query's of
+    Args: bootstrap_servers: as in librdkafka's option. topic: the topic. security: librdkafka's
+        options ``security.protocol``, ``sasl.*``, ``ssl.*``, as for ``KafkaSink``. query_id: the
+        query whose open transactions are left over; a function that returns it (None: not yet
+        known); None: any query's of
             onceforall in this cluster.
         ids: how values are read.
         keys: how keys are read; None: not at all.
@@ -69,7 +71,8 @@ class KafkaObserver:
         return f"KafkaObserver({self._servers!r}, {self._topic!r})"
 
     def rows(self) -> Rows:
-        """Return all records that a reader at ``read_committed`` could see when this was called, and maybe some that came after.
+        """Return all records that a reader at ``read_committed`` could see when this was called,
+        and maybe some that came after.
 
         Raises:
             SinkUnavailableError: a partition can't be read to its end: nothing comes any more.
@@ -86,32 +89,42 @@ class KafkaObserver:
                     end = now + self._deadline_s
                 elif now > end:
                     raise SinkUnavailableError(
-                        f"Topic {self._topic}: the partitions {sorted(unfinished)} could not be read to their end; nothing came for "
+                        f"Topic {self._topic}: the partitions {sorted(unfinished)} could not be "
+                        "read to their end; nothing came for "
                         f"{self._deadline_s:g} s. See that every broker runs."
                     )
                 self._take(messages, unfinished)
                 seen = {message.partition() for message in messages if message.error() is None}
-                # What was read is forgotten where the topic turns out to be another one than at the last look.
-                unfinished -= {p for p in seen if p in self._next and self._next[p] >= ends.get(p, 0)}
+                # What was read is forgotten where the topic turns out to be another one than at the
+                # last look.
+                unfinished -= {
+                    p for p in seen if p in self._next and self._next[p] >= ends.get(p, 0)
+                }
         except self._kafka.KafkaException as error:
-            raise SinkUnavailableError(f"Topic {self._topic} can't be read: {error}. See that the brokers run.") from error
+            raise SinkUnavailableError(
+                f"Topic {self._topic} can't be read: {error}. See that the brokers run."
+            ) from error
         lanes = [np.full(len(ids), lane, np.int64) for lane, ids, _, _ in self._parts]
         return Rows(
             joined([ids for _, ids, _, _ in self._parts], self._ids),
             joined(lanes, "numbers"),
             joined([positions for _, _, positions, _ in self._parts], "numbers"),
-            None if self._key_kind is None else joined([keys for _, _, _, keys in self._parts], self._key_kind),
+            None
+            if self._key_kind is None
+            else joined([keys for _, _, _, keys in self._parts], self._key_kind),
         )
 
     def leftovers(self) -> list[str]:
-        """Return what open transactions hide in each partition, and the query's open transactions in the cluster.
+        """Return what open transactions hide in each partition, and the query's open transactions
+        in the cluster.
 
         Raises:
             SinkUnavailableError: a broker does not answer.
         """
         stable, written = self._end_offsets(committed=True), self._end_offsets(committed=False)
         found = [
-            f"partition {p} of {self._topic}: {written[p] - stable[p]} offsets from {stable[p]} on behind an open transaction"
+            f"partition {p} of {self._topic}: {written[p] - stable[p]} offsets from {stable[p]} "
+            "on behind an open transaction"
             for p in sorted(written)
             if stable[p] < written[p]
         ]
@@ -135,7 +148,9 @@ class KafkaObserver:
         return {"bootstrap.servers": self._servers, "log_level": 2, **resolved(self._security, {})}
 
     def _assign(self) -> set[int]:
-        """Go on where the last look ended; librdkafka tells each partition's end once per assignment."""
+        """Go on where the last look ended; librdkafka tells each partition's end once per
+        assignment.
+        """
         if self._consumer is None:
             self._consumer = self._kafka.Consumer(
                 {
@@ -149,13 +164,19 @@ class KafkaObserver:
                 }
             )
         partitions = self._partitions(self._consumer)
-        self._consumer.assign([self._kafka.TopicPartition(self._topic, p, self._next.get(p, 0)) for p in partitions])
+        self._consumer.assign(
+            [self._kafka.TopicPartition(self._topic, p, self._next.get(p, 0)) for p in partitions]
+        )
         return set(partitions)
 
     def _partitions(self, client: Any) -> list[int]:
-        found = client.list_topics(self._topic, timeout=min(_ANSWER_S, self._deadline_s)).topics[self._topic]
+        found = client.list_topics(self._topic, timeout=min(_ANSWER_S, self._deadline_s)).topics[
+            self._topic
+        ]
         if found.error is not None or not found.partitions:
-            raise SinkUnavailableError(f"Topic {self._topic} can't be looked up: {found.error}. See that it was created.")
+            raise SinkUnavailableError(
+                f"Topic {self._topic} can't be looked up: {found.error}. See that it was created."
+            )
         return sorted(found.partitions)
 
     def _take(self, messages: list[Any], unfinished: set[int]) -> None:
@@ -167,7 +188,8 @@ class KafkaObserver:
             if error is None:
                 continue
             if error.code() == codes._PARTITION_EOF:  # noqa: SLF001  its public name
-                # Behind the markers that no reader is given, too; but never back: records may have come after this end, in the same call.
+                # Behind the markers that no reader is given, too; but never back: records may have
+                # come after this end, in the same call.
                 partition = message.partition()
                 self._next[partition] = max(self._next.get(partition, 0), message.offset())
                 unfinished.discard(message.partition())
@@ -184,8 +206,19 @@ class KafkaObserver:
             records.setdefault(message.partition(), []).append(message)
         for partition, found in records.items():
             positions = np.fromiter((message.offset() for message in found), np.int64, len(found))
-            keys = decoded([message.key() for message in found], self._key_kind) if self._key_kind else positions
-            self._parts.append((partition, decoded([message.value() for message in found], self._ids), positions, keys))
+            keys = (
+                decoded([message.key() for message in found], self._key_kind)
+                if self._key_kind
+                else positions
+            )
+            self._parts.append(
+                (
+                    partition,
+                    decoded([message.value() for message in found], self._ids),
+                    positions,
+                    keys,
+                )
+            )
             self._next[partition] = int(positions[-1]) + 1
 
     def _end_offsets(self, *, committed: bool) -> dict[int, int]:
@@ -197,7 +230,9 @@ class KafkaObserver:
         levels = self._kafka.IsolationLevel
         level = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
         try:
-            wanted = [self._kafka.TopicPartition(self._topic, p) for p in self._partitions(self._admin)]
+            wanted = [
+                self._kafka.TopicPartition(self._topic, p) for p in self._partitions(self._admin)
+            ]
             latest = {each: api.OffsetSpec.latest() for each in wanted}
             answers: Mapping[Any, Future[Any]] = self._admin.list_offsets(
                 latest, isolation_level=level, request_timeout=_ANSWER_S
@@ -218,7 +253,11 @@ class KafkaObserver:
         if self._coordinators is None:
             self._coordinators = CoordinatorClient(self._servers, access=Access(self._security))
         parsed = {name: parse_name(name) for name in self._coordinators.open_transactions()}
-        return [name for name, parts in parsed.items() if parts is not None and query_id in {None, parts[1].query_id}]
+        return [
+            name
+            for name, parts in parsed.items()
+            if parts is not None and query_id in {None, parts[1].query_id}
+        ]
 
 
 def _confluent_kafka() -> Any:

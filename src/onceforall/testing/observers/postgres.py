@@ -1,4 +1,6 @@
-"""Reads a table, and finds prepared transactions, staging tables and open sessions of ours in its database."""
+"""Reads a table, and finds prepared transactions, staging tables and open sessions of ours in
+its database.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,10 @@ _FIELD = [("length", ">i4"), ("number", ">i8")]
 class PostgresObserver:
     """An observer of one table. Each look is one statement, so it sees one moment of the table.
 
-    Args:
-        conninfo: as for ``PostgresSink``.
-        table: its name, with its schema where that isn't on the search path: ``table`` or ``schema.table``.
-        column: the column with the ids.
-        key_column: the column with the keys; None: keys are not looked at.
-        query_id: the query whose prepared transactions and staging tables are left over; a function that returns it (None: not yet
+    Args: conninfo: as for ``PostgresSink``. table: its name, with its schema where that isn't on
+        the search path: ``table`` or ``schema.table``. column: the column with the ids. key_column:
+        the column with the keys; None: keys are not looked at. query_id: the query whose prepared
+        transactions and staging tables are left over; a function that returns it (None: not yet
             known); None: any query's of onceforall in this database.
         ids: how ids are read.
         keys: how keys are read.
@@ -77,29 +77,45 @@ class PostgresObserver:
         """
         with self._connected() as connection:
             numbers = all(kind == "numbers" for kind in self._kinds)
-            columns = _numbers(connection, self._table, self._columns) if numbers else self._texts(connection)
+            columns = (
+                _numbers(connection, self._table, self._columns)
+                if numbers
+                else self._texts(connection)
+            )
         return Rows(columns[0], keys=columns[1] if len(columns) > 1 else None)
 
     def leftovers(self) -> list[str]:
-        """Return prepared transactions, staging tables, and sessions of ours that hold a transaction open, in this database.
+        """Return prepared transactions, staging tables, and sessions of ours that hold a
+        transaction open, in this database.
 
         Raises:
             SinkUnavailableError: the server does not answer.
         """
         query_id = self._query_id() if callable(self._query_id) else self._query_id
         with self._connected() as connection:
-            gids = connection.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()").fetchall()
+            gids = connection.execute(
+                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+            ).fetchall()
             tables = connection.execute(
-                "SELECT n.nspname || '.' || c.relname, coalesce(obj_description(c.oid, 'pg_class'), '') FROM pg_class c "
-                "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND c.relname ~ '^stg_[0-9a-f]{40}$' ORDER BY 1"
+                "SELECT n.nspname || '.' || c.relname, coalesce(obj_description(c.oid, "
+                "'pg_class'), '') FROM pg_class c "
+                "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND "
+                "c.relname ~ '^stg_[0-9a-f]{40}$' ORDER BY 1"
             ).fetchall()
             sessions = connection.execute(
-                "SELECT pid, application_name, state FROM pg_stat_activity WHERE datname = current_database() "
-                "AND application_name ~ '^ofa-[mt]-' AND (state LIKE 'idle in transaction%%' OR xact_start IS NOT NULL) ORDER BY 1"
+                "SELECT pid, application_name, state FROM pg_stat_activity WHERE datname = "
+                "current_database() "
+                "AND application_name ~ '^ofa-[mt]-' AND (state LIKE 'idle in transaction%%' OR "
+                "xact_start IS NOT NULL) ORDER BY 1"
             ).fetchall()
         left = [f"prepared transaction {gid}" for (gid,) in gids if _is_of(str(gid), query_id)]
-        # A staging table without a comment that can be read is of nobody, and must not be there either.
-        left += [f"staging table {table}" for table, name in tables if not parse_name(name) or _is_of(name, query_id)]
+        # A staging table without a comment that can be read is of nobody, and must not be there
+        # either.
+        left += [
+            f"staging table {table}"
+            for table, name in tables
+            if not parse_name(name) or _is_of(name, query_id)
+        ]
         return left + [f"session {pid} ({name}) is {state}" for pid, name, state in sessions]
 
     def close(self) -> None:
@@ -112,7 +128,8 @@ class PostgresObserver:
         from onceforall.sinks.postgres.server_errors import statement_error
 
         with self._access.connect(application_name=_APPLICATION, autocommit=True) as connection:
-            # The deadline is the reader's own: what a frozen server would have to end, it can't end.
+            # The deadline is the reader's own: what a frozen server would have to end, it can't
+            # end.
             watchdog = threading.Timer(self._deadline_s, _cut_off, [connection])
             watchdog.daemon = True
             watchdog.start()
@@ -127,37 +144,48 @@ class PostgresObserver:
         from psycopg import sql
 
         names = sql.SQL(", ").join(sql.Identifier(name) for name in self._columns)
-        rows = connection.execute(sql.SQL("SELECT {} FROM {}").format(names, sql.Identifier(*self._table))).fetchall()
+        rows = connection.execute(
+            sql.SQL("SELECT {} FROM {}").format(names, sql.Identifier(*self._table))
+        ).fetchall()
         return [decoded([row[at] for row in rows], kind) for at, kind in enumerate(self._kinds)]
 
 
-def _numbers(connection: psycopg.Connection[Any], table: tuple[str, ...], columns: tuple[str, ...]) -> list[Any]:
-    """Read whole numbers in PostgreSQL's binary COPY format: a header, and per row the number of fields and each field's length and value.
+def _numbers(
+    connection: psycopg.Connection[Any], table: tuple[str, ...], columns: tuple[str, ...]
+) -> list[Any]:
+    """Read whole numbers in PostgreSQL's binary COPY format: a header, and per row the number of
+    fields and each field's length and value.
 
-    See https://www.postgresql.org/docs/current/sql-copy.html. What is no number in decimal digits becomes ``UNREADABLE`` on the server, so that
-    all rows have the same length.
+    See https://www.postgresql.org/docs/current/sql-copy.html. What is no number in decimal digits
+    becomes ``UNREADABLE`` on the server, so that all rows have the same length.
     """
     from psycopg import sql
 
     each = [
-        sql.SQL("CASE WHEN {0}::text ~ '^[0-9]{{1,18}}$' THEN {0}::text::bigint ELSE {1} END").format(
-            sql.Identifier(column), sql.Literal(UNREADABLE)
-        )
+        sql.SQL(
+            "CASE WHEN {0}::text ~ '^[0-9]{{1,18}}$' THEN {0}::text::bigint ELSE {1} END"
+        ).format(sql.Identifier(column), sql.Literal(UNREADABLE))
         for column in columns
     ]
     source = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT binary)").format(
-        sql.SQL(", ").join(sql.SQL("({})::bigint").format(one) for one in each), sql.Identifier(*table)
+        sql.SQL(", ").join(sql.SQL("({})::bigint").format(one) for one in each),
+        sql.Identifier(*table),
     )
     with connection.cursor() as cursor, cursor.copy(source) as copy:
         content = b"".join(bytes(block) for block in copy)
     fields = [(f"{part}{at}", kind) for at in range(len(columns)) for part, kind in _FIELD]
-    found = np.frombuffer(content[_HEADER_BYTES:-_TRAILER_BYTES], np.dtype([("fields", ">i2"), *fields]))
+    found = np.frombuffer(
+        content[_HEADER_BYTES:-_TRAILER_BYTES], np.dtype([("fields", ">i2"), *fields])
+    )
     return [found[f"number{at}"].astype(np.int64) for at in range(len(columns))]
 
 
 def _cut_off(connection: psycopg.Connection[Any]) -> None:
     """End a connection under a thread that waits for it."""
-    with contextlib.suppress(OSError, ValueError), socket.socket(fileno=os.dup(connection.fileno())) as copy:
+    with (
+        contextlib.suppress(OSError, ValueError),
+        socket.socket(fileno=os.dup(connection.fileno())) as copy,
+    ):
         copy.shutdown(socket.SHUT_RDWR)
 
 

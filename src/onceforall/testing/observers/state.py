@@ -12,15 +12,18 @@ if TYPE_CHECKING:
 
 
 def read_state(
-    spark: SparkSession, checkpoint: str | os.PathLike[str], *, operator: int = 0, batch: int | None = None
+    spark: SparkSession,
+    checkpoint: str | os.PathLike[str],
+    *,
+    operator: int = 0,
+    batch: int | None = None,
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the state behind a batch, by Spark's own reader of state stores (the data source ``statestore``).
+    """Return the state behind a batch, by Spark's own reader of state stores (the data source
+    ``statestore``).
 
-    Args:
-        spark: a session.
-        checkpoint: the checkpoint's folder.
-        operator: which stateful operator of the query, in the order of its plan.
-        batch: behind which batch; None: the last that Spark has finished. A decided batch that Spark has not finished isn't in there.
+    Args: spark: a session. checkpoint: the checkpoint's folder. operator: which stateful operator
+        of the query, in the order of its plan. batch: behind which batch; None: the last that Spark
+        has finished. A decided batch that Spark has not finished isn't in there.
 
     Returns:
         By the key's columns, as texts joined by commas: the value's columns.
@@ -28,6 +31,10 @@ def read_state(
     folder = spark_checkpoint.local_path(os.fspath(checkpoint))
     at = spark_checkpoint.last_committed(folder) if batch is None else batch
     found = (
-        spark.read.format("statestore").option("operatorId", operator).option("batchId", at).load(f"file://{folder}").collect()
+        spark.read.format("statestore")
+        .option("operatorId", operator)
+        .option("batchId", at)
+        .load(f"file://{folder}")
+        .collect()
     )
     return {",".join(map(str, row["key"])): tuple(row["value"]) for row in found}

@@ -23,13 +23,26 @@ _NOWHERE = {
     "udt": "Store its parts as columns.",
 }
 _SIMPLE = {
-    "string", "char", "varchar", "boolean", "byte", "tinyint", "short", "smallint", "integer", "int", "long", "bigint", "float", "double",
+    "string", "char", "varchar", "boolean", "byte", "tinyint", "short", "smallint", "integer", "int", "long", "bigint", "float", "double",  # noqa: E501
     "decimal", "date", "timestamp", "timestamp_ntz", "binary",
 }  # fmt: skip
-_IN_PATHS = {"string", "char", "varchar", "boolean", "tinyint", "smallint", "int", "bigint", "decimal", "date"}
+_IN_PATHS = {
+    "string",
+    "char",
+    "varchar",
+    "boolean",
+    "tinyint",
+    "smallint",
+    "int",
+    "bigint",
+    "decimal",
+    "date",
+}
 
 
-def check_columns(schema: StructType, kind: str, partition_by: Sequence[str], bucket: TimeBucket | None) -> None:
+def check_columns(
+    schema: StructType, kind: str, partition_by: Sequence[str], bucket: TimeBucket | None
+) -> None:
     """Check that every column can be stored.
 
     Args:
@@ -46,7 +59,8 @@ def check_columns(schema: StructType, kind: str, partition_by: Sequence[str], bu
     for name in [*schema.names, *(bucket.hive_columns if bucket is not None else ())]:
         if name.lower() in folded:
             raise SchemaError(
-                f"There are two columns {folded[name.lower()]!r} and {name!r} (a time bucket of the form name=… is one, too), and "
+                f"There are two columns {folded[name.lower()]!r} and {name!r} (a time bucket of "
+                "the form name=… is one, too), and "
                 "readers can't tell them apart. Rename one."
             )
         folded[name.lower()] = name
@@ -56,12 +70,14 @@ def check_columns(schema: StructType, kind: str, partition_by: Sequence[str], bu
         _check_partition(name, types)
     if len(partition_by) == len(types):
         raise SchemaError(
-            f"All columns ({', '.join(types)}) are in partition_by, so that the files would have none. Leave one out of partition_by."
+            f"All columns ({', '.join(types)}) are in partition_by, so that the files would have "
+            "none. Leave one out of partition_by."
         )
     data = [field for field in schema.fields if field.name not in partition_by]
     if kind == "csv" and len(data) == 1 and data[0].nullable:
         raise SchemaError(
-            f"CSV of the one column {data[0].name!r} can't store a null: it would be an empty line, which readers skip. Add a column, take "
+            f"CSV of the one column {data[0].name!r} can't store a null: it would be an empty "
+            "line, which readers skip. Add a column, take "
             "nulls out with coalesce, or use another format."
         )
     if bucket is not None:
@@ -73,15 +89,19 @@ def check_columns(schema: StructType, kind: str, partition_by: Sequence[str], bu
 
 
 def check_delimiter(schema: StructType, delimiter: str, partition_by: Sequence[str]) -> None:
-    """Check that a CSV delimiter stands in no value that isn't quoted: only texts are, and floating-point numbers, which are written as such.
+    """Check that a CSV delimiter stands in no value that isn't quoted: only texts are, and
+    floating-point numbers, which are written as such.
 
     Raises:
         SchemaError: naming the column, its type and the remedy.
     """
     for field in schema.fields:
-        if field.name not in partition_by and delimiter in _UNQUOTED.get(_word(field.dataType), _WHOLE):
+        if field.name not in partition_by and delimiter in _UNQUOTED.get(
+            _word(field.dataType), _WHOLE
+        ):
             raise SchemaError(
-                f"Column {field.name!r} is {_shown(field.dataType)}, whose values may hold the delimiter {delimiter!r} in CSV. Take another delimiter, "
+                f"Column {field.name!r} is {_shown(field.dataType)}, whose values may hold the "
+                f"delimiter {delimiter!r} in CSV. Take another delimiter, "
                 "such as a comma or a tab, or cast the column to STRING."
             )
 
@@ -100,28 +120,37 @@ _UNQUOTED = {
 def _check_partition(name: str, types: dict[str, DataType]) -> None:
     if name not in types:
         raise SchemaError(
-            f"partition_by names {name!r}, and the rows have only {', '.join(map(repr, types))}. Name one of these."
+            f"partition_by names {name!r}, and the rows have only {', '.join(map(repr, types))}. "
+            "Name one of these."
         )
     if _word(types[name]) not in _IN_PATHS:
         raise SchemaError(
-            f"Column {name!r} is {_shown(types[name])}, which can't be part of a path. Partition by a STRING, a whole number, a DATE, a DECIMAL "
+            f"Column {name!r} is {_shown(types[name])}, which can't be part of a path. Partition "
+            "by a STRING, a whole number, a DATE, a DECIMAL "
             "or a BOOLEAN: cast it, or use time_bucket= for timestamps."
         )
 
 
-def _check_bucket(bucket: TimeBucket, types: dict[str, DataType], partition_by: Sequence[str]) -> None:
+def _check_bucket(
+    bucket: TimeBucket, types: dict[str, DataType], partition_by: Sequence[str]
+) -> None:
     for name in bucket.columns:
         if name not in types:
             raise SchemaError(
-                f"time_bucket={bucket.template!r} names the column {name!r}, and the rows have only {', '.join(map(repr, types))}."
+                f"time_bucket={bucket.template!r} names the column {name!r}, and the rows have "
+                f"only {', '.join(map(repr, types))}."
             )
         if _word(types[name]) not in {"timestamp", "timestamp_ntz", "date"}:
             raise SchemaError(
-                f"time_bucket={bucket.template!r}: column {name!r} is {_shown(types[name])}. It must be a TIMESTAMP or a DATE: cast it, or "
+                f"time_bucket={bucket.template!r}: column {name!r} is {_shown(types[name])}. It "
+                "must be a TIMESTAMP or a DATE: cast it, or "
                 "use partition_by= for other types."
             )
     if twice := set(bucket.columns) & set(partition_by):
-        raise SchemaError(f"The column {min(twice)!r} is in partition_by and in time_bucket. Leave it in one of them.")
+        raise SchemaError(
+            f"The column {min(twice)!r} is in partition_by and in time_bucket. Leave it in one of "
+            "them."
+        )
 
 
 def _check_name(name: str, kind: str) -> None:
@@ -130,19 +159,22 @@ def _check_name(name: str, kind: str) -> None:
         _check_orc_name(f"Column {name!r}", name)
     elif name == _CORRUPT and kind in {"json", "csv"}:
         raise SchemaError(
-            f"A column has the name {name!r}, under which Spark's reader of {kind} puts lines that it can't read: it would lose the column's values. "
+            f"A column has the name {name!r}, under which Spark's reader of {kind} puts lines "
+            "that it can't read: it would lose the column's values. "
             "Rename it with alias."
         )
     elif kind == "csv" and ("\n" in name or "\r" in name):
         raise SchemaError(
-            f"Column {name!r} has the end of a line in its name, which readers of CSV's header take for a row. Rename it with alias."
+            f"Column {name!r} has the end of a line in its name, which readers of CSV's header "
+            "take for a row. Rename it with alias."
         )
 
 
 def _check_orc_name(words: str, name: str) -> None:
     if "`" in name or not name:
         raise SchemaError(
-            f"{words} has {'a backtick in its name' if name else 'no name'}, and Spark doesn't find such a one in ORC files. Rename it, or use "
+            f"{words} has {'a backtick in its name' if name else 'no name'}, and Spark doesn't "
+            "find such a one in ORC files. Rename it, or use "
             "Parquet."
         )
 
@@ -157,15 +189,18 @@ def _check_type(name: str, found: DataType, kind: str) -> None:
     word = _word(found)
     if word in _NESTED and kind == "csv":
         raise SchemaError(
-            f"Column {name!r} is {_shown(found)}, which CSV can't store. Make it text with to_json, or use another format."
+            f"Column {name!r} is {_shown(found)}, which CSV can't store. Make it text with "
+            "to_json, or use another format."
         )
     if word == "binary" and kind == "csv":
         raise SchemaError(
-            f"Column {name!r} is BINARY, which CSV can't store. Make it text with base64 or hex, or use another format."
+            f"Column {name!r} is BINARY, which CSV can't store. Make it text with base64 or hex, "
+            "or use another format."
         )
     if word == "timestamp_ntz" and kind == "orc":
         raise SchemaError(
-            f"Column {name!r} is TIMESTAMP_NTZ, and Spark refuses to read it from the ORC files of other writers. Cast it to TIMESTAMP, or use "
+            f"Column {name!r} is TIMESTAMP_NTZ, and Spark refuses to read it from the ORC files "
+            "of other writers. Cast it to TIMESTAMP, or use "
             "Parquet."
         )
     if isinstance(found, ArrayType):
@@ -176,14 +211,17 @@ def _check_type(name: str, found: DataType, kind: str) -> None:
         _check_struct(name, found, kind)
     elif word not in _SIMPLE:
         remedy = _NOWHERE.get(word, "Cast it to another type.")
-        raise SchemaError(f"Column {name!r} is {_shown(found)}, which FileSink can't store as {kind}. {remedy}")
+        raise SchemaError(
+            f"Column {name!r} is {_shown(found)}, which FileSink can't store as {kind}. {remedy}"
+        )
 
 
 def _check_map(name: str, found: MapType, kind: str) -> None:
     if kind == "json" and _word(found.keyType) not in {"string", "char", "varchar"}:
         # Spark's own writer takes these, and its reader fails on what it has written.
         raise SchemaError(
-            f"Column {name!r} is {_shown(found)}, and Spark reads no JSON map but with STRING keys. Cast the keys to STRING."
+            f"Column {name!r} is {_shown(found)}, and Spark reads no JSON map but with STRING "
+            "keys. Cast the keys to STRING."
         )
     _check_type(f"{name}.key", found.keyType, kind)
     _check_type(f"{name}.value", found.valueType, kind)
@@ -191,7 +229,9 @@ def _check_map(name: str, found: MapType, kind: str) -> None:
 
 def _check_struct(name: str, found: StructType, kind: str) -> None:
     if not found.fields:
-        raise SchemaError(f"Column {name!r} is a STRUCT without fields, which {kind} can't store. Leave it out.")
+        raise SchemaError(
+            f"Column {name!r} is a STRUCT without fields, which {kind} can't store. Leave it out."
+        )
     folded: dict[str, str] = {}
     for i, field in enumerate(found.fields):
         if kind == "orc":
@@ -199,7 +239,8 @@ def _check_struct(name: str, found: StructType, kind: str) -> None:
         twin = folded.setdefault(field.name.lower(), field.name)
         if len(folded) <= i:
             raise SchemaError(
-                f"Column {name!r} has two fields {twin!r} and {field.name!r}, and Spark reads no such files. Rename one."
+                f"Column {name!r} has two fields {twin!r} and {field.name!r}, and Spark reads no "
+                "such files. Rename one."
             )
         _check_type(f"{name}.{field.name}", field.dataType, kind)
 

@@ -1,23 +1,31 @@
-"""The driver's side: from temp files to a committed batch, by as many processes at once as there may be.
+"""The driver's side: from temp files to a committed batch, by as many processes at once as there
+may be.
 
 The steps, each of which may be the last one of a process, and each of which may be done again:
 
-1. Look at every file of the batch: its temp file or its target is there, or its manifest says that it was committed. Nothing moves before
-   all have been found, so that a batch that lost a file leaves no other one in the open.
-2. ``link`` each temp file to its target. That fails where the name is taken, so nothing is ever overwritten; the same inode under both
-   names is our own earlier link. The temp file's name goes only after step 4, so that at each moment one of the two is there.
+1. Look at every file of the batch: its temp file or its target is there, or its manifest says that
+   it was committed. Nothing moves before all have been found, so that a batch that lost a file
+   leaves no other one in the open.
+2. ``link`` each temp file to its target. That fails where the name is taken, so nothing is ever
+   overwritten; the same inode under both names is our own earlier link. The temp file's name goes
+   only after step 4, so that at each moment one of the two is there.
 3. Sync the folders, and those above them: who made them may have died before it could.
-4. Create the manifest: now the batch is there for those who read manifests. Who finds it syncs its folder too, for the same reason.
+4. Create the manifest: now the batch is there for those who read manifests. Who finds it syncs its
+folder too, for the same reason.
 5. Delete the temp files' names. Sweeps find what is left.
 
-Who is late (a driver that was frozen anywhere in here, while its successor completed this batch and later ones) finds its temp file gone and
-its target there, or the batch's manifest, and changes nothing: names are given out once, no link overwrites, no manifest is written twice,
-and in step 5 only names of the same attempts go, whose files have their targets.
+Who is late (a driver that was frozen anywhere in here, while its successor completed this batch and
+later ones) finds its temp file gone and its target there, or the batch's manifest, and changes
+nothing: names are given out once, no link overwrites, no manifest is written twice, and in step 5
+only names of the same attempts go, whose files have their targets.
 
-The folder must be the one that the batch was decided for (module ``identity``); in another one everything is in doubt, and nothing is done.
+The folder must be the one that the batch was decided for (module ``identity``); in another one
+everything is in doubt, and nothing is done.
 
-A file is *lost* when neither its temp file nor its target is there and the manifest doesn't have it, or when its temp file does not have the
-size that was decided: nothing of it is visible, and ``retire`` deletes the rest, so that it never will be. It is *in doubt* when its target
+A file is *lost* when neither its temp file nor its target is there and the manifest doesn't have
+it, or when its temp file does not have the
+size that was decided: nothing of it is visible, and ``retire`` deletes the rest, so that it never
+will be. It is *in doubt* when its target
 has another size: somebody else changed it.
 """
 
@@ -34,7 +42,12 @@ from onceforall.sink import CommitReport, LostTransaction
 from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.driver.identity import folder_id
 from onceforall.sinks.files.driver.manifest_writing import ManifestWriter
-from onceforall.sinks.files.driver.staged_files import StagedFiles, after_of, layouts_of, read_staged
+from onceforall.sinks.files.driver.staged_files import (
+    StagedFiles,
+    after_of,
+    layouts_of,
+    read_staged,
+)
 from onceforall.sinks.files.manifests.content import BatchFiles
 from onceforall.sinks.files.paths import MANIFESTS, SPARK_METADATA, STAGING
 from onceforall.sinks.files.tree import Tree
@@ -61,7 +74,9 @@ class Folder:
         return self.root / STAGING / attempt
 
     def delete_temporary_manifests(self, query_id: str) -> None:
-        """Delete what killed processes of this query left beside its manifests, and in Spark's log."""
+        """Delete what killed processes of this query left beside its manifests, and in Spark's
+        log.
+        """
         query = self.root / MANIFESTS / query_id
         names: list[str] = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -87,21 +102,31 @@ class Folder:
         for transaction in staged:
             with self.tree.held(self.staging(transaction.attempt)):
                 missing = [
-                    reason for file in transaction.files if (reason := self._missing(transaction.attempt, file)) is not None
+                    reason
+                    for file in transaction.files
+                    if (reason := self._missing(transaction.attempt, file)) is not None
                 ]
-            # The manifest is read after the files were looked for: what vanished since was in there.
+            # The manifest is read after the files were looked for: what vanished since was in
+            # there.
             recorded = self.manifests(transaction.name).find(batch)
             if recorded is not None and transaction.attempt in recorded.attempts:
                 done.append(transaction)
             elif missing:
                 (in_doubt if any(is_doubt for is_doubt, _ in missing) else lost).append(
-                    LostTransaction(transaction.committable, "; ".join(reason for _, reason in missing))
+                    LostTransaction(
+                        transaction.committable, "; ".join(reason for _, reason in missing)
+                    )
                 )
             elif recorded is not None:
-                in_doubt.append(LostTransaction(transaction.committable, f"batch {batch} was committed without it"))
+                in_doubt.append(
+                    LostTransaction(
+                        transaction.committable, f"batch {batch} was committed without it"
+                    )
+                )
             else:
                 todo.append(transaction)
-        # Where a committable is damaged, the log is to be restored, and may then tell what is missing now.
+        # Where a committable is damaged, the log is to be restored, and may then tell what is
+        # missing now.
         (in_doubt or lost).extend(_unreadable(staged, todo))
         if todo and not lost:
             in_doubt += self._complete(batch, todo, whole=not in_doubt)
@@ -123,13 +148,17 @@ class Folder:
         if not others:
             return None
         return (
-            f"it was decided for the folder with the id {min(others)}, and {self.root} has the id {here}: the sink's path was changed, or the volume "
-            "of the old folder is not mounted. Start once more with the old path, or mount the volume; a new folder wants a sink with another "
+            f"it was decided for the folder with the id {min(others)}, and {self.root} has the id "
+            f"{here}: the sink's path was changed, or the volume "
+            "of the old folder is not mounted. Start once more with the old path, or mount the "
+            "volume; a new folder wants a sink with another "
             "name"
         )
 
     def _missing(self, attempt: str, file: DataFile) -> tuple[bool, str] | None:
-        """Return why a file can't be committed, and whether that leaves a doubt; None when it can, or is."""
+        """Return why a file can't be committed, and whether that leaves a doubt; None when it
+        can, or is.
+        """
         temporary, target = self.staging(attempt) / file.name, self.root / file.path
         size = self.tree.size(temporary)
         if size == file.bytes:
@@ -140,17 +169,32 @@ class Folder:
         if there is not None:
             return (
                 True,
-                f"{target} has {there} bytes, and {file.bytes} were decided: somebody changed it. Put it back, or move it away",
+                (
+                    f"{target} has {there} bytes, and {file.bytes} were decided: somebody changed it. "  # noqa: E501
+                    "Put it back, or move it away"
+                ),
             )
         if size is not None:
-            return False, f"the temp file {temporary} has {size} bytes, and {file.bytes} were decided"
-        return False, f"neither the temp file {temporary} nor {target} is there, and no manifest has it: somebody deleted it"
+            return (
+                False,
+                f"the temp file {temporary} has {size} bytes, and {file.bytes} were decided",
+            )
+        return (
+            False,
+            (
+                f"neither the temp file {temporary} nor {target} is there, and no manifest has it: "
+                "somebody deleted it"
+            ),
+        )
 
-    def _complete(self, batch: int, todo: Sequence[StagedFiles], *, whole: bool) -> list[LostTransaction]:
+    def _complete(
+        self, batch: int, todo: Sequence[StagedFiles], *, whole: bool
+    ) -> list[LostTransaction]:
         """Take steps 2 to 4 for a batch; return what stands in the way.
 
-        What is decided and not in doubt gets its names also where the batch isn't whole, and then has no manifest: whatever is answered to the
-        doubt, these rows belong in the open, and a sweep deletes temp files when the answer is that the batch is complete.
+        What is decided and not in doubt gets its names also where the batch isn't whole, and then
+        has no manifest: whatever is answered to the doubt, these rows belong in the open, and a
+        sweep deletes temp files when the answer is that the batch is complete.
         """
         failpoints.hit("file.commit.before")
         folders: set[str] = set()
@@ -166,13 +210,17 @@ class Folder:
             return refused
         added = self.manifests(todo[0].name).add(_batch_files(batch, todo), after_of(todo))
         return [
-            LostTransaction(t.committable, f"batch {batch} was committed without it, by another process")
+            LostTransaction(
+                t.committable, f"batch {batch} was committed without it, by another process"
+            )
             for t in todo
             if t.attempt not in added.attempts
         ]
 
     def _place_all(self, transaction: StagedFiles, folders: set[str]) -> str | None:
-        """Give a transaction's files their targets' names; return what stands in the way. ``folders``: those that are made already."""
+        """Give a transaction's files their targets' names; return what stands in the way.
+        ``folders``: those that are made already.
+        """
         for file in transaction.files:
             if file.folder not in folders:
                 self.tree.make_folder(self.root / file.folder)
@@ -193,7 +241,8 @@ class Folder:
                 if not self.tree.are_same(temporary, target):
                     return f"{target} is there and isn't ours. Move it away"
         except FileNotFoundError:
-            # Another process has come further with this batch, or a human deletes files at this moment.
+            # Another process has come further with this batch, or a human deletes files at this
+            # moment.
             if self.tree.size(target) != file.bytes:
                 raise
         return None
@@ -207,7 +256,8 @@ class Folder:
         failpoints.hit("file.commit.cleared")
 
     def retire(self, staged: StagedFiles) -> None:
-        """Delete what is left of a lost transaction, so that it never becomes visible; a committed one keeps its files.
+        """Delete what is left of a lost transaction, so that it never becomes visible; a committed
+        one keeps its files.
 
         Raises:
             OSError: the file system refused.
@@ -220,7 +270,8 @@ class Folder:
             and all(self._missing(staged.attempt, file) is None for file in staged.files)
         ):
             return  # Neither lost nor committed: it waits for its commit.
-        # The temp files go first, so that a driver that wakes now finds nothing to make a target of.
+        # The temp files go first, so that a driver that wakes now finds nothing to make a target
+        # of.
         self.tree.delete_folder_of_files(self.staging(staged.attempt))
         failpoints.hit("file.retire.temporary_deleted")
         for file in () if is_committed else staged.files:
@@ -230,7 +281,9 @@ class Folder:
                     failpoints.hit("file.retire.deleted")
 
 
-def _read_all(batch: int, committables: Sequence[Committable]) -> tuple[list[StagedFiles], list[LostTransaction]]:
+def _read_all(
+    batch: int, committables: Sequence[Committable]
+) -> tuple[list[StagedFiles], list[LostTransaction]]:
     staged, in_doubt = [], []
     for committable in committables:
         read = _read_of(batch, committable)
@@ -250,17 +303,24 @@ def _read_of(batch: int, committable: Committable) -> StagedFiles | LostTransact
         if read.name.batch == batch:
             return read
         reason = f"it is of batch {read.name.batch}"
-    return LostTransaction(committable, f"the committable is damaged: {reason}. Restore the commit log from a backup")
+    return LostTransaction(
+        committable, f"the committable is damaged: {reason}. Restore the commit log from a backup"
+    )
 
 
 def _batch_files(batch: int, staged: Sequence[StagedFiles]) -> BatchFiles:
     layouts = layouts_of(staged)
     files = [(file, layouts[t.attempt]) for t in staged for file in t.files]
-    return BatchFiles(batch, frozenset(t.attempt for t in staged), tuple(sorted(files, key=lambda pair: pair[0].path)))
+    return BatchFiles(
+        batch,
+        frozenset(t.attempt for t in staged),
+        tuple(sorted(files, key=lambda pair: pair[0].path)),
+    )
 
 
 _LOST = "layout_lost"
-"""A key of committables that are reported as lost because nobody knows their layout: their files are there, and ``retire`` must delete them."""
+"""A key of committables that are reported as lost because nobody knows their layout: their files
+are there, and ``retire`` must delete them."""
 
 
 def _unreadable(staged: Sequence[StagedFiles], todo: list[StagedFiles]) -> list[LostTransaction]:
@@ -271,8 +331,10 @@ def _unreadable(staged: Sequence[StagedFiles], todo: list[StagedFiles]) -> list[
     return [
         LostTransaction(
             {**t.committable, _LOST: True},
-            f"its {len(t.files)} files are there, but how to read them stood in another transaction of the same run, which was lost when an earlier "
-            "release of onceforall wrote a part of the batch again; their rows are written again too",
+            f"its {len(t.files)} files are there, but how to read them stood in another "
+            "transaction of the same run, which was lost when an earlier "
+            "release of onceforall wrote a part of the batch again; their rows are written again "
+            "too",
         )
         for t in unknown
     ]

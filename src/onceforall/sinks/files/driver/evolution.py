@@ -1,7 +1,10 @@
-"""Whether readers can take what will be written together with what lies in the folder already: told at start, by columns.
+"""Whether readers can take what will be written together with what lies in the folder already: told
+at start, by columns.
 
-A column may be added, or left out, or get a wider type of its kind: readers of whole folders join that. What they can't join is not refused,
-for some want to read only what is new; but nobody shall find it out when the folder can't be read any more.
+A column may be added, or left out, or get a wider type of its kind: readers of whole folders join
+that. What they can't join is not refused,
+for some want to read only what is new; but nobody shall find it out when the folder can't be read
+any more.
 """
 
 from __future__ import annotations
@@ -27,8 +30,15 @@ if TYPE_CHECKING:
 _log = logs.logger("onceforall.sinks.files")
 
 
-def warn_of_changes(root: Path, schema: StructType, form: str, partition_by: Sequence[str], bucket: TimeBucket | None) -> None:
-    """Tell in the log what readers can't take together of what lies in a folder and what will be written there.
+def warn_of_changes(
+    root: Path,
+    schema: StructType,
+    form: str,
+    partition_by: Sequence[str],
+    bucket: TimeBucket | None,
+) -> None:
+    """Tell in the log what readers can't take together of what lies in a folder and what will be
+    written there.
 
     Args:
         root: the folder.
@@ -43,25 +53,35 @@ def warn_of_changes(root: Path, schema: StructType, form: str, partition_by: Seq
     try:
         files = newest_files(root)
         mine = (*partition_by, *(bucket.hive_columns if bucket else ()))
-        kinds = {repr((layout, *file.partition)): (layout, [*file.partition]) for file, layout in files}.values()
+        kinds = {
+            repr((layout, *file.partition)): (layout, [*file.partition]) for file, layout in files
+        }.values()
         found: list[str] = []
         strange: dict[str, str] = {}
         for layout, theirs in kinds:
             old = from_arrow_schema(layout.arrow_schema(), prefer_timestamp_ntz=True)
             here = texts(with_folders(schema, mine), with_folders(old, theirs), {*mine, *theirs})
             strange.update(here)
-            found += differences(StructType([each for each in schema.fields if each.name not in here]), old, form)
+            found += differences(
+                StructType([each for each in schema.fields if each.name not in here]), old, form
+            )
     except (OnceForAllError, OSError, ValueError) as error:
-        _log.warning("The columns of the files in %s can't be compared with those of the query: %s", root, error)
+        _log.warning(
+            "The columns of the files in %s can't be compared with those of the query: %s",
+            root,
+            error,
+        )
         return
     if found:
         _log.warning(
-            "Readers can't take the files in %s together with those that this query writes: %s. Cast or rename, or write to another folder.",
+            "Readers can't take the files in %s together with those that this query writes: %s. "
+            "Cast or rename, or write to another folder.",
             root, "; ".join(dict.fromkeys(found)),
         )  # fmt: skip
     if strange:
         _log.warning(
-            "A column that folders in %s say has another type in files of before: %s. Readers that know no manifest may fail on both. Give the column "
+            "A column that folders in %s say has another type in files of before: %s. Readers "
+            "that know no manifest may fail on both. Give the column "
             "its old type, or partition by another name.",
             root, "; ".join(strange.values()),
         )  # fmt: skip
@@ -69,14 +89,17 @@ def warn_of_changes(root: Path, schema: StructType, form: str, partition_by: Seq
     others = {kind_of_folder(file.folder) for file, _ in files} - {kind_of_folder(new)}
     if others:
         _log.warning(
-            "The newest files in %s lie in folders of another kind (%s) than those that this query writes (%s). read_files takes all of them; "
-            "spark.read and others that derive columns from folders fail on that, or leave rows out. Write to another folder if you need these.",
+            "The newest files in %s lie in folders of another kind (%s) than those that this "
+            "query writes (%s). read_files takes all of them; "
+            "spark.read and others that derive columns from folders fail on that, or leave rows "
+            "out. Write to another folder if you need these.",
             root, ", ".join(sorted(others)), kind_of_folder(new),
         )  # fmt: skip
 
 
 def newest_files(root: Path) -> list[tuple[DataFile, Layout]]:
-    """Return the files of the newest batch of each query and sink in a folder; it opens one manifest of each.
+    """Return the files of the newest batch of each query and sink in a folder; it opens one
+    manifest of each.
 
     Raises:
         CommitLogError: a manifest is damaged.
@@ -94,18 +117,28 @@ def kind_of_folder(folder: str) -> str:
     """Return, in words, what of a folder is the same for all values: ``day=…/…``."""
     if not folder:
         return "no folders"
-    return "/".join(f"{part.partition('=')[0]}=…" if "=" in part else "…" for part in folder.split("/"))
+    return "/".join(
+        f"{part.partition('=')[0]}=…" if "=" in part else "…" for part in folder.split("/")
+    )
 
 
 def with_folders(schema: StructType, said: Collection[str]) -> StructType:
-    """Return a schema with the columns that folders say and that are none of the query's: those of a time bucket, which are texts."""
+    """Return a schema with the columns that folders say and that are none of the query's: those
+    of a time bucket, which are texts.
+    """
     from pyspark.sql.types import StringType, StructField, StructType
 
-    return StructType([*schema.fields, *(StructField(name, StringType()) for name in said if name not in schema.names)])
+    return StructType(
+        [
+            *schema.fields,
+            *(StructField(name, StringType()) for name in said if name not in schema.names),
+        ]
+    )
 
 
 def texts(new: StructType, old: StructType, said: Collection[str]) -> Mapping[str, str]:
-    """Return, in words, which columns that folders say have types without a common one, so that readers get them as texts, or fail on them.
+    """Return, in words, which columns that folders say have types without a common one, so that
+    readers get them as texts, or fail on them.
 
     Args:
         new: the columns that will be written, ``with_folders``.
@@ -129,18 +162,23 @@ def texts(new: StructType, old: StructType, said: Collection[str]) -> Mapping[st
 
 
 def _arrow(kind: DataType) -> pa.DataType:
-    """Return the Arrow type of a simple type; pyspark's own function has other parameters in each release. Nested ones have no text, whatever is in them."""
+    """Return the Arrow type of a simple type; pyspark's own function has other parameters in
+    each release. Nested ones have no text, whatever is in them.
+    """
     import pyarrow as pa
     from pyspark.sql.types import DecimalType
 
     if isinstance(kind, DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     simple = {
-        "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(),
-        "double": pa.float64(), "binary": pa.binary(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us"),
+        "boolean": pa.bool_(), "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(),  # noqa: E501
+        "double": pa.float64(), "binary": pa.binary(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us"),  # noqa: E501
     }  # fmt: skip
     return simple.get(
-        kind.simpleString(), pa.string() if kind.simpleString().startswith(("string", "char", "varchar")) else pa.struct([])
+        kind.simpleString(),
+        pa.string()
+        if kind.simpleString().startswith(("string", "char", "varchar"))
+        else pa.struct([]),
     )
 
 
@@ -154,7 +192,10 @@ def differences(new: StructType, old: StructType, form: str = "") -> Iterator[st
         if before.name != field.name:
             yield f"the column {before.name!r} is {field.name!r} now"
         elif not _joins(before.dataType, field.dataType, form):
-            yield f"the column {before.name!r} was {_shown(before.dataType)}, and is {_shown(field.dataType)} now"
+            yield (
+                f"the column {before.name!r} was {_shown(before.dataType)}, and is "
+                f"{_shown(field.dataType)} now"
+            )
 
 
 def _shown(kind: DataType) -> str:
@@ -166,12 +207,15 @@ def _joins(one: DataType, other: DataType, form: str) -> bool:
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     if isinstance(one, DecimalType) and isinstance(other, DecimalType):
-        # Spark's Parquet reader fails on a filter by a number that has more bytes than the file's decimals; without a filter it reads them.
+        # Spark's Parquet reader fails on a filter by a number that has more bytes than the file's
+        # decimals; without a filter it reads them.
         return one.scale == other.scale and (one.precision == other.precision or form != "parquet")
     if isinstance(one, StructType) and isinstance(other, StructType):
         return not any(differences(other, one, form))
     if isinstance(one, MapType) and isinstance(other, MapType):
-        return _joins(one.keyType, other.keyType, form) and _joins(one.valueType, other.valueType, form)
+        return _joins(one.keyType, other.keyType, form) and _joins(
+            one.valueType, other.valueType, form
+        )
     if isinstance(one, ArrayType) and isinstance(other, ArrayType):
         return _joins(one.elementType, other.elementType, form)
     names = {type(one).__name__, type(other).__name__}

@@ -1,7 +1,9 @@
-"""Which folder it is: an id in ``_onceforall/folder.json``, made once, that goes with the folder wherever it is moved or mounted.
+"""Which folder it is: an id in ``_onceforall/folder.json``, made once, that goes with the folder
+wherever it is moved or mounted.
 
-A committable carries it. Without it, a batch that was decided for one folder would look lost in another one (the sink's path was changed; a
-volume is not mounted, and its mount point is empty), and would be written again there, though its files may be in the first already.
+A committable carries it. Without it, a batch that was decided for one folder would look lost in
+another one (the sink's path was changed; a volume is not mounted, and its mount point is empty),
+and would be written again there, though its files may be in the first already.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def make_folder_id(root: Path) -> str:
     path = root / HOME / NAME
     tree = Tree(root)
     if not tree.is_there(path):
-        tree.create(path, encode_fields({"onceforall": FORMAT, "kind": _KIND, "id": uuid.uuid4().hex}))
+        tree.create(
+            path, encode_fields({"onceforall": FORMAT, "kind": _KIND, "id": uuid.uuid4().hex})
+        )
     return folder_id(root)
 
 
@@ -43,5 +47,7 @@ def folder_id(root: Path) -> str:
     path = root / HOME / NAME
     fields = decode_fields(Tree(root).read(path), str(path))
     if fields.get("kind") != _KIND or not isinstance(fields.get("id"), str):
-        raise ForeignEntryError(f"{path} is not the id of a folder of FileSink. Put back the file that stood there.")
+        raise ForeignEntryError(
+            f"{path} is not the id of a folder of FileSink. Put back the file that stood there."
+        )
     return str(fields["id"])

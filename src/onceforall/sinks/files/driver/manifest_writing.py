@@ -1,4 +1,6 @@
-"""Writes the manifests of one query and sink; package ``manifests`` says why each step is right wherever the one before it was the last."""
+"""Writes the manifests of one query and sink; package ``manifests`` says why each step is right
+wherever the one before it was the last.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,20 @@ class ManifestWriter(Manifests):
     """The manifests of one query and sink, as the driver that commits its batches sees them."""
 
     def add(self, files: BatchFiles, after: int | None = None) -> BatchFiles:
-        """Commit a batch, durably, unless it is; return what is committed: another process may have been faster.
+        """Commit a batch, durably, unless it is; return what is committed: another process may have
+        been faster.
 
-        Args:
-            files: of the batch.
-            after: the batch before it, as the commit log knows it; None: the last one that is listed here, which on a network file system
+        Args: files: of the batch. after: the batch before it, as the commit log knows it; None: the
+            last one that is listed here, which on a network file system
                 may not be the last one that is there.
 
-        Raises:
-            CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: it can't be written, or read.
+        Raises: CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: it can't be written,
+            or read.
         """
         content = encode(
-            Manifest(self._last_before(files.batch) if after is None else after, (files,)), self.query_id, self.sink
+            Manifest(self._last_before(files.batch) if after is None else after, (files,)),
+            self.query_id,
+            self.sink,
         )
         self.tree.make_folder(self.folder)
         self.tree.sync_all(self._above())
@@ -53,9 +57,11 @@ class ManifestWriter(Manifests):
         return max((end for end in ends if end < batch), default=-1)
 
     def _mark(self, batch: int) -> None:
-        """Give the manifest of a batch, which must be durable, its second name, and take those of earlier ones away but for the last.
+        """Give the manifest of a batch, which must be durable, its second name, and take those of
+        earlier ones away but for the last.
 
-        It watches over the manifest, and the batch doesn't depend on it: a file system that refuses is told in the log.
+        It watches over the manifest, and the batch doesn't depend on it: a file system that refuses
+        is told in the log.
         """
         failpoints.hit("file.newest.before")
         try:
@@ -70,10 +76,15 @@ class ManifestWriter(Manifests):
         except (FileExistsError, FileNotFoundError):
             return  # another process was here, or has come further
         except OSError as error:
-            _log.warning("Nobody would miss the manifest %s if it was deleted: %s", self.folder / name_of(batch), error)
+            _log.warning(
+                "Nobody would miss the manifest %s if it was deleted: %s",
+                self.folder / name_of(batch),
+                error,
+            )
 
     def make_durable(self, batch: int) -> None:
-        """Make durable what another process has named here for a batch: it may have been killed before it could sync it.
+        """Make durable what another process has named here for a batch: it may have been killed
+        before it could sync it.
 
         Raises:
             OSError: the file system refused.
@@ -82,11 +93,14 @@ class ManifestWriter(Manifests):
         self._mark(batch)
 
     def _above(self) -> list[Path]:
-        """Return the folders that have a name on the way here, from the sink's own down: each may have been made and not synced."""
+        """Return the folders that have a name on the way here, from the sink's own down: each
+        may have been made and not synced.
+        """
         return list(reversed(self.folder.parents[:4]))
 
     def merge(self) -> None:
-        """Merge single manifests, and merged ones, when there are many, and delete what was merged before the last time.
+        """Merge single manifests, and merged ones, when there are many, and delete what was merged
+        before the last time.
 
         Raises:
             The errors of ``read``.
@@ -106,11 +120,16 @@ class ManifestWriter(Manifests):
         manifests = [self.read_link(link) for link in todo]
         if any(one.upto != two.after for one, two in pairwise(manifests)):
             return  # listed while something was written: the next batch tries again
-        whole = Manifest(manifests[0].after, tuple(batch for manifest in manifests for batch in manifest.batches))
+        whole = Manifest(
+            manifests[0].after, tuple(batch for manifest in manifests for batch in manifest.batches)
+        )
         if merged and todo is loose and whole.after != merged[-1][1]:
             return
         failpoints.hit("file.merge.before")
-        self.tree.create(self.folder / name_of((whole.after, whole.upto)), encode(whole, self.query_id, self.sink))
+        self.tree.create(
+            self.folder / name_of((whole.after, whole.upto)),
+            encode(whole, self.query_id, self.sink),
+        )
         failpoints.hit("file.merge.after")
         if not all(self.tree.is_there(self.folder / name_of(link)) for link in merged):
             return  # the folder was listed as it was a while ago
@@ -123,9 +142,11 @@ class ManifestWriter(Manifests):
         failpoints.hit("file.merge.deleted")
 
     def _small(self, merged: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """Return merged ones that are to be merged again, none where they are few: the first of those behind the last large one.
+        """Return merged ones that are to be merged again, none where they are few: the first of
+        those behind the last large one.
 
-        A late writer takes the same beginning, and an end that isn't behind: readers pass over what it makes.
+        A late writer takes the same beginning, and an end that isn't behind: readers pass over what
+        it makes.
         """
         sizes = [self.tree.size(self.folder / name_of(link)) or 0 for link in merged]
         start = max((at + 1 for at, size in enumerate(sizes) if size >= MERGED_BYTES), default=0)
@@ -138,7 +159,8 @@ class ManifestWriter(Manifests):
         return merged[start:end]
 
     def check_place(self, batch: int) -> None:
-        """See that a batch's manifest could be made and read: nothing but a file has its name, and no folder on the way is a link.
+        """See that a batch's manifest could be made and read: nothing but a file has its name, and
+        no folder on the way is a link.
 
         Raises:
             ForeignEntryError, OSError: naming what is in the way.

@@ -1,4 +1,6 @@
-"""Tells a user's function of the folders that a run has written to for the first time, such as for a catalogue."""
+"""Tells a user's function of the folders that a run has written to for the first time, such as
+for a catalogue.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,16 @@ class NewPartitions:
         self._unannounced: dict[str, NewPartition] = {}
 
     def announce(self, files: Iterable[DataFile]) -> None:
-        """Call the function with the folders of committed files that are new, and with those for which it failed the last time."""
+        """Call the function with the folders of committed files that are new, and with those for
+        which it failed the last time.
+        """
         with self._lock:
             for file in files:
                 folder = _hive_part(file.folder)
                 if file.partition and folder not in self._announced:
-                    self._unannounced[folder] = NewPartition(str(self._root / folder), dict(file.partition))
+                    self._unannounced[folder] = NewPartition(
+                        str(self._root / folder), dict(file.partition)
+                    )
             todo = dict(self._unannounced)
         if not todo:
             return
@@ -51,7 +57,8 @@ class NewPartitions:
             self._tell(list(todo.values()))
         except Exception as error:  # noqa: BLE001  a user's function can't undo a commit
             _log.warning(
-                "on_new_partitions failed and is called again with the next batch, for %d partitions in %s: %s: %s",
+                "on_new_partitions failed and is called again with the next batch, for %d "
+                "partitions in %s: %s: %s",
                 len(todo), self._root, type(error).__name__, text_of(error),
             )  # fmt: skip
             return
@@ -62,7 +69,9 @@ class NewPartitions:
 
 
 def _hive_part(folder: str) -> str:
-    """Return a folder without what follows its last ``name=value``: a catalogue knows no other folders."""
+    """Return a folder without what follows its last ``name=value``: a catalogue knows no other
+    folders.
+    """
     parts = folder.split("/")
     while parts and "=" not in parts[-1]:
         parts.pop()

@@ -1,15 +1,20 @@
-"""Spark's own log of its file sink, ``<path>/_spark_metadata``, which Spark's readers trust: what is not in it, they don't see.
+"""Spark's own log of its file sink, ``<path>/_spark_metadata``, which Spark's readers trust: what
+is not in it, they don't see.
 
-The format is Spark's (``FileStreamSinkLog``, ``CompactibleFileStreamLog``): entry *n* is a file ``n`` with the line ``v1`` and a JSON object per
-file (``SinkFileStatus``); where *n* + 1 is a multiple of the compact interval, the file is ``n.compact`` and has all files so far. A reader
-takes the newest compact file and what follows it, without gaps.
+The format is Spark's (``FileStreamSinkLog``, ``CompactibleFileStreamLog``): entry *n* is a file
+``n`` with the line ``v1`` and a JSON object per file (``SinkFileStatus``); where *n* + 1 is a
+multiple of the compact interval, the file is ``n.compact`` and has all files so far. A reader takes
+the newest compact file and what follows it, without gaps.
 
-We go on with Spark's numbers: each of our batches gets the next one. To be repeatable, an entry is only added when no entry has the batch's
-files; it is created at once under its final name and never over another, so of two writers one finds the name taken, looks again,
-and finds the files, or takes the next number. A driver that was frozen before its create meets the entry that its successor made: entries
+We go on with Spark's numbers: each of our batches gets the next one. To be repeatable, an entry is
+only added when no entry has the batch's files; it is created at once under its final name and never
+over another, so of two writers one finds the name taken, looks again,
+and finds the files, or takes the next number. A driver that was frozen before its create meets the
+entry that its successor made: entries
 are not deleted here.
 
-While we go on with it, no plain Spark query may write to the folder: it would take our numbers for its own batches, and skip those.
+While we go on with it, no plain Spark query may write to the folder: it would take our numbers for
+its own batches, and skip those.
 """
 
 from __future__ import annotations
@@ -41,7 +46,9 @@ class SparkMetadata:
     """The log in one folder."""
 
     def __init__(self, root: Path, default_interval: int | None = None) -> None:
-        """Take the sink's folder, and the compact interval that holds where the log doesn't show another one; None: Spark's own."""
+        """Take the sink's folder, and the compact interval that holds where the log doesn't show
+        another one; None: Spark's own.
+        """
         self._root = root
         self._folder = root / SPARK_METADATA
         self._tree = Tree(root)
@@ -92,7 +99,10 @@ class SparkMetadata:
             if created:
                 return
             # Round again: somebody else has taken the name, perhaps with these very files.
-        raise SinkCheckError(f"Other writers take every number in {self._folder}. Stop them: only one query may keep this log.")
+        raise SinkCheckError(
+            f"Other writers take every number in {self._folder}. Stop them: only one query may "
+            "keep this log."
+        )
 
     def _entries(self) -> dict[int, set[str]]:
         """Return the names of the entries by number."""
@@ -104,7 +114,10 @@ class SparkMetadata:
 
     def _interval(self, entries: dict[int, set[str]]) -> int:
         """Return the compact interval as Spark derives it, in ``CompactibleFileStreamLog``."""
-        compact = sorted((number for number, names in entries.items() if f"{number}.compact" in names), reverse=True)
+        compact = sorted(
+            (number for number, names in entries.items() if f"{number}.compact" in names),
+            reverse=True,
+        )
         if len(compact) >= 2:
             return compact[0] - compact[1]
         if len(compact) == 1:
@@ -119,13 +132,15 @@ class SparkMetadata:
             name = f"{number}.compact" if (number + 1) % interval == 0 else str(number)
             if name not in entries.get(number, set()):
                 raise SinkCheckError(
-                    f"Spark's log {self._folder} has an entry {last} but no {name}, so Spark can't read it either. Restore it from a backup, "
+                    f"Spark's log {self._folder} has an entry {last} but no {name}, so Spark "
+                    "can't read it either. Restore it from a backup, "
                     "or write to another folder."
                 )
             content = self._tree.read(self._folder / name)
             if not content.startswith(_VERSION.strip()) or content.split(b"\n", 1)[0] != b"v1":
                 raise SinkCheckError(
-                    f"{self._folder / name} is not of version v1, the only one that is known. Restore it from a "
+                    f"{self._folder / name} is not of version v1, the only one that is known. "
+                    "Restore it from a "
                     "backup, or write to another folder."
                 )
             contents.append(content)
@@ -158,7 +173,9 @@ def _body(content: bytes) -> bytes:
 
 
 def _derived(default: int, latest_compact: int) -> int:
-    """Return a divisor of ``latest_compact + 1``, near the default: Spark's ``deriveCompactInterval``."""
+    """Return a divisor of ``latest_compact + 1``, near the default: Spark's
+    ``deriveCompactInterval``.
+    """
     entries = latest_compact + 1
     if entries <= default:
         return entries

@@ -1,4 +1,6 @@
-"""What is checked at start, before any data moves: the folder, its file system, and what lies in it."""
+"""What is checked at start, before any data moves: the folder, its file system, and what lies in
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
 
 _PROBE = ".onceforall-probe-"
 _PROBE_LIFE_S = 3600.0
-"""A younger probe may be another query's that starts at this moment; an older one is a killed process's."""
+"""A younger probe may be another query's that starts at this moment; an older one is a killed
+process's."""
 
 
 def check_session(spark: SparkSession, location: str) -> int:
-    """Refuse a folder that this session would not take for a local one, and return its compact interval of Spark's log.
+    """Refuse a folder that this session would not take for a local one, and return its compact
+    interval of Spark's log.
 
     Raises:
         UnsupportedQueryError: paths without a scheme are not local in this session.
@@ -36,10 +40,13 @@ def check_session(spark: SparkSession, location: str) -> int:
     scheme = default_scheme(spark)
     if scheme != "file" and not location.startswith("file:"):
         raise UnsupportedQueryError(
-            f"The folder {location} has no scheme, and fs.defaultFS makes it one on {scheme}:. FileSink writes to local or locally "
+            f"The folder {location} has no scheme, and fs.defaultFS makes it one on {scheme}:. "
+            "FileSink writes to local or locally "
             "mounted file systems only; if this is one, say so with file:/."
         )
-    interval = spark.conf.get("spark.sql.streaming.fileSink.log.compactInterval", str(DEFAULT_INTERVAL))
+    interval = spark.conf.get(
+        "spark.sql.streaming.fileSink.log.compactInterval", str(DEFAULT_INTERVAL)
+    )
     return int(interval or DEFAULT_INTERVAL)
 
 
@@ -51,7 +58,9 @@ def check_folder(root: Path) -> None:
         CommitLogError: a file of ours is damaged, or something else stands in its place.
     """
     if os.path.lexists(root) and not root.is_dir():
-        raise SinkCheckError(f"{root} is a file, not a folder. Move it away, or give FileSink another path.")
+        raise SinkCheckError(
+            f"{root} is a file, not a folder. Move it away, or give FileSink another path."
+        )
     try:
         make_root(root)
     except OSError as error:
@@ -61,24 +70,32 @@ def check_folder(root: Path) -> None:
         folder = root / name
         if folder.is_symlink():
             raise SinkCheckError(
-                f"{folder} is a symbolic link, and FileSink follows none below its folder. Put a folder in its place."
+                f"{folder} is a symbolic link, and FileSink follows none below its folder. Put a "
+                "folder in its place."
             )
         if os.path.lexists(folder) and not folder.is_dir():
-            raise SinkCheckError(f"{folder} is no folder, and FileSink needs that name for its own. Move it away.")
+            raise SinkCheckError(
+                f"{folder} is no folder, and FileSink needs that name for its own. Move it away."
+            )
         try:
             tree.make_folder(folder)
         except OSError as error:
-            raise SinkCheckError(f"The folder {folder} can't be made: {explained(error)}.") from error
+            raise SinkCheckError(
+                f"The folder {folder} can't be made: {explained(error)}."
+            ) from error
         if folder.stat().st_dev != root.stat().st_dev:
             raise SinkCheckError(
-                f"{folder} is on another file system than {root}, so that files can't get from there to here at once. Undo that mount."
+                f"{folder} is on another file system than {root}, so that files can't get from "
+                "there to here at once. Undo that mount."
             )
     _check_links(root)
     _check_foreign(root)
     try:
         make_folder_id(root)
     except OSError as error:
-        raise SinkCheckError(f"The folder {root} can't be given an id: {explained(error)}.") from error
+        raise SinkCheckError(
+            f"The folder {root} can't be given an id: {explained(error)}."
+        ) from error
     try:
         _sync_found(root)
     except OSError as error:
@@ -86,7 +103,9 @@ def check_folder(root: Path) -> None:
 
 
 def _sync_found(root: Path) -> None:
-    """Make durable what an earlier start made here: it may have been killed before it could sync it."""
+    """Make durable what an earlier start made here: it may have been killed before it could sync
+    it.
+    """
     Tree(root).sync_all([root, root / HOME])
     for above in root.parents:
         # What we may not open, no start of ours can have made.
@@ -108,7 +127,8 @@ def _check_links(root: Path) -> None:
         tree.link(temporary, target)
     except OSError as error:
         raise SinkCheckError(
-            f"FileSink can't write in {root}, or can't make a hard link from {temporary.parent} to it: {explained(error)}. It needs a file "
+            f"FileSink can't write in {root}, or can't make a hard link from {temporary.parent} "
+            f"to it: {explained(error)}. It needs a file "
             "system with hard links (ext4, xfs, btrfs, NFS), and a folder that its user owns."
         ) from error
     finally:
@@ -121,7 +141,9 @@ def _check_foreign(root: Path) -> None:
     """Refuse what others have put under our names: it could be taken for ours."""
     home = root / HOME
     strange = [
-        path for path in home.iterdir() if path.name not in {"staging", "manifests", NAME} and not is_temporary(path.name)
+        path
+        for path in home.iterdir()
+        if path.name not in {"staging", "manifests", NAME} and not is_temporary(path.name)
     ]
     tree = Tree(root)
     for query in (root / MANIFESTS).iterdir():
@@ -135,7 +157,8 @@ def _check_foreign(root: Path) -> None:
             strange += _strange_manifests(tree, sink)
     if strange:
         raise SinkCheckError(
-            f"{strange[0]} was not written by FileSink, and {home} is for its own files only ({len(strange)} such). Move it away."
+            f"{strange[0]} was not written by FileSink, and {home} is for its own files only "
+            f"({len(strange)} such). Move it away."
         )
 
 
@@ -152,7 +175,8 @@ def _names(tree: Tree, folder: Path) -> list[str]:
 
 
 def _strange_manifests(tree: Tree, sink: Path) -> list[Path]:
-    """Return what has no name of ours; what has one must be a file, for whoever opens a pipe waits for ever.
+    """Return what has no name of ours; what has one must be a file, for whoever opens a pipe waits
+    for ever.
 
     Raises:
         SinkCheckError: a link stands in the folder's place, or it can't be read.
@@ -169,7 +193,8 @@ def _strange_manifests(tree: Tree, sink: Path) -> list[Path]:
 
 
 def check_spark_metadata(root: Path, choice: str, log: SparkMetadata) -> None:
-    """Refuse a folder whose readers would not see what we write; with ``choice="continue"``, see that its log can be kept.
+    """Refuse a folder whose readers would not see what we write; with ``choice="continue"``, see
+    that its log can be kept.
 
     Raises:
         SinkCheckError: naming the folder and the choices.
@@ -178,11 +203,15 @@ def check_spark_metadata(root: Path, choice: str, log: SparkMetadata) -> None:
         return
     if choice == "refuse":
         raise SinkCheckError(
-            f"{root} holds {SPARK_METADATA}, the log of Spark's own file sink. Spark's readers trust it, so they would silently not see what "
-            "is written here. Set spark_metadata='continue', which keeps that log too (the plain query must never write there again), or write "
+            f"{root} holds {SPARK_METADATA}, the log of Spark's own file sink. Spark's readers "
+            "trust it, so they would silently not see what "
+            "is written here. Set spark_metadata='continue', which keeps that log too (the plain "
+            "query must never write there again), or write "
             "to another folder."
         )
     try:
         log.check()
     except OSError as error:
-        raise SinkCheckError(f"Spark's log {root / SPARK_METADATA} can't be read: {explained(error)}.") from error
+        raise SinkCheckError(
+            f"Spark's log {root / SPARK_METADATA} can't be read: {explained(error)}."
+        ) from error

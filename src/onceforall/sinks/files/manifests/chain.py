@@ -7,8 +7,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from onceforall.errors import CorruptEntryError
-from onceforall.sinks.files.manifests.content import BatchFiles, Manifest, corrupt, decode, foreign, incomplete
-from onceforall.sinks.files.manifests.names import Listing, is_of_one_batch, listing_of, name_of, newest_name
+from onceforall.sinks.files.manifests.content import (
+    BatchFiles,
+    Manifest,
+    corrupt,
+    decode,
+    foreign,
+    incomplete,
+)
+from onceforall.sinks.files.manifests.names import (
+    Listing,
+    is_of_one_batch,
+    listing_of,
+    name_of,
+    newest_name,
+)
 from onceforall.sinks.files.tree import Tree
 
 _TRIES = 200
@@ -18,7 +31,9 @@ class Manifests:
     """The manifests of one query and sink."""
 
     def __init__(self, folder: Path, query_id: str, sink: str) -> None:
-        """Take the folder ``_onceforall/manifests`` of the sink's folder, Spark's query id, and ``sink_code`` of the sink's name."""
+        """Take the folder ``_onceforall/manifests`` of the sink's folder, Spark's query id, and
+        ``sink_code`` of the sink's name.
+        """
         self.folder = folder / query_id / sink
         self.tree = Tree(folder.parents[1])
         self.query_id = query_id
@@ -27,16 +42,19 @@ class Manifests:
     def find(self, batch: int) -> BatchFiles | None:
         """Return the files of a batch; None when it is not committed.
 
-        Raises:
-            CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: its manifest can't be read.
+        Raises: CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: its manifest can't
+            be read.
         """
         absent = False
         for _ in range(_TRIES):
             listing = self.listing()
             covering = [(after, upto) for after, upto in listing.merged if after < batch <= upto]
             try:
-                # Its own name is opened, listed or not: a network file system may list a folder as it was a while ago.
-                manifest = self._read(name_of(max(covering, key=lambda pair: pair[1]) if covering else batch))
+                # Its own name is opened, listed or not: a network file system may list a folder as
+                # it was a while ago.
+                manifest = self._read(
+                    name_of(max(covering, key=lambda pair: pair[1]) if covering else batch)
+                )
             except FileNotFoundError:
                 if not covering and batch not in listing.loose:
                     if absent:
@@ -48,19 +66,22 @@ class Manifests:
         raise self._vanishing()
 
     def has(self, batch: int) -> bool:
-        """Tell whether a batch is committed; for the last ones that costs one look at a name, however many files they have.
+        """Tell whether a batch is committed; for the last ones that costs one look at a name,
+        however many files they have.
 
-        Raises:
-            CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: a merged manifest can't be read.
+        Raises: CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: a merged manifest
+            can't be read.
         """
-        return self.tree.size(self.folder / name_of(batch)) is not None or self.find(batch) is not None
+        return (
+            self.tree.size(self.folder / name_of(batch)) is not None or self.find(batch) is not None
+        )
 
     def read(self) -> list[BatchFiles]:
-        """Return all committed batches, in ascending order; see the package's docstring for what concurrent changes do.
+        """Return all committed batches, in ascending order; see the package's docstring for what
+        concurrent changes do.
 
-        Raises:
-            CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged or missing, or none of ours.
-            OSError: the folder can't be read.
+        Raises: CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged or
+            missing, or none of ours. OSError: the folder can't be read.
         """
         for _ in range(_TRIES):
             listing = self.listing()
@@ -70,7 +91,9 @@ class Manifests:
         raise self._vanishing()
 
     def _read_chain(self, listing: Listing) -> list[BatchFiles] | None:
-        """Return the batches, or None when something was written or deleted meanwhile, so that the folder must be listed again."""
+        """Return the batches, or None when something was written or deleted meanwhile, so that
+        the folder must be listed again.
+        """
         found: list[BatchFiles] = []
         at = -1
         if listing.marked and not listing.lists(listing.end) and not self.has_name(listing.end):
@@ -88,7 +111,9 @@ class Manifests:
         return found if at == listing.end else None
 
     def _not_listed(self, batch: int, at: int) -> list[BatchFiles] | None:
-        """Return the batches above ``at`` up to this one, which no listing has shown, by the names that they say; None when they lead elsewhere."""
+        """Return the batches above ``at`` up to this one, which no listing has shown, by the
+        names that they say; None when they lead elsewhere.
+        """
         found: list[BatchFiles] = []
         while batch > at:
             manifest = self._read(name_of(batch))
@@ -97,11 +122,15 @@ class Manifests:
         return found if batch == at else None
 
     def read_link(self, link: tuple[int, int] | int) -> Manifest:
-        """Read one manifest by what its name says; the errors are those of ``decode``, and FileNotFoundError."""
+        """Read one manifest by what its name says; the errors are those of ``decode``, and
+        FileNotFoundError.
+        """
         return self._read(name_of(link))
 
     def read_marked(self, batch: int) -> Manifest:
-        """Read the manifest of a batch by its second name; the errors are those of ``read_link``."""
+        """Read the manifest of a batch by its second name; the errors are those of
+        ``read_link``.
+        """
         return self._read(newest_name(batch), name_of(batch))
 
     def has_name(self, link: tuple[int, int] | int) -> bool:
@@ -120,12 +149,18 @@ class Manifests:
             return listing_of(())
 
     def _read(self, file: str, name: str = "") -> Manifest:
-        """Read a manifest; ``name``: what a file is called otherwise that lies there under a second name."""
+        """Read a manifest; ``name``: what a file is called otherwise that lies there under a
+        second name.
+        """
         path, name = self.folder / file, name or file
         manifest = decode(self.tree.read(path), path, self.query_id, self.sink)
         says = name_of(manifest.upto), name_of((manifest.after, manifest.upto))
         if name not in says or (is_of_one_batch(name) and len(manifest.batches) > 1):
-            raise foreign(path, f"it is of the batches above {manifest.after} up to {manifest.upto}, and was renamed")
+            raise foreign(
+                path,
+                f"it is of the batches above {manifest.after} up to {manifest.upto}, and was "
+                "renamed",
+            )
         return manifest
 
     def _vanishing(self) -> CorruptEntryError:
@@ -135,20 +170,31 @@ class Manifests:
             with contextlib.suppress(FileNotFoundError):
                 manifest = self.read_link(link)
                 if manifest.after < at:
-                    return corrupt(self.path_of(link), f"it says that it comes after batch {manifest.after}, and there is {at}")
+                    return corrupt(
+                        self.path_of(link),
+                        f"it says that it comes after batch {manifest.after}, and there is {at}",
+                    )
                 if manifest.after > at:
-                    return incomplete(self.folder, listing.missing(name_of(link), manifest.after, at))
+                    return incomplete(
+                        self.folder, listing.missing(name_of(link), manifest.after, at)
+                    )
                 at = manifest.upto
         if listing.end > at and listing.end in listing.marked:
             return corrupt(
-                self.folder / name_of(listing.end), f"it is missing, and {newest_name(listing.end)} is its second name"
+                self.folder / name_of(listing.end),
+                f"it is missing, and {newest_name(listing.end)} is its second name",
             )
         words = listing.missing("", at, at)
-        return incomplete(self.folder, words) if words else corrupt(self.folder, "manifests come and go without an end")
+        return (
+            incomplete(self.folder, words)
+            if words
+            else corrupt(self.folder, "manifests come and go without an end")
+        )
 
 
 def all_of(folder: Path) -> Iterable[Manifests]:
-    """Return the manifests of all queries and sinks below ``_onceforall/manifests``, in the order of their names.
+    """Return the manifests of all queries and sinks below ``_onceforall/manifests``, in the order
+    of their names.
 
     Raises:
         OSError: a folder can't be read, or a link stands in its place (ELOOP): none is followed.
@@ -158,12 +204,15 @@ def all_of(folder: Path) -> Iterable[Manifests]:
 
 
 def queries_of(folder: Path) -> list[str]:
-    """Return the names of what lies in ``_onceforall/manifests``, sorted: those of queries, and perhaps of something foreign."""
+    """Return the names of what lies in ``_onceforall/manifests``, sorted: those of queries, and
+    perhaps of something foreign.
+    """
     return sorted(Tree(folder.parents[1]).names(folder))
 
 
 def sinks_of(folder: Path, query_id: str) -> list[Manifests]:
-    """Return the manifests of one query's sinks, in the order of their names; none where the name is a plain file's.
+    """Return the manifests of one query's sinks, in the order of their names; none where the name
+    is a plain file's.
 
     Raises:
         OSError: it can't be read, or a link stands in its place or in a sink's (ELOOP).
@@ -173,4 +222,8 @@ def sinks_of(folder: Path, query_id: str) -> list[Manifests]:
         names = tree.names(folder / query_id)
     except NotADirectoryError:
         return []
-    return [Manifests(folder, query_id, name) for name in sorted(names) if tree.size(folder / query_id / name) is None]
+    return [
+        Manifests(folder, query_id, name)
+        for name in sorted(names)
+        if tree.size(folder / query_id / name) is None
+    ]

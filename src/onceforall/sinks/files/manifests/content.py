@@ -83,18 +83,27 @@ def decode(content: bytes, path: Path, query_id: str, sink: str) -> Manifest:
         fields = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise corrupt(path, f"it is not JSON ({error})") from error
-    if not isinstance(fields, dict) or fields.get("kind") != _KIND or not isinstance(fields.get("onceforall"), int):
+    if (
+        not isinstance(fields, dict)
+        or fields.get("kind") != _KIND
+        or not isinstance(fields.get("onceforall"), int)
+    ):
         raise foreign(path, "it is no manifest")
     if fields["onceforall"] > FORMAT:
         raise NewerEntryError(
-            f"The manifest {path} was written by a newer release of onceforall. Read it with that one or a later one."
+            f"The manifest {path} was written by a newer release of onceforall. Read it with that "
+            "one or a later one."
         )
     try:
-        if encode_fields({name: value for name, value in fields.items() if name != "checksum"}) != _as_read(fields):
+        if encode_fields(
+            {name: value for name, value in fields.items() if name != "checksum"}
+        ) != _as_read(fields):
             raise corrupt(path, "its content does not match its checksum")
         if (fields["query_id"], fields["sink"]) != (query_id, sink):
             raise foreign(
-                path, f"it is of the query {fields['query_id']} and its sink {fields['sink']}, and was copied to here"
+                path,
+                f"it is of the query {fields['query_id']} and its sink {fields['sink']}, and was "
+                "copied to here",
             )
         layouts = [read_layout(layout) for layout in fields["layouts"]]
         batches = tuple(_batch(body, layouts) for body in fields["batches"])
@@ -107,18 +116,24 @@ def decode(content: bytes, path: Path, query_id: str, sink: str) -> Manifest:
 
 
 def _as_read(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(
+        fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
 
 
 def _batch(body: Mapping[str, Any], layouts: Sequence[Layout]) -> BatchFiles:
     attempts = frozenset(str(name) for name in body["attempts"])
-    files = tuple((data_file(file, attempts), layouts[int(file["layout"])]) for file in body["files"])
+    files = tuple(
+        (data_file(file, attempts), layouts[int(file["layout"])]) for file in body["files"]
+    )
     return BatchFiles(int(body["batch"]), attempts, files)
 
 
 _ADVICE = (
-    "'onceforall files check' on the sink's folder tells whether it can be mended. If not, restore it from a backup or a snapshot of the file "
-    "system; without it readers can't tell which files are committed. Don't delete or edit manifests."
+    "'onceforall files check' on the sink's folder tells whether it can be mended. If not, "
+    "restore it from a backup or a snapshot of the file "
+    "system; without it readers can't tell which files are committed. Don't delete or edit "
+    "manifests."
 )
 
 
@@ -133,10 +148,14 @@ def incomplete(folder: Path, reason: str) -> CorruptEntryError:
 
 
 def without_advice(error: CommitLogError) -> str:
-    """Return what such an error says, without its advice to let the manifests be checked: for who does that."""
+    """Return what such an error says, without its advice to let the manifests be checked: for
+    who does that.
+    """
     return str(error).partition(f". {_ADVICE}")[0].removesuffix(".")
 
 
 def foreign(path: Path, reason: str) -> ForeignEntryError:
     """Return the error of what lies among the manifests and is none of theirs."""
-    return ForeignEntryError(f"{path} does not belong here: {reason}. Move it away, and put back what lay there.")
+    return ForeignEntryError(
+        f"{path} does not belong here: {reason}. Move it away, and put back what lay there."
+    )

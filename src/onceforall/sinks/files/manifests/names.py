@@ -24,8 +24,12 @@ def newest_name(batch: int) -> str:
 
 
 def has_our_name(name: str) -> bool:
-    """Tell whether a name in a folder of manifests is one that we give: to a manifest, a second name or a temp file."""
-    return any(pattern.fullmatch(name) for pattern in (_LOOSE, _MERGED, _NEWEST)) or is_temporary(name)
+    """Tell whether a name in a folder of manifests is one that we give: to a manifest, a second
+    name or a temp file.
+    """
+    return any(pattern.fullmatch(name) for pattern in (_LOOSE, _MERGED, _NEWEST)) or is_temporary(
+        name
+    )
 
 
 def is_of_one_batch(name: str) -> bool:
@@ -54,7 +58,8 @@ class Listing:
     def chain(self) -> list[tuple[int, int] | int]:
         """Return what a reader takes, by names: merged ones as (after, upto), then single batches.
 
-        Single ones are not checked here for what they come after. The last one may be listed by its second name only.
+        Single ones are not checked here for what they come after. The last one may be listed by its
+        second name only.
         """
         taken: list[tuple[int, int] | int] = []
         at = -1
@@ -62,18 +67,21 @@ class Listing:
             taken.append((at, max(ends)))
             at = max(ends)
         newest = max(self.marked, default=-1)
-        unlisted = {newest} if newest > max(at, *self.loose, -1) and not self.lists(newest) else set()
+        unlisted = (
+            {newest} if newest > max(at, *self.loose, -1) and not self.lists(newest) else set()
+        )
         return [*taken, *sorted(batch for batch in self.loose | unlisted if batch > at)]
 
     def missing(self, before: str, after: int, at: int) -> str:
-        """Return, in words, which manifest is missing ("": none is) where a chain ends with batch ``at`` and goes on with a manifest that comes after ``after``.
+        """Return, in words, which manifest is missing ("": none is) where a chain ends with batch
+        ``at`` and goes on with a manifest that comes after ``after``.
 
-        A batch's own manifest and a merged one that ends with it have names of their own, and which of the two was there is not known.
+        A batch's own manifest and a merged one that ends with it have names of their own, and which
+        of the two was there is not known.
 
-        Args:
-            before: the name of the manifest that comes after ``after``; "": none, and the chain goes on with merged manifests only.
-            after: what it names as its predecessor.
-            at: where the chain ends before that.
+        Args: before: the name of the manifest that comes after ``after``; "": none, and the chain
+            goes on with merged manifests only. after: what it names as its predecessor. at: where
+            the chain ends before that.
         """
         if not before:
             beyond = [pair for pair in self.merged if pair[0] > at]
@@ -83,7 +91,8 @@ class Listing:
         while found := [pair for pair in self.merged if pair[1] == after and pair[0] > at]:
             after, before = min(found)[0], name_of(min(found))
         return (
-            f"{name_of(after)}, or a merged manifest that ends with batch {after} too, is missing, and {before} comes after it"
+            f"{name_of(after)}, or a merged manifest that ends with batch {after} too, is "
+            f"missing, and {before} comes after it"
         )
 
 
@@ -91,6 +100,8 @@ def listing_of(names: Iterable[str]) -> Listing:
     """Return what the names in a folder say; those that we don't give are passed over."""
     names = list(names)
     loose = frozenset(int(match[1]) for name in names if (match := _LOOSE.fullmatch(name)))
-    merged = frozenset((int(match[1]), int(match[2])) for name in names if (match := _MERGED.fullmatch(name)))
+    merged = frozenset(
+        (int(match[1]), int(match[2])) for name in names if (match := _MERGED.fullmatch(name))
+    )
     marked = frozenset(int(match[1]) for name in names if (match := _NEWEST.fullmatch(name)))
     return Listing(loose, merged, marked)

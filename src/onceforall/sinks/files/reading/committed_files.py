@@ -1,4 +1,6 @@
-"""Reads a folder by its manifests: whole batches only, over all queries and sinks that write there."""
+"""Reads a folder by its manifests: whole batches only, over all queries and sinks that write
+there.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CommittedBatch:
-    """One committed batch of one sink: Spark's query id, the sink's code (``sink_code`` of its name), and the batch's files."""
+    """One committed batch of one sink: Spark's query id, the sink's code (``sink_code`` of its
+    name), and the batch's files.
+    """
 
     query_id: str
     sink: str
@@ -56,15 +60,14 @@ def read_files(
         to_batch: only batches up to this one, itself included.
         skip_deleted: leave out data files that are gone: deleted by hand, for retention.
 
-    Returns:
-        A snapshot of the committed files. Each batch is in it whole or not at all, and with it all earlier ones of its query and sink. A
-        later call never returns less. Batches of different queries or sinks are not read at one instant.
+    Returns: A snapshot of the committed files. Each batch is in it whole or not at all, and with it
+        all earlier ones of its query and sink. A later call never returns less. Batches of
+        different queries or sinks are not read at one instant.
 
-    Raises:
-        ConfigurationError: the folder is missing, or no FileSink has ever written there; as OptionError: an argument is of a wrong type.
-        UnsupportedQueryError: the path is not local.
-        CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged, missing, none of ours or a newer release's.
-        OSError: the folder can't be read.
+    Raises: ConfigurationError: the folder is missing, or no FileSink has ever written there; as
+        OptionError: an argument is of a wrong type. UnsupportedQueryError: the path is not local.
+        CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged, missing, none
+        of ours or a newer release's. OSError: the folder can't be read.
     """
     for name, given in (("query_id", query_id), ("sink", sink)):
         if given is not None:
@@ -75,9 +78,14 @@ def read_files(
     arguments.flag("skip_deleted", skip_deleted)
     root = local_folder(path)
     if not (root / HOME).is_dir():
-        reason = "holds no folder _onceforall: no FileSink has written there" if root.is_dir() else "does not exist"
+        reason = (
+            "holds no folder _onceforall: no FileSink has written there"
+            if root.is_dir()
+            else "does not exist"
+        )
         raise ConfigurationError(
-            f"The folder {root} {reason}. Name the folder that FileSink was given; files of others are read with pyarrow or Spark directly."
+            f"The folder {root} {reason}. Name the folder that FileSink was given; files of "
+            "others are read with pyarrow or Spark directly."
         )
     code = None if sink is None else sink_code(sink)
     batches = []
@@ -88,7 +96,8 @@ def read_files(
         batches += [
             CommittedBatch(each.query_id, each.sink, batch)
             for batch in each.read()
-            if (from_batch is None or batch.batch >= from_batch) and (to_batch is None or batch.batch <= to_batch)
+            if (from_batch is None or batch.batch >= from_batch)
+            and (to_batch is None or batch.batch <= to_batch)
         ]
     return CommittedFiles(root, tuple(batches), skip_deleted=skip_deleted)
 
@@ -96,13 +105,17 @@ def read_files(
 class CommittedFiles:
     """A snapshot of the committed files of a folder. It doesn't change when more is committed."""
 
-    def __init__(self, root: Path, batches: Sequence[CommittedBatch], *, skip_deleted: bool = False) -> None:
+    def __init__(
+        self, root: Path, batches: Sequence[CommittedBatch], *, skip_deleted: bool = False
+    ) -> None:
         self._root = root
         self._tree = Tree(root)
         self.batches = tuple(batches)
         files = [pair for batch in batches for pair in batch.files.files]
         self._files: list[tuple[DataFile, Layout]] = [
-            (file, layout) for file, layout in files if not skip_deleted or self._tree.is_there(root / file.path)
+            (file, layout)
+            for file, layout in files
+            if not skip_deleted or self._tree.is_there(root / file.path)
         ]
 
     def __repr__(self) -> str:
@@ -128,12 +141,14 @@ class CommittedFiles:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of all files, with the partition columns and those that a time bucket makes; without files: none.
+        """The columns of all files, with the partition columns and those that a time bucket makes;
+        without files: none.
 
-        A column that folders say has the type STRING where the types that it had at different times have no common one.
+        A column that folders say has the type STRING where the types that it had at different times
+        have no common one.
 
-        Raises:
-            pyarrow.ArrowTypeError: files that were written at different times have types that have no common one, and no folder says the column, or
+        Raises: pyarrow.ArrowTypeError: files that were written at different times have types that
+            have no common one, and no folder says the column, or
                 one of the types is none of those that folders can say.
         """
         import pyarrow as pa
@@ -145,17 +160,29 @@ class CommittedFiles:
             if layout.schema not in found:
                 found[layout.schema] = layout.arrow_schema()
             said.update(dict.fromkeys(file.partition))
-            buckets.update(dict.fromkeys(name for name in file.partition if name not in layout.partition_by))
+            buckets.update(
+                dict.fromkeys(name for name in file.partition if name not in layout.partition_by)
+            )
         schemas = [*found.values(), pa.schema([(name, pa.string()) for name in buckets])]
-        texts = {name for name in said if are_texts(name, [each.field(name).type for each in schemas if name in each.names])}
-        schemas = [pa.schema([pa.field(f.name, pa.string()) if f.name in texts else f for f in each]) for each in schemas]
+        texts = {
+            name
+            for name in said
+            if are_texts(name, [each.field(name).type for each in schemas if name in each.names])
+        }
+        schemas = [
+            pa.schema([pa.field(f.name, pa.string()) if f.name in texts else f for f in each])
+            for each in schemas
+        ]
         return pa.unify_schemas(schemas, promote_options="permissive")
 
     def dataset(self) -> Dataset:
         """Return a pyarrow dataset.
 
-        JSON and compressed CSV are read into memory at once: pyarrow's own dataset of JSON doesn't know all types, and that of CSV
-        doesn't recognise zstd; so is CSV of which a column has another type than in the schema, because later files have a wider one. Of other CSV it reads rows of up to 16 MiB; ``to_arrow`` takes longer ones.
+        JSON and compressed CSV are read into memory at once: pyarrow's own dataset of JSON doesn't
+        know all types, and that of CSV
+        doesn't recognise zstd; so is CSV of which a column has another type than in the schema,
+        because later files have a wider one. Of other CSV it reads rows of up to 16 MiB;
+        ``to_arrow`` takes longer ones.
 
         Raises:
             ForeignEntryError: a link, a pipe or a folder stands where a data file must be.
@@ -177,14 +204,13 @@ class CommittedFiles:
         Args:
             spark: a classic session whose executors see the folder under the same path.
 
-        Raises:
-            UnsupportedQueryError: the session is one of Spark Connect.
-            OptionError: it is no session.
-            ForeignEntryError: a link, a pipe or a folder stands where a data file must be.
-            OSError: a link stands in the place of a folder on the way to one.
-            ConfigurationError: files are JSON with timestamps, and ``spark.sql.legacy.timeParserPolicy`` is LEGACY.
+        Raises: UnsupportedQueryError: the session is one of Spark Connect. OptionError: it is no
+            session. ForeignEntryError: a link, a pipe or a folder stands where a data file must be.
+            OSError: a link stands in the place of a folder on the way to one. ConfigurationError:
+            files are JSON with timestamps, and ``spark.sql.legacy.timeParserPolicy`` is LEGACY.
 
-        The other settings of the session don't change what is read. A file that is missing or damaged is an error, whatever ``spark.sql.files.ignoreMissingFiles`` and
+        The other settings of the session don't change what is read. A file that is missing or
+        damaged is an error, whatever ``spark.sql.files.ignoreMissingFiles`` and
         ``ignoreCorruptFiles`` say.
         """
         arguments.check_session(spark, "read_files(…).to_spark")
@@ -192,8 +218,12 @@ class CommittedFiles:
         return with_spark.frame_of(spark, self._root, self._files, self.schema)
 
     def _check_files(self) -> None:
-        """See that no reader is led out of the folder: by a link in the place of a data file, or of a folder on the way to one."""
-        for folder, files in groupby(sorted(self._root / file.path for file, _ in self._files), key=lambda path: path.parent):
+        """See that no reader is led out of the folder: by a link in the place of a data file, or
+        of a folder on the way to one.
+        """
+        for folder, files in groupby(
+            sorted(self._root / file.path for file, _ in self._files), key=lambda path: path.parent
+        ):
             with self._tree.held(folder):
                 for file in files:
                     self._tree.check_file(file)

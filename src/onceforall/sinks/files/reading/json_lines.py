@@ -1,4 +1,6 @@
-"""JSON lines back to Arrow; module ``task.json_lines`` has the form in which each type is written."""
+"""JSON lines back to Arrow; module ``task.json_lines`` has the form in which each type is
+written.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def decoded(content: bytes, schema: pa.Schema) -> pa.Table:
 
     rows = [json.loads(line, parse_float=_number) for line in content.split(b"\n") if line]
     columns = [
-        pa.array([_value(row.get(field.name), field.type) for row in rows], field.type, size=len(rows)) for field in schema
+        pa.array(
+            [_value(row.get(field.name), field.type) for row in rows], field.type, size=len(rows)
+        )
+        for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -44,7 +49,9 @@ def _value(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
         return {field.name: _value(value.get(field.name), field.type) for field in kind}
     if pa.types.is_map(kind):
-        return [(_key(key, kind.key_type), _value(item, kind.item_type)) for key, item in value.items()]
+        return [
+            (_key(key, kind.key_type), _value(item, kind.item_type)) for key, item in value.items()
+        ]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return [_value(item, kind.value_type) for item in value]
     return _simple(value, kind)

@@ -1,17 +1,24 @@
 """Checks the chains of manifests in a folder, and mends what is provable.
 
-Each manifest says which batch was committed before it. One that was written from a stale listing (NFS keeps listings for seconds, and longer) passes
-over a batch that another host committed meanwhile: it says ``after: 0`` in batch 2, though ``1.json`` is there. Readers then stop there, for ever. And a merge
+Each manifest says which batch was committed before it. One that was written from a stale listing
+(NFS keeps listings for seconds, and longer) passes
+over a batch that another host committed meanwhile: it says ``after: 0`` in batch 2, though
+``1.json`` is there. Readers then stop there, for ever. And a merge
 by such a listing leaves a batch out.
 
-*Provable* is this alone: a manifest that names an earlier one of the same chain as its predecessor, while others stand between the two. All of them are
-committed, each by a decision of its own, and their order is that of their numbers. So the mended manifest names the last one before it, and
-a merged one takes up the single manifest that it left out. A manifest that names one that is *not there* is not touched: the missing one
-holds files that nobody else knows; unless it has its second name still, ``.newest.<batch>``, which was given it when it was durable: then it is put
-back from there.
+*Provable* is this alone: a manifest that names an earlier one of the same chain as its predecessor,
+while others stand between the two. All of them are
+committed, each by a decision of its own, and their order is that of their numbers. So the mended
+manifest names the last one before it, and
+a merged one takes up the single manifest that it left out. A manifest that names one that is *not
+there* is not touched: the missing one
+holds files that nobody else knows; unless it has its second name still, ``.newest.<batch>``, which
+was given it when it was durable: then it is put back from there.
 
-A mended manifest takes the old one's name at once, and the old one stays beside it under a hidden name. A crash at any step leaves what the next run
-of the command goes on with. A running query is not in the way: it never changes a manifest, and merges a chain only where that is whole. Only
+A mended manifest takes the old one's name at once, and the old one stays beside it under a hidden
+name. A crash at any step leaves what the next run
+of the command goes on with. A running query is not in the way: it never changes a manifest, and
+merges a chain only where that is whole. Only
 a merged manifest is mended while the query stands still.
 """
 
@@ -53,14 +60,16 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.words}. " + (
-            "That can't be mended: restore the manifest from a backup or a snapshot of the file system."
+            "That can't be mended: restore the manifest from a backup or a snapshot of the file "
+            "system."
             if self.mended is None
             else f"Mended, it {self.mended}."
         )
 
 
 def check_files(path: str | os.PathLike[str]) -> list[Finding]:
-    """Return what is wrong with the manifests of a folder of ``FileSink``; an empty list: nothing. Nothing is changed.
+    """Return what is wrong with the manifests of a folder of ``FileSink``; an empty list: nothing.
+    Nothing is changed.
 
     What can't be read, is damaged or no file is a finding too.
 
@@ -71,7 +80,8 @@ def check_files(path: str | os.PathLike[str]) -> list[Finding]:
     root = local_folder(path)
     if not (root / HOME).is_dir():
         raise ConfigurationError(
-            f"The folder {root} holds no folder {HOME}: no FileSink has written there. Name the sink's folder."
+            f"The folder {root} holds no folder {HOME}: no FileSink has written there. Name the "
+            "sink's folder."
         )
     if not (root / MANIFESTS).is_dir():
         return []
@@ -93,9 +103,8 @@ def check_files(path: str | os.PathLike[str]) -> list[Finding]:
 def mend_files(path: str | os.PathLike[str]) -> list[Finding]:
     """Mend what is provable, and return all that was found: what has ``mended`` None is as it was.
 
-    Raises:
-        The errors of ``check_files``, and:
-        CommitLogError: a manifest can't be written, or a running query has changed the chain meanwhile.
+    Raises: The errors of ``check_files``, and: CommitLogError: a manifest can't be written, or a
+        running query has changed the chain meanwhile.
     """
     found = check_files(path)
     for finding in found:
@@ -104,18 +113,24 @@ def mend_files(path: str | os.PathLike[str]) -> list[Finding]:
                 _replace(Tree(local_folder(path)), finding.path, finding.content)
             except OSError as error:
                 raise CommitLogError(
-                    f"The manifest {finding.path} can't be mended: {explained(error)}, and mend again."
+                    f"The manifest {finding.path} can't be mended: {explained(error)}, and mend "
+                    "again."
                 ) from error
-    again = [finding for finding in check_files(path) if finding.mended is not None] if found else []
+    again = (
+        [finding for finding in check_files(path) if finding.mended is not None] if found else []
+    )
     if again:
         raise CommitLogError(
-            f"Something has changed while it was mended: {again[0]} Stop the query that writes there, and mend again."
+            f"Something has changed while it was mended: {again[0]} Stop the query that writes "
+            "there, and mend again."
         )
     return found
 
 
 def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912  one walk, and what may be found on it
-    """Walk a chain as a reader does, but go on behind a predecessor that is wrong, and behind a manifest that has its second name only."""
+    """Walk a chain as a reader does, but go on behind a predecessor that is wrong, and behind a
+    manifest that has its second name only.
+    """
     try:
         listing = manifests.listing()
     except OSError as error:
@@ -125,7 +140,10 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
     for batch in sorted(listing.marked):
         if listing.lists(batch) or manifests.has_name(batch):
             continue
-        path, words = manifests.path_of(batch), f"it is missing, and {newest_name(batch)} is its second name"
+        path, words = (
+            manifests.path_of(batch),
+            f"it is missing, and {newest_name(batch)} is its second name",
+        )
         try:
             found = back[batch] = manifests.read_marked(batch)
         except NewerEntryError:
@@ -133,11 +151,17 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
         except (CommitLogError, OSError) as error:
             yield Finding(path, f"{words}, which doesn't help ({_words(error)})")
         else:
-            yield Finding(path, words, "is put back", encode(found, manifests.query_id, manifests.sink))
+            yield Finding(
+                path, words, "is put back", encode(found, manifests.query_id, manifests.sink)
+            )
     # One that is missing and can't be put back was told just now.
-    told = frozenset(batch for batch in listing.marked if not listing.lists(batch) and batch not in back)
+    told = frozenset(
+        batch for batch in listing.marked if not listing.lists(batch) and batch not in back
+    )
     listing = replace(
-        listing, loose=(listing.loose | {batch for batch in listing.marked if batch in back}) - told, marked=frozenset()
+        listing,
+        loose=(listing.loose | {batch for batch in listing.marked if batch in back}) - told,
+        marked=frozenset(),
     )
     at, passed = -1, {-1}
     for link in listing.chain():
@@ -148,7 +172,8 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
             raise
         except (CommitLogError, OSError) as error:
             yield _unreadable(path, error)
-            # What it said can't be known, nor therefore whether what comes after it is right to name it.
+            # What it said can't be known, nor therefore whether what comes after it is right to
+            # name it.
             at = link if isinstance(link, int) else link[1]
             passed.add(at)
             continue
@@ -156,12 +181,17 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
             if manifest.after > at:
                 yield Finding(manifests.folder, listing.missing(path.name, manifest.after, at))
             elif manifest.after < at and manifest.after not in passed:
-                yield Finding(path, f"it says that it comes after batch {manifest.after}, of which there is no manifest")
+                yield Finding(
+                    path,
+                    f"it says that it comes after batch {manifest.after}, of which there is no "
+                    "manifest",
+                )
             elif manifest.after < at:
                 mended = Manifest(at, manifest.batches)
                 yield Finding(
                     path,
-                    f"it says that it comes after batch {manifest.after}, but that of batch {at} is between them",
+                    f"it says that it comes after batch {manifest.after}, but that of batch {at} "
+                    "is between them",
                     f"comes after batch {at}",
                     encode(mended, manifests.query_id, manifests.sink),
                 )
@@ -181,11 +211,17 @@ def _words(error: CommitLogError | OSError) -> str:
     return without_advice(error) if isinstance(error, CommitLogError) else explained(error)
 
 
-def _left_out(manifests: Manifests, link: tuple[int, int], manifest: Manifest, loose: frozenset[int]) -> Iterator[Finding]:
-    """Find single manifests in the range of a merged one that are not in it: a late writer's are."""
+def _left_out(
+    manifests: Manifests, link: tuple[int, int], manifest: Manifest, loose: frozenset[int]
+) -> Iterator[Finding]:
+    """Find single manifests in the range of a merged one that are not in it: a late writer's
+    are.
+    """
     known = {batch.batch for batch in manifest.batches}
     missing: list[BatchFiles] = []
-    for batch in sorted(batch for batch in loose if manifest.after < batch < manifest.upto and batch not in known):
+    for batch in sorted(
+        batch for batch in loose if manifest.after < batch < manifest.upto and batch not in known
+    ):
         try:
             missing += manifests.read_link(batch).batches
         except NewerEntryError:  # noqa: PERF203  each may fail, and the others count
@@ -204,12 +240,17 @@ def _left_out(manifests: Manifests, link: tuple[int, int], manifest: Manifest, l
 
 
 def _replace(tree: Tree, path: Path, content: bytes) -> None:
-    """Give a manifest another content at once, durably; the old one, where there is one, stays under a hidden name."""
+    """Give a manifest another content at once, durably; the old one, where there is one, stays
+    under a hidden name.
+    """
     if not os.path.lexists(path):
         tree.create(path, content)
         return
     mark = secrets.token_hex(4)
-    aside, new = path.with_name(f".{path.name}.before-mending-{mark}"), path.with_name(f".{path.name}.mended-{mark}")
+    aside, new = (
+        path.with_name(f".{path.name}.before-mending-{mark}"),
+        path.with_name(f".{path.name}.mended-{mark}"),
+    )
     if not tree.create(new, content):
         raise CorruptEntryError(f"{new} is there already. Mend again.")
     failpoints.hit("file.mend.written")

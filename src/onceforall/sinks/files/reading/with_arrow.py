@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 CSV_BLOCK, _LARGEST_BLOCK = 16 << 20, (1 << 31) - 1
 
 
-def dataset_of(root: Path, files: Sequence[tuple[DataFile, Layout]], schema: pa.Schema, block: int) -> Dataset:
-    """Return a dataset of files by the columns of the whole; ``block``: how much of CSV is read at once, and the longest row."""
+def dataset_of(
+    root: Path, files: Sequence[tuple[DataFile, Layout]], schema: pa.Schema, block: int
+) -> Dataset:
+    """Return a dataset of files by the columns of the whole; ``block``: how much of CSV is read
+    at once, and the longest row.
+    """
     from pyarrow import dataset as ds
 
     parts: list[Any] = []
     for layout, group in _by_layout(files):
-        # pyarrow's dataset would read CSV by the types of the whole, where a text may mean another value.
+        # pyarrow's dataset would read CSV by the types of the whole, where a text may mean another
+        # value.
         at_once = layout.reading["format"] == "csv" and any(
             field.type != schema.field(field.name).type for field in layout.schema_in_file()
         )
@@ -33,7 +38,9 @@ def dataset_of(root: Path, files: Sequence[tuple[DataFile, Layout]], schema: pa.
             # A block is memory, and a file smaller than one needs none of the full size.
             form = _format(layout, min(block, max(file.bytes for file in group) + 1))
             fragments = [
-                _fragment(root, form, file, schema) for file in group if not at_once and not _is_read_at_once(file, layout)
+                _fragment(root, form, file, schema)
+                for file in group
+                if not at_once and not _is_read_at_once(file, layout)
             ]
             parts.append(ds.FileSystemDataset(fragments, schema, form))
     if len(parts) == 1:
@@ -54,7 +61,11 @@ def _fragment(root: Path, form: Any, file: DataFile, schema: pa.Schema) -> Any:
 
     guarantee = None
     for name, text in file.partition.items():
-        value = pc.field(name).is_null() if text is None else pc.field(name) == _value(name, text, schema)
+        value = (
+            pc.field(name).is_null()
+            if text is None
+            else pc.field(name) == _value(name, text, schema)
+        )
         guarantee = value if guarantee is None else guarantee & value
     path = str(root / file.path)
     return form.make_fragment(path, filesystem=fs.LocalFileSystem(), partition_expression=guarantee)
@@ -89,7 +100,9 @@ def _text_table(root: Path, file: DataFile, layout: Layout, schema: pa.Schema) -
     columns = []
     for field in schema:
         if field.name in file.partition:
-            columns.append(pa.repeat(_value(field.name, file.partition[field.name], schema), table.num_rows))
+            columns.append(
+                pa.repeat(_value(field.name, file.partition[field.name], schema), table.num_rows)
+            )
         elif field.name in stored.names:
             columns.append(table.column(field.name).cast(field.type))
         else:
@@ -103,7 +116,9 @@ def _is_read_at_once(file: DataFile, layout: Layout) -> bool:
 
 
 def with_blocks(read: Callable[[int], pa.Table], block: int = CSV_BLOCK) -> pa.Table:
-    """Read CSV with blocks that are large enough: pyarrow takes no row that begins in one, and ends behind the next."""
+    """Read CSV with blocks that are large enough: pyarrow takes no row that begins in one, and
+    ends behind the next.
+    """
     import pyarrow as pa
 
     try:
@@ -124,7 +139,8 @@ def _format(layout: Layout, block: int) -> Any:
         return ds.OrcFileFormat()
     if kind != "csv":
         raise ConfigurationError(
-            f"Files of the format {kind!r} were written by a newer release of onceforall. Read them with that one."
+            f"Files of the format {kind!r} were written by a newer release of onceforall. Read "
+            "them with that one."
         )
     return ds.CsvFileFormat(**_csv(layout, block))
 
@@ -139,9 +155,14 @@ def _csv(layout: Layout, block: int) -> dict[str, Any]:
             delimiter=layout.reading["delimiter"], newlines_in_values=True, ignore_empty_lines=False
         ),
         "convert_options": csv.ConvertOptions(
-            column_types=schema, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            column_types=schema,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
         ),
         "read_options": csv.ReadOptions(
-            column_names=schema.names, skip_rows=1 if layout.reading["header"] else 0, block_size=block
+            column_names=schema.names,
+            skip_rows=1 if layout.reading["header"] else 0,
+            block_size=block,
         ),
     }

@@ -1,4 +1,6 @@
-"""Reads committed files with Spark: as many readers as there are kinds of files, and their union."""
+"""Reads committed files with Spark: as many readers as there are kinds of files, and their
+union.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
 
-def frame_of(spark: SparkSession, root: Path, files: Sequence[tuple[DataFile, Layout]], whole: pa.Schema) -> DataFrame:
+def frame_of(
+    spark: SparkSession, root: Path, files: Sequence[tuple[DataFile, Layout]], whole: pa.Schema
+) -> DataFrame:
     """Return a DataFrame over exactly these files.
 
     Args:
@@ -27,8 +31,8 @@ def frame_of(spark: SparkSession, root: Path, files: Sequence[tuple[DataFile, La
         files: each with its layout.
         whole: the columns of all.
 
-    Raises:
-        ConfigurationError: files are JSON with timestamps, and ``spark.sql.legacy.timeParserPolicy`` is LEGACY.
+    Raises: ConfigurationError: files are JSON with timestamps, and
+        ``spark.sql.legacy.timeParserPolicy`` is LEGACY.
     """
     from pyspark.sql.functions import col, lit
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -40,8 +44,9 @@ def frame_of(spark: SparkSession, root: Path, files: Sequence[tuple[DataFile, La
     for reading, stored, base, group in _by_reading(files, schema):
         names = list(stored)
         _check_time_parser(spark, reading, schema)
-        # A reader of its own for each group, with the group's columns only: Spark derives a read's partition columns from all of its
-        # paths together, and passes over files whose folders say nothing where those of others do. CSV goes by columns' positions.
+        # A reader of its own for each group, with the group's columns only: Spark derives a read's
+        # partition columns from all of its paths together, and passes over files whose folders say
+        # nothing where those of others do. CSV goes by columns' positions.
         here = StructType([schema[name] if kind is None else kind for name, kind in stored.items()])
         reader = spark.read.schema(here).option("basePath", f"file://{root / base.folder}")
         # What the session's settings would choose otherwise.
@@ -49,17 +54,27 @@ def frame_of(spark: SparkSession, root: Path, files: Sequence[tuple[DataFile, La
         if reading["format"] == "parquet":
             reader = reader.options(datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED")
         if reading["format"] in {"json", "csv"}:
-            reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_no_name(schema.names))
+            reader = reader.options(
+                mode="PERMISSIVE", columnNameOfCorruptRecord=_no_name(schema.names)
+            )
         if reading["format"] == "csv":
             reader = reader.options(
-                header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, nullValue=CSV_NULL, enforceSchema=False
+                header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, nullValue=CSV_NULL, enforceSchema=False  # noqa: E501
             )  # fmt: skip
-        frame = reader.format(reading["format"]).load([_spark_path(root / file.path) for file in group])
-        known = {name: _as_text_of_a_folder(col(_quoted(name)), stored[name], schema[name]) for name in names} | {
-            name: lit(value) for name, value in base.values.items()
-        }
+        frame = reader.format(reading["format"]).load(
+            [_spark_path(root / file.path) for file in group]
+        )
+        known = {
+            name: _as_text_of_a_folder(col(_quoted(name)), stored[name], schema[name])
+            for name in names
+        } | {name: lit(value) for name, value in base.values.items()}
         frames.append(
-            frame.select(*(known.get(each.name, lit(None)).cast(each.dataType).alias(each.name) for each in schema.fields))
+            frame.select(
+                *(
+                    known.get(each.name, lit(None)).cast(each.dataType).alias(each.name)
+                    for each in schema.fields
+                )
+            )
         )
     if not frames:
         return spark.createDataFrame([], StructType([]))
@@ -72,8 +87,12 @@ def frame_of(spark: SparkSession, root: Path, files: Sequence[tuple[DataFile, La
 def _by_reading(
     files: Sequence[tuple[DataFile, Layout]], schema: StructType
 ) -> Iterator[tuple[Mapping[str, Any], dict[str, StructField | None], _Base, list[DataFile]]]:
-    """Group the files by how one reader of Spark takes them: each with the columns that it finds (see ``_stored``), and the folder that it begins at."""
-    groups: dict[Any, tuple[Mapping[str, Any], dict[str, StructField | None], _Base, list[DataFile]]] = {}
+    """Group the files by how one reader of Spark takes them: each with the columns that it finds
+    (see ``_stored``), and the folder that it begins at.
+    """
+    groups: dict[
+        Any, tuple[Mapping[str, Any], dict[str, StructField | None], _Base, list[DataFile]]
+    ] = {}
     in_files: dict[str, dict[str, StructField | None]] = {}
     for file, layout in files:
         base, below = _base(file.folder)
@@ -81,11 +100,14 @@ def _by_reading(
         stored = in_files.get(repr(layout))
         if stored is None:
             stored = in_files[repr(layout)] = _stored(layout, schema)
-        # Spark's CSV reader goes by the position of columns, so that files with others must be read on their own. A column that is a
-        # partition's here and stands in files there is never both in one read: Spark would take the folder's value for all.
+        # Spark's CSV reader goes by the position of columns, so that files with others must be read
+        # on their own. A column that is a partition's here and stands in files there is never both
+        # in one read: Spark would take the folder's value for all.
         own = [(name, repr(kind)) for name, kind in stored.items() if kind is not None]
         key = (
-            repr(layout) if is_csv else repr((sorted(layout.reading.items()), layout.partition_by, own)),
+            repr(layout)
+            if is_csv
+            else repr((sorted(layout.reading.items()), layout.partition_by, own)),
             base.folder,
             below,
         )
@@ -97,7 +119,9 @@ def _by_reading(
 
 @dataclass(frozen=True)
 class _Base:
-    """Where Spark begins to look for partition columns: the folder, and the columns that those above it say."""
+    """Where Spark begins to look for partition columns: the folder, and the columns that those
+    above it say.
+    """
 
     folder: str
     values: Mapping[str, str | None]
@@ -106,8 +130,8 @@ class _Base:
 def _base(folder: str) -> tuple[_Base, tuple[str, ...]]:
     """Return where Spark must begin, and the partition columns below that.
 
-    Spark goes from a file upwards, passes over plain folders, and ends at the first plain one above a ``name=value``: what is above that must
-    be told to it.
+    Spark goes from a file upwards, passes over plain folders, and ends at the first plain one above
+    a ``name=value``: what is above that must be told to it.
     """
     parts = folder.split("/") if folder else []
     end = len(parts)
@@ -121,10 +145,13 @@ def _base(folder: str) -> tuple[_Base, tuple[str, ...]]:
 
 
 def _stored(layout: Layout, schema: StructType) -> dict[str, StructField | None]:
-    """Return the columns of a file, each with its own type where Spark must read it by that and cast it to that of ``schema``; else with None.
+    """Return the columns of a file, each with its own type where Spark must read it by that and
+    cast it to that of ``schema``; else with None.
 
-    Of text it must, for a text means what the type says that it was written by: 0.1 of a FLOAT is another number than 0.1 of a DOUBLE. Of Parquet's
-    decimals it must: a filter by a number with more bytes than the file's decimals have ends the read.
+    Of text it must, for a text means what the type says that it was written by: 0.1 of a FLOAT is
+    another number than 0.1 of a DOUBLE. Of Parquet's
+    decimals it must: a filter by a number with more bytes than the file's decimals have ends the
+    read.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StringType, StructField
@@ -135,33 +162,54 @@ def _stored(layout: Layout, schema: StructType) -> dict[str, StructField | None]
     for each in own.fields:
         kind = _narrowed(schema[each.name].dataType, each.dataType)
         becomes_text = isinstance(schema[each.name].dataType, StringType)
-        by_own = becomes_text or form in {"json", "csv"} or (form == "parquet" and "decimal" in kind.simpleString())
-        found[each.name] = StructField(each.name, kind) if by_own and kind != schema[each.name].dataType else None
+        by_own = (
+            becomes_text
+            or form in {"json", "csv"}
+            or (form == "parquet" and "decimal" in kind.simpleString())
+        )
+        found[each.name] = (
+            StructField(each.name, kind) if by_own and kind != schema[each.name].dataType else None
+        )
     return found
 
 
 def _as_text_of_a_folder(column: Column, own: StructField | None, wanted: StructField) -> Column:
-    """Return a column's values as ``partition_by`` writes them, and pyarrow, where it is a text in the whole: Spark has a sign before years of five digits."""
+    """Return a column's values as ``partition_by`` writes them, and pyarrow, where it is a text
+    in the whole: Spark has a sign before years of five digits.
+    """
     from pyspark.sql.functions import regexp_replace
     from pyspark.sql.types import DateType, StringType
 
-    if own is None or not isinstance(wanted.dataType, StringType) or not isinstance(own.dataType, DateType):
+    if (
+        own is None
+        or not isinstance(wanted.dataType, StringType)
+        or not isinstance(own.dataType, DateType)
+    ):
         return column
     return regexp_replace(column.cast("string"), r"^\+", "")
 
 
 def _narrowed(kind: DataType, own: DataType) -> DataType:
-    """Return a type with the fields of ``kind``, in their order, since Spark casts a struct by position, and with the simple types of ``own`` in it."""
+    """Return a type with the fields of ``kind``, in their order, since Spark casts a struct by
+    position, and with the simple types of ``own`` in it.
+    """
     from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
     if isinstance(kind, StructType) and isinstance(own, StructType):
         of_own = {each.name: each.dataType for each in own.fields}
-        narrowed = ((each, _narrowed(each.dataType, of_own.get(each.name, each.dataType))) for each in kind.fields)
-        return StructType([StructField(each.name, inner, metadata=each.metadata) for each, inner in narrowed])
+        narrowed = (
+            (each, _narrowed(each.dataType, of_own.get(each.name, each.dataType)))
+            for each in kind.fields
+        )
+        return StructType(
+            [StructField(each.name, inner, metadata=each.metadata) for each, inner in narrowed]
+        )
     if isinstance(kind, ArrayType) and isinstance(own, ArrayType):
         return ArrayType(_narrowed(kind.elementType, own.elementType))
     if isinstance(kind, MapType) and isinstance(own, MapType):
-        return MapType(_narrowed(kind.keyType, own.keyType), _narrowed(kind.valueType, own.valueType))
+        return MapType(
+            _narrowed(kind.keyType, own.keyType), _narrowed(kind.valueType, own.valueType)
+        )
     return own
 
 
@@ -172,13 +220,16 @@ def _check_time_parser(spark: SparkSession, reading: Mapping[str, Any], schema: 
         and any("timestamp" in field.dataType.simpleString() for field in schema.fields)
     ):
         raise ConfigurationError(
-            "With spark.sql.legacy.timeParserPolicy=LEGACY Spark reads 10:00:00.123456 in JSON as 10:02:03.456. Set it to CORRECTED for this session, or "
+            "With spark.sql.legacy.timeParserPolicy=LEGACY Spark reads 10:00:00.123456 in JSON as "
+            "10:02:03.456. Set it to CORRECTED for this session, or "
             "read with to_arrow()."
         )
 
 
 def _no_name(names: Sequence[str]) -> str:
-    """Return a column's name that none has: where Spark's readers of text would put a line that they can't read."""
+    """Return a column's name that none has: where Spark's readers of text would put a line that
+    they can't read.
+    """
     name = "_corrupt_record"
     while name in names:
         name = f"_{name}"
@@ -192,7 +243,12 @@ def _nullable(schema: StructType) -> StructType:
     def loosened(kind: DataType) -> DataType:
         if isinstance(kind, StructType):
             return StructType(
-                [StructField(each.name, loosened(each.dataType), nullable=True, metadata=each.metadata) for each in kind.fields]
+                [
+                    StructField(
+                        each.name, loosened(each.dataType), nullable=True, metadata=each.metadata
+                    )
+                    for each in kind.fields
+                ]
             )
         if isinstance(kind, ArrayType):
             return ArrayType(loosened(kind.elementType))
@@ -201,7 +257,10 @@ def _nullable(schema: StructType) -> StructType:
         return kind
 
     return StructType(
-        [StructField(each.name, loosened(each.dataType), nullable=True, metadata=each.metadata) for each in schema.fields]
+        [
+            StructField(each.name, loosened(each.dataType), nullable=True, metadata=each.metadata)
+            for each in schema.fields
+        ]
     )
 
 

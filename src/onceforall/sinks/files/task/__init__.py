@@ -1,1 +1,3 @@
-"""What the file sink does in a Python worker: rows from Arrow to temp files, which are ended and synced."""
+"""What the file sink does in a Python worker: rows from Arrow to temp files, which are ended and
+synced.
+"""

@@ -1,16 +1,21 @@
 """The four file formats: their options, their writers, and which types each can store.
 
-===========  =================================================================  =====================================================
-format       compression (the first is the default)                             options
-===========  =================================================================  =====================================================
-``parquet``  snappy, zstd, gzip, lz4, brotli, none                              ``_PARQUET``, as of ``pyarrow.parquet.ParquetWriter``
-``orc``      zstd, snappy, zlib, lz4, none                                      ``_ORC``, as of ``pyarrow.orc.ORCWriter``
-``json``     none, gzip, zstd, bz2                                              ``ignore_null_fields`` (true)
-``csv``      none, gzip, zstd, bz2                                              ``header`` (true), ``delimiter`` (a comma)
-===========  =================================================================  =====================================================
+===========  =================================================================
+===================================================== format       compression (the first is the
+default)                             options ===========
+=================================================================
+===================================================== ``parquet``  snappy, zstd, gzip, lz4, brotli,
+none                              ``_PARQUET``, as of ``pyarrow.parquet.ParquetWriter`` ``orc``
+zstd, snappy, zlib, lz4, none                                      ``_ORC``, as of
+``pyarrow.orc.ORCWriter`` ``json``     none, gzip, zstd, bz2
+``ignore_null_fields`` (true) ``csv``      none, gzip, zstd, bz2
+``header`` (true), ``delimiter`` (a comma) ===========
+=================================================================
+=====================================================
 
-Timestamps with a zone are stored in UTC, whatever the session's zone is. CSV writes null as nothing and the empty string as ``""``, and NaN
-and infinity as Spark does (``NaN``, ``Inf``). JSON: see module ``json_lines``.
+Timestamps with a zone are stored in UTC, whatever the session's zone is. CSV writes null as nothing
+and the empty string as ``""``, and NaN and infinity as Spark does (``NaN``, ``Inf``). JSON: see
+module ``json_lines``.
 """
 
 from __future__ import annotations
@@ -29,12 +34,20 @@ if TYPE_CHECKING:
 Format: TypeAlias = Literal["parquet", "json", "csv", "orc"]
 
 COMPRESSIONS: Mapping[str, Mapping[str, str]] = {
-    "parquet": {"snappy": ".snappy", "zstd": ".zstd", "gzip": ".gz", "lz4": ".lz4", "brotli": ".br", "none": ""},
+    "parquet": {
+        "snappy": ".snappy",
+        "zstd": ".zstd",
+        "gzip": ".gz",
+        "lz4": ".lz4",
+        "brotli": ".br",
+        "none": "",
+    },
     "orc": {"zstd": ".zstd", "snappy": ".snappy", "zlib": ".zlib", "lz4": ".lz4", "none": ""},
     "json": {"none": "", "gzip": ".gz", "zstd": ".zst", "bz2": ".bz2"},
     "csv": {"none": "", "gzip": ".gz", "zstd": ".zst", "bz2": ".bz2"},
 }
-"""Per format, what it can be compressed with, the default first, and what stands for it in a file's name."""
+"""Per format, what it can be compressed with, the default first, and what stands for it in a
+file's name."""
 
 
 _PARQUET = {
@@ -116,7 +129,9 @@ class FileFormat:
         return writer
 
 
-def file_format(kind: str, compression: str | None, options: Mapping[str, Any] | None) -> FileFormat:
+def file_format(
+    kind: str, compression: str | None, options: Mapping[str, Any] | None
+) -> FileFormat:
     """Return a format.
 
     Args:
@@ -124,31 +139,42 @@ def file_format(kind: str, compression: str | None, options: Mapping[str, Any] |
         compression: None for the format's default.
         options: None for none.
 
-    Raises:
-        OptionError: format, compression or an option is unknown or malformed; the message lists the known ones.
+    Raises: OptionError: format, compression or an option is unknown or malformed; the message lists
+        the known ones.
     """
     if not isinstance(kind, str) or kind not in COMPRESSIONS:
-        raise OptionError(f"format={shown(kind)} is unknown. FileSink writes {', '.join(COMPRESSIONS)}.")
+        raise OptionError(
+            f"format={shown(kind)} is unknown. FileSink writes {', '.join(COMPRESSIONS)}."
+        )
     known = COMPRESSIONS[kind]
     compression = next(iter(known)) if compression is None else compression
     if compression not in known:
-        raise OptionError(f"compression={compression!r} is unknown for {kind}. It can be {', '.join(known)}.")
-    options = mapping("options", {} if options is None else options, "a dictionary of the format's options")
+        raise OptionError(
+            f"compression={compression!r} is unknown for {kind}. It can be {', '.join(known)}."
+        )
+    options = mapping(
+        "options", {} if options is None else options, "a dictionary of the format's options"
+    )
     for name, value in options.items():
         wanted = _OPTIONS[kind].get(name)
         if wanted is None:
-            raise OptionError(f"The option {name!r} is unknown for {kind}. There are: {', '.join(sorted(_OPTIONS[kind]))}.")
+            raise OptionError(
+                f"The option {name!r} is unknown for {kind}. There are: "
+                f"{', '.join(sorted(_OPTIONS[kind]))}."
+            )
         if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             raise OptionError(f"The option {name!r} of {kind} can't be {shown(value)}.")
     if kind == "orc" and options.get("compression_block_size", 0) >= _ORC_BLOCK:
         raise OptionError(
-            f"The option 'compression_block_size' of orc can't be {options['compression_block_size']}. It must be a multiple of 65536 below "
+            "The option 'compression_block_size' of orc can't be "
+            f"{options['compression_block_size']}. It must be a multiple of 65536 below "
             f"{_ORC_BLOCK} (8 MiB)."
         )
     delimiter = options.get("delimiter", ",")
     if len(delimiter.encode()) != 1 or delimiter in '"\r\n\\':
         raise OptionError(
-            f"The option 'delimiter' of csv must be one ASCII character other than a quote, a backslash or a line's end, not {delimiter!r}."
+            "The option 'delimiter' of csv must be one ASCII character other than a quote, a "
+            f"backslash or a line's end, not {delimiter!r}."
         )
     made = FileFormat(kind, compression, options)
     _check_accepted(made)
@@ -168,15 +194,27 @@ def _check_accepted(made: FileFormat) -> None:
         writer.close()
     except (pa.ArrowException, ValueError, TypeError, OSError) as error:
         raise OptionError(
-            f"pyarrow refuses compression={made.compression!r} with the options {made.options}: {error}"
+            f"pyarrow refuses compression={made.compression!r} with the options {made.options}: "
+            f"{error}"
         ) from error
 
 
 class _Parquet:
-    def __init__(self, form: FileFormat, file: IO[bytes], schema: pa.Schema, max_bytes: int) -> None:  # noqa: ARG002
+    def __init__(
+        self,
+        form: FileFormat,
+        file: IO[bytes],
+        schema: pa.Schema,
+        max_bytes: int,  # noqa: ARG002
+    ) -> None:
         import pyarrow.parquet as pq
 
-        options = {**form.options, "write_statistics": _with_statistics(schema, form.options.get("write_statistics", True))}
+        options = {
+            **form.options,
+            "write_statistics": _with_statistics(
+                schema, form.options.get("write_statistics", True)
+            ),
+        }
         self._writer = pq.ParquetWriter(file, schema, compression=form.compression, **options)
 
     def write(self, rows: pa.Table) -> None:
@@ -187,11 +225,14 @@ class _Parquet:
 
 
 def _with_statistics(schema: pa.Schema, wanted: bool | Sequence[str]) -> bool | list[str]:  # noqa: FBT001
-    """Return the columns of a Parquet file that get a least and a greatest value: of those that are wanted all but floating-point ones.
+    """Return the columns of a Parquet file that get a least and a greatest value: of those that are
+    wanted all but floating-point ones.
 
-    pyarrow leaves NaN out of them, as the format asks for, and Spark takes NaN for the greatest number of all: its reader would pass over a row
-    group of 1, NaN and 2 where it looks for what is greater than 5, and lose the NaN. Spark's own writer stores no statistics where there is a
-    NaN (https://github.com/apache/parquet-format, ``ColumnOrder``); here they must be chosen before the first value is seen.
+    pyarrow leaves NaN out of them, as the format asks for, and Spark takes NaN for the greatest
+    number of all: its reader would pass over a row
+    group of 1, NaN and 2 where it looks for what is greater than 5, and lose the NaN. Spark's own
+    writer stores no statistics where there is a NaN (https://github.com/apache/parquet-format,
+    ``ColumnOrder``); here they must be chosen before the first value is seen.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -206,17 +247,25 @@ def _with_statistics(schema: pa.Schema, wanted: bool | Sequence[str]) -> bool | 
     floating = {leaf.path for leaf in leaves if leaf.physical_type in {"FLOAT", "DOUBLE"}}
     if not floating:
         return wanted if wanted is True else list(wanted)
-    return [leaf.path for leaf in leaves if leaf.path not in floating and (wanted is True or leaf.path in wanted)]
+    return [
+        leaf.path
+        for leaf in leaves
+        if leaf.path not in floating and (wanted is True or leaf.path in wanted)
+    ]
 
 
 class _Orc:
-    def __init__(self, form: FileFormat, file: IO[bytes], schema: pa.Schema, max_bytes: int) -> None:
+    def __init__(
+        self, form: FileFormat, file: IO[bytes], schema: pa.Schema, max_bytes: int
+    ) -> None:
         import pyarrow as pa
         from pyarrow import orc
 
         compression = "uncompressed" if form.compression == "none" else form.compression
         options = {"stripe_size": min(64 << 20, max(max_bytes, 1 << 16)), **form.options}
-        self._writer = orc.ORCWriter(pa.PythonFile(file, mode="w"), compression=compression, **options)
+        self._writer = orc.ORCWriter(
+            pa.PythonFile(file, mode="w"), compression=compression, **options
+        )
         self._schema = schema
         self._is_empty = True
 
@@ -263,7 +312,13 @@ class _Text:
 
 
 class _Json(_Text):
-    def __init__(self, form: FileFormat, file: IO[bytes], schema: pa.Schema, max_bytes: int) -> None:  # noqa: ARG002
+    def __init__(
+        self,
+        form: FileFormat,
+        file: IO[bytes],
+        schema: pa.Schema,  # noqa: ARG002
+        max_bytes: int,  # noqa: ARG002
+    ) -> None:
         super().__init__(form, file)
         self._ignore_null_fields = bool(form.options.get("ignore_null_fields", True))
 
@@ -281,7 +336,13 @@ class _Json(_Text):
 
 
 class _Csv(_Text):
-    def __init__(self, form: FileFormat, file: IO[bytes], schema: pa.Schema, max_bytes: int) -> None:  # noqa: ARG002
+    def __init__(
+        self,
+        form: FileFormat,
+        file: IO[bytes],
+        schema: pa.Schema,
+        max_bytes: int,  # noqa: ARG002
+    ) -> None:
         import pyarrow as pa
         from pyarrow import csv
 
@@ -291,7 +352,9 @@ class _Csv(_Text):
             delimiter=form.options.get("delimiter", ","),
             quoting_style="needed",
         )
-        as_text = pa.schema([(f.name, pa.string() if _is_float(f.type) else f.type) for f in schema])
+        as_text = pa.schema(
+            [(f.name, pa.string() if _is_float(f.type) else f.type) for f in schema]
+        )
         self._writer = csv.CSVWriter(self._out, as_text, write_options=options)
         self._schema = as_text
 
@@ -317,14 +380,20 @@ _YEAR_0_DAYS, _YEAR_10000_DAYS = -719_528, 2_932_897
 
 
 def _check_years(path: str, values: pa.Array) -> None:
-    """See that a CSV reader can read a column's times: years have four digits there; nanoseconds since 1970 have no others.
+    """See that a CSV reader can read a column's times: years have four digits there; nanoseconds
+    since 1970 have no others.
 
     Raises:
         RefusedRecordError: naming the column and the value.
     """
     from onceforall.sinks.files.task.times import outside, refuse
 
-    refuse(path, values, outside(values, _YEAR_0_DAYS, _YEAR_10000_DAYS), "CSV's readers take years of four digits only")
+    refuse(
+        path,
+        values,
+        outside(values, _YEAR_0_DAYS, _YEAR_10000_DAYS),
+        "CSV's readers take years of four digits only",
+    )
 
 
 def _check_null(name: str, column: pa.ChunkedArray) -> None:
@@ -338,7 +407,8 @@ def _check_null(name: str, column: pa.ChunkedArray) -> None:
 
     if pa.types.is_string(column.type) and pc.any(pc.equal(column, CSV_NULL)).as_py():
         raise RefusedRecordError(
-            f"Column {name!r} holds {CSV_NULL!r}, which read_files(...).to_spark() would take for a null in CSV. Filter such rows out, or use "
+            f"Column {name!r} holds {CSV_NULL!r}, which read_files(...).to_spark() would take for "
+            "a null in CSV. Filter such rows out, or use "
             "format='parquet'."
         )
 
@@ -364,7 +434,9 @@ _WRITERS: Mapping[str, Any] = {"parquet": _Parquet, "orc": _Orc, "json": _Json, 
 
 
 def in_utc(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with all timestamps with a zone in UTC, nested ones too, and without metadata."""
+    """Return the schema with all timestamps with a zone in UTC, nested ones too, and without
+    metadata.
+    """
     import pyarrow as pa
 
     return pa.schema([pa.field(f.name, _in_utc(f.type), f.nullable) for f in schema])
@@ -376,9 +448,13 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
     if pa.types.is_list(kind):
-        return pa.list_(pa.field(kind.value_field.name, _in_utc(kind.value_type), kind.value_field.nullable))
+        return pa.list_(
+            pa.field(kind.value_field.name, _in_utc(kind.value_type), kind.value_field.nullable)
+        )
     if pa.types.is_map(kind):
         return pa.map_(_in_utc(kind.key_type), kind.item_field.with_type(_in_utc(kind.item_type)))
     if pa.types.is_struct(kind):
-        return pa.struct([kind.field(i).with_type(_in_utc(kind.field(i).type)) for i in range(kind.num_fields)])
+        return pa.struct(
+            [kind.field(i).with_type(_in_utc(kind.field(i).type)) for i in range(kind.num_fields)]
+        )
     return kind

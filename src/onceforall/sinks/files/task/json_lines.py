@@ -1,17 +1,20 @@
-"""JSON lines from Arrow: what Spark's own JSON writer would write, without the loss of microseconds.
+"""JSON lines from Arrow: what Spark's own JSON writer would write, without the loss of
+microseconds.
 
-=================================  ==================================================================================================
-type                               value
-=================================  ==================================================================================================
-numbers, DECIMAL                   a JSON number; a decimal with all its digits, never with an exponent
-NaN, infinity                      the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``
-BINARY                             a string in Base64
-DATE                               ``"2026-11-21"``
-TIMESTAMP                          ``"2026-11-21T10:00:00.123456Z"``, in UTC, always six digits (Spark's writer cuts off after three)
-TIMESTAMP_NTZ                      the same without the ``Z``
-STRUCT, MAP                        an object; the keys of a map are strings (files of older releases have others as strings)
-null                               the field is left out (``ignore_null_fields=False`` writes ``null``); ``null`` in arrays and maps
-=================================  ==================================================================================================
+=================================
+==================================================================================================
+type                               value =================================
+==================================================================================================
+numbers, DECIMAL                   a JSON number; a decimal with all its digits, never with an
+exponent NaN, infinity                      the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``
+BINARY                             a string in Base64 DATE
+``"2026-11-21"`` TIMESTAMP                          ``"2026-11-21T10:00:00.123456Z"``, in UTC,
+always six digits (Spark's writer cuts off after three) TIMESTAMP_NTZ                      the same
+without the ``Z`` STRUCT, MAP                        an object; the keys of a map are strings (files
+of older releases have others as strings) null                               the field is left out
+(``ignore_null_fields=False`` writes ``null``); ``null`` in arrays and maps
+=================================
+==================================================================================================
 """
 
 from __future__ import annotations
@@ -34,14 +37,23 @@ def encoded(rows: pa.RecordBatch, *, ignore_null_fields: bool) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _objects(names: Iterable[str], columns: Iterable[pa.Array], count: int, ignore_null_fields: bool) -> list[str]:  # noqa: FBT001
+def _objects(
+    names: Iterable[str],
+    columns: Iterable[pa.Array],
+    count: int,
+    ignore_null_fields: bool,  # noqa: FBT001
+) -> list[str]:
     keys = [f"{encode_basestring(name)}:" for name in names]
     fragments = [_fragments(column, ignore_null_fields) for column in columns]
     if not fragments:
         return ["{}"] * count
     if ignore_null_fields:
         return [
-            "{" + ",".join([key + text for key, text in zip(keys, row, strict=True) if text is not None]) + "}"
+            "{"
+            + ",".join(
+                [key + text for key, text in zip(keys, row, strict=True) if text is not None]
+            )
+            + "}"
             for row in zip(*fragments, strict=True)
         ]
     return [
@@ -59,24 +71,42 @@ def _fragments(column: pa.Array, ignore_null_fields: bool) -> _Fragments:  # noq
     if pa.types.is_struct(kind):
         children = [pc.struct_field(column, [i]) for i in range(kind.num_fields)]
         texts = _objects([f.name for f in kind], children, len(column), ignore_null_fields)
-        return [text if valid else None for text, valid in zip(texts, column.is_valid().to_pylist(), strict=True)]
+        return [
+            text if valid else None
+            for text, valid in zip(texts, column.is_valid().to_pylist(), strict=True)
+        ]
     if pa.types.is_map(kind):
         return _maps(column, ignore_null_fields)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         items = _fragments(column.values, ignore_null_fields)
-        return _nested(column, lambda start, end: "[" + ",".join([item or "null" for item in items[start:end]]) + "]")
+        return _nested(
+            column,
+            lambda start, end: "[" + ",".join([item or "null" for item in items[start:end]]) + "]",
+        )
     if pa.types.is_timestamp(kind):
         texts = column.cast(pa.string()).to_pylist()
         return [None if text is None else f'"{text.replace(" ", "T", 1)}"' for text in texts]
     if pa.types.is_date(kind) or pa.types.is_time(kind):
-        return [None if text is None else f'"{text}"' for text in column.cast(pa.string()).to_pylist()]
+        return [
+            None if text is None else f'"{text}"' for text in column.cast(pa.string()).to_pylist()
+        ]
     if pa.types.is_floating(kind):
-        return [None if text is None else _SPECIAL.get(text, text) for text in column.cast(pa.string()).to_pylist()]
+        return [
+            None if text is None else _SPECIAL.get(text, text)
+            for text in column.cast(pa.string()).to_pylist()
+        ]
     return [None if value is None else _scalar(value) for value in column.to_pylist()]
 
 
-_SPECIAL = {"nan": '"NaN"', "-nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"', "-0": "-0.0"}
-"""A JSON number without a point is a whole one to its readers, and of those there is only one zero."""
+_SPECIAL = {
+    "nan": '"NaN"',
+    "-nan": '"NaN"',
+    "inf": '"Infinity"',
+    "-inf": '"-Infinity"',
+    "-0": "-0.0",
+}
+"""A JSON number without a point is a whole one to its readers, and of those there is only one
+zero."""
 
 
 def _scalar(value: Any) -> str:

@@ -1,4 +1,6 @@
-"""Finds the values of some type in a column, at whatever depth: what a format can't hold may be there, too."""
+"""Finds the values of some type in a column, at whatever depth: what a format can't hold may be
+there, too.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
 def within(
     name: str, column: pa.Array | pa.ChunkedArray, wanted: Callable[[pa.DataType], bool]
 ) -> Iterator[tuple[str, pa.Array]]:
-    """Return all arrays of the types that are wanted, in a column and below it; what a null hides is no value.
+    """Return all arrays of the types that are wanted, in a column and below it; what a null hides
+    is no value.
 
     Args:
         name: of the column.
@@ -35,7 +38,9 @@ def keys_within(name: str, column: pa.Array | pa.ChunkedArray) -> Iterator[tuple
     import pyarrow.compute as pc
 
     for path, maps in within(name, column, pa.types.is_map):
-        pairs = pc.list_flatten(maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field]))))
+        pairs = pc.list_flatten(
+            maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field])))
+        )
         yield f"{path}.key", pc.struct_field(pairs, [0])
         yield from keys_within(f"{path}.value", pc.struct_field(pairs, [1]))
 
@@ -44,7 +49,9 @@ def _has(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
     return wanted(kind) or any(_has(kind.field(i).type, wanted) for i in range(kind.num_fields))
 
 
-def _within(path: str, values: pa.Array, wanted: Callable[[pa.DataType], bool]) -> Iterator[tuple[str, pa.Array]]:
+def _within(
+    path: str, values: pa.Array, wanted: Callable[[pa.DataType], bool]
+) -> Iterator[tuple[str, pa.Array]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,9 +1,12 @@
-"""Values that Spark reads from pyarrow's ORC files as others, or not at all: refused in the task, before anything is decided.
+"""Values that Spark reads from pyarrow's ORC files as others, or not at all: refused in the task,
+before anything is decided.
 
-ORC's readers take days before 1582-10-15 for those of the Julian calendar, unless the file says that they are proleptic; pyarrow writes
-proleptic ones and says nothing (``calendar`` in the footer of the ORC specification, https://orc.apache.org/specification/ORCv1/), so that
-Spark reads 0001-01-01 as 0001-01-03. And of a moment before 1970 with a fraction of a second it writes negative nanoseconds, of which ORC's
-Java reader says ``nanos > 999999999 or < 0``: Spark can't read any row of such a file.
+ORC's readers take days before 1582-10-15 for those of the Julian calendar, unless the file says
+that they are proleptic; pyarrow writes proleptic ones and says nothing (``calendar`` in the footer
+of the ORC specification, https://orc.apache.org/specification/ORCv1/), so that Spark reads
+0001-01-01 as 0001-01-03. And of a moment before 1970 with a fraction of a second it writes negative
+nanoseconds, of which ORC's Java reader says ``nanos > 999999999 or < 0``: Spark can't read any row
+of such a file.
 """
 
 from __future__ import annotations
@@ -44,5 +47,8 @@ def _check(path: str, values: pa.Array) -> None:
         refuse(path, values, pc.and_(pc.less(units, 0), pc.not_equal(units, whole)), _FRACTION)
 
 
-_TOO_EARLY = "Spark would read another day from an ORC file: pyarrow's have no mark of the calendar before 1582-10-15"
+_TOO_EARLY = (
+    "Spark would read another day from an ORC file: pyarrow's have no mark of the "
+    "calendar before 1582-10-15"
+)
 _FRACTION = "Spark can't read an ORC file of pyarrow's with a fraction of a second before 1970"

@@ -28,14 +28,18 @@ class Destination:
 class Partitioner:
     """Parts record batches by destination."""
 
-    def __init__(self, partition_by: Sequence[str], bucket: TimeBucket | None, root_bytes: int) -> None:
+    def __init__(
+        self, partition_by: Sequence[str], bucket: TimeBucket | None, root_bytes: int
+    ) -> None:
         """Take the columns, and how long the path of the sink's folder is."""
         self._partition_by = tuple(partition_by)
         self._bucket = bucket
         self._root_bytes = root_bytes
         self._known: dict[tuple[str | None, ...], Destination] = {}
 
-    def parts(self, rows: pa.RecordBatch, stored: pa.RecordBatch) -> Iterator[tuple[Destination, pa.RecordBatch]]:
+    def parts(
+        self, rows: pa.RecordBatch, stored: pa.RecordBatch
+    ) -> Iterator[tuple[Destination, pa.RecordBatch]]:
         """Return rows by destination, in their order, without the partition columns.
 
         Args:
@@ -50,7 +54,10 @@ class Partitioner:
         data = stored.select([name for name in rows.schema.names if name not in self._partition_by])
         keys = [_texts(name, rows.column(name)) for name in self._partition_by]
         if self._bucket is not None:
-            keys += [_formatted(c, rows.column(c), f, self._bucket.zone) for c, f in _fields(self._bucket)]
+            keys += [
+                _formatted(c, rows.column(c), f, self._bucket.zone)
+                for c, f in _fields(self._bucket)
+            ]
         if not keys:
             yield Destination("", ()), data
             return
@@ -66,7 +73,10 @@ class Partitioner:
         for end in ends:
             first = int(order[start])
             values = tuple(key.dictionary[key.indices[first].as_py()].as_py() for key in encoded)
-            yield self._destination(values), data if end - start == len(order) else data.take(order[start:end])
+            yield (
+                self._destination(values),
+                data if end - start == len(order) else data.take(order[start:end]),
+            )
             start = end
 
     def _destination(self, values: tuple[str | None, ...]) -> Destination:
@@ -79,22 +89,34 @@ class Partitioner:
 
     def _made(self, values: tuple[str | None, ...]) -> Destination:
         count = len(self._partition_by)
-        partition = [(name, value or None) for name, value in zip(self._partition_by, values[:count], strict=True)]
+        partition = [
+            (name, value or None)
+            for name, value in zip(self._partition_by, values[:count], strict=True)
+        ]
         folders = [hive_folder(name, value) for name, value in partition]
         if self._bucket is not None:
             formatted = iter(values[count:])
-            pieces = (piece if isinstance(piece, str) else next(formatted) or NULL for piece in self._bucket.pieces)
+            pieces = (
+                piece if isinstance(piece, str) else next(formatted) or NULL
+                for piece in self._bucket.pieces
+            )
             for text in "".join(pieces).split("/"):
                 name, equals, value = text.partition("=")
-                folders.append(hive_folder(name, None if value == NULL else value) if equals else plain_folder(text))
+                folders.append(
+                    hive_folder(name, None if value == NULL else value)
+                    if equals
+                    else plain_folder(text)
+                )
                 if equals:
                     partition.append((name, None if value == NULL else value))
         folder = "/".join(folders)
         too_long = [name for name in folders if len(name.encode()) > LONGEST_NAME]
         if too_long or self._root_bytes + len(folder.encode()) > LONGEST_PATH - LONGEST_NAME:
             raise RefusedRecordError(
-                f"A value makes a folder's name that is too long for a file system ({LONGEST_NAME} bytes for a name, {LONGEST_PATH} "
-                f"for a path): {(too_long or folders)[0][:80]}… Shorten the value in the query, or partition by another column."
+                "A value makes a folder's name that is too long for a file system "
+                f"({LONGEST_NAME} bytes for a name, {LONGEST_PATH} "
+                f"for a path): {(too_long or folders)[0][:80]}… Shorten the value in the query, "
+                "or partition by another column."
             )
         return Destination(folder, tuple(partition))
 
@@ -116,8 +138,15 @@ def _texts(name: str, column: pa.Array) -> pa.Array:
         check_texts(name, column)
         return column
     if pa.types.is_decimal(kind):
-        return pa.array([None if value is None else format(value, "f") for value in column.to_pylist()], pa.string())
-    check_times(name, column, partial(check_text, remedy="Filter such rows out, or partition by another column"))
+        return pa.array(
+            [None if value is None else format(value, "f") for value in column.to_pylist()],
+            pa.string(),
+        )
+    check_times(
+        name,
+        column,
+        partial(check_text, remedy="Filter such rows out, or partition by another column"),
+    )
     return column.cast(pa.string())
 
 
@@ -136,7 +165,10 @@ def _formatted(name: str, column: pa.Array, form: str, zone: str | None) -> pa.A
         values = values.cast(pa.timestamp("s"))
     encoded = values.dictionary_encode(null_encoding="encode")
     try:
-        texts = [None if value is None else value.strftime(form) for value in encoded.dictionary.to_pylist()]
+        texts = [
+            None if value is None else value.strftime(form)
+            for value in encoded.dictionary.to_pylist()
+        ]
     except (ValueError, OverflowError) as error:
         # Python's years are 1 to 9999; a zone may move a value by a day.
         refuse(
@@ -147,6 +179,7 @@ def _formatted(name: str, column: pa.Array, form: str, zone: str | None) -> pa.A
             "Filter such rows out",
         )
         raise RefusedRecordError(
-            f"Column {name!r} holds a time that can't be formatted for a folder's name: {error}. Filter out such rows."
+            f"Column {name!r} holds a time that can't be formatted for a folder's name: {error}. "
+            "Filter out such rows."
         ) from error
     return pa.array(texts, pa.string()).take(encoded.indices)

@@ -1,4 +1,6 @@
-"""Texts that are none, or too long: Spark's STRING may hold any bytes, and files of text formats, and folders' names, are UTF-8."""
+"""Texts that are none, or too long: Spark's STRING may hold any bytes, and files of text
+formats, and folders' names, are UTF-8.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def check_texts(name: str, column: pa.Array | pa.ChunkedArray) -> None:
-    """See that all texts in a column and below it are UTF-8: a CSV file with another one can't be read by pyarrow at all.
+    """See that all texts in a column and below it are UTF-8: a CSV file with another one can't be
+    read by pyarrow at all.
 
     Raises:
         RefusedRecordError: naming the column and the value.
@@ -26,11 +29,15 @@ def check_texts(name: str, column: pa.Array | pa.ChunkedArray) -> None:
 
 
 JSON_TEXT, JSON_KEY = 20_000_000, 50_000
-"""The longest text and name that Jackson reads (``StreamReadConstraints``), in UTF-16's units. Of a row with a longer one Spark makes nulls."""
+"""The longest text and name that Jackson reads (``StreamReadConstraints``), in UTF-16's units.
+
+Of a row with a longer one Spark makes nulls.
+"""
 
 
 def check_lengths(name: str, column: pa.Array | pa.ChunkedArray) -> None:
-    """See that Spark's JSON reader takes each text in a column and below it. Base64 it reads as it comes, of any length.
+    """See that Spark's JSON reader takes each text in a column and below it. Base64 it reads as it
+    comes, of any length.
 
     Raises:
         RefusedRecordError: naming the column and the length.
@@ -51,7 +58,8 @@ def _check_length(path: str, values: pa.Array, most: int, what: str) -> None:
         length = len(value.encode("utf-16-le")) // 2
         if length > most:
             raise RefusedRecordError(
-                f"Column {path!r} holds {length} characters, and Spark's JSON reader takes {what} of at most {most}: it would read the row as nulls. "
+                f"Column {path!r} holds {length} characters, and Spark's JSON reader takes {what} "
+                f"of at most {most}: it would read the row as nulls. "
                 "Filter such rows out, or use format='parquet'."
             )
 
@@ -72,7 +80,8 @@ def _check(path: str, value: bytes | None) -> None:
     except UnicodeDecodeError as error:
         shown = repr(value) if value is None or len(value) <= 100 else f"{value[:100]!r}…"
         raise RefusedRecordError(
-            f"Column {path!r} holds {shown}, which is no UTF-8 ({error.reason}). Filter or repair such rows (make_valid_utf8), store the column as "
+            f"Column {path!r} holds {shown}, which is no UTF-8 ({error.reason}). Filter or repair "
+            "such rows (make_valid_utf8), store the column as "
             "BINARY, or use format='parquet'."
         ) from error
 

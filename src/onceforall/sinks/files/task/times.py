@@ -1,4 +1,6 @@
-"""Dates and timestamps that a format can't hold, found at whatever depth, and named: whole columns at a time."""
+"""Dates and timestamps that a format can't hold, found at whatever depth, and named: whole
+columns at a time.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 FIRST_OF_TEXT, BEHIND_TEXT = -12_687_428, 11_248_738
-"""-32767-01-01 and +32768-01-01, in days since 1970: pyarrow's texts go no further, and timestamps beyond come out as others."""
+"""-32767-01-01 and +32768-01-01, in days since 1970: pyarrow's texts go no further, and
+timestamps beyond come out as others."""
 
 _REMEDY = "Filter such rows out, store the column as text, or use format='parquet'"
 
@@ -21,7 +24,8 @@ Check = Callable[[str, "pa.Array"], None]
 
 
 def check_times(name: str, column: pa.Array | pa.ChunkedArray, check: Check) -> None:
-    """Call a check with each array of dates or timestamps in a column and below it, and with its place, such as ``c.element.x``.
+    """Call a check with each array of dates or timestamps in a column and below it, and with its
+    place, such as ``c.element.x``.
 
     Args:
         name: of the column.
@@ -38,11 +42,19 @@ def check_text(path: str, values: pa.Array, remedy: str = _REMEDY) -> None:
     Raises:
         RefusedRecordError: naming the column and the value.
     """
-    refuse(path, values, outside(values, FIRST_OF_TEXT, BEHIND_TEXT), "a year in a text is between -32767 and 32767", remedy)
+    refuse(
+        path,
+        values,
+        outside(values, FIRST_OF_TEXT, BEHIND_TEXT),
+        "a year in a text is between -32767 and 32767",
+        remedy,
+    )
 
 
 def outside(values: pa.Array, first: int, behind: int | None = None) -> pa.Array:
-    """Tell which dates or timestamps are before the day ``first``, or not before ``behind``; days since 1970."""
+    """Tell which dates or timestamps are before the day ``first``, or not before ``behind``;
+    days since 1970.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -81,7 +93,7 @@ def shown(values: pa.Array) -> str:
         return str(np.datetime64(values.cast(pa.int32())[0].as_py(), "D"))
     units = values.cast(pa.int64())[0].as_py()
     if units == _LEAST:
-        return f"{units} {values.type.unit} since 1970"  # numpy's word for it is that of no time at all
+        return f"{units} {values.type.unit} since 1970"  # numpy's word for it is that of no time at all  # noqa: E501
     text = str(np.datetime64(units, values.type.unit)).replace("T", " ")
     return text if values.type.tz is None else f"{text}Z"
 

@@ -1,10 +1,12 @@
 """The task's side: rows to temp files, in bounded memory and with a bounded number of open files.
 
-Rows wait in memory by destination until there are enough for a good row group (``CHUNK_BYTES``), or all that wait is too much
-(``MEMORY_BYTES``): then the largest heap is written. Only then a file is opened; when too many are open, the one that was written to the
-longest time ago is ended, and its destination gets a new one later.
+Rows wait in memory by destination until there are enough for a good row group (``CHUNK_BYTES``), or
+all that wait is too much (``MEMORY_BYTES``): then the largest heap is written. Only then a file is
+opened; when too many are open, the one that was written to the longest time ago is ended, and its
+destination gets a new one later.
 
-A file counts when it is closed and synced, and so is the attempt's folder: all of that before ``pre_commit`` returns.
+A file counts when it is closed and synced, and so is the attempt's folder: all of that before
+``pre_commit`` returns.
 """
 
 from __future__ import annotations
@@ -94,9 +96,8 @@ class FileTransaction:
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows.
 
-        Raises:
-            AttemptFailedError: the file system refuses.
-            RefusedRecordError: a value can't be stored or makes no folder; no replay can change that.
+        Raises: AttemptFailedError: the file system refuses. RefusedRecordError: a value can't be
+            stored or makes no folder; no replay can change that.
         """
         if rows.num_rows == 0:
             return
@@ -132,7 +133,9 @@ class FileTransaction:
         return self.files
 
     def discard(self) -> None:
-        """Give everything up; never raises. What ``finish`` has returned is left alone: it belongs to the driver."""
+        """Give everything up; never raises. What ``finish`` has returned is left alone: it
+        belongs to the driver.
+        """
         if self.is_over:
             return
         self.is_over = True
@@ -171,19 +174,27 @@ class FileTransaction:
         self._heaps[destination] = heap  # the last one is the one that was used last
         if heap.open is None:
             self._make_room()
-            name = file_name(self._attempt.partition, self._ordinal, self.name, self._plan.form.extension)
+            name = file_name(
+                self._attempt.partition, self._ordinal, self.name, self._plan.form.extension
+            )
             self._ordinal += 1
             file = self.tree.open_new(self.staging / name, 1 << 20)
             try:
                 failpoints.hit("file.write.opened")
-                heap.open = _Open(name, file, self._plan.form.open(file, schema, self._plan.max_file_bytes))
+                heap.open = _Open(
+                    name, file, self._plan.form.open(file, schema, self._plan.max_file_bytes)
+                )
             except BaseException:
                 file.close()
                 raise
         return heap.open
 
     def _make_room(self) -> None:
-        opened = [(destination, heap) for destination, heap in self._heaps.items() if heap.open is not None]
+        opened = [
+            (destination, heap)
+            for destination, heap in self._heaps.items()
+            if heap.open is not None
+        ]
         for destination, heap in opened[: max(0, len(opened) + 1 - self._plan.max_open_files)]:
             self._end(destination, heap)
 
@@ -212,7 +223,13 @@ class FileTransaction:
 
         try:
             yield
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OverflowError) as error:
+        except (
+            pa.ArrowInvalid,
+            pa.ArrowNotImplementedError,
+            UnicodeDecodeError,
+            OverflowError,
+        ) as error:
             raise RefusedRecordError(
-                f"A value can't be written as {self._plan.form.kind} to {self._root}: {error}. Filter or repair such rows in the query."
+                f"A value can't be written as {self._plan.form.kind} to {self._root}: {error}. "
+                "Filter or repair such rows in the query."
             ) from error

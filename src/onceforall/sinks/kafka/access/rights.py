@@ -32,18 +32,33 @@ class Rights:
         return self._missing(f"topic {topic!r}", operation, ["--topic", topic])
 
     def transactional_id(self, name: str, operation: str = "Write") -> str:
-        """Say that an operation on transactional ids with the prefix of this one is not allowed, and the command that allows it."""
+        """Say that an operation on transactional ids with the prefix of this one is not allowed,
+        and the command that allows it.
+        """
         prefix = name.partition(":")[0] + ":"
         what = f"the TransactionalIds with the prefix {prefix!r}"
-        return self._missing(what, operation, ["--transactional-id", prefix, "--resource-pattern-type", "prefixed"])
+        return self._missing(
+            what, operation, ["--transactional-id", prefix, "--resource-pattern-type", "prefixed"]
+        )
 
     def _missing(self, what: str, operation: str, resource: list[str]) -> str:
-        command = ["--bootstrap-server", self.servers, "--add", "--allow-principal", self.principal, "--operation", operation]
+        command = [
+            "--bootstrap-server",
+            self.servers,
+            "--add",
+            "--allow-principal",
+            self.principal,
+            "--operation",
+            operation,
+        ]
         return (
-            f"{self.principal} may not {operation.upper()} {what}. Grant it: kafka-acls.sh {shlex.join([*command, *resource])}"
+            f"{self.principal} may not {operation.upper()} {what}. Grant it: kafka-acls.sh "
+            f"{shlex.join([*command, *resource])}"
         )
 
 
 def may_write(authorized_operations: Collection[int] | None) -> bool:
-    """Tell whether a topic's "authorized operations", as in Kafka's metadata, include WRITE (None: the broker doesn't tell)."""
+    """Tell whether a topic's "authorized operations", as in Kafka's metadata, include WRITE
+    (None: the broker doesn't tell).
+    """
     return authorized_operations is None or _WRITE in authorized_operations

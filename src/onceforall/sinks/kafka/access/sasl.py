@@ -1,7 +1,9 @@
-"""SASL on a new connection to a broker: handshake, PLAIN (RFC 4616), SCRAM (RFC 5802, 7677), OAUTHBEARER (RFC 7628).
+"""SASL on a new connection to a broker: handshake, PLAIN (RFC 4616), SCRAM (RFC 5802, 7677),
+OAUTHBEARER (RFC 7628).
 
-The two requests are encoded here and not by kafka-python, which logs every request it encodes, passwords included
-(https://kafka.apache.org/protocol#sasl_handshake, versions 1 of SaslHandshake and SaslAuthenticate).
+The two requests are encoded here and not by kafka-python, which logs every request it encodes,
+passwords included (https://kafka.apache.org/protocol#sasl_handshake, versions 1 of SaslHandshake
+and SaslAuthenticate).
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ _UNSUPPORTED_MECHANISM, _ILLEGAL_STATE = 33, 34
 _CLIENT_ID = b"onceforall"
 _MAX_FRAME_BYTES = 1_000_000
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-# A server that asks for fewer wants an answer that is cheap to guess the password from; for more, to keep us busy.
+# A server that asks for fewer wants an answer that is cheap to guess the password from; for more,
+# to keep us busy.
 _MIN_ITERATIONS, _MAX_ITERATIONS = 4096, 1_000_000
 
 
 class SaslError(Exception):
-    """The broker refused, or did not prove itself; ``mechanisms`` is what it takes, when it doesn't take ours."""
+    """The broker refused, or did not prove itself; ``mechanisms`` is what it takes, when it
+    doesn't take ours.
+    """
 
     def __init__(self, reason: str, mechanisms: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -46,15 +51,20 @@ class Channel:
         name = mechanism.encode()
         answer = self._ask(_HANDSHAKE_KEY, struct.pack(f">h{len(name)}s", len(name), name))
         code = int(answer.number(">h"))
-        return code, tuple((answer.text(">h") or b"").decode() for _ in range(max(0, answer.number(">i"))))
+        return code, tuple(
+            (answer.text(">h") or b"").decode() for _ in range(max(0, answer.number(">i")))
+        )
 
     def authenticate(self, message: bytes) -> tuple[bytes, float | None]:
-        """Send one message; return the broker's, and for how many seconds the connection then is good (None: for ever).
+        """Send one message; return the broker's, and for how many seconds the connection then is
+        good (None: for ever).
 
         Raises:
             SaslError: the broker refused.
         """
-        answer = self._ask(_AUTHENTICATE_KEY, struct.pack(f">i{len(message)}s", len(message), message))
+        answer = self._ask(
+            _AUTHENTICATE_KEY, struct.pack(f">i{len(message)}s", len(message), message)
+        )
         code = int(answer.number(">h"))
         reason = (answer.text(">h") or b"").decode(errors="replace")
         if code:
@@ -65,7 +75,14 @@ class Channel:
 
     def _ask(self, key: int, body: bytes) -> _Reader:
         self._correlation_id += 1
-        header = struct.pack(f">hhih{len(_CLIENT_ID)}s", key, _VERSION, self._correlation_id, len(_CLIENT_ID), _CLIENT_ID)
+        header = struct.pack(
+            f">hhih{len(_CLIENT_ID)}s",
+            key,
+            _VERSION,
+            self._correlation_id,
+            len(_CLIENT_ID),
+            _CLIENT_ID,
+        )
         self._connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
         (size,) = struct.unpack(">i", self._receive(4))
         if not 4 <= size <= _MAX_FRAME_BYTES:
@@ -80,7 +97,9 @@ class Channel:
         while len(received) < size:
             part = self._connection.recv(size - len(received))
             if not part:
-                raise ConnectionError("the broker closed the connection while it was being authenticated")
+                raise ConnectionError(
+                    "the broker closed the connection while it was being authenticated"
+                )
             received += part
         return received
 
@@ -116,7 +135,9 @@ def handshake(channel: Channel, mechanism: str) -> None:
     if code == _UNSUPPORTED_MECHANISM:
         raise SaslError("the broker doesn't take the mechanism", mechanisms)
     if code == _ILLEGAL_STATE:
-        raise SaslError("this listener of the broker doesn't use SASL; security.protocol must say so too")
+        raise SaslError(
+            "this listener of the broker doesn't use SASL; security.protocol must say so too"
+        )
     if code:
         raise SaslError(f"Kafka answered the handshake with error {code}")
 
@@ -152,7 +173,8 @@ def bearer(channel: Channel, token: str, extensions: Mapping[str, str]) -> float
 
 
 def scram(channel: Channel, user: str, password: str, mechanism: str) -> float | None:
-    """Prove to know the password and have the broker prove it too; return for how long (s) the connection is good.
+    """Prove to know the password and have the broker prove it too; return for how long (s) the
+    connection is good.
 
     Raises:
         SaslError: the broker refused, or doesn't know the password itself.
@@ -163,19 +185,28 @@ def scram(channel: Channel, user: str, password: str, mechanism: str) -> float |
     first = f"n={escaped},r={nonce}"
     challenge, _ = channel.authenticate(f"n,,{first}".encode())
     said = _attributes(challenge)
-    if not said.get("r", "").startswith(nonce) or "s" not in said or not said.get("i", "").isdecimal():
+    if (
+        not said.get("r", "").startswith(nonce)
+        or "s" not in said
+        or not said.get("i", "").isdecimal()
+    ):
         raise SaslError("the broker's challenge is none of SCRAM")
     if not _MIN_ITERATIONS <= int(said["i"]) <= _MAX_ITERATIONS:
         raise SaslError(
-            f"the broker asks for {said['i']} iterations, which is not between {_MIN_ITERATIONS} and {_MAX_ITERATIONS}"
+            f"the broker asks for {said['i']} iterations, which is not between {_MIN_ITERATIONS} "
+            f"and {_MAX_ITERATIONS}"
         )
-    salted = hashlib.pbkdf2_hmac(name, password.encode(), base64.b64decode(said["s"]), int(said["i"]))
+    salted = hashlib.pbkdf2_hmac(
+        name, password.encode(), base64.b64decode(said["s"]), int(said["i"])
+    )
     last = f"c=biws,r={said['r']}"
     signed = b",".join((first.encode(), challenge, last.encode()))
     key = hmac.digest(salted, b"Client Key", name)
     signature = hmac.digest(hashlib.new(name, key).digest(), signed, name)
     proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
-    reply, lifetime_s = channel.authenticate(f"{last},p={base64.b64encode(proof).decode()}".encode())
+    reply, lifetime_s = channel.authenticate(
+        f"{last},p={base64.b64encode(proof).decode()}".encode()
+    )
     expected = hmac.digest(hmac.digest(salted, b"Server Key", name), signed, name)
     if not hmac.compare_digest(base64.b64decode(_attributes(reply).get("v", "")), expected):
         raise SaslError("the broker doesn't know the password itself; it may be somebody else")

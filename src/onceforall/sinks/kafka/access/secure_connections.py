@@ -1,7 +1,7 @@
 """Makes the driver's own connections to brokers secure: TLS and SASL, as librdkafka's options say.
 
-Module ``security`` has the options and what is refused among them. What fails is told with the option that mends it, and never
-with a secret.
+Module ``security`` has the options and what is refused among them. What fails is told with the
+option that mends it, and never with a secret.
 """
 
 from __future__ import annotations
@@ -35,9 +35,13 @@ _SALT = os.urandom(16)
 
 
 class Access:
-    """Makes the driver's connections secure, as the options say; secrets are resolved at each connection."""
+    """Makes the driver's connections secure, as the options say; secrets are resolved at each
+    connection.
+    """
 
-    def __init__(self, options: Mapping[str, Any], secrets: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, options: Mapping[str, Any], secrets: Mapping[str, str] | None = None
+    ) -> None:
         """Nothing is read or called yet.
 
         Args:
@@ -65,12 +69,11 @@ class Access:
             connection: just connected, with its timeout set.
             host: the broker's name, which its certificate must bear.
 
-        Returns:
-            The connection to use, and for how many seconds the broker will accept it (None: for ever).
+        Returns: The connection to use, and for how many seconds the broker will accept it (None:
+            for ever).
 
-        Raises:
-            AccessError: the broker or an option says no; asking again helps only once something is mended.
-            OSError: the connection was lost.
+        Raises: AccessError: the broker or an option says no; asking again helps only once something
+            is mended. OSError: the connection was lost.
         """
         options = resolved(self._options, self._secrets)
         if self.uses_tls:
@@ -88,23 +91,32 @@ class Access:
         try:
             return _authenticated(Channel(connection), options)
         except SaslError as error:
-            names = "oauth_cb" if mechanism_of(options) == "OAUTHBEARER" else "sasl.username and sasl.password"
+            names = (
+                "oauth_cb"
+                if mechanism_of(options) == "OAUTHBEARER"
+                else "sasl.username and sasl.password"
+            )
             if error.mechanisms:
                 raise AccessError(
-                    f"the broker doesn't take sasl.mechanism={mechanism_of(options)}; it takes {', '.join(error.mechanisms)}. Change sasl.mechanism"
+                    f"the broker doesn't take sasl.mechanism={mechanism_of(options)}; it takes "
+                    f"{', '.join(error.mechanisms)}. Change sasl.mechanism"
                 ) from error
             raise AccessError(
-                f"authentication failed: {error}. Check {names} (sasl.mechanism={mechanism_of(options)})"
+                f"authentication failed: {error}. Check {names} "
+                f"(sasl.mechanism={mechanism_of(options)})"
             ) from error
 
-    def _encrypted(self, connection: socket.socket, host: str, options: Mapping[str, Any]) -> socket.socket:
+    def _encrypted(
+        self, connection: socket.socket, host: str, options: Mapping[str, Any]
+    ) -> socket.socket:
         context = self._context(options)
         try:
             return context.wrap_socket(connection, server_hostname=host)
         except ssl.SSLEOFError as error:
             # So does a broker end a connection that just ends itself.
             raise ConnectionError(
-                "the broker ended the TLS handshake without a word; it probably doesn't speak TLS at this port"
+                "the broker ended the TLS handshake without a word; it probably doesn't speak TLS "
+                "at this port"
             ) from error
         except ssl.SSLError as error:
             raise tls_refusal(error, host) from error
@@ -117,7 +129,8 @@ class Access:
                 mark.update(str(Path(str(options[name])).stat().st_mtime_ns).encode())
         key = mark.hexdigest()
         if key not in self._contexts:
-            # A certificate that was renewed replaces the one before; connections made with that stay as they are.
+            # A certificate that was renewed replaces the one before; connections made with that
+            # stay as they are.
             self._contexts = {key: tls_context(options)}
         return self._contexts[key]
 
@@ -129,7 +142,11 @@ def _authenticated(channel: Channel, options: Mapping[str, Any]) -> float | None
         token, _, *more = options[TOKEN_OPTION](options.get("sasl.oauthbearer.config"))
         return bearer(channel, token, more[1] if len(more) > 1 else {})
     user, password = str(options["sasl.username"]), str(options["sasl.password"])
-    return plain(channel, user, password) if mechanism == "PLAIN" else scram(channel, user, password, mechanism)
+    return (
+        plain(channel, user, password)
+        if mechanism == "PLAIN"
+        else scram(channel, user, password, mechanism)
+    )
 
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
@@ -168,7 +185,9 @@ def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
             _as_file(options, "ssl.key") as key,
         ):
             # Without a password, OpenSSL would ask for one at the terminal.
-            context.load_cert_chain(certificate, key, password=lambda: str(options.get("ssl.key.password", "")))
+            context.load_cert_chain(
+                certificate, key, password=lambda: str(options.get("ssl.key.password", ""))
+            )
     return context
 
 
@@ -177,17 +196,23 @@ def _naming(option: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        reason = error.reason if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
+        reason = (
+            error.reason if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
+        )
         reason = reason or type(error).__name__
         hint = " (is ssl.key.password right?)" if "ssl.key" in option else ""
     else:
         return
-    raise AccessError(f"option {option} can't be used: {reason}{hint}. Give a readable file or text in PEM")
+    raise AccessError(
+        f"option {option} can't be used: {reason}{hint}. Give a readable file or text in PEM"
+    )
 
 
 @contextmanager
 def _as_file(options: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Give a certificate or key as a file, as Python's ``ssl`` wants it; text is kept in memory where the system can do that."""
+    """Give a certificate or key as a file, as Python's ``ssl`` wants it; text is kept in memory
+    where the system can do that.
+    """
     if f"{name}.location" in options:
         yield str(options[f"{name}.location"])
         return
@@ -206,7 +231,13 @@ def _as_file(options: Mapping[str, Any], name: str) -> Iterator[str]:
         yield file.name
 
 
-_NOT_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
+_NOT_TLS = {
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "UNEXPECTED_MESSAGE",
+    "RECORD_LAYER_FAILURE",
+    "PACKET_LENGTH_TOO_LONG",
+}
 _WRONG_NAME = {62, 64}
 
 
@@ -216,22 +247,28 @@ def tls_refusal(error: ssl.SSLError, host: str) -> AccessError:
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _WRONG_NAME:
             return AccessError(
-                f"the broker's certificate is not for {host!r}. Use the name that is in the certificate in bootstrap.servers (and in the "
-                "broker's advertised.listeners); ssl.endpoint.identification.algorithm=none would switch the check off"
+                f"the broker's certificate is not for {host!r}. Use the name that is in the "
+                "certificate in bootstrap.servers (and in the "
+                "broker's advertised.listeners); ssl.endpoint.identification.algorithm=none would "
+                "switch the check off"
             )
         return AccessError(
-            f"the broker's certificate can't be verified: {error.verify_message}. Check ssl.ca.location (or ssl.ca.pem), which must hold the "
+            f"the broker's certificate can't be verified: {error.verify_message}. Check "
+            "ssl.ca.location (or ssl.ca.pem), which must hold the "
             "authority that signed it"
         )
     if reason in _NOT_TLS:
         return AccessError(
-            "the broker doesn't speak TLS at this port. Check the port in bootstrap.servers, and security.protocol"
+            "the broker doesn't speak TLS at this port. Check the port in bootstrap.servers, and "
+            "security.protocol"
         )
     if "CERTIFICATE" in reason:
         return AccessError(
-            f"the broker refuses the client's certificate ({reason}). Check ssl.certificate.location and ssl.key.location (or their .pem): "
+            f"the broker refuses the client's certificate ({reason}). Check "
+            "ssl.certificate.location and ssl.key.location (or their .pem): "
             "its listener asks for a certificate of an authority that it trusts"
         )
     return AccessError(
-        f"the TLS handshake failed: {reason}. Check security.protocol and the ssl.… options against the broker's listener"
+        f"the TLS handshake failed: {reason}. Check security.protocol and the ssl.… options "
+        "against the broker's listener"
     )

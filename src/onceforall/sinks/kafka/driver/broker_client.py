@@ -1,7 +1,8 @@
 """Asks the brokers of a Kafka cluster: connections to all of them, metadata, versions and settings.
 
-A request goes to one broker after the other until one answers, or to several at once; an error or a missing answer is tried again until a
-deadline. Brokers that last did not answer are asked last. What needs a transaction's coordinator is in module ``coordinator_client``.
+A request goes to one broker after the other until one answers, or to several at once; an error or a
+missing answer is tried again until a deadline. Brokers that last did not answer are asked last.
+What needs a transaction's coordinator is in module ``coordinator_client``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 
 
 class AccessRefusedError(SinkUnavailableError):
-    """The brokers, or a security option, said no; asking again at once is useless, but after a while it may be mended."""
+    """The brokers, or a security option, said no; asking again at once is useless, but after a
+    while it may be mended.
+    """
 
 
 @dataclass(frozen=True)
@@ -85,24 +88,32 @@ class BrokerClient:
         return self._deadline_s
 
     def metadata(self, topic: str | None = None) -> Any:
-        """Return the cluster's metadata, with a topic's and this user's rights on it where one is named; nothing is created.
+        """Return the cluster's metadata, with a topic's and this user's rights on it where one is
+        named; nothing is created.
 
         Raises:
             SinkUnavailableError: no broker answered.
         """
         answer = self.ask_any(partial(metadata_request, topic))
         with self._lock:
-            self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+            self._brokers = {
+                broker.node_id: (broker.host, broker.port) for broker in answer.brokers
+            }
         return answer
 
     def identify(self, topics: Collection[str] = ()) -> ClusterIdentity:
-        """Ask which cluster it is, and for the ids of topics; nothing is created, and nothing is remembered from earlier answers.
+        """Ask which cluster it is, and for the ids of topics; nothing is created, and nothing is
+        remembered from earlier answers.
 
         Raises:
             SinkUnavailableError: no broker answered.
         """
         answer = self.ask_any(partial(_identity_request, sorted(topics)))
-        found = {str(topic.name): str(topic.topic_id) for topic in answer.topics if topic.error_code == _OK}
+        found = {
+            str(topic.name): str(topic.topic_id)
+            for topic in answer.topics
+            if topic.error_code == _OK
+        }
         return ClusterIdentity(None if answer.cluster_id is None else str(answer.cluster_id), found)
 
     def broker_setting(self, name: str) -> str | None:
@@ -123,22 +134,33 @@ class BrokerClient:
         """
         return self._setting(_TOPIC_RESOURCE, topic, name, None)
 
-    def _setting(self, kind: int, resource: str, name: str, addresses: list[Address] | None) -> str | None:
+    def _setting(
+        self, kind: int, resource: str, name: str, addresses: list[Address] | None
+    ) -> str | None:
         from kafka.protocol.admin import DescribeConfigsRequest
 
         wanted = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=kind, resource_name=resource, configuration_keys=[name]
         )
-        result = self.ask_any(lambda: DescribeConfigsRequest(resources=[wanted]), addresses).results[0]
-        return next((c.value for c in result.configs if c.name == name), None) if result.error_code == _OK else None
+        result = self.ask_any(
+            lambda: DescribeConfigsRequest(resources=[wanted]), addresses
+        ).results[0]
+        return (
+            next((c.value for c in result.configs if c.name == name), None)
+            if result.error_code == _OK
+            else None
+        )
 
     def check_versions(self) -> None:
         """Check that every broker of the cluster is of release 3.9 or later.
 
-        A broker doesn't tell its release, but which versions it takes of which request (ApiVersions, KIP-35), to everybody and with KRaft as with
-        ZooKeeper. Fetch version 17 came with 3.9: release 3.8.1 was seen to take 16, 3.9.2 takes 17 and 4.3.1 takes 18.
-        The requests that the sink needs are older (the last, ListTransactions, came with 3.0); but nothing before 3.9 is tested.
-        The release that the message names is kafka-python's estimate from the same answer.
+        A broker doesn't tell its release, but which versions it takes of which request
+        (ApiVersions, KIP-35), to everybody and with KRaft as with
+        ZooKeeper. Fetch version 17 came with 3.9: release 3.8.1 was seen to take 16, 3.9.2 takes 17
+        and 4.3.1 takes 18.
+        The requests that the sink needs are older (the last, ListTransactions, came with 3.0); but
+        nothing before 3.9 is tested. The release that the message names is kafka-python's estimate
+        from the same answer.
 
         Raises:
             SinkCheckError: a broker is older.
@@ -151,28 +173,41 @@ class BrokerClient:
         backoff_s = FIRST_BACKOFF_S
         while True:
             self.metadata()
-            answers, reason = self._ask_every_broker(lambda: ApiVersionsRequest(version=0), deadline_s)
+            answers, reason = self._ask_every_broker(
+                lambda: ApiVersionsRequest(version=0), deadline_s
+            )
             for address, answer in answers.items():
                 taken = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
                 if taken.get(_FETCH_KEY, (0, 0))[1] < _FETCH_OF_OLDEST_RELEASE:
-                    release = ".".join(map(str, BrokerVersionData(api_versions=taken).broker_version))
+                    release = ".".join(
+                        map(str, BrokerVersionData(api_versions=taken).broker_version)
+                    )
                     raise SinkCheckError(
-                        f"The Kafka broker {address_text(address)} is of release {release} or so, and the sink supports {_OLDEST_RELEASE} and later. Upgrade "
+                        f"The Kafka broker {address_text(address)} is of release {release} or so, "
+                        f"and the sink supports {_OLDEST_RELEASE} and later. Upgrade "
                         f"every broker of the cluster to {_OLDEST_RELEASE} or later."
                     )
             if not reason:
                 return
             if time.monotonic() > deadline_s:
-                raise SinkUnavailableError(f"The Kafka brokers' versions could not be read: {reason}. Asked again later.")
+                raise SinkUnavailableError(
+                    f"The Kafka brokers' versions could not be read: {reason}. Asked again later."
+                )
             time.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
 
-    def _ask_every_broker(self, make: Callable[[], Any], deadline_s: float) -> tuple[dict[Address, Any], str]:
-        """Ask all brokers that the last metadata named, once; return the answers, and a reason if one is missing or an error."""
+    def _ask_every_broker(
+        self, make: Callable[[], Any], deadline_s: float
+    ) -> tuple[dict[Address, Any], str]:
+        """Ask all brokers that the last metadata named, once; return the answers, and a reason
+        if one is missing or an error.
+        """
         with self._lock:
             asked = sorted(set(self._brokers.values()))
         answers, reason = {}, ""
-        for address, answer in zip(asked, self.exchange([(a, make()) for a in asked], deadline_s), strict=True):
+        for address, answer in zip(
+            asked, self.exchange([(a, make()) for a in asked], deadline_s), strict=True
+        ):
             if isinstance(answer, NoAnswer):
                 reason = f"broker {address_text(address)}: {answer.reason}"
                 if answer.refused:
@@ -211,7 +246,8 @@ class BrokerClient:
                 raise self._refusal(refusals[0])
             if time.monotonic() > deadline_s:
                 raise SinkUnavailableError(
-                    f"No Kafka broker answered in {self._deadline_s:.0f} s; the last was {address_text(answer.address)}: {answer.reason}. Check that the brokers run "
+                    f"No Kafka broker answered in {self._deadline_s:.0f} s; the last was "
+                    f"{address_text(answer.address)}: {answer.reason}. Check that the brokers run "
                     f"and can be reached from the driver (bootstrap.servers={self._servers})."
                 )
             time.sleep(backoff_s)
@@ -219,10 +255,13 @@ class BrokerClient:
 
     def _refusal(self, answer: NoAnswer) -> AccessRefusedError:
         return AccessRefusedError(
-            f"Kafka broker {address_text(answer.address)} (bootstrap.servers={self._servers}) can't be used: {answer.reason}."
+            f"Kafka broker {address_text(answer.address)} (bootstrap.servers={self._servers}) "
+            f"can't be used: {answer.reason}."
         )
 
-    def exchange(self, calls: list[tuple[Address, Any]], deadline_s: float, steps: Steps = NO_STEPS) -> list[Any]:
+    def exchange(
+        self, calls: list[tuple[Address, Any]], deadline_s: float, steps: Steps = NO_STEPS
+    ) -> list[Any]:
         """Send requests and return the answers, a ``NoAnswer`` for each that got none.
 
         Raises:
@@ -230,7 +269,8 @@ class BrokerClient:
         """
         from kafka.errors import IncompatibleBrokerVersion
 
-        # Each broker in a thread of its own: one that hangs while a connection is made must not hold up the others.
+        # Each broker in a thread of its own: one that hangs while a connection is made must not
+        # hold up the others.
         until_s = min(deadline_s, time.monotonic() + self._answer_timeout_s)
         shares: dict[Address, list[int]] = {}
         for index, (address, _) in enumerate(calls):
@@ -238,7 +278,9 @@ class BrokerClient:
         results: list[Any] = [None] * len(calls)
 
         def ask(share: list[int]) -> None:
-            for index, answer in zip(share, self._wire.exchange([calls[i] for i in share], until_s, steps), strict=True):
+            for index, answer in zip(
+                share, self._wire.exchange([calls[i] for i in share], until_s, steps), strict=True
+            ):
                 results[index] = answer
 
         try:
@@ -249,7 +291,8 @@ class BrokerClient:
                     list(threads.map(ask, shares.values()))
         except IncompatibleBrokerVersion as error:
             raise SinkCheckError(
-                f"A Kafka broker is too old: {error}. The sink supports release {_OLDEST_RELEASE} and later."
+                f"A Kafka broker is too old: {error}. The sink supports release {_OLDEST_RELEASE} "
+                "and later."
             ) from error
         with self._lock:
             for answer, (address, _) in zip(results, calls, strict=True):
@@ -260,7 +303,9 @@ class BrokerClient:
         return results
 
     def _askable(self) -> list[Address]:
-        """Return the brokers that are known, those last that did not answer or are not believed; the lock is held."""
+        """Return the brokers that are known, those last that did not answer or are not believed;
+        the lock is held.
+        """
         known = dict.fromkeys([*self._brokers.values(), *self._bootstrap])
         return sorted(known, key=lambda address: address in self._suspects)
 
@@ -276,7 +321,9 @@ class BrokerClient:
 
 
 def metadata_request(topic: str | None) -> Any:
-    """Return a request for the brokers, and for a topic's partitions and this user's rights on it; it creates nothing."""
+    """Return a request for the brokers, and for a topic's partitions and this user's rights on
+    it; it creates nothing.
+    """
     from kafka.protocol.metadata import MetadataRequest
 
     return MetadataRequest(

@@ -1,11 +1,17 @@
-"""What the driver asks of a Kafka cluster: end other processes' transactions, fence ids, and list what is open.
+"""What the driver asks of a Kafka cluster: end other processes' transactions, fence ids, and list
+what is open.
 
-A transaction is ended by EndTxn with (transactional id, producer id, epoch), which any process may send (KIP-98); **never above
-version 4**: version 5 bumps the epoch (KIP-890), and the two must not be mixed for one id. An undecided transaction is aborted by
-InitProducerId, which fences its producer first, never by EndTxn(abort), after which that one would go on writing.
+A transaction is ended by EndTxn with (transactional id, producer id, epoch), which any process may
+send (KIP-98); **never above
+version 4**: version 5 bumps the epoch (KIP-890), and the two must not be mixed for one id. An
+undecided transaction is aborted by
+InitProducerId, which fences its producer first, never by EndTxn(abort), after which that one would
+go on writing.
 
-An error that says "not now" is asked again until a deadline. A request without an answer is asked again too, but its id is
-remembered as doubtful: the request may take effect later. An error that says that a transaction is lost counts when the coordinator has been
+An error that says "not now" is asked again until a deadline. A request without an answer is asked
+again too, but its id is
+remembered as doubtful: the request may take effect later. An error that says that a transaction is
+lost counts when the coordinator has been
 looked up anew, by another broker's word, and says so too.
 """
 
@@ -39,13 +45,26 @@ if TYPE_CHECKING:
 
 _END_TXN_MAX_VERSION = 4
 _INIT_PRODUCER_ID_MAX_VERSION = 4
-# Nothing is ever written under the epoch that a fence gives out; any value that every broker allows will do.
+# Nothing is ever written under the epoch that a fence gives out; any value that every broker allows
+# will do.
 _FENCE_TIMEOUT_MS = 60_000
 
 _OK = 0
-_COORDINATOR_LOAD_IN_PROGRESS, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR, _CONCURRENT_TRANSACTIONS = 14, 15, 16, 51
+(
+    _COORDINATOR_LOAD_IN_PROGRESS,
+    _COORDINATOR_NOT_AVAILABLE,
+    _NOT_COORDINATOR,
+    _CONCURRENT_TRANSACTIONS,
+) = 14, 15, 16, 51
 _MOVED = {_COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR}
-_NOT_NOW = {_COORDINATOR_LOAD_IN_PROGRESS, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR, _CONCURRENT_TRANSACTIONS, 7, 13}
+_NOT_NOW = {
+    _COORDINATOR_LOAD_IN_PROGRESS,
+    _COORDINATOR_NOT_AVAILABLE,
+    _NOT_COORDINATOR,
+    _CONCURRENT_TRANSACTIONS,
+    7,
+    13,
+}
 _FENCED = 90
 _LOST = {
     47: "INVALID_PRODUCER_EPOCH",
@@ -80,7 +99,10 @@ class Answers:
 
 
 class CoordinatorClient(BrokerClient):
-    """A client of one cluster that also finds the coordinators of transactions. Safe to use from several threads."""
+    """A client of one cluster that also finds the coordinators of transactions.
+
+    Safe to use from several threads.
+    """
 
     def __init__(
         self,
@@ -91,11 +113,17 @@ class CoordinatorClient(BrokerClient):
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
         """See ``BrokerClient``; nothing is connected yet."""
-        super().__init__(bootstrap_servers, access=access, deadline_s=deadline_s, answer_timeout_s=answer_timeout_s)
+        super().__init__(
+            bootstrap_servers,
+            access=access,
+            deadline_s=deadline_s,
+            answer_timeout_s=answer_timeout_s,
+        )
         self._coordinators: dict[str, Address] = {}
 
     def end_transactions(self, committables: Collection[Committable]) -> Answers:
-        """Commit prepared transactions, in parallel. A transaction that is committed already answers with success.
+        """Commit prepared transactions, in parallel. A transaction that is committed already
+        answers with success.
 
         Args:
             committables: each with ``name``, ``producer_id`` and ``producer_epoch``.
@@ -103,8 +131,9 @@ class CoordinatorClient(BrokerClient):
         from kafka.protocol.producer import EndTxnRequest
 
         by_name = {str(c["name"]): c for c in committables}
-        # Its producer may have found another coordinator than the one that is known here, and which may only remember an earlier commit
-        # under the same producer id and epoch, and answer with that.
+        # Its producer may have found another coordinator than the one that is known here, and which
+        # may only remember an earlier commit under the same producer id and epoch, and answer with
+        # that.
         self._doubt([name for name, c in by_name.items() if c.get("doubtful")])
 
         def request(name: str) -> Any:
@@ -119,9 +148,11 @@ class CoordinatorClient(BrokerClient):
         return self._ask_coordinators(by_name, request, _END_TXN_STEPS)
 
     def fence(self, names: Collection[str]) -> Answers:
-        """Abort what is open under these ids, and bump their epochs, so that no producer of before writes any more.
+        """Abort what is open under these ids, and bump their epochs, so that no producer of before
+        writes any more.
 
-        While the abort completes, the answer is CONCURRENT_TRANSACTIONS; it is asked again, so that readers are past it on return.
+        While the abort completes, the answer is CONCURRENT_TRANSACTIONS; it is asked again, so that
+        readers are past it on return.
         """
         from kafka.protocol.producer import InitProducerIdRequest
 
@@ -139,12 +170,16 @@ class CoordinatorClient(BrokerClient):
     def open_transactions(self) -> list[str]:
         """Return the transactional ids of all transactions that are open in the cluster (KIP-664).
 
-        Each broker lists what it coordinates. While a coordinator moves, one that was asked too early and one that was asked too late
-        would both leave its transactions out. So the answers count only all together: every broker has answered, and every
-        coordinator is before and after where it was, by the word of every broker: a single one may not have heard yet. A broker that
-        has become a coordinator a moment ago may not have begun to read: where anything was amiss, all are asked once more after a
-        pause. (A user who may not describe ``__transaction_state`` can't be told where coordinators are; then one that moves in this
-        moment hides its transactions until the next call.)
+        Each broker lists what it coordinates. While a coordinator moves, one that was asked too
+        early and one that was asked too late
+        would both leave its transactions out. So the answers count only all together: every broker
+        has answered, and every
+        coordinator is before and after where it was, by the word of every broker: a single one may
+        not have heard yet. A broker that
+        has become a coordinator a moment ago may not have begun to read: where anything was amiss,
+        all are asked once more after a
+        pause. (A user who may not describe ``__transaction_state`` can't be told where coordinators
+        are; then one that moves in this moment hides its transactions until the next call.)
 
         Raises:
             SinkUnavailableError: a broker did not answer, or a part of the ids has no coordinator.
@@ -162,40 +197,58 @@ class CoordinatorClient(BrokerClient):
             answers: dict[Address, Any] = {}
             if not reason:
                 answers, reason = self._ask_every_broker(
-                    lambda: ListTransactionsRequest(state_filters=["Ongoing"], producer_id_filters=[], max_version=0),
+                    lambda: ListTransactionsRequest(
+                        state_filters=["Ongoing"], producer_id_filters=[], max_version=0
+                    ),
                     deadline_s,
                 )
             if not reason:
                 after, reason = self._transaction_leaders(deadline_s)
                 reason = reason or _why_not_settled(before, after, answers.keys())
             if not reason:
-                found |= {state.transactional_id for answer in answers.values() for state in answer.transaction_states}
+                found |= {
+                    state.transactional_id
+                    for answer in answers.values()
+                    for state in answer.transaction_states
+                }
                 if not was_amiss or settled_with == before:
                     return sorted(found)
-                settled_with, reason, backoff_s = before, "transaction coordinators have just moved", _SETTLING_S
+                settled_with, reason, backoff_s = (
+                    before,
+                    "transaction coordinators have just moved",
+                    _SETTLING_S,
+                )
             else:
                 settled_with, was_amiss = None, True
             if time.monotonic() > deadline_s:
-                raise SinkUnavailableError(f"Open Kafka transactions could not be listed: {reason}. Asked again later.")
+                raise SinkUnavailableError(
+                    f"Open Kafka transactions could not be listed: {reason}. Asked again later."
+                )
             time.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
 
-    def _transaction_leaders(self, deadline_s: float) -> tuple[dict[int, tuple[Address | None, int]], str]:
-        """Return the coordinator of each part of the transactional ids, with the epoch of its leadership; nothing where it isn't told.
+    def _transaction_leaders(
+        self, deadline_s: float
+    ) -> tuple[dict[int, tuple[Address | None, int]], str]:
+        """Return the coordinator of each part of the transactional ids, with the epoch of its
+        leadership; nothing where it isn't told.
 
         Every broker is asked; the second value says why one is missing, or that they don't agree.
         """
-        answers, reason = self._ask_every_broker(partial(metadata_request, _TRANSACTION_TOPIC), deadline_s)
+        answers, reason = self._ask_every_broker(
+            partial(metadata_request, _TRANSACTION_TOPIC), deadline_s
+        )
         views = [_leaders(answer) for answer in answers.values()]
         if not reason and any(view != views[0] for view in views):
             reason = "the brokers don't agree yet where the transaction coordinators are"
         return (views[0] if views else {}), reason
 
     def missing_transactional_right(self, unused_name: str) -> str | None:
-        """Return the operation (``"Describe"``, ``"Write"``) that this user lacks on a transactional id; None when none is lacking.
+        """Return the operation (``"Describe"``, ``"Write"``) that this user lacks on a
+        transactional id; None when none is lacking.
 
-        Args:
-            unused_name: an id that nobody ever had: what is asked is to abort its transaction, which there is none of.
+        Args: unused_name: an id that nobody ever had: what is asked is to abort its transaction,
+            which there is none of.
 
         Raises:
             SinkUnavailableError: no answer.
@@ -204,22 +257,35 @@ class CoordinatorClient(BrokerClient):
 
         def request(name: str) -> Any:
             return EndTxnRequest(
-                transactional_id=name, producer_id=0, producer_epoch=0, committed=False, max_version=_END_TXN_MAX_VERSION
+                transactional_id=name,
+                producer_id=0,
+                producer_epoch=0,
+                committed=False,
+                max_version=_END_TXN_MAX_VERSION,
             )
 
         answers = self._ask_coordinators([unused_name], request)
         self.forget([unused_name])
         if unused_name in answers.codes:
-            return "Write" if answers.codes[unused_name] == TRANSACTIONAL_ID_AUTHORIZATION_FAILED else None
+            return (
+                "Write"
+                if answers.codes[unused_name] == TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                else None
+            )
         reason = answers.missing[unused_name]
         if error_name(TRANSACTIONAL_ID_AUTHORIZATION_FAILED) in reason:
             return "Describe"
-        raise SinkUnavailableError(f"The coordinator of {unused_name} gave no answer: {reason}. Asked again later.")
+        raise SinkUnavailableError(
+            f"The coordinator of {unused_name} gave no answer: {reason}. Asked again later."
+        )
 
-    def _ask_coordinators(self, names: Collection[str], make: Callable[[str], Any], steps: Steps = NO_STEPS) -> Answers:
+    def _ask_coordinators(
+        self, names: Collection[str], make: Callable[[str], Any], steps: Steps = NO_STEPS
+    ) -> Answers:
         answers = Answers()
         waiting = dict.fromkeys(names, "no coordinator was found")
-        # A broker that was cut off and wakes takes itself for the coordinator for a moment, and answers from its old memory.
+        # A broker that was cut off and wakes takes itself for the coordinator for a moment, and
+        # answers from its old memory.
         confirming: set[str] = set()
         deadline_s = time.monotonic() + self._deadline_s
         backoff_s = FIRST_BACKOFF_S
@@ -248,7 +314,9 @@ class CoordinatorClient(BrokerClient):
         return answers
 
     def _put_off(self, name: str, address: Address, answer: Any, answers: Answers) -> str:
-        """Note what an answer that isn't the last word, or none, means for an id; return why it must be asked for again."""
+        """Note what an answer that isn't the last word, or none, means for an id; return why it
+        must be asked for again.
+        """
         if isinstance(answer, NoAnswer):
             if answer.sent:
                 answers.unanswered.add(name)
@@ -263,14 +331,22 @@ class CoordinatorClient(BrokerClient):
         return f"broker {address_text(address)} answered {error_name(answer.error_code)}"
 
     def _doubt(self, names: Collection[str]) -> None:
-        """Look for the coordinators of these ids anew, and ask those that were known so far last."""
+        """Look for the coordinators of these ids anew, and ask those that were known so far
+        last.
+        """
         with self._lock:
-            self._suspects |= {self._coordinators.pop(name) for name in names if name in self._coordinators}
+            self._suspects |= {
+                self._coordinators.pop(name) for name in names if name in self._coordinators
+            }
 
-    def _locate(self, waiting: dict[str, str], deadline_s: float, refused: set[str] | None = None) -> Mapping[str, Address]:
-        """Return the coordinators that are known, having asked for those that weren't; reasons go into ``waiting``.
+    def _locate(
+        self, waiting: dict[str, str], deadline_s: float, refused: set[str] | None = None
+    ) -> Mapping[str, Address]:
+        """Return the coordinators that are known, having asked for those that weren't; reasons go
+        into ``waiting``.
 
-        Ids that need not be asked for again at once, because somebody must mend something first, go into ``refused``.
+        Ids that need not be asked for again at once, because somebody must mend something first, go
+        into ``refused``.
         """
         from kafka.protocol.metadata import FindCoordinatorRequest
 
@@ -279,10 +355,14 @@ class CoordinatorClient(BrokerClient):
             unknown = [name for name in waiting if name not in self._coordinators]
             known = self._askable()
         for address in known if unknown else ():
-            request = FindCoordinatorRequest(key_type=_TRANSACTION_TYPE, coordinator_keys=unknown, min_version=4, max_version=4)
+            request = FindCoordinatorRequest(
+                key_type=_TRANSACTION_TYPE, coordinator_keys=unknown, min_version=4, max_version=4
+            )
             answer = self.exchange([(address, request)], deadline_s)[0]
             if isinstance(answer, NoAnswer):
-                waiting.update(dict.fromkeys(unknown, f"broker {address_text(address)}: {answer.reason}"))
+                waiting.update(
+                    dict.fromkeys(unknown, f"broker {address_text(address)}: {answer.reason}")
+                )
                 if answer.refused:
                     refused.update(unknown)
                 continue
@@ -294,13 +374,20 @@ class CoordinatorClient(BrokerClient):
                     else:
                         if found.error_code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
                             refused.add(found.key)
-                        waiting[found.key] = f"its coordinator is not to be found: {error_name(found.error_code)}"
+                        waiting[found.key] = (
+                            f"its coordinator is not to be found: {error_name(found.error_code)}"
+                        )
             break
         with self._lock:
-            return {name: self._coordinators[name] for name in waiting if name in self._coordinators}
+            return {
+                name: self._coordinators[name] for name in waiting if name in self._coordinators
+            }
 
-    def coordinators(self, names: Collection[str], reasons: dict[str, str], deadline_s: float) -> Mapping[str, Address]:
-        """Return the transaction coordinators of those ids whose is to be found; why others' are not goes into ``reasons``.
+    def coordinators(
+        self, names: Collection[str], reasons: dict[str, str], deadline_s: float
+    ) -> Mapping[str, Address]:
+        """Return the transaction coordinators of those ids whose is to be found; why others' are
+        not goes into ``reasons``.
 
         Raises:
             AccessRefusedError: nobody may be asked.
@@ -341,7 +428,9 @@ def _why_not_settled(
     after: Mapping[int, tuple[Address | None, int]],
     answered: Collection[Address],
 ) -> str:
-    """Return why brokers that were asked in between may have left transactions out; empty when they may not."""
+    """Return why brokers that were asked in between may have left transactions out; empty when
+    they may not.
+    """
     if before != after:
         return "transaction coordinators moved meanwhile"
     for partition, (address, _) in after.items():
@@ -351,7 +440,9 @@ def _why_not_settled(
 
 
 def lost_reason(code: int) -> str | None:
-    """Return Kafka's name of an error that says that a transaction can't be committed any more; None for other codes."""
+    """Return Kafka's name of an error that says that a transaction can't be committed any more;
+    None for other codes.
+    """
     return _LOST.get(code)
 
 

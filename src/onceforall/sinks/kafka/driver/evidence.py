@@ -1,20 +1,27 @@
 """What became of a prepared Kafka transaction: the judgement, from what the brokers tell. Pure.
 
-An error of EndTxn is no proof: PRODUCER_FENCED is also the answer for a transaction that was committed and whose id was
-initialised again, and INVALID_PRODUCER_ID_MAPPING for one whose id has expired since. Proof is, in this order:
+An error of EndTxn is no proof: PRODUCER_FENCED is also the answer for a transaction that was
+committed and whose id was
+initialised again, and INVALID_PRODUCER_ID_MAPPING for one whose id has expired since. Proof is, in
+this order:
 
-1. *The transaction's state* at its coordinator, as long as that still speaks of this very producer id and epoch.
-2. *The log itself*. Before the decision, the driver reads the end offset of the partitions, and after that sees that the transaction is
-   open in one of them (``proof``). So its marker is not written yet, and those of all earlier transactions of this producer are,
-   for the broker lets none begin before: **the first marker of this producer id at or behind that offset is its own**; unless records of the
-   same epoch follow it. Then the offset was told by a leader that had been cut off and didn't know its log's end, and the marker
-   is that of an earlier transaction: it is the one behind the last such record. (No later transaction has this epoch: a
-   producer goes on only behind DONE.) A commit marker carries the very epoch (EndTxn up to version 4 doesn't bump it), an
-   abort marker that or the next one (time-outs and fencing bump it).
-3. Where the log can't be read, an abort under the next epoch, *if every request of the transaction's task was answered*. A time-out leaves just
-   that. But so does a transaction that was committed long ago, when a late AddPartitionsToTxn opens its id and epoch once more, and that
-   times out; and only a request that went unanswered can come late. (To be anything else, a stranger would have to use our transactional
-   id: EndTxn and InitProducerId, however late, open nothing.)
+1. *The transaction's state* at its coordinator, as long as that still speaks of this very producer
+id and epoch.
+2. *The log itself*. Before the decision, the driver reads the end offset of the partitions, and
+   after that sees that the transaction is open in one of them (``proof``). So its marker is not
+   written yet, and those of all earlier transactions of this producer are, for the broker lets none
+   begin before: **the first marker of this producer id at or behind that offset is its own**;
+   unless records of the same epoch follow it. Then the offset was told by a leader that had been
+   cut off and didn't know its log's end, and the marker is that of an earlier transaction: it is
+   the one behind the last such record. (No later transaction has this epoch: a producer goes on
+   only behind DONE.) A commit marker carries the very epoch (EndTxn up to version 4 doesn't bump
+   it), an abort marker that or the next one (time-outs and fencing bump it).
+3. Where the log can't be read, an abort under the next epoch, *if every request of the
+   transaction's task was answered*. A time-out leaves just that. But so does a transaction that was
+   committed long ago, when a late AddPartitionsToTxn opens its id and epoch once more, and that
+   times out; and only a request that went unanswered can come late. (To be anything else, a
+   stranger would have to use our transactional id: EndTxn and InitProducerId, however late, open
+   nothing.)
 """
 
 from __future__ import annotations
@@ -88,33 +95,46 @@ def judge_state(committable: Mapping[str, Any], state: TransactionState | None) 
     if state.epoch in {epoch, epoch + 1} and state.state in _UNDER_WAY:
         return Finding(Outcome.OPEN, words)
     if state.epoch == epoch and state.state == "CompleteCommit":
-        # It would not have refused EndTxn then: another coordinator has answered meanwhile, and EndTxn must ask that one.
+        # It would not have refused EndTxn then: another coordinator has answered meanwhile, and
+        # EndTxn must ask that one.
         return Finding(Outcome.OPEN, words)
     if state.epoch == epoch and state.state == "CompleteAbort":
         return Finding(Outcome.ABORTED, words)
     return None
 
 
-def judge_log(committable: Mapping[str, Any], state: TransactionState | None, marker: Marker | Unreadable | None) -> Finding:
+def judge_log(
+    committable: Mapping[str, Any],
+    state: TransactionState | None,
+    marker: Marker | Unreadable | None,
+) -> Finding:
     """Judge from the log, where the state was not enough.
 
-    Args:
-        committable: with ``producer_id``, ``producer_epoch`` and perhaps ``proof``.
-        state: the coordinator's, or None.
-        marker: the transaction's in the log, found from the proof's offset on; None: there is none up to the end of the log.
+    Args: committable: with ``producer_id``, ``producer_epoch`` and perhaps ``proof``. state: the
+        coordinator's, or None. marker: the transaction's in the log, found from the proof's offset
+        on; None: there is none up to the end of the log.
     """
     epoch = int(committable["producer_epoch"])
     where = _where(committable)
     if isinstance(marker, Marker):
-        at = f"{where} has {'a commit' if marker.commits else 'an abort'} marker of its producer at offset {marker.offset}"
+        at = (
+            f"{where} has {'a commit' if marker.commits else 'an abort'} marker of its producer "
+            f"at offset {marker.offset}"
+        )
         if marker.commits and marker.epoch == epoch:
             return Finding(Outcome.COMMITTED, at)
         if not marker.commits and marker.epoch in {epoch, epoch + 1}:
             return Finding(Outcome.ABORTED, at)
         return Finding(
-            Outcome.UNKNOWN, f"{at}, but under epoch {marker.epoch}, not {epoch}: somebody else used its transactional id"
+            Outcome.UNKNOWN,
+            f"{at}, but under epoch {marker.epoch}, not {epoch}: somebody else used its "
+            "transactional id",
         )
-    known = "the coordinator has forgotten its id" if state is None else f"its state is {state.state} under epoch {state.epoch}"
+    known = (
+        "the coordinator has forgotten its id"
+        if state is None
+        else f"its state is {state.state} under epoch {state.epoch}"
+    )
     if marker is None:
         return Finding(Outcome.UNKNOWN, f"{known}, and {where} has no marker of its producer")
     if (
@@ -124,17 +144,27 @@ def judge_log(committable: Mapping[str, Any], state: TransactionState | None, ma
     ):
         if not committable.get("doubtful"):
             return Finding(Outcome.ABORTED, known)
-        known += ", which proves nothing, for a request of its task went unanswered and may have opened it once more"
+        known += (
+            ", which proves nothing, for a request of its task went unanswered and may have "
+            "opened it once more"
+        )
     return Finding(Outcome.UNKNOWN, f"{known}, and {marker.reason}")
 
 
 def _where(committable: Mapping[str, Any]) -> str:
     proof = committable.get("proof")
-    return "the topic" if proof is None else f"partition {proof['partition']} of topic {proof['topic']}"
+    return (
+        "the topic"
+        if proof is None
+        else f"partition {proof['partition']} of topic {proof['topic']}"
+    )
 
 
-def proof_of(state: TransactionState | None, ends: Mapping[tuple[str, int], int]) -> dict[str, Any] | None:
-    """Return where the log will prove what became of an open transaction: one of its partitions, and its end offset before.
+def proof_of(
+    state: TransactionState | None, ends: Mapping[tuple[str, int], int]
+) -> dict[str, Any] | None:
+    """Return where the log will prove what became of an open transaction: one of its partitions,
+    and its end offset before.
 
     Args:
         state: read after ``ends``.

@@ -1,4 +1,5 @@
-"""Asks the brokers what has become of prepared transactions: before the decision, and when Kafka refuses to commit one; and says why one could not be asked.
+"""Asks the brokers what has become of prepared transactions: before the decision, and when Kafka
+refuses to commit one; and says why one could not be asked.
 
 How the answers are judged is in module ``evidence``.
 """
@@ -13,7 +14,10 @@ from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import CommitReport, Committable, LostTransaction
 from onceforall.sinks.kafka.access.rights import Rights
-from onceforall.sinks.kafka.driver.broker_client import TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_name
+from onceforall.sinks.kafka.driver.broker_client import (
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    error_name,
+)
 from onceforall.sinks.kafka.driver.coordinator_client import Answers, CoordinatorClient, lost_reason
 from onceforall.sinks.kafka.driver.evidence import Outcome, TransactionState, proof_of
 
@@ -25,56 +29,75 @@ _log = logs.logger("onceforall.sinks.kafka")
 _PATIENCE_S = 2.0
 
 
-def confirmed(committables: Sequence[Committable], topics: Collection[str], reader: TransactionReader) -> list[Committable]:
-    """See that every transaction is still open, and note where the log will prove what became of it.
+def confirmed(
+    committables: Sequence[Committable], topics: Collection[str], reader: TransactionReader
+) -> list[Committable]:
+    """See that every transaction is still open, and note where the log will prove what became of
+    it.
 
     Args:
         committables: as the sink's ``pre_commit`` returned them.
         topics: all that they have written to.
         reader: of the cluster.
 
-    Returns:
-        The committables without ``topics``, with ``proof``: ``topic``, ``partition`` and ``offset``.
+    Returns: The committables without ``topics``, with ``proof``: ``topic``, ``partition`` and
+        ``offset``.
 
-    Raises:
-        AttemptFailedError: one is not open any more: it timed out, or was fenced.
-        SinkUnavailableError: not all brokers answered, or a partition that a transaction has written to has no leader.
+    Raises: AttemptFailedError: one is not open any more: it timed out, or was fenced.
+        SinkUnavailableError: not all brokers answered, or a partition that a transaction has
+        written to has no leader.
     """
     for again in (False, True):
-        # In this order: a transaction that is open after the offsets were read has its marker behind them.
+        # In this order: a transaction that is open after the offsets were read has its marker
+        # behind them.
         ends = reader.end_offsets(topics, again=again)
         failpoints.hit("kafka.confirm.ends_read")
         states = reader.states([str(c["name"]) for c in committables])
         # Partitions may have been added since their leaders were looked up.
-        untold = {p for state in states.values() if state is not None for p in state.partitions} - ends.keys()
+        untold = {
+            p for state in states.values() if state is not None for p in state.partitions
+        } - ends.keys()
         if not untold:
             break
-    found = [_confirmed(c, states[str(c["name"])], proof_of(states[str(c["name"])], ends)) for c in committables]
+    found = [
+        _confirmed(c, states[str(c["name"])], proof_of(states[str(c["name"])], ends))
+        for c in committables
+    ]
     if untold:
         raise SinkUnavailableError(
-            f"{_no_leader(sorted(untold))}. Check the brokers that have the replicas. Nothing is decided before they are back."
+            f"{_no_leader(sorted(untold))}. Check the brokers that have the replicas. Nothing is "
+            "decided before they are back."
         )
     return found
 
 
-def _confirmed(committable: Committable, state: TransactionState | None, proof: Mapping[str, Any] | None) -> Committable:
+def _confirmed(
+    committable: Committable, state: TransactionState | None, proof: Mapping[str, Any] | None
+) -> Committable:
     name = committable["name"]
     of_ours = state is not None and (state.producer_id, state.epoch) == (
         committable["producer_id"],
         committable["producer_epoch"],
     )
     if state is None or state.state != "Ongoing" or not of_ours:
-        told = "its id is not known" if state is None else f"its state is {state.state} under epoch {state.epoch}"
+        told = (
+            "its id is not known"
+            if state is None
+            else f"its state is {state.state} under epoch {state.epoch}"
+        )
         raise AttemptFailedError(
-            f"Kafka transaction {name} is not open any more before the decision: {told}. It has timed out, or somebody else uses its "
-            "transactional id. The attempt is repeated; if it happens again, raise transaction.timeout.ms."
+            f"Kafka transaction {name} is not open any more before the decision: {told}. It has "
+            "timed out, or somebody else uses its "
+            "transactional id. The attempt is repeated; if it happens again, raise "
+            "transaction.timeout.ms."
         )
     kept = {key: value for key, value in committable.items() if key != "topics"}
     return kept if proof is None else {**kept, "proof": proof}
 
 
 def placed(committables: Sequence[Committable], client: CoordinatorClient) -> list[Committable]:
-    """Note in which cluster confirmed transactions are, and the id of the topic that has the proof: addresses and names can pass to others.
+    """Note in which cluster confirmed transactions are, and the id of the topic that has the proof:
+    addresses and names can pass to others.
 
     Raises:
         SinkUnavailableError: no broker answered.
@@ -86,13 +109,18 @@ def placed(committables: Sequence[Committable], client: CoordinatorClient) -> li
     for committable in committables:
         proof = committable.get("proof")
         topic_id = None if proof is None else found.topics.get(str(proof["topic"]))
-        with_id = {} if topic_id is None else {"proof": {**committable["proof"], "topic_id": topic_id}}
+        with_id = (
+            {} if topic_id is None else {"proof": {**committable["proof"], "topic_id": topic_id}}
+        )
         noted.append({**committable, **with_id, "cluster": found.cluster})
     return [{**noted[0], "identity": {"cluster": found.cluster}}, *noted[1:]]
 
 
-def in_other_clusters(committables: Sequence[Committable], client: CoordinatorClient, servers: str) -> list[LostTransaction]:
-    """Return those transactions that were decided for another cluster than the one that answers now; nothing is proved there.
+def in_other_clusters(
+    committables: Sequence[Committable], client: CoordinatorClient, servers: str
+) -> list[LostTransaction]:
+    """Return those transactions that were decided for another cluster than the one that answers
+    now; nothing is proved there.
 
     Raises:
         SinkUnavailableError: no broker answered.
@@ -103,8 +131,10 @@ def in_other_clusters(committables: Sequence[Committable], client: CoordinatorCl
     return [
         LostTransaction(
             c,
-            f"it was decided for the Kafka cluster with the id {c['cluster']}, and at {servers} the cluster {here} answers: it was rebuilt, or the address "
-            "leads elsewhere. Nothing that is found there proves anything. Let bootstrap.servers lead to the old cluster",
+            f"it was decided for the Kafka cluster with the id {c['cluster']}, and at {servers} "
+            f"the cluster {here} answers: it was rebuilt, or the address "
+            "leads elsewhere. Nothing that is found there proves anything. Let bootstrap.servers "
+            "lead to the old cluster",
         )
         for c in committables
         if c.get("cluster", here) != here
@@ -112,12 +142,15 @@ def in_other_clusters(committables: Sequence[Committable], client: CoordinatorCl
 
 
 def withheld(names: Collection[str], reader: TransactionReader) -> dict[str, str]:
-    """Return which open transactions must not be ended yet, for a partition of theirs has no leader; with the reason.
+    """Return which open transactions must not be ended yet, for a partition of theirs has no
+    leader; with the reason.
 
-    A coordinator leaves out the marker for such a partition, and says that the transaction is complete (seen with Kafka 4.3.1; KAFKA-20734): its records
-    stay invisible there, and hold back all readers of the partition, also when the leader has come back.
+    A coordinator leaves out the marker for such a partition, and says that the transaction is
+    complete (seen with Kafka 4.3.1; KAFKA-20734): its records stay invisible there, and hold back
+    all readers of the partition, also when the leader has come back.
 
-    Of a transaction whose coordinator doesn't answer nothing is known; it isn't withheld, and holds nobody else up.
+    Of a transaction whose coordinator doesn't answer nothing is known; it isn't withheld, and holds
+    nobody else up.
 
     Raises:
         SinkUnavailableError: no broker tells who leads.
@@ -125,20 +158,35 @@ def withheld(names: Collection[str], reader: TransactionReader) -> dict[str, str
     if not names:
         return {}
     known = reader.states_known_at_once(names, _PATIENCE_S)
-    written = {name: state.partitions for name, state in known.items() if state is not None and state.state == "Ongoing"}
+    written = {
+        name: state.partitions
+        for name, state in known.items()
+        if state is not None and state.state == "Ongoing"
+    }
     partitions = {partition for each in written.values() for partition in each}
     leaderless = reader.leaderless(partitions) if partitions else []
-    return {name: _no_leader(found) for name, each in written.items() if (found := [p for p in leaderless if p in each])}
+    return {
+        name: _no_leader(found)
+        for name, each in written.items()
+        if (found := [p for p in leaderless if p in each])
+    }
 
 
 def _no_leader(partitions: Sequence[tuple[str, int]]) -> str:
-    return f"{', '.join(f'{topic} [{number}]' for topic, number in partitions)}: no leader at the moment; nothing can be ended there"
+    return (
+        f"{', '.join(f'{topic} [{number}]' for topic, number in partitions)}: no leader at the "
+        "moment; nothing can be ended there"
+    )
 
 
 def with_findings(
-    report: CommitReport, missing: Sequence[Committable], codes: Mapping[str, int], reader: TransactionReader
+    report: CommitReport,
+    missing: Sequence[Committable],
+    codes: Mapping[str, int],
+    reader: TransactionReader,
 ) -> CommitReport:
-    """Find out what became of transactions that Kafka refused to commit, and complete the report with it.
+    """Find out what became of transactions that Kafka refused to commit, and complete the report
+    with it.
 
     Args:
         report: on the others.
@@ -159,18 +207,25 @@ def with_findings(
         words = f"Kafka answered {lost_reason(codes[name])} to EndTxn; {finding.words}"
         _log.warning("Transaction %s is %s: %s", name, finding.outcome.value, words)
         if finding.outcome is Outcome.OPEN:
-            raise SinkUnavailableError(f"Kafka transaction {name} is not ended yet: {words}. Asked again.")
+            raise SinkUnavailableError(
+                f"Kafka transaction {name} is not ended yet: {words}. Asked again."
+            )
         if finding.outcome is Outcome.COMMITTED:
             committed.append(committable)
         elif finding.outcome is Outcome.ABORTED:
             lost.append(LostTransaction(committable, words))
         else:
             in_doubt.append(LostTransaction(committable, words))
-    return CommitReport(report.completed, (*report.retired, *committed), tuple(lost), tuple(in_doubt))
+    return CommitReport(
+        report.completed, (*report.retired, *committed), tuple(lost), tuple(in_doubt)
+    )
 
 
-def unavailable(what: str, answers: Answers, refused: Mapping[str, int], options: Mapping[str, Any]) -> SinkUnavailableError:
-    """Return the error for transactions that could not be asked to do something; it shows the first reason, and the remedy.
+def unavailable(
+    what: str, answers: Answers, refused: Mapping[str, int], options: Mapping[str, Any]
+) -> SinkUnavailableError:
+    """Return the error for transactions that could not be asked to do something; it shows the first
+    reason, and the remedy.
 
     Args:
         what: the request, as a verb.
@@ -178,11 +233,15 @@ def unavailable(what: str, answers: Answers, refused: Mapping[str, int], options
         refused: error codes of those that Kafka refused for a reason that may pass.
         options: the sink's.
     """
-    reasons = {**answers.missing, **{name: f"Kafka answered {error_name(code)}" for name, code in refused.items()}}
+    reasons = {
+        **answers.missing,
+        **{name: f"Kafka answered {error_name(code)}" for name, code in refused.items()},
+    }
     name, reason = next(iter(reasons.items()))
     if error_name(TRANSACTIONAL_ID_AUTHORIZATION_FAILED) in reason:
         reason = f"{reason}. {Rights.of(options).transactional_id(name)}"
     return SinkUnavailableError(
-        f"{len(reasons)} of {len(reasons) + len(answers.codes) - len(refused)} Kafka transactions could not be asked to {what}; {name}: {reason}. Asked "
+        f"{len(reasons)} of {len(reasons) + len(answers.codes) - len(refused)} Kafka transactions "
+        f"could not be asked to {what}; {name}: {reason}. Asked "
         f"again. Check the brokers (bootstrap.servers={options['bootstrap.servers']})."
     )

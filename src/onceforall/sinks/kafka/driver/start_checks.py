@@ -1,4 +1,5 @@
-"""Checks, before the first batch, that a cluster can take what a Kafka sink is going to write; nothing is created in it.
+"""Checks, before the first batch, that a cluster can take what a Kafka sink is going to write;
+nothing is created in it.
 
 Each function asks the brokers and raises the ``SinkCheckError`` that names what to mend.
 """
@@ -40,30 +41,35 @@ def check_topic(client: CoordinatorClient, topic: str, options: Mapping[str, Any
     found = client.metadata(topic).topics[0]
     if found.error_code == _UNKNOWN_TOPIC:
         raise SinkCheckError(
-            f"Topic {topic!r} does not exist at {options['bootstrap.servers']}. Create it first, or correct topic=."
+            f"Topic {topic!r} does not exist at {options['bootstrap.servers']}. Create it first, "
+            "or correct topic=."
         )
     rights = Rights.of(options)
     if found.error_code == TOPIC_AUTHORIZATION_FAILED:
         raise SinkCheckError(f"{rights.topic(topic)} (or correct topic=).")
     if found.error_code and not found.partitions:
-        raise SinkCheckError(f"Topic {topic!r} can't be used: {error_name(found.error_code)}. Correct topic=.")
+        raise SinkCheckError(
+            f"Topic {topic!r} can't be used: {error_name(found.error_code)}. Correct topic=."
+        )
     if not may_write(found.authorized_operations):
         raise SinkCheckError(f"{rights.topic(topic)}.")
     limit = client.topic_setting(topic, "max.message.bytes")
     return int(limit) if limit is not None else None
 
 
-def check_transactions(client: CoordinatorClient, unused_name: str, options: Mapping[str, Any]) -> None:
-    """Check that this user may use transactions, that open ones can be listed, and that the brokers allow their timeout.
+def check_transactions(
+    client: CoordinatorClient, unused_name: str, options: Mapping[str, Any]
+) -> None:
+    """Check that this user may use transactions, that open ones can be listed, and that the brokers
+    allow their timeout.
 
     Args:
         client: of the cluster; it has asked for metadata before.
         unused_name: a transactional id with the sink's prefix that nobody ever had.
         options: the sink's.
 
-    Raises:
-        SinkCheckError: a right is missing, or ``transaction.timeout.ms`` is above the brokers' limit.
-        SinkUnavailableError: a broker did not answer.
+    Raises: SinkCheckError: a right is missing, or ``transaction.timeout.ms`` is above the brokers'
+        limit. SinkUnavailableError: a broker did not answer.
     """
     operation = client.missing_transactional_right(unused_name)
     if operation is not None:
@@ -73,11 +79,13 @@ def check_transactions(client: CoordinatorClient, unused_name: str, options: Map
     timeout_ms = transaction_timeout_ms(options)
     if limit is None:
         _log.warning(
-            "The brokers' transaction.max.timeout.ms could not be read; transaction.timeout.ms=%d is not checked",
+            "The brokers' transaction.max.timeout.ms could not be read; transaction.timeout.ms=%d "
+            "is not checked",
             timeout_ms,
         )
     elif timeout_ms > int(limit):
         raise SinkCheckError(
-            f"transaction.timeout.ms={timeout_ms} is above the brokers' transaction.max.timeout.ms={limit}. Lower the sink's option, or raise "
+            f"transaction.timeout.ms={timeout_ms} is above the brokers' "
+            f"transaction.max.timeout.ms={limit}. Lower the sink's option, or raise "
             "the brokers' setting."
         )

@@ -1,7 +1,8 @@
-"""Reads what a cluster knows of transactions: their states, end offsets of partitions, and markers in the log.
+"""Reads what a cluster knows of transactions: their states, end offsets of partitions, and markers
+in the log.
 
-Requests are only read with; none changes anything, so each may be repeated. An error that says "not now" or "not here" is asked again
-until the client's deadline.
+Requests are only read with; none changes anything, so each may be repeated. An error that says "not
+now" or "not here" is asked again until the client's deadline.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from onceforall.sinks.kafka.driver.broker_client import (
     error_name,
 )
 from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
-from onceforall.sinks.kafka.driver.evidence import Finding, Marker, TransactionState, Unreadable, judge_log, judge_state
+from onceforall.sinks.kafka.driver.evidence import (
+    Finding,
+    Marker,
+    TransactionState,
+    Unreadable,
+    judge_log,
+    judge_state,
+)
 from onceforall.sinks.kafka.driver.wire import Address, NoAnswer
 
 if TYPE_CHECKING:
@@ -43,7 +51,8 @@ _FETCH_BYTES = 1 << 20
 _FETCH_WAIT_MS = 100
 
 _BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
-"""Base offset, length, leader epoch, magic, checksum, attributes, last offset delta, two timestamps, producer id, epoch, sequence, count."""
+"""Base offset, length, leader epoch, magic, checksum, attributes, last offset delta, two
+timestamps, producer id, epoch, sequence, count."""
 
 _LENGTH_COUNTS_FROM = 12
 _IS_CONTROL = 0x20
@@ -61,7 +70,8 @@ class TransactionReader:
         """
         self._client = client
         self._rights = rights
-        # None: no leader at the moment. One value, so that no thread sees a partition that changes between the two as gone.
+        # None: no leader at the moment. One value, so that no thread sees a partition that changes
+        # between the two as gone.
         self._told: Mapping[Partition, Address | None] = {}
 
     def states(self, names: Collection[str]) -> dict[str, TransactionState | None]:
@@ -71,14 +81,20 @@ class TransactionReader:
             SinkUnavailableError: not all coordinators answered.
         """
         found: dict[str, TransactionState | None] = {}
-        retry = _Retry(self._client.deadline_s, "The states of Kafka transactions could not be read")
+        retry = _Retry(
+            self._client.deadline_s, "The states of Kafka transactions could not be read"
+        )
         while missing := [name for name in names if name not in found]:
             reasons = self._ask_states(missing, found, retry.deadline_s)
             retry.unless(len(found) == len(set(names)), next(iter(reasons.items()), ("", "")))
         return found
 
-    def states_known_at_once(self, names: Collection[str], patience_s: float) -> dict[str, TransactionState | None]:
-        """Return what is told of transactional ids by those coordinators that answer now; None for an id that is forgotten."""
+    def states_known_at_once(
+        self, names: Collection[str], patience_s: float
+    ) -> dict[str, TransactionState | None]:
+        """Return what is told of transactional ids by those coordinators that answer now; None
+        for an id that is forgotten.
+        """
         found: dict[str, TransactionState | None] = {}
         with contextlib.suppress(AccessRefusedError):  # whoever needs the right asks for it
             self._ask_states(names, found, time.monotonic() + patience_s)
@@ -94,8 +110,13 @@ class TransactionReader:
         reasons: dict[str, str] = {}
         for name, address in self._client.coordinators(names, reasons, deadline_s).items():
             by_address[address].append(name)
-        calls = [(a, DescribeTransactionsRequest(transactional_ids=asked)) for a, asked in by_address.items()]
-        for asked, answer in zip(by_address.values(), self._client.exchange(calls, deadline_s), strict=True):
+        calls = [
+            (a, DescribeTransactionsRequest(transactional_ids=asked))
+            for a, asked in by_address.items()
+        ]
+        for asked, answer in zip(
+            by_address.values(), self._client.exchange(calls, deadline_s), strict=True
+        ):
             if isinstance(answer, NoAnswer):
                 self._client.forget(asked)
                 reasons.update(dict.fromkeys(asked, answer.reason))
@@ -104,12 +125,19 @@ class TransactionReader:
                 self._take_state(state, found, reasons)
         return reasons
 
-    def _take_state(self, state: Any, found: dict[str, TransactionState | None], reasons: dict[str, str]) -> None:
+    def _take_state(
+        self, state: Any, found: dict[str, TransactionState | None], reasons: dict[str, str]
+    ) -> None:
         name = str(state.transactional_id)
         if state.error_code == _OK:
-            partitions = tuple((str(topic.topic), int(p)) for topic in state.topics for p in topic.partitions)
+            partitions = tuple(
+                (str(topic.topic), int(p)) for topic in state.topics for p in topic.partitions
+            )
             found[name] = TransactionState(
-                str(state.transaction_state), int(state.producer_id), int(state.producer_epoch), partitions
+                str(state.transaction_state),
+                int(state.producer_id),
+                int(state.producer_epoch),
+                partitions,
             )
         elif state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
             found[name] = None
@@ -120,7 +148,8 @@ class TransactionReader:
             reasons[name] = f"the coordinator answered {error_name(state.error_code)}"
 
     def end_offsets(self, topics: Collection[str], *, again: bool = False) -> dict[Partition, int]:
-        """Return the offset behind the last record of each partition that is acknowledged by all in-sync replicas.
+        """Return the offset behind the last record of each partition that is acknowledged by all
+        in-sync replicas.
 
         A partition that has no leader at the moment is left out.
 
@@ -138,7 +167,9 @@ class TransactionReader:
         retry = _Retry(self._client.deadline_s, "End offsets of Kafka partitions could not be read")
         stale = again or not set(topics) <= {t for t, _ in self._told}
         while True:
-            leaders = {p: a for p, a in self._leaders_of(topics, look=stale).items() if a is not None}
+            leaders = {
+                p: a for p, a in self._leaders_of(topics, look=stale).items() if a is not None
+            }
             by_address: dict[Address, list[Partition]] = defaultdict(list)
             for partition in leaders.keys() - ends.keys():
                 by_address[leaders[partition]].append(partition)
@@ -155,9 +186,18 @@ class TransactionReader:
                     )
                     for topic in sorted({t for t, _ in partitions})
                 ]
-                calls.append((address, ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=wanted, max_version=7)))
+                calls.append(
+                    (
+                        address,
+                        ListOffsetsRequest(
+                            replica_id=-1, isolation_level=0, topics=wanted, max_version=7
+                        ),
+                    )
+                )
             reason: tuple[str, str] = ("the topics", "no leader is known")
-            for (address, _), answer in zip(calls, self._client.exchange(calls, retry.deadline_s), strict=True):
+            for (address, _), answer in zip(
+                calls, self._client.exchange(calls, retry.deadline_s), strict=True
+            ):
                 if isinstance(answer, NoAnswer):
                     reason = (f"{address[0]}:{address[1]}", answer.reason)
                     continue
@@ -189,15 +229,22 @@ class TransactionReader:
                     reason = (f"{topic.name} [{part.partition_index}]", error_name(part.error_code))
         return reason
 
-    def _leaders_of(self, topics: Collection[str], *, look: bool) -> Mapping[Partition, Address | None]:
+    def _leaders_of(
+        self, topics: Collection[str], *, look: bool
+    ) -> Mapping[Partition, Address | None]:
         if look:
             told: dict[Partition, Address | None] = {}
             for topic in sorted(topics):
                 answer = self._client.metadata(topic)
-                brokers = {broker.node_id: (str(broker.host), int(broker.port)) for broker in answer.brokers}
+                brokers = {
+                    broker.node_id: (str(broker.host), int(broker.port))
+                    for broker in answer.brokers
+                }
                 for found in answer.topics:
                     for part in found.partitions:
-                        told[str(found.name), int(part.partition_index)] = brokers.get(part.leader_id)
+                        told[str(found.name), int(part.partition_index)] = brokers.get(
+                            part.leader_id
+                        )
             self._told = {**{p: a for p, a in self._told.items() if p[0] not in topics}, **told}
         return {p: a for p, a in self._told.items() if p[0] in topics}
 
@@ -219,21 +266,31 @@ class TransactionReader:
             return finding
         proof = committable.get("proof")
         if proof is None:
-            return judge_log(committable, state, Unreadable("an earlier release decided it without noting where its proof is"))
+            return judge_log(
+                committable,
+                state,
+                Unreadable("an earlier release decided it without noting where its proof is"),
+            )
         partition = (str(proof["topic"]), int(proof["partition"]))
         producer_id, epoch = int(committable["producer_id"]), int(committable["producer_epoch"])
         marker = self.marker(partition, int(proof["offset"]), producer_id, epoch)
-        # Asked behind the scan: an id never comes back, so that what has it now had it all the time.
+        # Asked behind the scan: an id never comes back, so that what has it now had it all the
+        # time.
         if "topic_id" in proof:
             found = self._client.identify([partition[0]]).topics.get(partition[0])
-            if found != proof["topic_id"] and (found is not None or not isinstance(marker, Unreadable)):
+            if found != proof["topic_id"] and (
+                found is not None or not isinstance(marker, Unreadable)
+            ):
                 marker = Unreadable(
-                    f"topic {partition[0]} is not the one that it was written to (id {proof['topic_id']}): it was deleted, or made again under that "
+                    f"topic {partition[0]} is not the one that it was written to (id "
+                    f"{proof['topic_id']}): it was deleted, or made again under that "
                     "name, and the proof is gone"
                 )
         return judge_log(committable, state, marker)
 
-    def marker(self, partition: Partition, offset: int, producer_id: int, epoch: int) -> Marker | Unreadable | None:
+    def marker(
+        self, partition: Partition, offset: int, producer_id: int, epoch: int
+    ) -> Marker | Unreadable | None:
         """Return the marker of the last transaction that a producer has written under an epoch.
 
         Args:
@@ -242,20 +299,24 @@ class TransactionReader:
             producer_id: whose.
             epoch: under which.
 
-        Returns:
-            The first marker of that producer that no record of its under that epoch follows; None when there is none up to the end;
-            ``Unreadable`` where the log can't be read there, now or later.
+        Returns: The first marker of that producer that no record of its under that epoch follows;
+            None when there is none up to the end; ``Unreadable`` where the log can't be read there,
+            now or later.
 
         Raises:
             SinkUnavailableError: no answer.
         """
         found: Marker | None = None
-        retry = _Retry(self._client.deadline_s, f"The log of {partition[0]} [{partition[1]}] could not be read")
+        retry = _Retry(
+            self._client.deadline_s, f"The log of {partition[0]} [{partition[1]}] could not be read"
+        )
         position, look = offset, partition not in self._leaders_of([partition[0]], look=False)
         while True:
             told = self._leaders_of([partition[0]], look=look)
             if partition not in told:
-                return Unreadable(f"partition {partition[1]} of topic {partition[0]} is not there any more")
+                return Unreadable(
+                    f"partition {partition[1]} of topic {partition[0]} is not there any more"
+                )
             address, look = told[partition], True
             if address is None:
                 # Its broker may come back with what proves the outcome.
@@ -274,20 +335,28 @@ class TransactionReader:
                 if batch.producer_id == producer_id and batch.base_offset >= offset:
                     found = _with_batch(found, batch, epoch)
             if position == before:
-                # A new leader shows nothing above the high watermark that it knows of, which may be an old one; it tells the end when it knows it.
+                # A new leader shows nothing above the high watermark that it knows of, which may be
+                # an old one; it tells the end when it knows it.
                 if position >= self.end_offsets([partition[0]]).get(partition, position + 1):
                     return found
                 look = True
-                retry.unless(False, (f"{address[0]}:{address[1]}", "its leader doesn't show all of it yet"))  # noqa: FBT003
+                retry.unless(
+                    False,  # noqa: FBT003
+                    (f"{address[0]}:{address[1]}", "its leader doesn't show all of it yet"),
+                )
                 continue
             retry = _Retry(self._client.deadline_s, retry.what)
 
-    def _fetch(self, address: Address, partition: Partition, position: int, deadline_s: float) -> bytes | str | Unreadable:
+    def _fetch(
+        self, address: Address, partition: Partition, position: int, deadline_s: float
+    ) -> bytes | str | Unreadable:
         """Return record batches, or the reason to ask again, or why that is useless."""
         from kafka.protocol.consumer import FetchRequest
 
         topic = FetchRequest.FetchTopic
-        wanted = topic.FetchPartition(partition=partition[1], fetch_offset=position, partition_max_bytes=_FETCH_BYTES)
+        wanted = topic.FetchPartition(
+            partition=partition[1], fetch_offset=position, partition_max_bytes=_FETCH_BYTES
+        )
         request = FetchRequest(
             replica_id=-1,
             max_wait_ms=_FETCH_WAIT_MS,
@@ -309,19 +378,30 @@ class TransactionReader:
             return bytes(part.records or b"")
         if part.error_code == TOPIC_AUTHORIZATION_FAILED:
             return Unreadable(
-                f"its proof is in a topic that may not be read: {self._rights.topic(partition[0], 'Read')} (for as long as the proof is needed)"
+                "its proof is in a topic that may not be read: "
+                f"{self._rights.topic(partition[0], 'Read')} (for as long as the proof is needed)"
             )
         if part.error_code == _OFFSET_OUT_OF_RANGE:
             return Unreadable(
-                f"offset {position} of {partition[0]} [{partition[1]}], where the proof was, is not in the log any more (retention), or is lost"
+                f"offset {position} of {partition[0]} [{partition[1]}], where the proof was, is "
+                "not in the log any more (retention), or is lost"
             )
         return error_name(part.error_code)
 
 
 class RecordBatchHeader:
-    """What the header of a record batch says; for a control batch also what its record does (KIP-98)."""
+    """What the header of a record batch says; for a control batch also what its record does
+    (KIP-98).
+    """
 
-    def __init__(self, base_offset: int, next_offset: int, producer_id: int, epoch: int, commits: bool | None) -> None:  # noqa: FBT001
+    def __init__(
+        self,
+        base_offset: int,
+        next_offset: int,
+        producer_id: int,
+        epoch: int,
+        commits: bool | None,  # noqa: FBT001
+    ) -> None:
         self.base_offset = base_offset
         self.next_offset = next_offset
         self.producer_id = producer_id
@@ -336,18 +416,22 @@ def _with_batch(found: Marker | None, batch: RecordBatchHeader, epoch: int) -> M
 
 
 def record_batches(data: bytes) -> Iterator[RecordBatchHeader]:
-    """Read the headers of record batches (format 2); a batch that is cut off at the end is left out.
+    """Read the headers of record batches (format 2); a batch that is cut off at the end is left
+    out.
 
     https://kafka.apache.org/documentation/#recordbatch
     """
     start = 0
     while start + _BATCH_HEADER.size <= len(data):
-        base, length, _, _, _, attributes, delta, _, _, producer_id, epoch, _, count = _BATCH_HEADER.unpack_from(data, start)
+        base, length, _, _, _, attributes, delta, _, _, producer_id, epoch, _, count = (
+            _BATCH_HEADER.unpack_from(data, start)
+        )
         end = start + _LENGTH_COUNTS_FROM + length
         if end > len(data):
             return
         commits = None
-        # The cleaner of a compacted topic may leave the header alone: a marker that doesn't tell any more what it did.
+        # The cleaner of a compacted topic may leave the header alone: a marker that doesn't tell
+        # any more what it did.
         if attributes & _IS_CONTROL and count:
             commits = _control_type(data, start + _BATCH_HEADER.size)
         yield RecordBatchHeader(base, base + delta + 1, producer_id, epoch, commits)
@@ -355,7 +439,9 @@ def record_batches(data: bytes) -> Iterator[RecordBatchHeader]:
 
 
 def _control_type(data: bytes, position: int) -> bool | None:
-    """Return whether a control record commits; None when it ends no transaction (a leader change, a snapshot)."""
+    """Return whether a control record commits; None when it ends no transaction (a leader
+    change, a snapshot).
+    """
     _, position = _varint(data, position)
     position += 1
     for _ in range(3):

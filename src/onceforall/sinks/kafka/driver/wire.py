@@ -1,13 +1,17 @@
 """Requests to brokers, sent by ourselves: each is either answered, or known not to be.
 
-kafka-python gives the encoding (``kafka.protocol``); its own connection manager reconnects and times out behind one's back, and whether
-a request was *sent and not answered* is just what must be known here: such a request may take effect later. Requests go out on
-several connections to a broker at once, because a broker works on one request per connection at a time.
+kafka-python gives the encoding (``kafka.protocol``); its own connection manager reconnects and
+times out behind one's back, and whether
+a request was *sent and not answered* is just what must be known here: such a request may take
+effect later. Requests go out on
+several connections to a broker at once, because a broker works on one request per connection at a
+time.
 
 Safe to use from several threads: a connection belongs to one call at a time.
 
-A connection is encrypted and authenticated by module ``secure_connections``. A broker ends one whose authentication has run out
-(``connections.max.reauth.ms``); ours is not used any more by then, and the next call opens another.
+A connection is encrypted and authenticated by module ``secure_connections``. A broker ends one
+whose authentication has run out (``connections.max.reauth.ms``); ours is not used any more by then,
+and the next call opens another.
 """
 
 from __future__ import annotations
@@ -33,14 +37,16 @@ Address = tuple[str, int]
 CONNECTIONS_PER_BROKER = 8
 _CONNECT_TIMEOUT_S = 5.0
 _RECEIVE_BYTES = 65_536
-# A broker that ends is no broker that refuses: an end without a word must be seen so often before it counts as one.
+# A broker that ends is no broker that refuses: an end without a word must be seen so often before
+# it counts as one.
 _SILENT_REFUSALS = 3
 _REAUTHENTICATE_AT = 0.8
 
 
 _TLS_ALERT = b"\x15\x03"
 _SPEAKS_TLS = (
-    "its listener probably speaks TLS. Check the port in bootstrap.servers, and set security.protocol (ssl or sasl_ssl)"
+    "its listener probably speaks TLS. Check the port in bootstrap.servers, and set "
+    "security.protocol (ssl or sasl_ssl)"
 )
 
 
@@ -48,11 +54,9 @@ _SPEAKS_TLS = (
 class NoAnswer:
     """A request that got no answer.
 
-    Attributes:
-        address: of the broker.
-        reason: what happened to the connection.
-        sent: whether the broker may have got it, and may act on it even later.
-        refused: the broker, or a security option, said no: asking again helps only once something is mended.
+    Attributes: address: of the broker. reason: what happened to the connection. sent: whether the
+        broker may have got it, and may act on it even later. refused: the broker, or a security
+        option, said no: asking again helps only once something is mended.
     """
 
     address: Address
@@ -63,7 +67,8 @@ class NoAnswer:
 
 @dataclass(frozen=True)
 class Steps:
-    """What is called within an exchange: tests have a process die between two requests of many that are under way.
+    """What is called within an exchange: tests have a process die between two requests of many that
+    are under way.
 
     Attributes:
         sending: called for each request before it is sent.
@@ -110,7 +115,9 @@ class _Connection:
             self._secure(access, deadline_s)
             self.send([ApiVersionsRequest(version=0)])
             keys = self.receive(deadline_s)[0].api_keys
-            self._versions = BrokerVersionData(api_versions={key.api_key: (key.min_version, key.max_version) for key in keys})
+            self._versions = BrokerVersionData(
+                api_versions={key.api_key: (key.min_version, key.max_version) for key in keys}
+            )
             self.has_answered = False
         except BaseException:
             self.close()
@@ -124,17 +131,26 @@ class _Connection:
         except AccessError as error:
             raise _ConnectionLostError(str(error), refused=True) from error
         except ssl.SSLError as error:
-            raise _ConnectionLostError(str(tls_refusal(error, self.address[0])), refused=True) from error
+            raise _ConnectionLostError(
+                str(tls_refusal(error, self.address[0])), refused=True
+            ) from error
         except TimeoutError as error:
-            raise _ConnectionLostError("no answer in time while the connection was made secure") from error
+            raise _ConnectionLostError(
+                "no answer in time while the connection was made secure"
+            ) from error
         except OSError as error:
-            reason = f"the connection ended while it was made secure: {error}. Check the port in bootstrap.servers, and security.protocol"
+            reason = (
+                f"the connection ended while it was made secure: {error}. Check the port in "
+                "bootstrap.servers, and security.protocol"
+            )
             raise _ConnectionLostError(reason, silent=True) from error
         if lifetime_s is not None:
             self._good_until_s = started_s + _REAUTHENTICATE_AT * lifetime_s
 
     def asks_for_sasl(self, deadline_s: float) -> bool:
-        """Tell whether the broker's listener wants SASL, which this connection was made without; nothing else may follow."""
+        """Tell whether the broker's listener wants SASL, which this connection was made without;
+        nothing else may follow.
+        """
         self._socket.settimeout(max(0.01, deadline_s - time.monotonic()))
         try:
             return asks_for_sasl(Channel(self._socket))
@@ -153,7 +169,9 @@ class _Connection:
             raise _ConnectionLostError(f"the connection ended: {error}") from error
 
     def receive(self, deadline_s: float) -> list[Any]:
-        """Return the answers to all that was sent, in order; on an error, ``partial`` has those that came."""
+        """Return the answers to all that was sent, in order; on an error, ``partial`` has those
+        that came.
+        """
         from kafka.errors import KafkaError
 
         while len(self._answers) < self._waiting:
@@ -163,9 +181,13 @@ class _Connection:
             except TimeoutError as error:
                 raise _ConnectionLostError("no answer in time") from error
             except ssl.SSLError as error:
-                raise _ConnectionLostError(str(tls_refusal(error, self.address[0])), refused=not self.has_answered) from error
+                raise _ConnectionLostError(
+                    str(tls_refusal(error, self.address[0])), refused=not self.has_answered
+                ) from error
             except OSError as error:
-                raise _ConnectionLostError(f"the connection ended: {error}", silent=not self.has_answered) from error
+                raise _ConnectionLostError(
+                    f"the connection ended: {error}", silent=not self.has_answered
+                ) from error
             if not data:
                 raise self._closed()
             if not self.has_answered and self._versions is None and data.startswith(_TLS_ALERT):
@@ -181,15 +203,21 @@ class _Connection:
         if self.has_answered:
             return _ConnectionLostError("the broker closed the connection")
         if self._versions is None and not isinstance(self._socket, ssl.SSLSocket):
-            return _ConnectionLostError(f"the broker closed the connection at the first request: {_SPEAKS_TLS}", silent=True)
-        return _ConnectionLostError("the broker closed the connection without an answer", silent=True)
+            return _ConnectionLostError(
+                f"the broker closed the connection at the first request: {_SPEAKS_TLS}", silent=True
+            )
+        return _ConnectionLostError(
+            "the broker closed the connection without an answer", silent=True
+        )
 
     def partial(self) -> list[Any]:
         answers, self._answers, self._waiting = self._answers, [], 0
         return answers
 
     def is_usable(self) -> bool:
-        """Tell whether an idle connection is still open: the end of one, as brokers end idle ones, can be read."""
+        """Tell whether an idle connection is still open: the end of one, as brokers end idle
+        ones, can be read.
+        """
         if time.monotonic() > self._good_until_s:
             return False
         try:
@@ -202,11 +230,19 @@ class _Connection:
 
 
 def _import_protocol() -> None:
-    # kafka-python reads its schemas in a way that Python 3.11 deprecates; its users can do nothing about it.
+    # kafka-python reads its schemas in a way that Python 3.11 deprecates; its users can do nothing
+    # about it.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            for module in ("admin", "broker_version_data", "consumer", "metadata", "parser", "producer"):
+            for module in (
+                "admin",
+                "broker_version_data",
+                "consumer",
+                "metadata",
+                "parser",
+                "producer",
+            ):
                 import_module(f"kafka.protocol.{module}")
         except ImportError as error:
             raise MissingExtraError("kafka-python", "kafka") from error
@@ -230,13 +266,13 @@ class Wire:
         self._lock = threading.Lock()
         self._idle: dict[Address, list[_Connection]] = {}
 
-    def exchange(self, calls: Sequence[tuple[Address, Any]], deadline_s: float, steps: Steps = NO_STEPS) -> list[Any]:
+    def exchange(
+        self, calls: Sequence[tuple[Address, Any]], deadline_s: float, steps: Steps = NO_STEPS
+    ) -> list[Any]:
         """Send requests and wait for the answers, in parallel over connections.
 
-        Args:
-            calls: broker and request (a ``kafka.protocol`` message, with ``max_version`` where it matters).
-            deadline_s: of ``time.monotonic``.
-            steps: what is called in between.
+        Args: calls: broker and request (a ``kafka.protocol`` message, with ``max_version`` where it
+            matters). deadline_s: of ``time.monotonic``. steps: what is called in between.
 
         Returns:
             For each call, the response, or a ``NoAnswer``.
@@ -255,7 +291,9 @@ class Wire:
                 for share in (indices[start::width] for start in range(width)):
                     for _ in share:
                         steps.sending()
-                    connection = self._send(address, [calls[i][1] for i in share], share, results, deadline_s)
+                    connection = self._send(
+                        address, [calls[i][1] for i in share], share, results, deadline_s
+                    )
                     if connection is not None:
                         sent.append((connection, share))
         finally:
@@ -266,13 +304,20 @@ class Wire:
         return results
 
     def _send(
-        self, address: Address, requests: list[Any], share: list[int], results: list[Any], deadline_s: float
+        self,
+        address: Address,
+        requests: list[Any],
+        share: list[int],
+        results: list[Any],
+        deadline_s: float,
     ) -> _Connection | None:
         try:
             connection = self._borrow(address) or _Connection(address, deadline_s, self._access)
         except _ConnectionLostError as error:
             for i in share:
-                results[i] = NoAnswer(address, str(error), sent=False, refused=self._is_refusal(address, error))
+                results[i] = NoAnswer(
+                    address, str(error), sent=False, refused=self._is_refusal(address, error)
+                )
             return None
         try:
             connection.send(requests)
@@ -286,7 +331,9 @@ class Wire:
             raise
         return connection
 
-    def _collect(self, connection: _Connection, share: list[int], results: list[Any], deadline_s: float) -> None:
+    def _collect(
+        self, connection: _Connection, share: list[int], results: list[Any], deadline_s: float
+    ) -> None:
         try:
             answers: list[Any] = connection.receive(deadline_s)
         except _ConnectionLostError as error:
@@ -312,8 +359,12 @@ class Wire:
             self._silent[address] = self._silent.get(address, 0) + 1
             return self._silent[address] >= _SILENT_REFUSALS
 
-    def _unanswered(self, connection: _Connection, error: _ConnectionLostError, deadline_s: float) -> NoAnswer:
-        """Say why a request that was sent got no answer; a listener that wants SASL just closes the connection."""
+    def _unanswered(
+        self, connection: _Connection, error: _ConnectionLostError, deadline_s: float
+    ) -> NoAnswer:
+        """Say why a request that was sent got no answer; a listener that wants SASL just closes
+        the connection.
+        """
         address = connection.address
         if not error.silent or not self._is_refusal(address, error) or self._access.uses_sasl:
             return NoAnswer(address, str(error), sent=True, refused=error.refused)
@@ -328,7 +379,10 @@ class Wire:
         if not wants_sasl:
             return NoAnswer(address, str(error), sent=True)
         protocol = "sasl_ssl" if self._access.uses_tls else "sasl_plaintext"
-        reason = f"its listener wants authentication. Set security.protocol={protocol}, sasl.mechanism and what that needs"
+        reason = (
+            f"its listener wants authentication. Set security.protocol={protocol}, "
+            "sasl.mechanism and what that needs"
+        )
         return NoAnswer(address, reason, sent=True, refused=True)
 
     def _borrow(self, address: Address) -> _Connection | None:

@@ -1,1 +1,3 @@
-"""What the Kafka sink does in a Python worker: rows from Arrow to librdkafka, in a transaction per task."""
+"""What the Kafka sink does in a Python worker: rows from Arrow to librdkafka, in a transaction
+per task.
+"""

@@ -1,9 +1,12 @@
-"""One librdkafka producer through its C interface: events instead of callbacks, and no Python object per record.
+"""One librdkafka producer through its C interface: events instead of callbacks, and no Python
+object per record.
 
-What librdkafka has to tell (log lines, statistics, errors, records that were not delivered, the wish for a new token) waits in its queue and
-is handed to a ``Listener`` by ``poll`` and ``flush``, in order. All calls release the interpreter's lock while they are in librdkafka.
+What librdkafka has to tell (log lines, statistics, errors, records that were not delivered, the
+wish for a new token) waits in its queue and is handed to a ``Listener`` by ``poll`` and ``flush``,
+in order. All calls release the interpreter's lock while they are in librdkafka.
 
-A client belongs to one thread at a time. It is dropped with ``close`` (or as garbage), which sends nothing to the brokers.
+A client belongs to one thread at a time. It is dropped with ``close`` (or as garbage), which sends
+nothing to the brokers.
 """
 
 from __future__ import annotations
@@ -63,7 +66,9 @@ class Client:
         self._listener = listener
         self._handle: int | None = None
         self._topics: dict[str, int] = {}
-        self._token_source: Callable[[str | None], tuple[Any, ...]] | None = configuration.get(TOKEN_OPTION)
+        self._token_source: Callable[[str | None], tuple[Any, ...]] | None = configuration.get(
+            TOKEN_OPTION
+        )
         text = ctypes.create_string_buffer(_TEXT_BYTES)
         settings = self._settings(configuration, text)
         self._handle = self._lib.new(lib.PRODUCER, settings, text, _TEXT_BYTES)
@@ -80,7 +85,9 @@ class Client:
         if options.pop(TOKEN_OPTION, None) is not None:
             events |= lib.EVENT_TOKEN_REFRESH
         for name, value in options.items():
-            if self._lib.conf_set(settings, name.encode(), _setting(value).encode(), text, _TEXT_BYTES):
+            if self._lib.conf_set(
+                settings, name.encode(), _setting(value).encode(), text, _TEXT_BYTES
+            ):
                 self._lib.conf_destroy(settings)
                 raise _exception(confluent_kafka().KafkaError._INVALID_ARG, text.value)  # noqa: SLF001
         self._lib.conf_set_events(settings, events)
@@ -101,7 +108,7 @@ class Client:
         if not sys.is_finalizing() and getattr(self, "_handle", None) is not None:
             self.close()
 
-    # --- events ------------------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def poll(self, timeout_s: float = 0) -> None:
         """Hand over what there is to tell; wait for a first event for at most ``timeout_s``.
@@ -151,7 +158,9 @@ class Client:
                 continue
             error = ck.KafkaError(record.err, _text(self._lib.err2str(record.err)))
             topic = _text(self._lib.topic_name(record.rkt))
-            if not self._listener.on_failure(error, topic, record.partition, record.len + record.key_len):
+            if not self._listener.on_failure(
+                error, topic, record.partition, record.len + record.key_len
+            ):
                 return
 
     def _refresh_token(self, config: bytes | None) -> None:
@@ -179,7 +188,7 @@ class Client:
         if reason is not None:
             self._lib.oauthbearer_set_token_failure(self._handle, reason)
 
-    # --- records -----------------------------------------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def connect(self, timeout_s: float) -> None:
         """Wait until a broker has answered.
@@ -211,47 +220,60 @@ class Client:
         """
         ck = confluent_kafka()
         found = ctypes.POINTER(lib.Metadata)()
-        code = self._lib.metadata(self._handle, 0, self.topic(name), ctypes.byref(found), int(timeout_s * 1000))
+        code = self._lib.metadata(
+            self._handle, 0, self.topic(name), ctypes.byref(found), int(timeout_s * 1000)
+        )
         if code:
             raise _exception(code, self._lib.err2str(code))
         try:
             for topic in found.contents.topics[: found.contents.topic_cnt]:
                 if topic.topic == name.encode():
-                    error = ck.KafkaError(topic.err, _text(self._lib.err2str(topic.err))) if topic.err else None
+                    error = (
+                        ck.KafkaError(topic.err, _text(self._lib.err2str(topic.err)))
+                        if topic.err
+                        else None
+                    )
                     told = topic.partitions[: topic.partition_cnt]
                     led = tuple(sorted(each.id for each in told if each.leader >= 0))
                     return Partitions(topic.partition_cnt, led, time.monotonic()), error
         finally:
             self._lib.metadata_destroy(found)
         code = ck.KafkaError.UNKNOWN_TOPIC_OR_PART
-        return Partitions(0, (), time.monotonic()), ck.KafkaError(code, _text(self._lib.err2str(code)))
+        return Partitions(0, (), time.monotonic()), ck.KafkaError(
+            code, _text(self._lib.err2str(code))
+        )
 
     def produce(self, topic: str, messages: npt.NDArray[np.void], *, with_partition: bool) -> int:
         """Give records to librdkafka, which copies them; see ``rd_kafka_produce_batch``.
 
-        When its queue is full, it takes none behind the first that found no room, so their order is kept.
+        When its queue is full, it takes none behind the first that found no room, so their order is
+        kept.
 
-        Args:
-            topic: for all of them.
-            messages: in the layout of ``librdkafka.Message``; ``err`` is set for each that is not taken.
-            with_partition: take ``partition`` of each (-1: the partitioner chooses); otherwise the partitioner chooses all.
+        Args: topic: for all of them. messages: in the layout of ``librdkafka.Message``; ``err`` is
+            set for each that is not taken. with_partition: take ``partition`` of each (-1: the
+            partitioner chooses); otherwise the partitioner chooses all.
 
         Returns:
             How many it took.
         """
         flags = lib.MSG_F_COPY | (lib.MSG_F_PARTITION if with_partition else 0)
         address = messages.ctypes.data
-        return int(self._lib.produce_batch(self.topic(topic), lib.PARTITION_UNASSIGNED, flags, address, len(messages)))
+        return int(
+            self._lib.produce_batch(
+                self.topic(topic), lib.PARTITION_UNASSIGNED, flags, address, len(messages)
+            )
+        )
 
     def produce_each(self, arguments: list[int], counts: list[int]) -> tuple[int, Any]:
-        """Give records with headers or timestamps to librdkafka one by one; see ``rd_kafka_produceva``.
+        """Give records with headers or timestamps to librdkafka one by one; see
+        ``rd_kafka_produceva``.
 
         Args:
             arguments: for each record, the address of its arguments (``rd_kafka_vu_t``).
             counts: how many these are.
 
-        Returns:
-            How many it took, and the ``confluent_kafka.KafkaError`` of the next one, or None when it took all.
+        Returns: How many it took, and the ``confluent_kafka.KafkaError`` of the next one, or None
+            when it took all.
         """
         produceva, handle = self._lib.produceva, self._handle
         for position, (address, count) in enumerate(zip(arguments, counts, strict=True)):
@@ -265,7 +287,8 @@ class Client:
         return int(self._lib.outq_len(self._handle))
 
     def flush(self, timeout_s: float) -> int:
-        """Have all records sent at once, and wait for their answers for at most ``timeout_s``; return how many still wait.
+        """Have all records sent at once, and wait for their answers for at most ``timeout_s``;
+        return how many still wait.
 
         Raises:
             confluent_kafka.KafkaException: the client has failed for good.
@@ -279,13 +302,19 @@ class Client:
                 return 0 if is_done else self.outstanding()
 
     def purge(self, *, in_flight: bool = True) -> None:
-        """Drop the records that are not sent, and with ``in_flight`` those whose answer is not there."""
-        self._lib.purge(self._handle, lib.PURGE_F_QUEUE | (lib.PURGE_F_INFLIGHT if in_flight else 0))
+        """Drop the records that are not sent, and with ``in_flight`` those whose answer is not
+        there.
+        """
+        self._lib.purge(
+            self._handle, lib.PURGE_F_QUEUE | (lib.PURGE_F_INFLIGHT if in_flight else 0)
+        )
 
-    # --- transactions ------------------------------------------------------------------------------------------------------
+    # --- transactions -----------------------------------------------------------------------------
 
     def init_transactions(self, timeout_s: float) -> None:
-        """Get a producer id; see librdkafka's function of that name, as for the others. Raises ``confluent_kafka.KafkaException``."""
+        """Get a producer id; see librdkafka's function of that name, as for the others. Raises
+        ``confluent_kafka.KafkaException``.
+        """
         self._check(self._lib.init_transactions(self._handle, int(timeout_s * 1000)))
 
     def begin_transaction(self) -> None:
@@ -302,7 +331,9 @@ class Client:
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Take user and password for connections still to be made."""
-        self._check(self._lib.sasl_set_credentials(self._handle, username.encode(), password.encode()))
+        self._check(
+            self._lib.sasl_set_credentials(self._handle, username.encode(), password.encode())
+        )
 
     def _check(self, error: int | None) -> None:
         if error:

@@ -1,11 +1,14 @@
-"""The C interface of the librdkafka that confluent-kafka brings along, as far as the sink needs what its Python classes lack.
+"""The C interface of the librdkafka that confluent-kafka brings along, as far as the sink needs
+what its Python classes lack.
 
-confluent-kafka's producer takes a record per call and reports each delivery to Python; the C interface takes a whole Arrow batch in
-one call (``rd_kafka_produce_batch``), without a Python object per row, and reports only failures. The functions are found through
-confluent-kafka's own extension module, so it is the very library that this module was built with, wherever it lies.
+confluent-kafka's producer takes a record per call and reports each delivery to Python; the C
+interface takes a whole Arrow batch in one call (``rd_kafka_produce_batch``), without a Python
+object per row, and reports only failures. The functions are found through confluent-kafka's own
+extension module, so it is the very library that this module was built with, wherever it lies.
 
-Types and constants are those of ``rdkafka.h`` of librdkafka 2 (https://github.com/confluentinc/librdkafka/blob/master/src/rdkafka.h), whose
-interface keeps compatible within a major version; ``load`` refuses any other.
+Types and constants are those of ``rdkafka.h`` of librdkafka 2
+(https://github.com/confluentinc/librdkafka/blob/master/src/rdkafka.h), whose interface keeps
+compatible within a major version; ``load`` refuses any other.
 """
 
 from __future__ import annotations
@@ -98,7 +101,8 @@ class Metadata(ctypes.Structure):
     )
 
 
-# Per function: what it returns, and what it takes. An error (``rd_kafka_error_t *``) is a pointer that is null when all is well.
+# Per function: what it returns, and what it takes. An error (``rd_kafka_error_t *``) is a pointer
+# that is null when all is well.
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "conf_new": (c_void_p, ()),
     "conf_destroy": (None, (c_void_p,)),
@@ -151,11 +155,11 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 @cache
 def load() -> Any:
-    """Return an object with librdkafka's functions as attributes, by their names without ``rd_kafka_``.
+    """Return an object with librdkafka's functions as attributes, by their names without
+    ``rd_kafka_``.
 
-    Raises:
-        OptionError: this confluent-kafka doesn't show the library, or it is of another major version.
-        MissingExtraError: confluent-kafka is not installed.
+    Raises: OptionError: this confluent-kafka doesn't show the library, or it is of another major
+        version. MissingExtraError: confluent-kafka is not installed.
     """
     ck = confluent_kafka()
     try:
@@ -165,15 +169,19 @@ def load() -> Any:
         number = int(library.rd_kafka_version())
     except (OSError, AttributeError) as error:
         raise OptionError(
-            f"This build of confluent-kafka ({ck.version()}) hides librdkafka's C interface, which the Kafka sink writes through: {error}. Install "
+            f"This build of confluent-kafka ({ck.version()}) hides librdkafka's C interface, "
+            f"which the Kafka sink writes through: {error}. Install "
             "the wheel from PyPI: pip install --only-binary=:all: confluent-kafka."
         ) from error
     if number >> 24 != _MAJOR_VERSION:
         raise OptionError(
-            f"confluent-kafka {ck.version()} brings librdkafka {ck.libversion()[0]}, and the Kafka sink writes through the C interface of librdkafka "
+            f"confluent-kafka {ck.version()} brings librdkafka {ck.libversion()[0]}, and the "
+            "Kafka sink writes through the C interface of librdkafka "
             f"{_MAJOR_VERSION}. Install a confluent-kafka 2."
         )
-    return type("Librdkafka", (), {name: staticmethod(function) for name, function in functions.items()})
+    return type(
+        "Librdkafka", (), {name: staticmethod(function) for name, function in functions.items()}
+    )
 
 
 def _declared(library: ctypes.CDLL, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:

@@ -1,10 +1,12 @@
 """One librdkafka producer, and what its events tell about it.
 
-librdkafka says in its log, before the call that was hit returns, when a request may have gone unanswered: a request that times out is
-logged as REQTMOUT, a connection that ends as FAIL. (It logs an idle connection's end, which harms nothing, at a level that isn't
-shown. It tells neither as an error.) The log lines come through ``poll``, in order. A connection that librdkafka closes by
-itself, because a coordinator has moved, is only counted in its statistics, which are read too; a broker that still gets a request
-from it refuses that with NOT_COORDINATOR.
+librdkafka says in its log, before the call that was hit returns, when a request may have gone
+unanswered: a request that times out is
+logged as REQTMOUT, a connection that ends as FAIL. (It logs an idle connection's end, which harms
+nothing, at a level that isn't shown. It tells neither as an error.) The log lines come through
+``poll``, in order. A connection that librdkafka closes by itself, because a coordinator has moved,
+is only counted in its statistics, which are read too; a broker that still gets a request from it
+refuses that with NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ _SYSLOG_DEBUG = 7
 _LOCAL_COMMIT_DEADLINE_S = 10.0
 _IDENTITY_DEADLINE_S = 30.0
 _MAX_FAILURES = 1000
-# How long ``init_transactions`` waits at a time before the events are heard, one of which may say that it waits in vain.
+# How long ``init_transactions`` waits at a time before the events are heard, one of which may say
+# that it waits in vain.
 _INIT_SLICE_S = 2.0
 # How long a broker's first answer may take before the events are heard, and what that grows to.
 _FIRST_PATIENCE_S = 2.0
@@ -41,10 +44,14 @@ _LONGEST_PATIENCE_S = 16.0
 _RENEW_AFTER_S = 30.0
 
 # In these states of a connection nothing but its own set-up has been sent.
-_HARMLESS_FAIL = re.compile(r"in state (INIT|DOWN|TRY_CONNECT|CONNECT|SSL_HANDSHAKE|APIVERSION_QUERY|AUTH_[A-Z]+)\b")
-# But how a connection ends in these states (behind a load balancer, say) is told in the words of one that ends later, and librdkafka keeps
-# back, for 30 s, what repeats the line before: the end that matters would be heard of too late, from the statistics. It matters for the
-# coordinator's connection; a late Produce request is known by its sequence number.
+_HARMLESS_FAIL = re.compile(
+    r"in state (INIT|DOWN|TRY_CONNECT|CONNECT|SSL_HANDSHAKE|APIVERSION_QUERY|AUTH_[A-Z]+)\b"
+)
+# But how a connection ends in these states (behind a load balancer, say) is told in the words of
+# one that ends later, and librdkafka keeps
+# back, for 30 s, what repeats the line before: the end that matters would be heard of too late,
+# from the statistics. It matters for the coordinator's connection; a late Produce request is known
+# by its sequence number.
 _MUFFLING_FAIL = re.compile(r"\bTxnCoordinator\b.* in state (APIVERSION_QUERY|AUTH_[A-Z]+)\b")
 
 
@@ -65,13 +72,17 @@ class DeliveryFailure:
 # librdkafka goes on asking for ever; nobody but the user can mend these.
 _MENDED_BY = {
     "_AUTHENTICATION": "sasl.mechanism, sasl.username and sasl.password (or oauth_cb)",
-    "_SSL": "security.protocol, ssl.ca.location, and the name in bootstrap.servers against the one in the broker's certificate",
+    "_SSL": "security.protocol, ssl.ca.location, and the name in bootstrap.servers against the "
+    "one in the broker's certificate",
 }
 
 
 @dataclass
 class Watch:
-    """What librdkafka's events said about one producer. Knows nothing of the producer, so that no cycle keeps that alive."""
+    """What librdkafka's events said about one producer.
+
+    Knows nothing of the producer, so that no cycle keeps that alive.
+    """
 
     doubt: str | None = None
     refusal: str | None = None
@@ -86,7 +97,8 @@ class Watch:
         _log.log(logging.DEBUG if is_debug else logging.INFO, "%s: %s", facility, text)
         if facility == "TXNERR":
             self.transaction_error = text
-        # What is only shown with the option ``debug`` harms nothing: an idle connection, a bootstrap address that is done with.
+        # What is only shown with the option ``debug`` harms nothing: an idle connection, a
+        # bootstrap address that is done with.
         if is_debug:
             return
         if facility == "REQTMOUT" or (facility == "FAIL" and _is_harmful(text)):
@@ -119,7 +131,10 @@ class Watch:
         statistics = json.loads(self.statistics)
         for broker in statistics.get("brokers", {}).values():
             if broker.get("disconnects", 0) or broker.get("req_timeouts", 0):
-                self.doubt = self.doubt or f"{broker.get('name')}: a connection was lost or a request timed out"
+                self.doubt = (
+                    self.doubt
+                    or f"{broker.get('name')}: a connection was lost or a request timed out"
+                )
         eos = statistics.get("eos", {})
         producer_id, epoch = int(eos.get("producer_id", -1)), int(eos.get("producer_epoch", -1))
         return (producer_id, epoch) if producer_id >= 0 else None
@@ -128,7 +143,9 @@ class Watch:
 class LiveProducer:
     """One librdkafka producer with what is known about it. Used by one task at a time."""
 
-    def __init__(self, configuration: Mapping[str, Any], name: str | None, *, check_delivery: bool = True) -> None:
+    def __init__(
+        self, configuration: Mapping[str, Any], name: str | None, *, check_delivery: bool = True
+    ) -> None:
         self.name = name
         self.watch = Watch(check_delivery=check_delivery)
         ck = confluent_kafka()
@@ -141,7 +158,9 @@ class LiveProducer:
             self.client = Client(configuration, self.watch)
         except ck.KafkaException as error:
             check_accepted(configuration)
-            raise AttemptFailedError(f"A Kafka producer could not be made: {error.args[0].str()}") from error
+            raise AttemptFailedError(
+                f"A Kafka producer could not be made: {error.args[0].str()}"
+            ) from error
         self.producer_id = -1
         self.epoch = -1
         self.last_batch: int | None = None
@@ -186,7 +205,9 @@ class LiveProducer:
         refusal = self.watch.refusal
         if refusal is not None:
             self.watch.doubt = self.watch.doubt or refusal
-            raise AttemptFailedError(f"A broker can't be used by the Kafka producer of {self.name}: {refusal}.")
+            raise AttemptFailedError(
+                f"A broker can't be used by the Kafka producer of {self.name}: {refusal}."
+            )
 
     def _missing_right(self, reason: Any) -> str:
         error = reason.args[0] if isinstance(reason, BaseException) and reason.args else reason
@@ -196,7 +217,8 @@ class LiveProducer:
         return ""
 
     def renew_credentials(self, resolve: Callable[[], Mapping[str, Any]]) -> None:
-        """Take user and password anew, for connections still to be made, when those we have are not of this moment.
+        """Take user and password anew, for connections still to be made, when those we have are not
+        of this moment.
 
         Args:
             resolve: calls the user's functions and returns the options.
@@ -214,18 +236,19 @@ class LiveProducer:
     def connect(self, deadline_s: float) -> bool:
         """Wait until a broker has answered, before anything is sent in the producer's name.
 
-        librdkafka drops its first connection for one to a broker that it knows by name, and when it looks for a coordinator between the
-        two it looks again after 500 ms only (``rd_kafka_idemp_pid_timer_restart``).
+        librdkafka drops its first connection for one to a broker that it knows by name, and when it
+        looks for a coordinator between the two it looks again after 500 ms only
+        (``rd_kafka_idemp_pid_timer_restart``).
 
-        Args:
-            deadline_s: of ``time.monotonic``. When no broker was reached by then, ``initialise`` says why.
+        Args: deadline_s: of ``time.monotonic``. When no broker was reached by then, ``initialise``
+            says why.
 
-        Returns:
-            False when a request timed out or a connection was lost: what librdkafka tells of that cannot be told from the same in
-            ``initialise``, so another producer must be made. It may have this one's name.
+        Returns: False when a request timed out or a connection was lost: what librdkafka tells of
+            that cannot be told from the same in ``initialise``, so another producer must be made.
+            It may have this one's name.
 
-        Raises:
-            AttemptFailedError: the cluster refuses, or connections are still being lost at the deadline.
+        Raises: AttemptFailedError: the cluster refuses, or connections are still being lost at the
+            deadline.
         """
         ck = confluent_kafka()
         patience_s = _FIRST_PATIENCE_S
@@ -240,7 +263,8 @@ class LiveProducer:
             if self.watch.doubt is not None:
                 if is_late:
                     raise AttemptFailedError(
-                        f"No broker answered the new Kafka producer of {self.name} in time: {self.watch.doubt}."
+                        f"No broker answered the new Kafka producer of {self.name} in time: "
+                        f"{self.watch.doubt}."
                         " Check the brokers, and the network between them and the executors."
                     )
                 return False
@@ -250,15 +274,18 @@ class LiveProducer:
             patience_s = min(2 * patience_s, _LONGEST_PATIENCE_S)
 
     def initialise(self, deadline_s: float) -> None:
-        """Get a producer id of our own for the name, which aborts what an earlier owner of the name left open.
+        """Get a producer id of our own for the name, which aborts what an earlier owner of the name
+        left open.
 
-        Raises:
-            AttemptFailedError: no answer before the deadline (of ``time.monotonic``), or the cluster refuses.
+        Raises: AttemptFailedError: no answer before the deadline (of ``time.monotonic``), or the
+            cluster refuses.
         """
         ck = confluent_kafka()
         while True:
             try:
-                self.client.init_transactions(max(0.1, min(_INIT_SLICE_S, deadline_s - time.monotonic())))
+                self.client.init_transactions(
+                    max(0.1, min(_INIT_SLICE_S, deadline_s - time.monotonic()))
+                )
             except ck.KafkaException as error:
                 reason = error.args[0]
                 if reason.retriable() and time.monotonic() < deadline_s:
@@ -266,7 +293,7 @@ class LiveProducer:
                     continue
                 raise AttemptFailedError(
                     f"Kafka gave no producer id for transactional id {self.name}: {reason.str()}"
-                    f"{self._missing_right(reason) or '. Check that the brokers can be reached from the executors.'}"
+                    f"{self._missing_right(reason) or '. Check that the brokers can be reached from the executors.'}"  # noqa: E501
                 ) from error
             break
         self.poll(0)
@@ -274,7 +301,8 @@ class LiveProducer:
     def identify(self) -> tuple[int, int]:
         """Return the producer id and epoch of the transaction that is open.
 
-        The epoch only changes after an error that the transaction can't survive, which ``check_open`` sees.
+        The epoch only changes after an error that the transaction can't survive, which
+        ``check_open`` sees.
 
         Raises:
             AttemptFailedError: librdkafka gives no statistics, or others than before.
@@ -282,11 +310,15 @@ class LiveProducer:
         deadline_s = time.monotonic() + _IDENTITY_DEADLINE_S
         while (identity := self.watch.identity()) is None:
             if time.monotonic() > deadline_s:
-                raise AttemptFailedError(f"librdkafka reported no producer id for {self.name} in {_IDENTITY_DEADLINE_S:.0f} s.")
+                raise AttemptFailedError(
+                    f"librdkafka reported no producer id for {self.name} in "
+                    f"{_IDENTITY_DEADLINE_S:.0f} s."
+                )
             self.poll(0.005)
         if self.producer_id >= 0 and identity != (self.producer_id, self.epoch):
             raise AttemptFailedError(
-                f"The producer of {self.name} changed its id or epoch within a transaction. The attempt is repeated."
+                f"The producer of {self.name} changed its id or epoch within a transaction. The "
+                "attempt is repeated."
             )
         self.producer_id, self.epoch = identity
         return identity
@@ -294,7 +326,8 @@ class LiveProducer:
     def check_open(self) -> None:
         """Check that librdkafka, too, holds the transaction to be good.
 
-        ``begin_transaction`` is not allowed in an open transaction and says in which state it is, without any request.
+        ``begin_transaction`` is not allowed in an open transaction and says in which state it is,
+        without any request.
 
         Raises:
             AttemptFailedError: the transaction has failed.
@@ -306,16 +339,20 @@ class LiveProducer:
             reason = error.args[0]
             if reason.code() == ck.KafkaError._STATE and reason.str().endswith("InTransaction"):  # noqa: SLF001
                 return
-            raise AttemptFailedError(f"The transaction of {self.name} failed: {reason.str()}") from error
+            raise AttemptFailedError(
+                f"The transaction of {self.name} failed: {reason.str()}"
+            ) from error
         raise AttemptFailedError(f"The transaction of {self.name} was not open.")
 
     def advance(self) -> bool:
-        """Bring the client past the transaction that the driver has committed, and begin the next one.
+        """Bring the client past the transaction that the driver has committed, and begin the next
+        one.
 
-        The client's own commit is answered as "already committed" (a repeated EndTxn, which Kafka takes as a success).
+        The client's own commit is answered as "already committed" (a repeated EndTxn, which Kafka
+        takes as a success).
 
-        Returns:
-            False when this producer must be discarded: it said, now or before, that a request went unanswered, or refused.
+        Returns: False when this producer must be discarded: it said, now or before, that a request
+            went unanswered, or refused.
         """
         ck = confluent_kafka()
         try:
@@ -344,7 +381,9 @@ class LiveProducer:
         return self.watch.doubt is None and not self.watch.failures
 
     def matches(self, reusable: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Tell whether the driver says that exactly this producer's last transaction is complete."""
+        """Tell whether the driver says that exactly this producer's last transaction is
+        complete.
+        """
         entry = reusable.get(self.name or "")
         return (
             entry is not None

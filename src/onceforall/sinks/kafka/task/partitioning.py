@@ -1,12 +1,16 @@
-"""The partitions of a whole slice of records, chosen at once, so that librdkafka gets the records of one partition in a row.
+"""The partitions of a whole slice of records, chosen at once, so that librdkafka gets the records
+of one partition in a row.
 
-librdkafka's own partitioner looks at one record after the other, and records that alternate between partitions cost it more CPU than records in
-a row. So what it would choose is computed here, by numpy, and the records are put in the order of their partitions; within a
-partition, and so within a key, they keep the order of the rows.
+librdkafka's own partitioner looks at one record after the other, and records that alternate between
+partitions cost it more CPU than records in a row. So what it would choose is computed here, by
+numpy, and the records are put in the order of their partitions; within a partition, and so within a
+key, they keep the order of the rows.
 
-A key goes where the Java producer, and so Spark's own sink, puts it: ``murmur2(key) mod count``, see ``partitionForKey`` of
-``BuiltInPartitioner`` and ``murmur2`` of ``Utils`` in Apache Kafka (https://github.com/apache/kafka/tree/trunk/clients/src/main/java/org/apache/kafka),
-and ``murmur2_random`` of librdkafka. A record without a key has no place of its own: as with the sticky partitioner of KIP-480, they go to one
+A key goes where the Java producer, and so Spark's own sink, puts it: ``murmur2(key) mod count``,
+see ``partitionForKey`` of ``BuiltInPartitioner`` and ``murmur2`` of ``Utils`` in Apache Kafka
+(https://github.com/apache/kafka/tree/trunk/clients/src/main/java/org/apache/kafka),
+and ``murmur2_random`` of librdkafka. A record without a key has no place of its own: as with the
+sticky partitioner of KIP-480, they go to one
 partition, which has a leader, until it has got a MiB or the slice ends, and then to the next.
 """
 
@@ -26,7 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LIKE_JAVA = "murmur2_random"
-"""The value of the option ``partitioner`` that is computed here; any other is left to librdkafka."""
+"""The value of the option ``partitioner`` that is computed here; any other is left to
+librdkafka."""
 
 _REFRESH_OPTION = "topic.metadata.refresh.interval.ms"
 _DEFAULT_REFRESH_MS = 300_000
@@ -35,10 +40,12 @@ _STICKY_OPTION = "sticky.partitioning.linger.ms"
 _SEED, _FACTOR = 0x9747B28C, 0x5BD1E995
 _LONGEST_KEY_BYTES = 1024
 _STICKY_BITS = 20
-"""A partition gets 2^20 bytes of records without a key before the next one does: about a batch of librdkafka's."""
+"""A partition gets 2^20 bytes of records without a key before the next one does: about a batch
+of librdkafka's."""
 
 NO_KEY, LONG_KEY = -1, -2
-"""What stands for the hash of a null, and of a key that is too long to be worth it, whose partition librdkafka computes."""
+"""What stands for the hash of a null, and of a key that is too long to be worth it, whose
+partition librdkafka computes."""
 
 UNASSIGNED = librdkafka.PARTITION_UNASSIGNED
 """librdkafka chooses the partition."""
@@ -78,7 +85,11 @@ class PartitionRules:
         """Read the options of a sink, which have been checked."""
         keyed = options.get("partitioner", LIKE_JAVA) == LIKE_JAVA
         refresh_ms = int(options.get(_REFRESH_OPTION, _DEFAULT_REFRESH_MS))
-        return cls(keyed, keyed and _STICKY_OPTION not in options, refresh_ms / 1000 if refresh_ms >= 0 else float("inf"))
+        return cls(
+            keyed,
+            keyed and _STICKY_OPTION not in options,
+            refresh_ms / 1000 if refresh_ms >= 0 else float("inf"),
+        )
 
     def place(
         self,
@@ -90,15 +101,13 @@ class PartitionRules:
     ) -> npt.NDArray[np.int32] | None:
         """Return the partition of each of a slice's records that go to one topic.
 
-        Args:
-            given: what the rows say themselves; ``UNASSIGNED`` where they say nothing. None: nowhere.
-            hashes: of their keys (``key_hashes``); None: there are no keys.
-            sizes: of their values, in bytes.
-            topic: where they go.
-            turn: which of the partitions is next for records without a key.
+        Args: given: what the rows say themselves; ``UNASSIGNED`` where they say nothing. None:
+            nowhere. hashes: of their keys (``key_hashes``); None: there are no keys. sizes: of
+            their values, in bytes. topic: where they go. turn: which of the partitions is next for
+            records without a key.
 
-        Returns:
-            The partitions, some of them perhaps ``UNASSIGNED``; None when librdkafka is to choose them all.
+        Returns: The partitions, some of them perhaps ``UNASSIGNED``; None when librdkafka is to
+            choose them all.
         """
         import numpy as np
 
@@ -106,7 +115,9 @@ class PartitionRules:
             return given
         if self.keyless and topic.led:
             led = np.array(topic.led, np.int32)
-            placed = led[((np.cumsum(sizes) >> np.uint64(_STICKY_BITS)).astype(np.int64) + turn) % len(led)]
+            placed = led[
+                ((np.cumsum(sizes) >> np.uint64(_STICKY_BITS)).astype(np.int64) + turn) % len(led)
+            ]
         else:
             placed = np.full(len(sizes), UNASSIGNED, np.int32)
         if hashes is not None:
@@ -116,15 +127,20 @@ class PartitionRules:
 
 
 def order_of(placed: npt.NDArray[np.int32]) -> npt.NDArray[np.intp] | None:
-    """Return the order in which the records of a partition follow one another, each partition's as they were.
+    """Return the order in which the records of a partition follow one another, each partition's as
+    they were.
 
-    Returns:
-        Their numbers; None when they are to stay as they are: they are in this order, or librdkafka still has to choose for some, which
-        may belong to a partition that others are already in.
+    Returns: Their numbers; None when they are to stay as they are: they are in this order, or
+        librdkafka still has to choose for some, which may belong to a partition that others are
+        already in.
     """
     import numpy as np
 
-    if not len(placed) or bool((placed[1:] >= placed[:-1]).all()) or bool((placed == UNASSIGNED).any()):
+    if (
+        not len(placed)
+        or bool((placed[1:] >= placed[:-1]).all())
+        or bool((placed == UNASSIGNED).any())
+    ):
         return None
     # numpy sorts 16 bits by counting.
     narrow = placed.astype(np.int16) if int(placed.max()) <= np.iinfo(np.int16).max else placed
@@ -132,7 +148,9 @@ def order_of(placed: npt.NDArray[np.int32]) -> npt.NDArray[np.intp] | None:
 
 
 def key_hashes(keys: pa.Array) -> npt.NDArray[np.int64]:
-    """Return what the partitions of keys are computed from: a key's hash without its sign, ``NO_KEY`` for a null, or ``LONG_KEY``."""
+    """Return what the partitions of keys are computed from: a key's hash without its sign,
+    ``NO_KEY`` for a null, or ``LONG_KEY``.
+    """
     import numpy as np
 
     first, sizes, data = bytes_of(keys)
@@ -140,21 +158,33 @@ def key_hashes(keys: pa.Array) -> npt.NDArray[np.int64]:
         valid = keys.is_valid().to_numpy(zero_copy_only=False)
         sizes = np.where(valid, sizes, 0)
     is_long = sizes > _LONGEST_KEY_BYTES
-    hashes = (_murmur2(first, np.where(is_long, 0, sizes), data) & np.uint32(0x7FFFFFFF)).astype(np.int64)
+    hashes = (_murmur2(first, np.where(is_long, 0, sizes), data) & np.uint32(0x7FFFFFFF)).astype(
+        np.int64
+    )
     hashes[is_long] = LONG_KEY
     if keys.null_count:
         hashes[~valid] = NO_KEY
     return hashes
 
 
-def _murmur2(first: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], data: pa.Buffer | None) -> npt.NDArray[np.uint32]:
-    """Return the hash of each byte string of a buffer; all of them advance together, four bytes at a time."""
+def _murmur2(
+    first: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], data: pa.Buffer | None
+) -> npt.NDArray[np.uint32]:
+    """Return the hash of each byte string of a buffer; all of them advance together, four bytes
+    at a time.
+    """
     import numpy as np
 
     factor = np.uint32(_FACTOR)
-    held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    held = (
+        np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    )
     # The four bytes at any place, be it aligned or not.
-    words = np.ndarray((max(len(held) - 3, 0),), "<u4", held, strides=(1,)) if len(held) > 3 else np.zeros(0, np.uint32)
+    words = (
+        np.ndarray((max(len(held) - 3, 0),), "<u4", held, strides=(1,))
+        if len(held) > 3
+        else np.zeros(0, np.uint32)
+    )
     hashes: npt.NDArray[np.uint32] = np.uint32(_SEED) ^ sizes.astype(np.uint32)
     counts = sizes >> 2
     most, least = (int(counts.max()), int(counts.min())) if len(counts) else (0, 0)

@@ -1,16 +1,19 @@
 """Live producers in a Python worker process, and which of them may write another transaction.
 
-A fresh producer's ``init_transactions`` costs some 70 to 500 ms, so a producer is used again where that is safe. Two transactions may share
-(producer id, epoch) only if every request of the first was answered: a late EndTxn or Produce request would land in the second one.
-So a producer goes on only when
+A fresh producer's ``init_transactions`` costs some 70 to 500 ms, so a producer is used again where
+that is safe. Two transactions may share (producer id, epoch) only if every request of the first was
+answered: a late EndTxn or Produce request would land in the second one. So a producer goes on only
+when
 
-* the driver says that exactly its (transactional id, producer id, epoch) is complete, as of the batch in which it was last used, and
-* librdkafka has not closed or lost a connection, and no request of it has timed out, in the whole life of the producer
-  (module ``live`` says how that is known).
+* the driver says that exactly its (transactional id, producer id, epoch) is complete, as of the
+  batch in which it was last used, and
+* librdkafka has not closed or lost a connection, and no request of it has timed out, in the whole
+  life of the producer (module ``live`` says how that is known).
 
-Every other producer is discarded: its client is dropped, which sends nothing to the broker, for what it prepared may be decided. Only a
-transaction that its own task gives up before handing it over is aborted, by the producer itself, and only if every request of it was
-answered; otherwise by the sweep.
+Every other producer is discarded: its client is dropped, which sends nothing to the broker, for
+what it prepared may be decided. Only a
+transaction that its own task gives up before handing it over is aborted, by the producer itself,
+and only if every request of it was answered; otherwise by the sweep.
 """
 
 from __future__ import annotations
@@ -69,12 +72,11 @@ class ProducerPool:
     ) -> LiveProducer:
         """Return a producer with a transaction begun, a live one where that is safe.
 
-        Args:
-            attempt: whose transaction it is; its ``reusable`` says which producers may go on.
-            prefix: how transactional ids begin.
-            configure: gives the configuration for a transactional id; called for new producers only.
-            fingerprint: what a live producer must have been made for; holds no secret.
-            avoided: ids that must not be taken, because a request about them is still unanswered.
+        Args: attempt: whose transaction it is; its ``reusable`` says which producers may go on.
+            prefix: how transactional ids begin. configure: gives the configuration for a
+            transactional id; called for new producers only. fingerprint: what a live producer must
+            have been made for; holds no secret. avoided: ids that must not be taken, because a
+            request about them is still unanswered.
 
         Raises:
             AttemptFailedError: no producer could be initialised.
@@ -95,7 +97,9 @@ class ProducerPool:
         burnt: tuple[str, ...] = ()
         for _ in range(_FRESH_ATTEMPTS):
             taken = {*reusable, *avoided, *burnt}
-            producer = self._connected(partial(self._fresh, key, fingerprint, taken, name_of, configure), deadline_s)
+            producer = self._connected(
+                partial(self._fresh, key, fingerprint, taken, name_of, configure), deadline_s
+            )
             try:
                 failpoints.hit("kafka.producer.init_before")
                 producer.initialise(deadline_s)
@@ -108,17 +112,22 @@ class ProducerPool:
             except BaseException:
                 self.discard(producer)
                 raise
-            # An unanswered InitProducerId may arrive later, under whatever epoch, and abort what was prepared: that id is left alone. In
-            # this batch nobody else has this slot; the committable tells the driver to give it to nobody in later ones.
+            # An unanswered InitProducerId may arrive later, under whatever epoch, and abort what
+            # was prepared: that id is left alone. In this batch nobody else has this slot; the
+            # committable tells the driver to give it to nobody in later ones.
             burnt = (*burnt, str(producer.name))
             doubt = producer.watch.doubt
             self.discard(producer)
         raise AttemptFailedError(
-            f"No Kafka producer could be initialised without a lost connection or a time-out in {_FRESH_ATTEMPTS} attempts; the last: {doubt}"
+            "No Kafka producer could be initialised without a lost connection or a time-out in "
+            f"{_FRESH_ATTEMPTS} attempts; the last: {doubt}"
         )
 
     def _connected(self, make: Callable[[], LiveProducer], deadline_s: float) -> LiveProducer:
-        """Return a new producer that a broker has answered. Until then nothing was sent in its name, so the name may be another's."""
+        """Return a new producer that a broker has answered.
+
+        Until then nothing was sent in its name, so the name may be another's.
+        """
         backoff_s = _RECONNECT_BACKOFF_S
         while True:
             producer = make()
@@ -150,7 +159,8 @@ class ProducerPool:
                         producer.in_use = True
                         found.append(producer)
                 elif producer.last_batch != batch:
-                    # Used in this very batch: it may become reusable with the batch's DONE. Any other will never be.
+                    # Used in this very batch: it may become reusable with the batch's DONE. Any
+                    # other will never be.
                     stale.append(producer)
         for producer in stale:
             self.discard(producer)
@@ -173,7 +183,12 @@ class ProducerPool:
         return producer
 
     def plain(
-        self, attempt: TaskAttempt, configure: Callable[[], dict[str, Any]], fingerprint: object, *, check_delivery: bool
+        self,
+        attempt: TaskAttempt,
+        configure: Callable[[], dict[str, Any]],
+        fingerprint: object,
+        *,
+        check_delivery: bool,
     ) -> LiveProducer:
         """Return a producer without transactions, a live one where there is one that works."""
         key = (attempt.query_id, attempt.sink, -1)
@@ -197,14 +212,15 @@ class ProducerPool:
     def discard(self, producer: LiveProducer, *, abort: bool = False) -> None:
         """Never use a producer again; its client is dropped in the background.
 
-        Args:
-            producer: which one.
-            abort: abort its open transaction first; only for one that was not handed over to the driver.
+        Args: producer: which one. abort: abort its open transaction first; only for one that was
+            not handed over to the driver.
         """
         with self._lock:
             producer.in_use = True
             for key, producers in list(self._producers.items()):
-                self._producers[key] = [(made_for, p) for made_for, p in producers if p is not producer]
+                self._producers[key] = [
+                    (made_for, p) for made_for, p in producers if p is not producer
+                ]
                 if not self._producers[key]:
                     del self._producers[key]
             self._start_keeper()
@@ -229,7 +245,10 @@ class ProducerPool:
     def _start_keeper(self) -> None:
         if self._keeper is None or not self._keeper.is_alive():
             self._keeper = threading.Thread(
-                target=self._keep, args=(self._rubbish,), name="onceforall-kafka-producers", daemon=True
+                target=self._keep,
+                args=(self._rubbish,),
+                name="onceforall-kafka-producers",
+                daemon=True,
             )
             self._keeper.start()
 
@@ -246,10 +265,14 @@ class ProducerPool:
             del entry
 
     def _serve_idle(self) -> None:
-        """Take the statistics that idle producers make, for they pile up, and drop producers that nobody has used for long."""
+        """Take the statistics that idle producers make, for they pile up, and drop producers
+        that nobody has used for long.
+        """
         now_s = time.monotonic()
         with self._lock:
-            idle = [p for producers in self._producers.values() for _, p in producers if not p.in_use]
+            idle = [
+                p for producers in self._producers.values() for _, p in producers if not p.in_use
+            ]
             old = [p for p in idle if now_s - p.idle_since_s > _IDLE_LIMIT_S]
             for producer in idle:
                 # One that has failed is marked by that, and discarded when it is asked for.
@@ -273,21 +296,27 @@ def _drop(producer: LiveProducer, abort: bool) -> None:  # noqa: FBT001
         else:
             producer.client.purge()
     except Exception as error:  # noqa: BLE001
-        _log.info("Giving up %s: %s (the sweep finds what it leaves open)", producer.name, text_of(error))
+        _log.info(
+            "Giving up %s: %s (the sweep finds what it leaves open)", producer.name, text_of(error)
+        )
 
 
 def _has_all_answers(producer: LiveProducer) -> bool:
-    """Drop the records that are not sent, wait for the others, and tell whether nothing of the transaction can reach a broker any more.
+    """Drop the records that are not sent, wait for the others, and tell whether nothing of the
+    transaction can reach a broker any more.
 
-    A Produce request that arrives after an EndTxn(abort) finds its epoch valid; a broker that does not ask the coordinator (before release 3.6)
-    appends it, and no reader gets past it, for nobody ever ends that. The sweep's InitProducerId leaves a newer epoch in the partitions.
+    A Produce request that arrives after an EndTxn(abort) finds its epoch valid; a broker that does
+    not ask the coordinator (before release 3.6) appends it, and no reader gets past it, for nobody
+    ever ends that. The sweep's InitProducerId leaves a newer epoch in the partitions.
     """
     producer.client.purge(in_flight=False)
     return producer.flush(_ABORT_DEADLINE_S) == 0 and producer.watch.doubt is None
 
 
 def _name_of(prefix: str, attempt: TaskAttempt, turn: int) -> str:
-    name = TransactionalId(attempt.query_id, attempt.sink, attempt.generation, attempt.incarnation, attempt.slot, turn)
+    name = TransactionalId(
+        attempt.query_id, attempt.sink, attempt.generation, attempt.incarnation, attempt.slot, turn
+    )
     return format_name(prefix, name)
 
 

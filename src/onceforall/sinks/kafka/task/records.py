@@ -1,6 +1,8 @@
-"""Arrow columns as the arrays that librdkafka's C interface takes: addresses and lengths into Arrow's own buffers, made by numpy.
+"""Arrow columns as the arrays that librdkafka's C interface takes: addresses and lengths into
+Arrow's own buffers, made by numpy.
 
-Nothing here is done per row in Python. The arrays point into the Arrow batch (and into what is kept beside them), which must live until
+Nothing here is done per row in Python. The arrays point into the Arrow batch (and into what is kept
+beside them), which must live until
 librdkafka has taken the records: it copies them.
 """
 
@@ -49,7 +51,10 @@ class Bytes:
         sizes = lengths.astype(np.uint64)
         if column.null_count:
             valid = column.is_valid().to_numpy(zero_copy_only=False)
-            addresses, sizes = np.where(valid, addresses, np.uint64(0)), np.where(valid, sizes, np.uint64(0))
+            addresses, sizes = (
+                np.where(valid, addresses, np.uint64(0)),
+                np.where(valid, sizes, np.uint64(0)),
+            )
         return cls(addresses, sizes)
 
     def take(self, order: npt.NDArray[np.intp]) -> Bytes:
@@ -57,8 +62,11 @@ class Bytes:
         return Bytes(self.addresses[order], self.sizes[order])
 
 
-def bytes_of(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], pa.Buffer | None]:
-    """Return where each byte string of a column begins in its buffer, how long it is, and the buffer; of a null nothing is promised.
+def bytes_of(
+    column: pa.Array,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], pa.Buffer | None]:
+    """Return where each byte string of a column begins in its buffer, how long it is, and the
+    buffer; of a null nothing is promised.
 
     Raises:
         SchemaError: the column has neither strings nor binaries.
@@ -69,12 +77,17 @@ def bytes_of(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.in
     wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
     if not (wide or pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
         raise SchemaError(
-            f"A column of type {column.type} reached the Kafka sink, which writes binary. Write what columns() returned."
+            f"A column of type {column.type} reached the Kafka sink, which writes binary. Write "
+            "what columns() returned."
         )
     count = len(column)
     _, where, data = column.buffers()
     kind = np.int64 if wide else np.int32
-    offsets = np.frombuffer(where, kind, count + 1, column.offset * np.dtype(kind).itemsize) if count else np.zeros(1, kind)
+    offsets = (
+        np.frombuffer(where, kind, count + 1, column.offset * np.dtype(kind).itemsize)
+        if count
+        else np.zeros(1, kind)
+    )
     return offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64), data
 
 
@@ -100,7 +113,9 @@ def partitions_of(column: pa.Array) -> npt.NDArray[np.int32]:
     """Return a column of partitions, -1 where it is null."""
     import numpy as np
 
-    found: npt.NDArray[np.int32] = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+    found: npt.NDArray[np.int32] = (
+        column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+    )
     return found
 
 
@@ -125,7 +140,9 @@ class Headers:
         keys = entries.field(0)
         used = np.zeros(len(entries), bool)
         for start, length in (
-            zip(self.first.tolist(), self.counts.tolist(), strict=True) if entries.null_count or keys.null_count else ()
+            zip(self.first.tolist(), self.counts.tolist(), strict=True)
+            if entries.null_count or keys.null_count
+            else ()
         ):
             used[start : start + length] = True
         whole = np.ones(len(entries), bool)
@@ -134,7 +151,8 @@ class Headers:
                 whole &= part.is_valid().to_numpy(zero_copy_only=False)
         if (used & ~whole).any():
             raise RefusedRecordError(
-                "A row has a header that is null or has no key. Kafka's headers need one: filter the array."
+                "A row has a header that is null or has no key. Kafka's headers need one: filter "
+                "the array."
             )
         # C strings: each name once, with its end.
         encoded = keys.fill_null("").dictionary_encode()
@@ -142,7 +160,8 @@ class Headers:
         cut = next((name for name in names if "\0" in name), None)
         if cut is not None:
             raise RefusedRecordError(
-                f"A row has a header with the key {cut!r}; librdkafka's end at a zero character. Take that out."
+                f"A row has a header with the key {cut!r}; librdkafka's end at a zero character. "
+                "Take that out."
             )
         self._names = [ctypes.create_string_buffer(name.encode()) for name in names]
         addresses = np.array([ctypes.addressof(name) for name in self._names] or [0], np.uint64)
@@ -158,7 +177,9 @@ class Headers:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Records for ``Client.produce_each``: the address of each one's arguments, and how many these are; ``memory`` holds them."""
+    """Records for ``Client.produce_each``: the address of each one's arguments, and how many
+    these are; ``memory`` holds them.
+    """
 
     addresses: list[int]
     counts: list[int]
@@ -172,8 +193,8 @@ class Arguments:
 def arguments(columns: Mapping[str, Any]) -> Arguments:
     """Return records with headers or timestamps.
 
-    Args:
-        columns: ``topic`` (an array of handles), ``value`` and ``key`` (``Bytes``; ``key`` may be None), ``partition`` (an array or None),
+    Args: columns: ``topic`` (an array of handles), ``value`` and ``key`` (``Bytes``; ``key`` may be
+        None), ``partition`` (an array or None),
             ``timestamp`` (an array of milliseconds or None) and ``headers`` (``Headers`` or None).
     """
     import numpy as np
@@ -182,7 +203,11 @@ def arguments(columns: Mapping[str, Any]) -> Arguments:
     count = len(value.sizes)
     extra = headers.counts if headers is not None else np.zeros(count, np.int64)
     counts = extra + _FIXED_ARGUMENTS
-    first = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64) if count else np.zeros(0, np.int64)
+    first = (
+        np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64)
+        if count
+        else np.zeros(0, np.int64)
+    )
     kind = np.dtype(
         {
             "names": ["type", "a", "b", "c"],
@@ -197,7 +222,11 @@ def arguments(columns: Mapping[str, Any]) -> Arguments:
         (lib.VTYPE_RKT, columns["topic"], 0),
         (lib.VTYPE_PARTITION, _unsigned(columns["partition"], count, lib.PARTITION_UNASSIGNED), 0),
         (lib.VTYPE_VALUE, value.addresses, value.sizes),
-        (lib.VTYPE_KEY, 0 if whose_key is None else whose_key.addresses, 0 if whose_key is None else whose_key.sizes),
+        (
+            lib.VTYPE_KEY,
+            0 if whose_key is None else whose_key.addresses,
+            0 if whose_key is None else whose_key.sizes,
+        ),
         (lib.VTYPE_MSGFLAGS, lib.MSG_F_COPY, 0),
         (lib.VTYPE_TIMESTAMP, _unsigned(columns["timestamp"], count, 0), 0),
     ]

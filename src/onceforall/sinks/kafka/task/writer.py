@@ -1,7 +1,8 @@
-"""One task's transaction: rows from Arrow to librdkafka, and every reason to refuse exhausted before the driver hears of it.
+"""One task's transaction: rows from Arrow to librdkafka, and every reason to refuse exhausted
+before the driver hears of it.
 
-A whole slice of an Arrow batch goes to librdkafka in one call, without a Python object per row. Only records with headers or a timestamp,
-for which librdkafka has no such call, take one call each.
+A whole slice of an Arrow batch goes to librdkafka in one call, without a Python object per row.
+Only records with headers or a timestamp, for which librdkafka has no such call, take one call each.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _TOO_FEW_REPLICAS = {19, 20}
 
 
 class KafkaTransaction:
-    """The open transaction of a task attempt (or, without transactions, the records that it has sent)."""
+    """The open transaction of a task attempt (or, without transactions, the records that it has
+    sent).
+    """
 
     def __init__(
         self,
@@ -67,15 +70,16 @@ class KafkaTransaction:
         self._topic_max_bytes = topic_max_bytes
         self._patience_s = patience_s
         self._rules = partitions
-        # Where the tasks of a batch, and its batches, begin is left to chance: small ones must not all go to one partition.
+        # Where the tasks of a batch, and its batches, begin is left to chance: small ones must not
+        # all go to one partition.
         self._turn = random.randrange(1 << 16)  # noqa: S311  not for secrets
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Send rows that have the columns of ``kafka_columns``.
 
-        Raises:
-            RefusedRecordError: a record can't be written at all: no or an unknown topic or partition, or too large.
-            AttemptFailedError: the brokers did not take an earlier record, or nothing for too long.
+        Raises: RefusedRecordError: a record can't be written at all: no or an unknown topic or
+            partition, or too large. AttemptFailedError: the brokers did not take an earlier record,
+            or nothing for too long.
         """
         if not rows.num_rows:
             return
@@ -107,7 +111,9 @@ class KafkaTransaction:
                 records["partition"] = placed
                 order = order_of(placed)
                 records = records if order is None else records[order]
-            self._send(topic, records, with_partition=placed is not None, is_given=partitions is not None)
+            self._send(
+                topic, records, with_partition=placed is not None, is_given=partitions is not None
+            )
 
     def _hashes(self, columns: dict[str, Any]) -> npt.NDArray[np.int64] | None:
         return key_hashes(columns["key"]) if self._rules.keyed and "key" in columns else None
@@ -120,7 +126,9 @@ class KafkaTransaction:
         hashes: npt.NDArray[np.int64] | None,
         sizes: npt.NDArray[np.uint64],
     ) -> npt.NDArray[np.int32] | None:
-        """Return the partitions of those rows of a slice that go to a topic; None: librdkafka chooses."""
+        """Return the partitions of those rows of a slice that go to a topic; None: librdkafka
+        chooses.
+        """
         self._turn += 1
         if chosen is not None:
             sizes = sizes[chosen]
@@ -128,12 +136,16 @@ class KafkaTransaction:
             hashes = None if hashes is None else hashes[chosen]
         return self._rules.place(given, hashes, sizes, self._partitions(topic), self._turn)
 
-    def _send(self, topic: str, records: npt.NDArray[np.void], *, with_partition: bool, is_given: bool) -> None:
+    def _send(
+        self, topic: str, records: npt.NDArray[np.void], *, with_partition: bool, is_given: bool
+    ) -> None:
         ck = confluent_kafka()
         queue_full = ck.KafkaError._QUEUE_FULL  # noqa: SLF001
         progress_s = time.monotonic()
         while len(records):
-            if self.producer.client.produce(topic, records, with_partition=with_partition) == len(records):
+            if self.producer.client.produce(topic, records, with_partition=with_partition) == len(
+                records
+            ):
                 return
             errors = records["err"]
             refused = ((errors != 0) & (errors != queue_full)).nonzero()[0]
@@ -141,7 +153,9 @@ class KafkaTransaction:
                 row = records[refused[0]]
                 code = int(row["err"])
                 partition = int(row["partition"]) if is_given else None
-                raise self._refusal(ck.KafkaError(code), topic, int(row["len"] + row["key_len"]), partition)
+                raise self._refusal(
+                    ck.KafkaError(code), topic, int(row["len"] + row["key_len"]), partition
+                )
             position = int((errors != 0).argmax())
             progress_s = self._wait_for_room(position, progress_s)
             records = records[position:]
@@ -157,7 +171,11 @@ class KafkaTransaction:
         import numpy as np
 
         count = len(value.sizes)
-        handles, names, placed = np.zeros(count, np.uint64), np.zeros(count, np.int64), np.full(count, UNASSIGNED, np.int32)
+        handles, names, placed = (
+            np.zeros(count, np.uint64),
+            np.zeros(count, np.int64),
+            np.full(count, UNASSIGNED, np.int32),
+        )
         hashes = self._hashes(columns)
         for number, (topic, chosen) in enumerate(topics):
             some = np.arange(count) if chosen is None else chosen
@@ -168,12 +186,23 @@ class KafkaTransaction:
         headers = Headers(columns["headers"]) if "headers" in columns else None
         order = order_of(placed) if len(topics) == 1 else None
         if order is not None:
-            placed, value, key = placed[order], value.take(order), None if key is None else key.take(order)
+            placed, value, key = (
+                placed[order],
+                value.take(order),
+                None if key is None else key.take(order),
+            )
             timestamps = None if timestamps is None else timestamps[order]
             if headers is not None:
                 headers.reorder(order)
         left = arguments(
-            {"topic": handles, "value": value, "key": key, "partition": placed, "timestamp": timestamps, "headers": headers}
+            {
+                "topic": handles,
+                "value": value,
+                "key": key,
+                "partition": placed,
+                "timestamp": timestamps,
+                "headers": headers,
+            }
         )
         ck = confluent_kafka()
         done, progress_s = 0, time.monotonic()
@@ -190,19 +219,24 @@ class KafkaTransaction:
             left = left.behind(position)
 
     def _wait_for_room(self, taken: int, progress_s: float) -> float:
-        """Let librdkafka send some of what its queue is full of; return when it last took a record."""
+        """Let librdkafka send some of what its queue is full of; return when it last took a
+        record.
+        """
         if taken:
             progress_s = time.monotonic()
         elif time.monotonic() - progress_s > self._patience_s:
             raise AttemptFailedError(
-                f"Kafka took no record for {self._patience_s:.0f} s while the producer's queue was full. Check the brokers; the limits "
+                f"Kafka took no record for {self._patience_s:.0f} s while the producer's queue "
+                "was full. Check the brokers; the limits "
                 "are queue.buffering.max.messages and queue.buffering.max.kbytes."
             )
         self.producer.poll(0.02)
         self._raise_failures()
         return progress_s
 
-    def _refusal(self, error: Any, topic: str, size_bytes: int, partition: int | None) -> AttemptFailedError:
+    def _refusal(
+        self, error: Any, topic: str, size_bytes: int, partition: int | None
+    ) -> AttemptFailedError:
         ck = confluent_kafka()
         code = error.code()
         if code == ck.KafkaError.MSG_SIZE_TOO_LARGE:
@@ -210,9 +244,12 @@ class KafkaTransaction:
         if code == ck.KafkaError._UNKNOWN_PARTITION:  # noqa: SLF001
             if partition is None:
                 return AttemptFailedError(
-                    f"Topic {topic!r} has fewer partitions than a moment ago. Was it made anew? The attempt is repeated with those of now."
+                    f"Topic {topic!r} has fewer partitions than a moment ago. Was it made anew? "
+                    "The attempt is repeated with those of now."
                 )
-            return RefusedRecordError(f"Topic {topic!r} has no partition {partition}. Correct the column 'partition'.")
+            return RefusedRecordError(
+                f"Topic {topic!r} has no partition {partition}. Correct the column 'partition'."
+            )
         if code in {ck.KafkaError._UNKNOWN_TOPIC, ck.KafkaError.UNKNOWN_TOPIC_OR_PART}:  # noqa: SLF001
             return _unknown_topic(topic)
         return AttemptFailedError(f"A record to topic {topic!r} could not be sent: {error.str()}")
@@ -222,7 +259,8 @@ class KafkaTransaction:
         if self._topic_max_bytes is not None:
             limits += f", max.message.bytes of the topic is {self._topic_max_bytes}"
         return RefusedRecordError(
-            f"A record of {size_bytes} bytes to topic {topic!r} is too large: {limits}. Raise the smaller one, or make the record smaller."
+            f"A record of {size_bytes} bytes to topic {topic!r} is too large: {limits}. Raise the "
+            "smaller one, or make the record smaller."
         )
 
     def _raise_failures(self) -> None:
@@ -240,18 +278,28 @@ class KafkaTransaction:
         worst = max(failures, key=rank)
         if worst.error.code() == ck.KafkaError.MSG_SIZE_TOO_LARGE:
             raise self._too_large(worst.topic, worst.size_bytes)
-        # Where a partition could not be added to the transaction, the records are only purged, and the log has the reason.
+        # Where a partition could not be added to the transaction, the records are only purged, and
+        # the log has the reason.
         reason = self.producer.watch.transaction_error
         remedy = f". {reason}" if reason is not None else ""
-        if worst.error.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED or "TOPIC_AUTHORIZATION_FAILED" in remedy:
+        if (
+            worst.error.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
+            or "TOPIC_AUTHORIZATION_FAILED" in remedy
+        ):
             remedy += f". {self.producer.rights.topic(worst.topic)}"
-        if worst.error.code() in {ck.KafkaError._MSG_TIMED_OUT, ck.KafkaError._TIMED_OUT, *_TOO_FEW_REPLICAS}:  # noqa: SLF001
+        if worst.error.code() in {
+            ck.KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
+            ck.KafkaError._TIMED_OUT,  # noqa: SLF001
+            *_TOO_FEW_REPLICAS,
+        }:
             remedy = (
-                ". Check that the partition has a leader and as many replicas in sync as its min.insync.replicas asks for; brokers "
+                ". Check that the partition has a leader and as many replicas in sync as its "
+                "min.insync.replicas asks for; brokers "
                 "are waited for as long as message.timeout.ms"
             )
         raise AttemptFailedError(
-            f"{len(failures)} record(s) were not delivered; the first reason: topic {worst.topic!r} partition {worst.partition}: "
+            f"{len(failures)} record(s) were not delivered; the first reason: topic "
+            f"{worst.topic!r} partition {worst.partition}: "
             f"{worst.error.str()} ({worst.error.name()}){remedy}"
         )
 
@@ -263,7 +311,8 @@ class KafkaTransaction:
         column = columns["topic"]
         if column.null_count:
             raise RefusedRecordError(
-                "A row has no topic (the column 'topic' is null). Give each row one, or give the sink topic=."
+                "A row has no topic (the column 'topic' is null). Give each row one, or give the "
+                "sink topic=."
             )
         encoded = column.dictionary_encode()
         names: list[str] = encoded.dictionary.to_pylist()
@@ -278,8 +327,14 @@ class KafkaTransaction:
         """Refuse a partition that its topic doesn't have: librdkafka would wait for it."""
         if "partition" not in columns:
             return
-        partitions = columns["partition"].to_pylist() if self._topic is None else columns["partition"].unique().to_pylist()
-        topics = columns["topic"].to_pylist() if self._topic is None else [self._topic] * len(partitions)
+        partitions = (
+            columns["partition"].to_pylist()
+            if self._topic is None
+            else columns["partition"].unique().to_pylist()
+        )
+        topics = (
+            columns["topic"].to_pylist() if self._topic is None else [self._topic] * len(partitions)
+        )
         for topic, partition in {*zip(topics, partitions, strict=True)}:
             if partition is None or 0 <= partition < self._partitions(topic).count:
                 continue
@@ -287,12 +342,15 @@ class KafkaTransaction:
             found = self._ask_partitions(topic).count
             if not 0 <= partition < found:
                 raise RefusedRecordError(
-                    f"A row names partition {partition} of topic {topic!r}, which has the partitions 0 to {found - 1}. Correct the column "
+                    f"A row names partition {partition} of topic {topic!r}, which has the "
+                    f"partitions 0 to {found - 1}. Correct the column "
                     "'partition', or add partitions to the topic."
                 )
 
     def _partitions(self, topic: str) -> Partitions:
-        """Return a topic's partitions; asked before its first record, so that an unknown topic is named, and anew now and then."""
+        """Return a topic's partitions; asked before its first record, so that an unknown topic
+        is named, and anew now and then.
+        """
         known = self.producer.topics.get(topic)
         if known is None:
             return self._ask_partitions(topic)
@@ -326,7 +384,9 @@ class KafkaTransaction:
             if code in {ck.KafkaError.TOPIC_AUTHORIZATION_FAILED, ck.KafkaError.TOPIC_EXCEPTION}:
                 missing = code == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
                 remedy = self.producer.rights.topic(topic) if missing else "Correct its name."
-                raise RefusedRecordError(f"Topic {topic!r} can't be written: {error.str()}. {remedy}")
+                raise RefusedRecordError(
+                    f"Topic {topic!r} can't be written: {error.str()}. {remedy}"
+                )
             # A topic that was made a moment ago is not known to every broker yet.
             if time.monotonic() > deadline_s:
                 raise _unknown_topic(topic)
@@ -344,7 +404,8 @@ class KafkaTransaction:
             self._raise_failures()
             if time.monotonic() > deadline_s:
                 raise AttemptFailedError(
-                    f"{remaining} record(s) were not acknowledged in {self._patience_s:.0f} s. Check the brokers."
+                    f"{remaining} record(s) were not acknowledged in {self._patience_s:.0f} s. "
+                    "Check the brokers."
                 )
         failpoints.hit("kafka.flush.after")
         self.producer.poll(0)
@@ -354,7 +415,8 @@ class KafkaTransaction:
 
 def _unknown_topic(topic: str) -> RefusedRecordError:
     return RefusedRecordError(
-        f"Topic {topic!r} does not exist. Create it first: the sink never does, so that no misspelt name becomes a topic."
+        f"Topic {topic!r} does not exist. Create it first: the sink never does, so that no "
+        "misspelt name becomes a topic."
     )
 
 
@@ -366,7 +428,8 @@ def _timestamps(column: pa.Array) -> npt.NDArray[np.int64]:
     refused = filled[(filled <= 0) & column.is_valid().to_numpy(zero_copy_only=False)]
     if len(refused):
         raise RefusedRecordError(
-            f"A row's timestamp is {refused[0]} ms after 1970-01-01; Kafka has none before, and librdkafka takes 0 as 'now'. Correct it, or make it "
+            f"A row's timestamp is {refused[0]} ms after 1970-01-01; Kafka has none before, and "
+            "librdkafka takes 0 as 'now'. Correct it, or make it "
             "null for the time of sending."
         )
     found: npt.NDArray[np.int64] = filled

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from onceforall.protocol.entries import Committable
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.merging import Target, target_of
-from onceforall.sinks.postgres.names import driver_connection, names_digest, parsed, staging_table, whose_code
+from onceforall.sinks.postgres.names import (
+    driver_connection,
+    names_digest,
+    parsed,
+    staging_table,
+    whose_code,
+)
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import Connection
 
@@ -73,7 +79,9 @@ def batch_of(committables: Sequence[Committable]) -> Batch:
         max(part.generation for part in parts),
         target_of(first["target"]),
         str(first["database"]),
-        tuple(Staged(schema, staging_table(str(c["name"])), (), int(c["count"])) for c in committables),
+        tuple(
+            Staged(schema, staging_table(str(c["name"])), (), int(c["count"])) for c in committables
+        ),
         tuple(names),
         max((int(c["after"]) for c in committables if c.get("after") is not None), default=None),
         next((int(c["markers"]) for c in committables if c.get("markers") is not None), None),

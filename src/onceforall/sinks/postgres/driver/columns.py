@@ -1,26 +1,30 @@
-"""Which Spark columns go to which columns of the table, and which types fit: decided before any data moves.
+"""Which Spark columns go to which columns of the table, and which types fit: decided before any
+data moves.
 
-A column goes to the one of the same name; where there is none that is written exactly so, to the only one that differs in case. The types
-must agree without loss:
+A column goes to the one of the same name; where there is none that is written exactly so, to the
+only one that differs in case. The types must agree without loss:
 
-===============================================  =================================================================================
-Spark                                            PostgreSQL
-===============================================  =================================================================================
-TINYINT, SMALLINT, INT, BIGINT                   smallint, integer, bigint (each value is checked where it is narrower), numeric;
+===============================================
+================================================================================= Spark
+PostgreSQL ===============================================
+================================================================================= TINYINT, SMALLINT,
+INT, BIGINT                   smallint, integer, bigint (each value is checked where it is
+narrower), numeric;
                                                  double precision for all but BIGINT
-FLOAT; DOUBLE                                    real, double precision; double precision
-DECIMAL(p, s)                                    numeric with at least s decimals (each value is checked where it has fewer digits before the point)
-BOOLEAN                                          boolean
-STRING                                           text, varchar, char, citext, json, jsonb (JSON text), uuid, enums
-BINARY                                           bytea; uuid (16 bytes)
-DATE; TIMESTAMP; TIMESTAMP_NTZ; TIME             date; timestamptz; timestamp; time
-INTERVAL DAY TO SECOND, INTERVAL YEAR TO MONTH   interval
-ARRAY of one or two dimensions                   arrays of what fits its elements
-STRUCT, MAP, VARIANT, ARRAY                      json, jsonb, by ``to_json`` with null fields kept
-===============================================  =================================================================================
+FLOAT; DOUBLE                                    real, double precision; double precision DECIMAL(p,
+s)                                    numeric with at least s decimals (each value is checked where
+it has fewer digits before the point) BOOLEAN                                          boolean
+STRING                                           text, varchar, char, citext, json, jsonb (JSON
+text), uuid, enums BINARY                                           bytea; uuid (16 bytes) DATE;
+TIMESTAMP; TIMESTAMP_NTZ; TIME             date; timestamptz; timestamp; time INTERVAL DAY TO
+SECOND, INTERVAL YEAR TO MONTH   interval ARRAY of one or two dimensions                   arrays of
+what fits its elements STRUCT, MAP, VARIANT, ARRAY                      json, jsonb, by ``to_json``
+with null fields kept ===============================================
+=================================================================================
 
-A domain counts as its base type. Values are never rounded or cut here; ``timestamp(3)`` and its like round in PostgreSQL, as with every INSERT. An interval with a precision or with
-fields (``interval(0)``, ``interval year``) is refused.
+A domain counts as its base type. Values are never rounded or cut here; ``timestamp(3)`` and its
+like round in PostgreSQL, as with every INSERT. An interval with a precision or with fields
+(``interval(0)``, ``interval year``) is refused.
 """
 
 from __future__ import annotations
@@ -52,8 +56,12 @@ _FITS: dict[str, frozenset[str]] = {
     "DoubleType": frozenset({"float8"}),
     "DecimalType": frozenset({"numeric"}),
     "BooleanType": frozenset({"bool"}),
-    "StringType": frozenset({"text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "enum"}),
-    "VarcharType": frozenset({"text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "enum"}),
+    "StringType": frozenset(
+        {"text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "enum"}
+    ),
+    "VarcharType": frozenset(
+        {"text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "enum"}
+    ),
     "CharType": frozenset({"text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "enum"}),
     "BinaryType": frozenset({"bytea", "uuid"}),
     "DateType": frozenset({"date"}),
@@ -89,9 +97,14 @@ _MOST_DIMENSIONS = 2
 
 
 def columns_for(
-    schema: StructType, table: Table, key: Sequence[str], accumulate: Sequence[tuple[str, str]], mode: str
+    schema: StructType,
+    table: Table,
+    key: Sequence[str],
+    accumulate: Sequence[tuple[str, str]],
+    mode: str,
 ) -> list[Column]:
-    """Return the columns that a sink with these arguments writes, named as the table's and in the order of the rows.
+    """Return the columns that a sink with these arguments writes, named as the table's and in the
+    order of the rows.
 
     Args:
         schema: of the rows.
@@ -100,15 +113,15 @@ def columns_for(
         accumulate: columns of the table with how each is accumulated.
         mode: of the sink.
 
-    Raises:
-        SchemaError: a column is missing or too many, its type doesn't fit, or it can't be in the key.
-        SinkCheckError: a column can't be accumulated.
+    Raises: SchemaError: a column is missing or too many, its type doesn't fit, or it can't be in
+        the key. SinkCheckError: a column can't be accumulated.
     """
     written = [column.name for _, column in matched(schema, table)]
     missing = [name for name in key if name not in written]
     if missing:
         raise SchemaError(
-            f"key= names the column {missing[0]!r}, which the rows for {table.shown} don't have. They have: {', '.join(schema.names)}."
+            f"key= names the column {missing[0]!r}, which the rows for {table.shown} don't have. "
+            f"They have: {', '.join(schema.names)}."
         )
     if accumulate:
         check_accumulated(accumulate, key, written, table)
@@ -118,20 +131,22 @@ def columns_for(
     return postgres_columns(schema, table, shuffled_by)
 
 
-def postgres_columns(schema: StructType, table: Table, shuffled_by: Collection[str] = ()) -> list[Column]:
+def postgres_columns(
+    schema: StructType, table: Table, shuffled_by: Collection[str] = ()
+) -> list[Column]:
     """Return the columns to write, named as the table's and in the order of the rows.
 
-    Args:
-        schema: of the rows.
-        table: as ``describe`` gave it.
-        shuffled_by: columns of the table of which Spark must find two values equal where the server does; see ``shuffled_keys``.
+    Args: schema: of the rows. table: as ``describe`` gave it. shuffled_by: columns of the table of
+        which Spark must find two values equal where the server does; see ``shuffled_keys``.
 
-    Raises:
-        SchemaError: a column is missing or unknown, or a type does not fit; the message names it, both types and the remedy.
+    Raises: SchemaError: a column is missing or unknown, or a type does not fit; the message names
+        it, both types and the remedy.
     """
     pairs = [(field, target) for field, target in matched(schema, table)]
     _check_missing({target.name for _, target in pairs}, schema, table)
-    return [_column(field, target, table, in_key=target.name in shuffled_by) for field, target in pairs]
+    return [
+        _column(field, target, table, in_key=target.name in shuffled_by) for field, target in pairs
+    ]
 
 
 def matched(schema: StructType, table: Table) -> list[tuple[StructField, TableColumn]]:
@@ -150,11 +165,13 @@ def matched(schema: StructType, table: Table) -> list[tuple[StructField, TableCo
             raise SchemaError(_unknown(field, table, alike))
         if found.is_generated:
             raise SchemaError(
-                f"Column {field.name!r} of table {table.shown} is generated by PostgreSQL, and nobody may write it. Leave it out: .drop({field.name!r})."
+                f"Column {field.name!r} of table {table.shown} is generated by PostgreSQL, and "
+                f"nobody may write it. Leave it out: .drop({field.name!r})."
             )
         if found.name in taken:
             raise SchemaError(
-                f"The columns {taken[found.name]!r} and {field.name!r} both belong to column {found.name!r} of table {table.shown}. Drop or rename one."
+                f"The columns {taken[found.name]!r} and {field.name!r} both belong to column "
+                f"{found.name!r} of table {table.shown}. Drop or rename one."
             )
         taken[found.name] = field.name
         pairs.append((field, found))
@@ -164,21 +181,37 @@ def matched(schema: StructType, table: Table) -> list[tuple[StructField, TableCo
 def _unknown(field: StructField, table: Table, alike: list[TableColumn]) -> str:
     if alike:
         names = ", ".join(repr(column.name) for column in alike)
-        return f"Column {field.name!r} could be any of {names} of table {table.shown}. Rename it to the one that is meant."
+        return (
+            f"Column {field.name!r} could be any of {names} of table {table.shown}. Rename it "
+            "to the one that is meant."
+        )
     try:
-        statement = f"ALTER TABLE {table.shown} ADD COLUMN {quoted(field.name)} {sql_type(field.name, field.dataType)};"
+        statement = (
+            f"ALTER TABLE {table.shown} ADD COLUMN {quoted(field.name)} "
+            f"{sql_type(field.name, field.dataType)};"
+        )
     except SchemaError:
         statement = "add one"
     names = ", ".join(column.name for column in table.columns) or "none"
-    return f"Table {table.shown} has no column {field.name!r}; it has {names}. Leave it out (.drop({field.name!r})), rename it, or {statement}"
+    return (
+        f"Table {table.shown} has no column {field.name!r}; it has {names}. Leave it out "
+        f"(.drop({field.name!r})), rename it, or {statement}"
+    )
 
 
 def _check_missing(written: set[str], schema: StructType, table: Table) -> None:
     for column in table.columns:
-        if column.name not in written and not column.nullable and not column.has_default and not column.is_generated:
+        if (
+            column.name not in written
+            and not column.nullable
+            and not column.has_default
+            and not column.is_generated
+        ):
             raise SchemaError(
-                f"Column {column.name!r} of table {table.shown} ({column.type.name}) takes no null and has no default, and the rows have only "
-                f"{', '.join(schema.names) or 'no columns'}. Add it to the rows, or give it a default."
+                f"Column {column.name!r} of table {table.shown} ({column.type.name}) takes no "
+                "null and has no default, and the rows have only "
+                f"{', '.join(schema.names) or 'no columns'}. Add it to the rows, or give it a "
+                "default."
             )
 
 
@@ -189,10 +222,13 @@ def _column(field: StructField, target: TableColumn, table: Table, *, in_key: bo
     problem = _problem(field.dataType, target.type)
     if problem is not None:
         raise SchemaError(
-            f"Column {field.name!r} is {field.dataType.simpleString().upper()}, and column {target.name!r} of table {table.shown} is {target.type.name}. {problem}"
+            f"Column {field.name!r} is {field.dataType.simpleString().upper()}, and column "
+            f"{target.name!r} of table {table.shown} is {target.type.name}. {problem}"
         )
     converted = _converted(source, field.dataType, target.type)
-    return (canonical(converted, field.dataType, target.type) if in_key else converted).alias(target.name)
+    return (canonical(converted, field.dataType, target.type) if in_key else converted).alias(
+        target.name
+    )
 
 
 def _converted(source: Column, spark: DataType, target: PgType) -> Column:
@@ -203,16 +239,23 @@ def _converted(source: Column, spark: DataType, target: PgType) -> Column:
     if target.kind in {"json", "jsonb"} and sort in _AS_JSON:
         return f.to_json(source, {"ignoreNullFields": "false"})
     if sort in {"StringType", "VarcharType", "CharType"}:
-        # A collation is not the sink's business, and Arrow has none. Without one there is nothing to cast: another sink's column is then the same, and both get it once.
-        is_plain = isinstance(spark, StringType) and sort == "StringType" and spark.isUTF8BinaryCollation()
+        # A collation is not the sink's business, and Arrow has none. Without one there is nothing
+        # to cast: another sink's column is then the same, and both get it once.
+        is_plain = (
+            isinstance(spark, StringType) and sort == "StringType" and spark.isUTF8BinaryCollation()
+        )
         return source if is_plain else source.cast("string")
     if sort == "YearMonthIntervalType":
         # Arrow has no such interval: whole months.
-        return (f.extract(f.lit("YEAR"), source) * 12 + f.extract(f.lit("MONTH"), source)).cast("int")
+        return (f.extract(f.lit("YEAR"), source) * 12 + f.extract(f.lit("MONTH"), source)).cast(
+            "int"
+        )
     if isinstance(spark, ArrayType) and target.element is not None:
         element, to = spark.elementType, target.element
         # A second dimension has the same element type in PostgreSQL.
-        inner = target if isinstance(element, ArrayType) and to.kind not in {"json", "jsonb"} else to
+        inner = (
+            target if isinstance(element, ArrayType) and to.kind not in {"json", "jsonb"} else to
+        )
         if _needs_conversion(element, inner):
             return f.transform(source, lambda value: _converted(value, element, inner))
     return source
@@ -224,7 +267,11 @@ def _needs_conversion(spark: DataType, target: PgType) -> bool:
     sort = type(spark).__name__
     if sort == "YearMonthIntervalType" or (target.kind in {"json", "jsonb"} and sort in _AS_JSON):
         return True
-    return isinstance(spark, ArrayType) and target.element is not None and _needs_conversion(spark.elementType, target.element)
+    return (
+        isinstance(spark, ArrayType)
+        and target.element is not None
+        and _needs_conversion(spark.elementType, target.element)
+    )
 
 
 def _problem(spark: DataType, target: PgType, dimension: int = 1) -> str | None:
@@ -235,11 +282,16 @@ def _problem(spark: DataType, target: PgType, dimension: int = 1) -> str | None:
     if target.element is not None:
         return _array_problem(spark, target, dimension)
     if target.kind == "other":
-        return "The sink can't write this type. Use a text column (and a generated column of this type beside it), or another type."
+        return (
+            "The sink can't write this type. Use a text column (and a generated column of this "
+            "type beside it), or another type."
+        )
     if target.kind not in _FITS.get(sort, frozenset()):
         return _advice(spark, target)
     if target.kind == "interval" and target.modifier >= 0:
-        return "Its values would be rounded or cut to what the column keeps. Make it a plain interval."
+        return (
+            "Its values would be rounded or cut to what the column keeps. Make it a plain interval."
+        )
     return _numeric_problem(spark, target)
 
 
@@ -266,9 +318,15 @@ def _numeric_problem(spark: DataType, target: PgType) -> str | None:
     if limits is None:
         return None
     if limits[1] < 0 or limits[1] > limits[0]:
-        return "The sink can't write a numeric whose scale is negative or above its precision. Use another precision and scale."
+        return (
+            "The sink can't write a numeric whose scale is negative or above its precision. "
+            "Use another precision and scale."
+        )
     if isinstance(spark, DecimalType) and spark.scale > limits[1]:
-        return f"Its values would be rounded. Round them where it is meant: cast it to DECIMAL({spark.precision},{limits[1]}), or change the column."
+        return (
+            "Its values would be rounded. Round them where it is meant: cast it to "
+            f"DECIMAL({spark.precision},{limits[1]}), or change the column."
+        )
     return None
 
 
@@ -279,11 +337,21 @@ def _advice(spark: DataType, target: PgType) -> str:
     if sort == "NullType":
         return f"It is null always. Cast it: .cast({_cast_of(target)!r})."
     if {sort, target.kind} in ({"TimestampType", "timestamp"}, {"TimestampNTZType", "timestamptz"}):
-        return f"Which instant is meant depends on a time zone. Say so by a cast to {_cast_of(target)}, or change the column."
+        return (
+            "Which instant is meant depends on a time zone. Say so by a cast to "
+            f"{_cast_of(target)}, or change the column."
+        )
     if sort in {"FloatType", "DoubleType"} and target.kind in {"numeric", "float4"}:
-        return f"Digits would be lost. Cast it to {_cast_of(target)} where that is meant, or change the column."
+        return (
+            f"Digits would be lost. Cast it to {_cast_of(target)} where that is meant, or "
+            "change the column."
+        )
     wanted = _cast_of(target)
-    return f"Cast it to {wanted}, or change the column." if wanted else "Change the column, or the rows."
+    return (
+        f"Cast it to {wanted}, or change the column."
+        if wanted
+        else "Change the column, or the rows."
+    )
 
 
 def _cast_of(target: PgType) -> str:

@@ -1,7 +1,10 @@
-"""From the committables of a batch to its rows in the table: confirmed before the decision, committed behind it, removed where nobody decides for them.
+"""From the committables of a batch to its rows in the table: confirmed before the decision,
+committed behind it, removed where nobody decides for them.
 
-A decided batch may have transactions of both kinds, where the mode was changed before lost ones were written again. The prepared ones come first, and the staged rest is merged
-only when all of them are there: the marker that a merge moves says that the whole batch is complete, and would prove that also of a prepared transaction that was lost.
+A decided batch may have transactions of both kinds, where the mode was changed before lost ones
+were written again. The prepared ones come first, and the staged rest is merged
+only when all of them are there: the marker that a merge moves says that the whole batch is
+complete, and would prove that also of a prepared transaction that was lost.
 """
 
 from __future__ import annotations
@@ -25,12 +28,17 @@ from onceforall.sinks.postgres.stoppable import Stoppable
 
 T = TypeVar("T")
 
-_REST = "its rows wait in a staging table until the rest of the batch is there; they are written again with that"
+_REST = (
+    "its rows wait in a staging table until the rest of the batch is there; they are written "
+    "again with that"
+)
 _SWEEPING = "ofa-sweep"
 
 
 class Committer:
-    """One sink's batches on the driver, with what it keeps from one call to the next: a merge that waits for its COMMIT. Several threads may use it."""
+    """One sink's batches on the driver, with what it keeps from one call to the next: a merge
+    that waits for its COMMIT. Several threads may use it.
+    """
 
     def __init__(self, connect: Connect, options: Options, stoppable: Stoppable) -> None:
         """Nothing is connected yet.
@@ -49,7 +57,9 @@ class Committer:
         self._finished: set[str] = set()
 
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
-        """Merge what is staged and hold the transaction, or see that all prepared transactions are there; see ``PostgresSink.confirm``."""
+        """Merge what is staged and hold the transaction, or see that all prepared transactions
+        are there; see ``PostgresSink.confirm``.
+        """
         batch = batch_of(committables)
 
         def look() -> int | None:
@@ -65,7 +75,10 @@ class Committer:
         action = merge if committables[0]["kind"] == STAGED else look
         with self._lock:
             table = patiently(action, self._retry_for_s, batch.what("Merging"), self._stoppable)
-        return [{**committables[0], "identity": {"database": batch.database}, "markers": table}, *committables[1:]]
+        return [
+            {**committables[0], "identity": {"database": batch.database}, "markers": table},
+            *committables[1:],
+        ]
 
     def commit(self, committables: Sequence[Committable]) -> CommitReport:
         """Commit what was confirmed.
@@ -108,7 +121,10 @@ class Committer:
 
     def _remove(self, names: Sequence[str]) -> None:
         if names:
-            self._do("Removing what an attempt left", lambda connection: remove_named(connection, self._schema, names))
+            self._do(
+                "Removing what an attempt left",
+                lambda connection: remove_named(connection, self._schema, names),
+            )
 
     def _do(self, what: str, action: Callable[[Connection], T]) -> T:
         connection = self._connect(_SWEEPING)
@@ -125,7 +141,9 @@ class Committer:
             self._merger.release()
 
 
-def _commit_all(connect: Connect, merger: Merger, committables: Sequence[Committable]) -> CommitReport:
+def _commit_all(
+    connect: Connect, merger: Merger, committables: Sequence[Committable]
+) -> CommitReport:
     """Commit them.
 
     Args:
@@ -142,7 +160,8 @@ def _commit_all(connect: Connect, merger: Merger, committables: Sequence[Committ
         reports.append(prepared.commit(connect, batch_of(of_kind[PREPARED]), of_kind[PREPARED]))
     rest = of_kind[STAGED]
     if rest and any(report.lost or report.in_doubt for report in reports):
-        # What is held has its staging tables locked, which are dropped before the rows are written again.
+        # What is held has its staging tables locked, which are dropped before the rows are written
+        # again.
         merger.release()
         waiting = tuple(LostTransaction(c, _REST) for c in rest)
         is_lost = any(report.lost for report in reports)

@@ -1,4 +1,6 @@
-"""What markers prove: that a batch is complete in this database, or that nothing is proved by what is missing, because they lie elsewhere."""
+"""What markers prove: that a batch is complete in this database, or that nothing is proved by
+what is missing, because they lie elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from onceforall.sinks.postgres.statements import Connection
 def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
     """Tell whether a batch is complete in this database, by the markers of any mode.
 
-    A query may have had its markers in another schema, which was changed since, and perhaps changed back: where this one doesn't have the batch, every
+    A query may have had its markers in another schema, which was changed since, and perhaps changed
+    back: where this one doesn't have the batch, every
     table of markers of a trusted owner's is looked into.
     """
     if marker_table.exists(connection, owner.schema) and _any(connection, owner, batch):
@@ -26,7 +29,8 @@ def has_batch(connection: Connection, owner: Owner, batch: int) -> bool:
 def places_of(connection: Connection, owner: Owner, batch: int) -> list[str]:
     """Return the other schemas whose markers have a batch; -1: that have any of this owner's.
 
-    Anybody may make a table of this name. Only one counts that is as ``marker_table.create`` makes it, and belongs, as its schema does, to somebody whom this role trusts: reading another
+    Anybody may make a table of this name. Only one counts that is as ``marker_table.create`` makes
+    it, and belongs, as its schema does, to somebody whom this role trusts: reading another
     one could run its owner's code, and what it says proves nothing.
     """
     return [
@@ -44,7 +48,8 @@ def _any(connection: Connection, owner: Owner, batch: int = -1) -> bool:
     # CONFIRMED is written before the decision, and proves nothing.
     found = connection.execute(
         sql.SQL(
-            "SELECT 1 FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s "
+            "SELECT 1 FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink "
+            "OPERATOR(pg_catalog.=) %s "
             "AND name OPERATOR(pg_catalog.<>) %s AND batch OPERATOR(pg_catalog.>=) %s LIMIT 1"
         ).format(owner.table),
         [owner.query_id, owner.sink, CONFIRMED, batch],
@@ -58,17 +63,18 @@ def has_any(connection: Connection, owner: Owner) -> bool:
 
 
 def moved_to(connection: Connection, owner: Owner, batch: int, oid: int | None) -> str:
-    """Return where a batch's markers are now, where that isn't the owner's schema: what is missing here proves nothing then. Empty: they were not moved.
+    """Return where a batch's markers are now, where that isn't the owner's schema: what is missing
+    here proves nothing then. Empty: they were not moved.
 
-    Args:
-        connection: in whatever state.
-        owner: whose.
-        batch: which has no marker in the owner's schema.
-        oid: of the table of markers when the batch was confirmed; None where a release wrote it that didn't say.
+    Args: connection: in whatever state. owner: whose. batch: which has no marker in the owner's
+        schema. oid: of the table of markers when the batch was confirmed; None where a release
+        wrote it that didn't say.
     """
     query = (
-        "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
-        "ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=) %s::pg_catalog.oid"
+        "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text FROM pg_catalog.pg_class c "
+        "JOIN pg_catalog.pg_namespace n "
+        "ON n.oid OPERATOR(pg_catalog.=) c.relnamespace WHERE c.oid OPERATOR(pg_catalog.=) "
+        "%s::pg_catalog.oid"
     )
     row = None if oid is None else connection.execute(query, [oid]).fetchone()
     if row is not None and tuple(row) != (owner.schema, TABLE):
@@ -91,8 +97,10 @@ def check_predecessor(connection: Connection, owner: Owner, after: int | None) -
         return
     if not has_batch(connection, owner, after):
         raise AttemptFailedError(
-            f"No marker in this database has batch {after}, which the commit log knows to be complete here (table {owner.schema}.{TABLE}): it was "
-            "restored from an older state, or is another one. Nothing of this batch is decided. Put the newer state back."
+            f"No marker in this database has batch {after}, which the commit log knows to be "
+            f"complete here (table {owner.schema}.{TABLE}): it was "
+            "restored from an older state, or is another one. Nothing of this batch is decided. "
+            "Put the newer state back."
         )
 
 
@@ -100,7 +108,8 @@ def present(connection: Connection, owner: Owner, names: list[str]) -> set[str]:
     """Return those of the names whose marker is there."""
     rows = connection.execute(
         sql.SQL(
-            "SELECT name FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s "
+            "SELECT name FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink "
+            "OPERATOR(pg_catalog.=) %s "
             "AND name OPERATOR(pg_catalog.=) ANY(%s)"
         ).format(owner.table),
         [owner.query_id, owner.sink, names],

@@ -1,4 +1,6 @@
-"""The table of markers: how it is made, by which number it is known, and what is removed from it again. Module ``markers`` tells what its rows say."""
+"""The table of markers: how it is made, by which number it is known, and what is removed from it
+again. Module ``markers`` tells what its rows say.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from onceforall.sinks.postgres.statements import Connection, transaction
 
 FORM = Form(
     TABLE,
-    {"query_id": TEXT, "sink": TEXT, "name": TEXT, "generation": BIGINT, "batch": BIGINT, "names": TEXT, "at": TIMESTAMPTZ},
+    {
+        "query_id": TEXT,
+        "sink": TEXT,
+        "name": TEXT,
+        "generation": BIGINT,
+        "batch": BIGINT,
+        "names": TEXT,
+        "at": TIMESTAMPTZ,
+    },
     ("query_id", "sink", "name"),
     "staging_schema",
 )
@@ -24,16 +34,22 @@ def create(connection: Connection, schema: str) -> None:
         try:
             with transaction(connection):
                 known = connection.execute(
-                    "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname OPERATOR(pg_catalog.=) %s", [schema]
+                    "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname OPERATOR(pg_catalog.=) %s",
+                    [schema],
                 ).fetchone()
                 if known is None:
-                    connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+                    connection.execute(
+                        sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema))
+                    )
                 if not exists(connection, schema):
                     connection.execute(
                         sql.SQL(
-                            "CREATE TABLE IF NOT EXISTS {} (query_id pg_catalog.text NOT NULL, sink pg_catalog.text NOT NULL, "
-                            "name pg_catalog.text NOT NULL, generation bigint NOT NULL, batch bigint NOT NULL, names pg_catalog.text NOT NULL, "
-                            "at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(), PRIMARY KEY (query_id, sink, name))"
+                            "CREATE TABLE IF NOT EXISTS {} (query_id pg_catalog.text NOT NULL, "
+                            "sink pg_catalog.text NOT NULL, "
+                            "name pg_catalog.text NOT NULL, generation bigint NOT NULL, batch "
+                            "bigint NOT NULL, names pg_catalog.text NOT NULL, "
+                            "at pg_catalog.timestamptz NOT NULL DEFAULT "
+                            "pg_catalog.clock_timestamp(), PRIMARY KEY (query_id, sink, name))"
                         ).format(sql.Identifier(schema, TABLE))
                     )
         except (UniqueViolation, DuplicateTable, DuplicateObject):  # noqa: PERF203  IF NOT EXISTS does not wait for another one's that is being made
@@ -49,9 +65,12 @@ def exists(connection: Connection, schema: str) -> bool:
 
 
 def oid_of(connection: Connection, schema: str) -> int | None:
-    """Return the object id of the table of markers; None where there is none. It stays with the table, whatever becomes of its name and schema."""
+    """Return the object id of the table of markers; None where there is none. It stays with the
+    table, whatever becomes of its name and schema.
+    """
     query = (
-        "SELECT c.oid::bigint FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
+        "SELECT c.oid::bigint FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid "
+        "OPERATOR(pg_catalog.=) c.relnamespace "
         "WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s"
     )
     row = connection.execute(query, [schema, TABLE]).fetchone()
@@ -59,10 +78,13 @@ def oid_of(connection: Connection, schema: str) -> int | None:
 
 
 def forget_before(connection: Connection, owner: Owner, batch: int) -> None:
-    """Remove the markers of single transactions of earlier batches; ``COMPLETE`` covers those batches already."""
+    """Remove the markers of single transactions of earlier batches; ``COMPLETE`` covers those
+    batches already.
+    """
     connection.execute(
         sql.SQL(
-            "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s "
+            "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink "
+            "OPERATOR(pg_catalog.=) %s "
             "AND batch OPERATOR(pg_catalog.<) %s AND name OPERATOR(pg_catalog.~~) 'ofa.%%'"
         ).format(owner.table),
         [owner.query_id, owner.sink, batch],

@@ -1,4 +1,6 @@
-"""What is reported of a batch: complete, lost, or in doubt, each with what an operator does then."""
+"""What is reported of a batch: complete, lost, or in doubt, each with what an operator does
+then.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +31,27 @@ def refuse_old(complete: Marker, batch: Batch) -> NoReturn:
         AttemptFailedError: always.
     """
     raise AttemptFailedError(
-        f"Batch {batch.batch} is not written: the marker in {batch.owner.schema}.{markers.TABLE} says that this query has already completed batch "
-        f"{complete.batch} here, in its generation {complete.generation}. Either another run of the query is further, then stop this one; or the "
+        f"Batch {batch.batch} is not written: the marker in {batch.owner.schema}.{markers.TABLE} "
+        "says that this query has already completed batch "
+        f"{complete.batch} here, in its generation {complete.generation}. Either another run of "
+        "the query is further, then stop this one; or the "
         "checkpoint is an older copy, then put the newer one back."
     )
 
 
-def told_complete(found: Marker | None, batch: Batch, committables: Sequence[Committable]) -> CommitReport:
-    """Return what is reported of a batch that the marker says is complete: by this run, or by two that wrote it."""
+def told_complete(
+    found: Marker | None, batch: Batch, committables: Sequence[Committable]
+) -> CommitReport:
+    """Return what is reported of a batch that the marker says is complete: by this run, or by
+    two that wrote it.
+    """
     assert found is not None
     if found.batch == batch.batch and found.names not in {"", batch.marker.names}:
         reason = (
-            f"the marker says that batch {batch.batch} is complete, but with other transactions (of generation {found.generation}): two runs wrote "
-            "this batch from the same checkpoint, or from copies of it. Compare the table with the source, and start with "
+            f"the marker says that batch {batch.batch} is complete, but with other transactions "
+            f"(of generation {found.generation}): two runs wrote "
+            "this batch from the same checkpoint, or from copies of it. Compare the table with "
+            "the source, and start with "
             "onceforall.inDoubt=committed if the rows are there"
         )
         return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
@@ -49,20 +59,28 @@ def told_complete(found: Marker | None, batch: Batch, committables: Sequence[Com
 
 
 def elsewhere(batch: Batch, committables: Sequence[Committable], found: str) -> CommitReport:
-    """Return what is reported where the sink connects to another database than the one that was decided for."""
+    """Return what is reported where the sink connects to another database than the one that was
+    decided for.
+    """
     reason = (
-        f"the batch was decided for the database with the identifier {batch.database}, and the sink now connects to {found}, where nothing is "
-        "known of it. Start once more with the old connection; the new one may be used when the batch is complete"
+        f"the batch was decided for the database with the identifier {batch.database}, and the "
+        f"sink now connects to {found}, where nothing is "
+        "known of it. Start once more with the old connection; the new one may be used when the "
+        "batch is complete"
     )
     return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
 
 
 def told_elsewhere(batch: Batch, committables: Sequence[Committable], place: str) -> CommitReport:
-    """Return what is reported where the markers that tell of the batch lie elsewhere now: it may be complete, or be completed there."""
+    """Return what is reported where the markers that tell of the batch lie elsewhere now: it may
+    be complete, or be completed there.
+    """
     own = f"{batch.owner.schema}.{markers.TABLE}"
     reason = (
-        f"the markers that tell whether batch {batch.batch} is complete lie in {place} now, and not in {own}: the schema or the table was renamed or moved. Put them "
-        f"back under that name, with the staging tables beside them (rename away or drop what was made in their place; ALTER SCHEMA … RENAME TO {batch.owner.schema}), "
+        f"the markers that tell whether batch {batch.batch} is complete lie in {place} now, and "
+        f"not in {own}: the schema or the table was renamed or moved. Put them "
+        "back under that name, with the staging tables beside them (rename away or drop what was "
+        f"made in their place; ALTER SCHEMA … RENAME TO {batch.owner.schema}), "
         "and start again"
     )
     return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
@@ -71,6 +89,8 @@ def told_elsewhere(batch: Batch, committables: Sequence[Committable], place: str
 def not_now(batch: Batch, error: OnceForAllError) -> str:
     """Return what is told where something in the database is in the way of a decided batch."""
     return (
-        f"Batch {batch.batch} is decided, and its rows wait in staging tables, but they can't be merged: something in the database has changed since "
-        f"the decision. {error} Remove the conflict in the database; the merge is tried again until it succeeds."
+        f"Batch {batch.batch} is decided, and its rows wait in staging tables, but they can't be "
+        "merged: something in the database has changed since "
+        f"the decision. {error} Remove the conflict in the database; the merge is tried again "
+        "until it succeeds."
     )

@@ -1,12 +1,17 @@
-"""Whether a table that the library keeps for itself is as it makes them: one that runs nobody's code, and whose rows somebody trusted wrote.
+"""Whether a table that the library keeps for itself is as it makes them: one that runs nobody's
+code, and whose rows somebody trusted wrote.
 
-Reading and writing a table runs what its owner has put on it as the role that reads or writes: triggers, policies of row security, rules, checks,
-defaults, expressions of indexes, casts from another type, and all of that on tables that inherit from it. Whoever may create a schema in the database, or a table in one,
-could make the library's table before the library does. So the table's shape is looked at before its first use, in the catalogue alone, and one that has
-anything that we don't make is refused.
+Reading and writing a table runs what its owner has put on it as the role that reads or writes:
+triggers, policies of row security, rules, checks,
+defaults, expressions of indexes, casts from another type, and all of that on tables that inherit
+from it. Whoever may create a schema in the database, or a table in one, could make the library's
+table before the library does. So the table's shape is looked at before its first use, in the
+catalogue alone, and one that has anything that we don't make is refused.
 
-Its owner, and that of its schema, can put such things on it later. Whom that is left to is the user's choice of a schema (``docs/postgres.md``, Rights);
-an owner whom the role need not trust is told. Where the library looks for a table in schemas that nobody has named, only those of trusted owners count.
+Its owner, and that of its schema, can put such things on it later. Whom that is left to is the
+user's choice of a schema (``docs/postgres.md``, Rights); an owner whom the role need not trust is
+told. Where the library looks for a table in schemas that nobody has named, only those of trusted
+owners count.
 """
 
 from __future__ import annotations
@@ -105,7 +110,8 @@ class Found:
 
 
 def find(connection: psycopg.Connection[Any], form: Form, schema: str | None = None) -> list[Found]:
-    """Look tables of a form's name up in the catalogue, whoever owns them and whatever they look like. Nothing of them is read.
+    """Look tables of a form's name up in the catalogue, whoever owns them and whatever they look
+    like. Nothing of them is read.
 
     Args:
         connection: ours.
@@ -117,7 +123,18 @@ def find(connection: psycopg.Connection[Any], form: Form, schema: str | None = N
 
 
 def _found(form: Form, row: Sequence[Any]) -> Found:
-    schema, owner, is_trusted, schemas_owner, is_schema_trusted, is_readable, is_plain, names, types, *more = row
+    (
+        schema,
+        owner,
+        is_trusted,
+        schemas_owner,
+        is_schema_trusted,
+        is_readable,
+        is_plain,
+        names,
+        types,
+        *more,
+    ) = row
     has_row_security, triggers, rules, constraints, defaults, indexes, inherits, key = more
     flaws = []
     if not is_plain:
@@ -126,13 +143,23 @@ def _found(form: Form, row: Sequence[Any]) -> Found:
         flaws.append("has other columns, or columns of other types")
     if has_row_security:
         flaws.append("has row security")
-    told = {"trigger": triggers, "rule": rules, "constraint": constraints, "default of column": defaults, "index": indexes}
+    told = {
+        "trigger": triggers,
+        "rule": rules,
+        "constraint": constraints,
+        "default of column": defaults,
+        "index": indexes,
+    }
     flaws += [f"has the {what} {', '.join(some)}" for what, some in told.items() if some]
     if inherits:
         flaws.append("has tables that inherit from it, or inherits itself")
     if tuple(key) != form.key:
         flaws.append(f"lacks the primary key ({', '.join(form.key)})")
-    strangers = {name for name, trusted in ((owner, is_trusted), (schemas_owner, is_schema_trusted)) if not trusted}
+    strangers = {
+        name
+        for name, trusted in ((owner, is_trusted), (schemas_owner, is_schema_trusted))
+        if not trusted
+    }
     return Found(str(schema), tuple(sorted(strangers)), bool(is_readable), tuple(flaws))
 
 
@@ -146,8 +173,10 @@ def check(connection: psycopg.Connection[Any], form: Form, schema: str) -> Found
         if found.flaws:
             whose = f" (of the role {', '.join(found.strangers)})" if found.strangers else ""
             raise SinkCheckError(
-                f"The table {schema}.{form.name}{whose} {'; it '.join(found.flaws)}. The library makes none of that, and it could run its owner's code "
-                f"as this role, so the table is not touched. Remove it from the table, or name a schema of your own with {form.option}=."
+                f"The table {schema}.{form.name}{whose} {'; it '.join(found.flaws)}. The library "
+                "makes none of that, and it could run its owner's code "
+                "as this role, so the table is not touched. Remove it from the table, or name a "
+                f"schema of your own with {form.option}=."
             )
         return found
     return None
@@ -157,8 +186,10 @@ def warn_of_strangers(found: Found | None, form: Form) -> None:
     """Tell who else may do with the table what he likes."""
     if found is not None and found.strangers:
         _log.warning(
-            "The schema %s or its table %s belongs to %s, and this role is no member of that role. Whoever owns them can have code of his run as each role that "
-            "writes there: share them only with roles that trust their owner, or name another schema with %s=.",
+            "The schema %s or its table %s belongs to %s, and this role is no member of that "
+            "role. Whoever owns them can have code of his run as each role that "
+            "writes there: share them only with roles that trust their owner, or name another "
+            "schema with %s=.",
             found.schema, form.name, ", ".join(found.strangers), form.option,
         )  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""``mode="prepared"`` on the driver: it counts prepared transactions before the decision, and commits them behind it. Module ``task.prepared`` tells the whole of the mode."""
+"""``mode="prepared"`` on the driver: it counts prepared transactions before the decision, and
+commits them behind it. Module ``task.prepared`` tells the whole of the mode.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _CONNECTIONS = 4
 
 
 def confirm(connection: Connection, batch: Batch) -> int | None:
-    """Close the batch for attempts that come late, and see that every prepared transaction is there.
+    """Close the batch for attempts that come late, and see that every prepared transaction is
+    there.
 
     Returns:
         The object id of the table of markers.
@@ -38,15 +41,19 @@ def confirm(connection: Connection, batch: Batch) -> int | None:
         refuse_old(complete, batch)
     marker_proofs.check_predecessor(connection, batch.owner, batch.after)
     with locked(connection, batch.owner, batch.generation, batch.batch, shared=False):
-        if not markers.raise_to(connection, batch.owner, markers.CONFIRMED, Marker(batch.batch, batch.generation)):
+        if not markers.raise_to(
+            connection, batch.owner, markers.CONFIRMED, Marker(batch.batch, batch.generation)
+        ):
             raise AttemptFailedError(
-                f"A later run of this query has confirmed batch {batch.batch} or a later one. Stop this run."
+                f"A later run of this query has confirmed batch {batch.batch} or a later one. "
+                "Stop this run."
             )
     failpoints.hit("postgres.confirm.closed")
     gone = sorted(set(batch.names) - set(own_gids(connection)))
     if gone:
         raise AttemptFailedError(
-            f"{len(gone)} of {len(batch.names)} prepared transactions of batch {batch.batch} are gone (the first is {gone[0]}). Somebody rolled "
+            f"{len(gone)} of {len(batch.names)} prepared transactions of batch {batch.batch} are "
+            f"gone (the first is {gone[0]}). Somebody rolled "
             "them back; the batch is written again."
         )
     # The batch before this one has its DONE, or this one would not have been written.
@@ -63,7 +70,9 @@ def commit(connect: Connect, batch: Batch, committables: Sequence[Committable]) 
     Raises:
         SinkUnavailableError: at least one has no answer.
     """
-    parts = [list(committables[at::_CONNECTIONS]) for at in range(min(_CONNECTIONS, len(committables)))]
+    parts = [
+        list(committables[at::_CONNECTIONS]) for at in range(min(_CONNECTIONS, len(committables)))
+    ]
     with Threads(len(parts), thread_name_prefix="onceforall-postgres") as threads:
         futures = [threads.submit(_commit_some, connect, batch, part) for part in parts]
     reports = [future.result() for future in futures]
@@ -91,19 +100,26 @@ def _commit_some(connect: Connect, batch: Batch, committables: list[Committable]
 
 
 def _with_proofs(
-    connection: Connection, batch: Batch, committables: list[Committable], missing: list[Committable]
+    connection: Connection,
+    batch: Batch,
+    committables: list[Committable],
+    missing: list[Committable],
 ) -> CommitReport:
     if not missing:
         return CommitReport(retired=tuple(committables))
     names = [str(c["name"]) for c in missing]
     elsewhere_now = connection.execute(
-        "SELECT gid, owner, database FROM pg_catalog.pg_prepared_xacts WHERE gid OPERATOR(pg_catalog.=) ANY(%s)", [names]
+        "SELECT gid, owner, database FROM pg_catalog.pg_prepared_xacts WHERE gid "
+        "OPERATOR(pg_catalog.=) ANY(%s)",
+        [names],
     ).fetchone()
     if elsewhere_now is not None:
         gid, role, database = elsewhere_now
         raise SinkUnavailableError(
-            f"{batch.what('Committing')}: the prepared transaction {gid} belongs to the role {role} in the database {database}, and could not be "
-            "committed from here. Connect as that role, to that database, until the batch is complete."
+            f"{batch.what('Committing')}: the prepared transaction {gid} belongs to the role "
+            f"{role} in the database {database}, and could not be "
+            "committed from here. Connect as that role, to that database, until the batch is "
+            "complete."
         )
     complete = markers.read(connection, batch.owner)
     if complete is not None and complete.batch >= batch.batch:
@@ -111,11 +127,16 @@ def _with_proofs(
     committed = marker_proofs.present(connection, batch.owner, names)
     gone = [c for c in missing if str(c["name"]) not in committed]
     lost_names = {str(c["name"]) for c in gone}
-    retired = CommitReport(retired=tuple(c for c in committables if str(c["name"]) not in lost_names))
-    if gone and (moved := marker_proofs.moved_to(connection, batch.owner, batch.batch, batch.markers)):
+    retired = CommitReport(
+        retired=tuple(c for c in committables if str(c["name"]) not in lost_names)
+    )
+    if gone and (
+        moved := marker_proofs.moved_to(connection, batch.owner, batch.batch, batch.markers)
+    ):
         return joined([retired, told_elsewhere(batch, gone, moved)])
     reason = (
-        f"neither the prepared transaction nor its marker in {batch.owner.schema}.{markers.TABLE} exists, so it was rolled back by somebody, "
+        f"neither the prepared transaction nor its marker in {batch.owner.schema}.{markers.TABLE} "
+        "exists, so it was rolled back by somebody, "
         "or the server was restored from an earlier state"
     )
     return joined([retired, CommitReport(lost=tuple(LostTransaction(c, reason) for c in gone))])

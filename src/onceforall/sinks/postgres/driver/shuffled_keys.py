@@ -1,9 +1,12 @@
 """Whether two keys that the server takes for equal are equal for Spark, too.
 
-In the modes ``prepared`` and ``upsert`` each key of a batch must come to one task: Spark shuffles the rows by it. Two keys that Spark tells apart
-and the server doesn't (a UUID in capitals, ``char(3)`` with trailing spaces, ``citext``) may come to two tasks, which then wait for each other's
-locks (``prepared``), or of which the later one wins (``upsert``). Where a text has one form that says the same to the server, rows are
-given that form; where it hasn't, the key is refused at start. In the mode ``staged`` the server compares all keys of a batch itself.
+In the modes ``prepared`` and ``upsert`` each key of a batch must come to one task: Spark shuffles
+the rows by it. Two keys that Spark tells apart
+and the server doesn't (a UUID in capitals, ``char(3)`` with trailing spaces, ``citext``) may come
+to two tasks, which then wait for each other's locks (``prepared``), or of which the later one wins
+(``upsert``). Where a text has one form that says the same to the server, rows are given that form;
+where it hasn't, the key is refused at start. In the mode ``staged`` the server compares all keys of
+a batch itself.
 """
 
 from __future__ import annotations
@@ -32,11 +35,15 @@ def check_key_column(column: TableColumn, table: Table, mode: str) -> None:
     Raises:
         SchemaError: naming the column, what the server takes for equal, and what to do.
     """
-    reason = _unlike(column.type) or ("" if column.is_deterministic else "its collation takes different texts for equal")
+    reason = _unlike(column.type) or (
+        "" if column.is_deterministic else "its collation takes different texts for equal"
+    )
     if reason:
         raise SchemaError(
-            f"Column {quoted(column.name)} of table {table.shown} ({column.type.name}) can't be in key= with mode={mode!r}: {reason}, and Spark, which "
-            "brings each key to one task, doesn't. Use mode='staged', in which the server compares the keys of a batch, or give the table a key "
+            f"Column {quoted(column.name)} of table {table.shown} ({column.type.name}) can't be "
+            f"in key= with mode={mode!r}: {reason}, and Spark, which "
+            "brings each key to one task, doesn't. Use mode='staged', in which the server "
+            "compares the keys of a batch, or give the table a key "
             "column of another type."
         )
 
@@ -57,7 +64,9 @@ def _unlike(kind: PgType) -> str:
 
 
 def canonical(source: Column, spark: DataType, target: PgType) -> Column:
-    """Return a key column in the one form that the server's equal values have in common; its value in the table is the same."""
+    """Return a key column in the one form that the server's equal values have in common; its
+    value in the table is the same.
+    """
     from pyspark.sql import functions as f
 
     if type(spark).__name__ not in _TEXTS:

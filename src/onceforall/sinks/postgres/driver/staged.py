@@ -1,25 +1,35 @@
 """``mode="staged"``: rows wait in staging tables; one transaction merges all of a batch.
 
-**In the task** (module ``task.staged``). An attempt makes a staging table of its own, fills it by COPY, and commits that (flushed, logged): from then on nothing but a
-``DROP`` takes it away, not even the server's crash. No row in it is of any effect, so an attempt that fails, or comes late, leaves
+**In the task** (module ``task.staged``). An attempt makes a staging table of its own, fills it by
+COPY, and commits that (flushed, logged): from then on nothing but a ``DROP`` takes it away, not
+even the server's crash. No row in it is of any effect, so an attempt that fails, or comes late,
+leaves
 rubbish at the most, which sweeps drop: the table's comment says whose it is.
 
-**confirm** runs on the driver, before the decision. In one transaction it moves the marker row to this batch (module ``markers``), looks
-whether each staging table has the rows that its task reported, merges them all, has deferred constraints checked, drops the staging
-tables, and then *holds that transaction open*. Every reason to refuse has come up by then, and the first offending row is named.
+**confirm** runs on the driver, before the decision. In one transaction it moves the marker row to
+this batch (module ``markers``), looks whether each staging table has the rows that its task
+reported, merges them all, has deferred constraints checked, drops the staging tables, and then
+*holds that transaction open*. Every reason to refuse has come up by then, and the first offending
+row is named.
 
-**commit** is the COMMIT of the transaction held. Where there is none (another process, a lost connection, a server that crashed), the staging
-tables are there as they were, for they were dropped in a transaction that was not committed. So the marker is asked, and if it doesn't have the
-batch, the same merge is run again. Both ways move the marker row, so only one of any number of transactions for a batch can commit
-(``markers``); that of a frozen driver is ended by whoever waits for it (``stale_connections``).
+**commit** is the COMMIT of the transaction held. Where there is none (another process, a lost
+connection, a server that crashed), the staging tables are there as they were, for they were dropped
+in a transaction that was not committed. So the marker is asked, and if it doesn't have the batch,
+the same merge is run again. Both ways move the marker row, so only one of any number of
+transactions for a batch can commit (``markers``); that of a frozen driver is ended by whoever waits
+for it (``stale_connections``).
 
-**Lost** is what has neither marker nor staging table, looked at while the marker row is locked: nobody can have merged it, and nobody can any
-more. Merging is all or nothing, so if one table is missing, the whole batch is reported as lost on this sink, and all its tasks write again.
+**Lost** is what has neither marker nor staging table, looked at while the marker row is locked:
+nobody can have merged it, and nobody can any
+more. Merging is all or nothing, so if one table is missing, the whole batch is reported as lost on
+this sink, and all its tasks write again.
 
-**After the decision nothing may be refused**, but a second merge is a new transaction, and in between somebody else may have inserted a row with
-the same unique value, or deleted one that a foreign key needs. Then the batch stays decided and incomplete: ``commit`` says in a
-``SinkUnavailableError`` which row it is, and asks again until an operator has removed the conflict. Writing around it would break the promise, and so
-would giving up.
+**After the decision nothing may be refused**, but a second merge is a new transaction, and in
+between somebody else may have inserted a row with
+the same unique value, or deleted one that a foreign key needs. Then the batch stays decided and
+incomplete: ``commit`` says in a
+``SinkUnavailableError`` which row it is, and asks again until an operator has removed the conflict.
+Writing around it would break the promise, and so would giving up.
 """
 
 from __future__ import annotations
@@ -37,10 +47,24 @@ from onceforall.sink import CommitReport, LostTransaction
 from onceforall.sinks.postgres import markers, merging, refusals, staging, stale_connections
 from onceforall.sinks.postgres.driver import marker_proofs, marker_table
 from onceforall.sinks.postgres.driver.batches import Batch, Connect
-from onceforall.sinks.postgres.driver.outcomes import elsewhere, not_now, refuse_old, told_complete, told_elsewhere
+from onceforall.sinks.postgres.driver.outcomes import (
+    elsewhere,
+    not_now,
+    refuse_old,
+    told_complete,
+    told_elsewhere,
+)
 from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.staging import Staged
-from onceforall.sinks.postgres.statements import Connection, begin, close_quietly, refuses, set_lock_timeout, unavailable, words
+from onceforall.sinks.postgres.statements import (
+    Connection,
+    begin,
+    close_quietly,
+    refuses,
+    set_lock_timeout,
+    unavailable,
+    words,
+)
 
 _log = logs.logger("onceforall.sinks.postgres")
 
@@ -57,14 +81,18 @@ class Held:
 
 
 class Merger:
-    """It merges batches. One per sink and run; not for several threads at once but for ``confirm`` and ``commit`` in turn."""
+    """It merges batches.
+
+    One per sink and run; not for several threads at once but for ``confirm`` and ``commit`` in
+    turn.
+    """
 
     def __init__(self, connect: Connect, lock_timeout_s: float) -> None:
         self._connect = connect
         self._lock_timeout_s = lock_timeout_s
         self._held: Held | None = None
 
-    # --- before the decision -----------------------------------------------------------------------------------------------
+    # --- before the decision ----------------------------------------------------------------------
 
     def confirm(self, batch: Batch) -> int | None:
         """Merge and hold the transaction.
@@ -72,10 +100,9 @@ class Merger:
         Returns:
             The object id of the table of markers.
 
-        Raises:
-            RefusedRecordError: the target refuses a row.
-            AttemptFailedError: a staging table is gone or has other rows, or another run has completed this batch.
-            psycopg.Error, SinkUnavailableError: it can be tried again.
+        Raises: RefusedRecordError: the target refuses a row. AttemptFailedError: a staging table is
+            gone or has other rows, or another run has completed this batch. psycopg.Error,
+            SinkUnavailableError: it can be tried again.
         """
         self.release()
         connection = self._open(batch)
@@ -99,7 +126,9 @@ class Merger:
         return self._connect(batch.connection_name)
 
     def _advance(self, connection: Connection, batch: Batch) -> bool:
-        """Lock and move the marker row; end those that keep it locked in silence. False: it has this batch already."""
+        """Lock and move the marker row; end those that keep it locked in silence. False: it has
+        this batch already.
+        """
         set_lock_timeout(connection, _MARKER_WAIT_S)
         for turn in range(_MARKER_WAITS):
             connection.execute("SAVEPOINT marker")
@@ -109,8 +138,14 @@ class Merger:
                 if turn == _MARKER_WAITS - 1:
                     raise
                 connection.execute("ROLLBACK TO SAVEPOINT marker")
-                ended = stale_connections.end_silent_merges(connection, batch.whose, batch.generation)
-                _log.info("%s: ended %d connections that kept the marker locked", batch.what("Merging"), ended)
+                ended = stale_connections.end_silent_merges(
+                    connection, batch.whose, batch.generation
+                )
+                _log.info(
+                    "%s: ended %d connections that kept the marker locked",
+                    batch.what("Merging"),
+                    ended,
+                )
             else:
                 connection.execute("RELEASE SAVEPOINT marker")
                 break
@@ -122,34 +157,48 @@ class Merger:
     def _checked(connection: Connection, batch: Batch) -> tuple[Staged, ...]:
         """Return the staging tables with their columns.
 
-        Raises:
-            AttemptFailedError: one is gone, is somebody else's, or doesn't have the rows that its task wrote.
+        Raises: AttemptFailedError: one is gone, is somebody else's, or doesn't have the rows that
+            its task wrote.
         """
-        found = {each.table: each for each in staging.find(connection, batch.owner.schema, [s.table for s in batch.staged])}
+        found = {
+            each.table: each
+            for each in staging.find(
+                connection, batch.owner.schema, [s.table for s in batch.staged]
+            )
+        }
         gone = [staged.table for staged in batch.staged if staged.table not in found]
         if gone:
             raise AttemptFailedError(
-                f"{batch.what('Merging')}: {len(gone)} of {len(batch.staged)} staging tables are gone (the first is "
-                f"{batch.owner.schema}.{gone[0]}). Somebody dropped them; the batch is written again."
+                f"{batch.what('Merging')}: {len(gone)} of {len(batch.staged)} staging tables are "
+                "gone (the first is "
+                f"{batch.owner.schema}.{gone[0]}). Somebody dropped them; the batch is written "
+                "again."
             )
         foreign = next((each for each in found.values() if not each.is_own), None)
         if foreign is not None:
             raise AttemptFailedError(
-                f"{batch.what('Merging')}: the staging table {batch.owner.schema}.{foreign.table} belongs to the role {foreign.owner}, so somebody has put it in "
-                "the place of the task's. It is not read; the batch is written again. See who may create tables in the schema, or owns it."
+                f"{batch.what('Merging')}: the staging table {batch.owner.schema}.{foreign.table} "
+                f"belongs to the role {foreign.owner}, so somebody has put it in "
+                "the place of the task's. It is not read; the batch is written again. See who may "
+                "create tables in the schema, or owns it."
             )
-        filled = tuple(replace(staged, columns=found[staged.table].columns) for staged in batch.staged)
+        filled = tuple(
+            replace(staged, columns=found[staged.table].columns) for staged in batch.staged
+        )
         counted = staging.counts(connection, filled)
         for staged in filled:
             if counted[staged.table] != staged.rows:
                 raise AttemptFailedError(
-                    f"{batch.what('Merging')}: the staging table {staged.schema}.{staged.table} has {counted[staged.table]} rows, but its task "
+                    f"{batch.what('Merging')}: the staging table {staged.schema}.{staged.table} "
+                    f"has {counted[staged.table]} rows, but its task "
                     f"wrote {staged.rows}. Somebody changed it."
                 )
         return filled
 
     @staticmethod
-    def _apply(connection: Connection, batch: Batch, staged: Sequence[Staged], *, is_decided: bool) -> None:
+    def _apply(
+        connection: Connection, batch: Batch, staged: Sequence[Staged], *, is_decided: bool
+    ) -> None:
         connection.execute("SAVEPOINT merge")
         try:
             merging.merge(connection, batch.target, staged, is_decided=is_decided)
@@ -161,7 +210,7 @@ class Merger:
         failpoints.hit("postgres.merge.applied")
         staging.drop(connection, batch.owner.schema, [each.table for each in staged])
 
-    # --- after it ----------------------------------------------------------------------------------------------------------
+    # --- after it ---------------------------------------------------------------------------------
 
     def commit(self, batch: Batch, committables: Sequence[Committable]) -> CommitReport:
         """Commit what is held, or merge again; see the module.
@@ -188,7 +237,9 @@ class Merger:
             failpoints.hit("postgres.commit.after")
         except psycopg.Error as error:
             # Whether it was committed says the marker.
-            _log.warning("%s: the answer to COMMIT is lost: %s", batch.what("Committing"), words(error))
+            _log.warning(
+                "%s: the answer to COMMIT is lost: %s", batch.what("Committing"), words(error)
+            )
             return False
         finally:
             close_quietly(held.connection)
@@ -205,11 +256,15 @@ class Merger:
                 return told_complete(markers.read(connection, batch.owner), batch, committables)
             missing = self._missing(connection, batch)
             if missing:
-                if moved := marker_proofs.moved_to(connection, batch.owner, batch.batch, batch.markers):
+                if moved := marker_proofs.moved_to(
+                    connection, batch.owner, batch.batch, batch.markers
+                ):
                     return told_elsewhere(batch, committables, moved)
                 reason = (
-                    f"the marker in {batch.owner.schema}.{markers.TABLE} doesn't have batch {batch.batch}, and {len(missing)} of "
-                    f"{len(batch.staged)} staging tables are gone, so it was not merged and can't be"
+                    f"the marker in {batch.owner.schema}.{markers.TABLE} doesn't have batch "
+                    f"{batch.batch}, and {len(missing)} of "
+                    f"{len(batch.staged)} staging tables are gone, so it was not merged and can't "
+                    "be"
                 )
                 return CommitReport(lost=tuple(LostTransaction(c, reason) for c in committables))
             self._apply(connection, batch, self._checked(connection, batch), is_decided=True)
@@ -224,12 +279,20 @@ class Merger:
 
     @staticmethod
     def _missing(connection: Connection, batch: Batch) -> list[str]:
-        found = {each.table: each for each in staging.find(connection, batch.owner.schema, [s.table for s in batch.staged])}
+        found = {
+            each.table: each
+            for each in staging.find(
+                connection, batch.owner.schema, [s.table for s in batch.staged]
+            )
+        }
         for each in found.values():
             if not each.is_own:
                 raise SinkUnavailableError(
-                    f"{batch.what('Committing')}: the staging table {batch.owner.schema}.{each.table} belongs to the role {each.owner}. Connect as "
-                    f"that role until the batch is complete, or GRANT {each.owner} TO the role that connects now."
+                    f"{batch.what('Committing')}: the staging table "
+                    f"{batch.owner.schema}.{each.table} belongs to the role {each.owner}. Connect "
+                    "as "
+                    f"that role until the batch is complete, or GRANT {each.owner} TO the role "
+                    "that connects now."
                 )
         return [staged.table for staged in batch.staged if staged.table not in found]
 

@@ -1,4 +1,6 @@
-"""What the sink does on the driver before any data moves, in its order: it checks the database, and finds the table or makes it."""
+"""What the sink does on the driver before any data moves, in its order: it checks the database,
+and finds the table or makes it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from onceforall.errors import SinkCheckError
 from onceforall.protocol.names import sink_code
-from onceforall.sinks.postgres.driver import marker_proofs, start_checks, table_checks, table_creation, table_lookup
+from onceforall.sinks.postgres.driver import (
+    marker_proofs,
+    start_checks,
+    table_checks,
+    table_creation,
+    table_lookup,
+)
 from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.markers import Owner
 from onceforall.sinks.postgres.tables import FoundTable
@@ -30,8 +38,11 @@ def holds(connection: Connection, options: Options, start: StartInfo, batch: int
     return marker_proofs.has_batch(connection, _owner(options, start), batch)
 
 
-def check_database(connection: Connection, access: Access, options: Options, start: StartInfo) -> str:
-    """Check the server, the sink's own schema and the mode's needs; return what tells this database from every other one.
+def check_database(
+    connection: Connection, access: Access, options: Options, start: StartInfo
+) -> str:
+    """Check the server, the sink's own schema and the mode's needs; return what tells this database
+    from every other one.
 
     Raises:
         SinkCheckError: naming the thing and the statement that mends it.
@@ -41,11 +52,15 @@ def check_database(connection: Connection, access: Access, options: Options, sta
     start_checks.check_own_schema(connection, _owner(options, start))
     start_checks.warn_of_publications(connection, options.staging_schema, options.mode)
     if options.mode == "prepared":
-        start_checks.check_prepared(connection, start.spark, start.query_id, keyed=bool(options.key))
+        start_checks.check_prepared(
+            connection, start.spark, start.query_id, keyed=bool(options.key)
+        )
     return database
 
 
-def find_table(connection: Connection, access: Access, options: Options, output_mode: str) -> FoundTable:
+def find_table(
+    connection: Connection, access: Access, options: Options, output_mode: str
+) -> FoundTable:
     """Look the table up, and check that it can be written as the options say.
 
     Raises:
@@ -55,12 +70,15 @@ def find_table(connection: Connection, access: Access, options: Options, output_
     if table is None:
         if not options.create_table:
             raise SinkCheckError(
-                f"There is no table {options.table} in the database of {access.target}. Create it, correct table=, or let the sink make it "
+                f"There is no table {options.table} in the database of {access.target}. Create "
+                "it, correct table=, or let the sink make it "
                 "with create_table=True."
             )
         return FoundTable(place=table_lookup.place_of(connection, options.table))
     root = table_lookup.root_of(connection, table)
-    table_checks.check_writable(connection, table, options.key, ignore=options.ignore, replaces=output_mode == "complete")
+    table_checks.check_writable(
+        connection, table, options.key, ignore=options.ignore, replaces=output_mode == "complete"
+    )
     return FoundTable(table, root=root)
 
 

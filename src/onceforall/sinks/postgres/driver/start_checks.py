@@ -1,4 +1,6 @@
-"""What is looked at before any data moves: rights, and what a mode needs of the server and of Spark."""
+"""What is looked at before any data moves: rights, and what a mode needs of the server and of
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +26,35 @@ _WITH_PUBLISHED_SCHEMAS = 150_000
 
 
 def check_server(connection: Connection, access: Access) -> None:
-    """Log what the server or the connection has that is allowed and unwise: for the driver, once per start."""
+    """Log what the server or the connection has that is allowed and unwise: for the driver, once
+    per start.
+    """
     row = connection.execute(
-        "SELECT pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'), pg_catalog.pg_backend_pid()"
+        "SELECT pg_catalog.current_setting('fsync'), "
+        "pg_catalog.current_setting('full_page_writes'), pg_catalog.pg_backend_pid()"
     ).fetchone()
     assert row is not None
     for name, value in zip(("fsync", "full_page_writes"), row, strict=False):
         if value == "off":
             _log.warning(
-                "PostgreSQL at %s runs with %s=off: what it committed may be lost when its machine fails. Turn it on.",
+                "PostgreSQL at %s runs with %s=off: what it committed may be lost when its "
+                "machine fails. Turn it on.",
                 access.target,
                 name,
             )
     if row[2] != connection.info.backend_pid:
         _log.warning(
-            "Between this program and PostgreSQL at %s stands a pooler. It must keep a session for one client (PgBouncer: pool_mode=session): "
-            "transactions and settings of the sink belong to its session. Best connect to the server itself.",
+            "Between this program and PostgreSQL at %s stands a pooler. It must keep a session "
+            "for one client (PgBouncer: pool_mode=session): "
+            "transactions and settings of the sink belong to its session. Best connect to the "
+            "server itself.",
             access.target,
         )
     if not connection.pgconn.ssl_in_use and not _is_local(connection):
         _log.warning(
-            "The connection to PostgreSQL at %s is not encrypted. Give sslmode=verify-full and sslrootcert=.", access.target
+            "The connection to PostgreSQL at %s is not encrypted. Give sslmode=verify-full and "
+            "sslrootcert=.",
+            access.target,
         )
 
 
@@ -54,14 +64,15 @@ def _is_local(connection: Connection) -> bool:
 
 
 def check_own_schema(connection: Connection, owner: markers.Owner) -> None:
-    """See that staging tables and markers can be made, and make the table of markers where it is missing.
+    """See that staging tables and markers can be made, and make the table of markers where it is
+    missing.
 
     Args:
         connection: ours.
         owner: whose markers; without a query id where there is none yet.
 
-    Raises:
-        SinkCheckError: naming the right that the role lacks, what the table has that we don't make, or where the markers of this query are instead.
+    Raises: SinkCheckError: naming the right that the role lacks, what the table has that we don't
+        make, or where the markers of this query are instead.
     """
     schema = owner.schema
     found = check_markers(connection, schema)
@@ -74,15 +85,19 @@ def check_own_schema(connection: Connection, owner: markers.Owner) -> None:
     # Whoever made it: somebody may have been faster.
     own_tables.warn_of_strangers(check_markers(connection, schema), marker_table.FORM)
     row = connection.execute(
-        "SELECT pg_catalog.has_schema_privilege(%s, 'CREATE') AND pg_catalog.has_schema_privilege(%s, 'USAGE')",
+        "SELECT pg_catalog.has_schema_privilege(%s, 'CREATE') AND "
+        "pg_catalog.has_schema_privilege(%s, 'USAGE')",
         [schema, schema],
     ).fetchone()
     if row is None or not row[0]:
         raise SinkCheckError(_no_schema(connection, schema))
-    missing = _missing_rights(connection, schema, markers.TABLE, ["SELECT", "INSERT", "UPDATE", "DELETE"])
+    missing = _missing_rights(
+        connection, schema, markers.TABLE, ["SELECT", "INSERT", "UPDATE", "DELETE"]
+    )
     if missing:
         raise SinkCheckError(
-            f"The role {_role(connection)} may not use the table of markers, which another role made. Let its owner say: "
+            f"The role {_role(connection)} may not use the table of markers, which another role "
+            "made. Let its owner say: "
             f"GRANT {', '.join(missing)} ON {schema}.{markers.TABLE} TO {_role(connection)};"
         )
 
@@ -98,25 +113,39 @@ def check_markers(connection: Connection, schema: str) -> own_tables.Found | Non
 
 def _check_not_moved(connection: Connection, owner: markers.Owner) -> None:
     # Before anything is made: the schema couldn't be given its name back then.
-    places = [] if marker_proofs.has_any(connection, owner) else marker_proofs.places_of(connection, owner, -1)
+    places = (
+        []
+        if marker_proofs.has_any(connection, owner)
+        else marker_proofs.places_of(connection, owner, -1)
+    )
     if places:
         raise SinkCheckError(
-            f"The schema {owner.schema} has no markers of this query and sink, and {', '.join(places)} has: it was renamed, or moved, or staging_schema= was changed. "
-            f"What the markers say proves which batches are complete, so nothing is made or written without them. Name their schema again (ALTER SCHEMA {places[0]} "
-            f"RENAME TO {owner.schema}, or staging_schema={places[0]!r}); or take them along, as docs/changing.md has it. What was made under the old name since is in the way of it, and goes first."
+            f"The schema {owner.schema} has no markers of this query and sink, and "
+            f"{', '.join(places)} has: it was renamed, or moved, or staging_schema= was changed. "
+            "What the markers say proves which batches are complete, so nothing is made or "
+            f"written without them. Name their schema again (ALTER SCHEMA {places[0]} "
+            f"RENAME TO {owner.schema}, or staging_schema={places[0]!r}); or take them along, as "
+            "docs/changing.md has it. What was made under the old name since is in the way of it, "
+            "and goes first."
         )
 
 
 def warn_of_publications(connection: Connection, schema: str, mode: str) -> None:
-    """Tell when logical replication publishes the sink's own tables: a subscriber that lacks them stops at the first batch, and stays so.
+    """Tell when logical replication publishes the sink's own tables: a subscriber that lacks them
+    stops at the first batch, and stays so.
 
-    A warning and no error: other consumers of a publication, such as change data capture, only get what they don't want.
+    A warning and no error: other consumers of a publication, such as change data capture, only get
+    what they don't want.
     """
-    rows = connection.execute("SELECT pubname::pg_catalog.text FROM pg_catalog.pg_publication WHERE puballtables").fetchall()
+    rows = connection.execute(
+        "SELECT pubname::pg_catalog.text FROM pg_catalog.pg_publication WHERE puballtables"
+    ).fetchall()
     if connection.info.server_version >= _WITH_PUBLISHED_SCHEMAS:
         of_schema = (
-            "SELECT p.pubname::pg_catalog.text FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_namespace s "
-            "ON s.pnpubid OPERATOR(pg_catalog.=) p.oid JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) s.pnnspid "
+            "SELECT p.pubname::pg_catalog.text FROM pg_catalog.pg_publication p JOIN "
+            "pg_catalog.pg_publication_namespace s "
+            "ON s.pnpubid OPERATOR(pg_catalog.=) p.oid JOIN pg_catalog.pg_namespace n ON n.oid "
+            "OPERATOR(pg_catalog.=) s.pnnspid "
             "WHERE n.nspname OPERATOR(pg_catalog.=) %s"
         )
         rows += connection.execute(of_schema, [schema]).fetchall()
@@ -129,10 +158,12 @@ def warn_of_publications(connection: Connection, schema: str, mode: str) -> None
         else "also the table of markers (staging tables are unlogged here)"
     )
     _log.warning(
-        "The publication %s publishes %s in the schema %s. A subscriber of PostgreSQL's logical replication that lacks them stops at the first batch, "
-        "and stays so. Publish the tables or schemas that are meant (CREATE PUBLICATION … FOR TABLES IN SCHEMA …, without %s)%s.",
+        "The publication %s publishes %s in the schema %s. A subscriber of PostgreSQL's logical "
+        "replication that lacks them stops at the first batch, "
+        "and stays so. Publish the tables or schemas that are meant (CREATE PUBLICATION … FOR "
+        "TABLES IN SCHEMA …, without %s)%s.",
         ", ".join(names), what, schema, schema,
-        ", or use mode='prepared' and make the table of markers on the subscriber" if mode == "staged" else ", or make that table on the subscriber",
+        ", or use mode='prepared' and make the table of markers on the subscriber" if mode == "staged" else ", or make that table on the subscriber",  # noqa: E501
     )  # fmt: skip
 
 
@@ -143,20 +174,28 @@ def _no_schema(connection: Connection, schema: str) -> str:
     ).fetchone()
     if known is None:
         return (
-            f"The role {role} may not make the schema {schema}, in which the sink keeps staging tables and markers. Let an administrator say: "
-            f"CREATE SCHEMA {schema} AUTHORIZATION {role}; or name another one with staging_schema=."
+            f"The role {role} may not make the schema {schema}, in which the sink keeps staging "
+            "tables and markers. Let an administrator say: "
+            f"CREATE SCHEMA {schema} AUTHORIZATION {role}; or name another one with "
+            "staging_schema=."
         )
     return (
-        f"The role {role} may not make tables in the schema {schema}, in which the sink keeps staging tables and markers. Let its owner say: "
-        f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}; or name another schema with staging_schema=."
+        f"The role {role} may not make tables in the schema {schema}, in which the sink keeps "
+        "staging tables and markers. Let its owner say: "
+        f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}; or name another schema with "
+        "staging_schema=."
     )
 
 
-def _missing_rights(connection: Connection, schema: str, table: str, needed: list[str]) -> list[str]:
+def _missing_rights(
+    connection: Connection, schema: str, table: str, needed: list[str]
+) -> list[str]:
     name = sql.Identifier(schema, table).as_string(connection)
     missing = []
     for right in needed:
-        row = connection.execute("SELECT pg_catalog.has_table_privilege(%s, %s)", [name, right]).fetchone()
+        row = connection.execute(
+            "SELECT pg_catalog.has_table_privilege(%s, %s)", [name, right]
+        ).fetchone()
         if row is None or not row[0]:
             missing.append(right)
     return missing
@@ -168,26 +207,41 @@ def _role(connection: Connection) -> str:
     return str(row[0])
 
 
-def check_prepared(connection: Connection, spark: SparkSession | None, query_id: str, *, keyed: bool) -> None:
-    """See that the server can prepare as many transactions as a batch will have tasks, as far as that can be known.
+def check_prepared(
+    connection: Connection, spark: SparkSession | None, query_id: str, *, keyed: bool
+) -> None:
+    """See that the server can prepare as many transactions as a batch will have tasks, as far as
+    that can be known.
 
-    Raises:
-        SinkCheckError: it can't, with the number that is needed; or Spark runs speculative attempts.
+    Raises: SinkCheckError: it can't, with the number that is needed; or Spark runs speculative
+        attempts.
     """
-    if spark is not None and str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true":
+    if (
+        spark is not None
+        and str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true"
+    ):
         raise SinkCheckError(
-            "mode='prepared' can't be used with spark.speculation=true: two live attempts of one task would wait for each other's rows, "
-            "for a prepared transaction keeps its locks. Turn speculation off, or use mode='staged'."
+            "mode='prepared' can't be used with spark.speculation=true: two live attempts of one "
+            "task would wait for each other's rows, "
+            "for a prepared transaction keeps its locks. Turn speculation off, or use "
+            "mode='staged'."
         )
-    row = connection.execute("SELECT pg_catalog.current_setting('max_prepared_transactions')::int").fetchone()
-    gids = [str(gid) for (gid,) in connection.execute("SELECT gid FROM pg_catalog.pg_prepared_xacts").fetchall()]
+    row = connection.execute(
+        "SELECT pg_catalog.current_setting('max_prepared_transactions')::int"
+    ).fetchone()
+    gids = [
+        str(gid)
+        for (gid,) in connection.execute("SELECT gid FROM pg_catalog.pg_prepared_xacts").fetchall()
+    ]
     allowed = 0 if row is None else int(row[0])
     foreign = len([gid for gid in gids if parse_gid(gid, query_id) is None])
     tasks = _tasks(spark, keyed=keyed)
     if allowed < tasks + foreign:
         raise SinkCheckError(
-            f"mode='prepared' needs max_prepared_transactions of at least {tasks + foreign} ({tasks} for the tasks of a batch, {foreign} are in use by "
-            f"others), and the server has {allowed}. Set it in postgresql.conf (ALTER SYSTEM SET max_prepared_transactions = {2 * tasks + foreign}) "
+            f"mode='prepared' needs max_prepared_transactions of at least {tasks + foreign} "
+            f"({tasks} for the tasks of a batch, {foreign} are in use by "
+            f"others), and the server has {allowed}. Set it in postgresql.conf (ALTER SYSTEM SET "
+            f"max_prepared_transactions = {2 * tasks + foreign}) "
             "and restart the server, run fewer tasks, or use mode='staged', which needs no setting."
         )
 

@@ -1,8 +1,10 @@
 """What an attempt left behind that nobody decided, in whatever mode it wrote: found and removed.
 
-Staging tables and prepared transactions are ours only if all of this holds: they belong to our own role, in our own database; they lie in the
-sink's schema, under an identifier that fits the name in their comment (a prepared transaction: its id is such a name); and the name, read as a
-whole, is one that ``Sweep.covers_name`` covers. Nothing else is touched, or waited for.
+Staging tables and prepared transactions are ours only if all of this holds: they belong to our own
+role, in our own database; they lie in the
+sink's schema, under an identifier that fits the name in their comment (a prepared transaction: its
+id is such a name); and the name, read as a whole, is one that ``Sweep.covers_name`` covers. Nothing
+else is touched, or waited for.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _ATTEMPTS = 3
 
 
 def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
-    """End what earlier generations still do, and remove everything that the sweep covers; return how many tables and transactions.
+    """End what earlier generations still do, and remove everything that the sweep covers; return
+    how many tables and transactions.
 
     Raises:
         psycopg.Error: not all could be looked at, or removed.
@@ -37,7 +40,11 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
         if sweep.covers_name(gid):
             count += roll_back_prepared(connection, gid)
             failpoints.hit("postgres.recover.rolled_back")
-    covered = [each.table for each in staging.find(connection, schema) if each.name and sweep.covers_name(each.name)]
+    covered = [
+        each.table
+        for each in staging.find(connection, schema)
+        if each.name and sweep.covers_name(each.name)
+    ]
     for table in covered:
         _drop(connection, schema, table, owner, sweep.generation)
         failpoints.hit("postgres.recover.dropped")
@@ -45,7 +52,9 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
 
 
 def remove_named(connection: Connection, schema: str, names: Sequence[str]) -> None:
-    """Roll back the prepared transactions of these names, and drop their staging tables, if they are there and ours."""
+    """Roll back the prepared transactions of these names, and drop their staging tables, if they
+    are there and ours.
+    """
     for gid in set(own_gids(connection)) & set(names):
         roll_back_prepared(connection, gid)
         failpoints.hit("postgres.remove.rolled_back")

@@ -1,4 +1,6 @@
-"""Whether the table can be written as the sink shall write it: rights, rules, and a unique index on the key."""
+"""Whether the table can be written as the sink shall write it: rights, rules, and a unique index
+on the key.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
 
 
 def check_writable(
-    connection: psycopg.Connection[Any], table: Table, key: Sequence[str], *, ignore: bool, replaces: bool
+    connection: psycopg.Connection[Any],
+    table: Table,
+    key: Sequence[str],
+    *,
+    ignore: bool,
+    replaces: bool,
 ) -> None:
     """Check that rows can be written to the table as the sink's arguments say.
 
@@ -39,7 +46,8 @@ def check_writable(
         check_rules(connection, table)
     if replaces and table.has_row_security:
         raise SinkCheckError(
-            f"Row security hides rows of {table.shown} from this role, and the output mode complete replaces all rows: those would stay. Give "
+            f"Row security hides rows of {table.shown} from this role, and the output mode "
+            "complete replaces all rows: those would stay. Give "
             "the role BYPASSRLS, let the table's owner write, or disable row security."
         )
     rights = {"SELECT", "INSERT"}
@@ -48,13 +56,13 @@ def check_writable(
     check_privileges(connection, table, rights)
 
 
-def check_privileges(connection: psycopg.Connection[Any], table: Table, privileges: Collection[str]) -> None:
+def check_privileges(
+    connection: psycopg.Connection[Any], table: Table, privileges: Collection[str]
+) -> None:
     """Check that the session's role has privileges on a table.
 
-    Args:
-        connection: to its database.
-        table: as ``describe`` gave it.
-        privileges: such as ``INSERT`` and ``UPDATE``; each on the table as a whole, or on every column.
+    Args: connection: to its database. table: as ``describe`` gave it. privileges: such as
+        ``INSERT`` and ``UPDATE``; each on the table as a whole, or on every column.
 
     Raises:
         SinkCheckError: naming those that are missing, and the GRANT.
@@ -63,64 +71,81 @@ def check_privileges(connection: psycopg.Connection[Any], table: Table, privileg
     for privilege in sorted(privileges):
         on_columns = privilege in {"SELECT", "INSERT", "UPDATE", "REFERENCES"}
         by_column = (
-            " OR (SELECT pg_catalog.bool_and(pg_catalog.has_column_privilege(%(oid)s::pg_catalog.oid, a.attnum, %(privilege)s)) "
-            "FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) %(oid)s::pg_catalog.oid "
+            " OR (SELECT "
+            "pg_catalog.bool_and(pg_catalog.has_column_privilege(%(oid)s::pg_catalog.oid, "
+            "a.attnum, %(privilege)s)) "
+            "FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) "
+            "%(oid)s::pg_catalog.oid "
             "AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped)"
         )
-        query = f"SELECT pg_catalog.has_table_privilege(%(oid)s::pg_catalog.oid, %(privilege)s){by_column if on_columns else ''}, current_user::pg_catalog.text"
+        query = (
+            "SELECT pg_catalog.has_table_privilege(%(oid)s::pg_catalog.oid, "
+            f"%(privilege)s){by_column if on_columns else ''}, current_user::pg_catalog.text"
+        )
         with translated(f"Looking up the rights on {table.shown}"):
-            row = connection.execute(query.encode(), {"oid": table.oid, "privilege": privilege}).fetchone()
+            row = connection.execute(
+                query.encode(), {"oid": table.oid, "privilege": privilege}
+            ).fetchone()
         assert row is not None
         role = row[1]
         if not row[0]:
             missing.append(privilege)
     if missing:
         raise SinkCheckError(
-            f"The role {role!r} lacks {' and '.join(missing)} on table {table.shown}. Grant it: GRANT {', '.join(missing)} ON {table.shown} TO "
+            f"The role {role!r} lacks {' and '.join(missing)} on table {table.shown}. Grant it: "
+            f"GRANT {', '.join(missing)} ON {table.shown} TO "
             f"{quoted(role)};"
         )
 
 
 def check_rules(connection: psycopg.Connection[Any], table: Table) -> None:
-    """Check that the table has no rule that forbids ``ON CONFLICT`` (https://www.postgresql.org/docs/current/sql-insert.html).
+    """Check that the table has no rule that forbids ``ON CONFLICT``
+    (https://www.postgresql.org/docs/current/sql-insert.html).
 
     Raises:
         SinkCheckError: naming the rule.
     """
     row = connection.execute(
-        "SELECT rulename::pg_catalog.text FROM pg_catalog.pg_rewrite WHERE ev_class OPERATOR(pg_catalog.=) %s::pg_catalog.oid "
-        "AND ev_type::pg_catalog.text OPERATOR(pg_catalog.=) ANY(ARRAY['2', '3']) ORDER BY rulename LIMIT 1",
+        "SELECT rulename::pg_catalog.text FROM pg_catalog.pg_rewrite WHERE ev_class "
+        "OPERATOR(pg_catalog.=) %s::pg_catalog.oid "
+        "AND ev_type::pg_catalog.text OPERATOR(pg_catalog.=) ANY(ARRAY['2', '3']) ORDER BY "
+        "rulename LIMIT 1",
         [table.oid],
     ).fetchone()
     if row is not None:
         raise SinkCheckError(
-            f"Table {table.shown} has the rule {quoted(str(row[0]))} on INSERT or UPDATE, and PostgreSQL then takes no ON CONFLICT, which key= needs. Make a "
+            f"Table {table.shown} has the rule {quoted(str(row[0]))} on INSERT or UPDATE, and "
+            "PostgreSQL then takes no ON CONFLICT, which key= needs. Make a "
             "trigger of the rule, or write without key=."
         )
 
 
 def check_key(table: Table, key: Sequence[str]) -> None:
-    """Check that an upsert by these columns is possible: a unique index on exactly them, whose values are never null.
+    """Check that an upsert by these columns is possible: a unique index on exactly them, whose
+    values are never null.
 
-    Raises:
-        SchemaError: a column isn't there.
-        SinkCheckError: there is no such index, with the statement that makes one; or a column of it may be null.
+    Raises: SchemaError: a column isn't there. SinkCheckError: there is no such index, with the
+        statement that makes one; or a column of it may be null.
     """
     columns = table.select(key)
     same = [index for index in table.indexes if sorted(index.columns) == sorted(key)]
     listed = ", ".join(quoted(name) for name in key)
     if not any(not index.unfit for index in same):
-        found = "".join(f" Index {quoted(index.name)} can't serve: {index.unfit}." for index in same)
+        found = "".join(
+            f" Index {quoted(index.name)} can't serve: {index.unfit}." for index in same
+        )
         others = [f"({', '.join(index.columns)})" for index in table.indexes if not index.unfit]
         has = f"; it has one on {', '.join(others)}" if others else ""
         raise SinkCheckError(
-            f"Table {table.shown} has no unique index on exactly ({listed}), which key= needs{has}.{found} Make one: "
+            f"Table {table.shown} has no unique index on exactly ({listed}), which key= "
+            f"needs{has}.{found} Make one: "
             f"CREATE UNIQUE INDEX ON {table.shown} ({listed});"
         )
     nullable = [column.name for column in columns if column.nullable]
     if nullable:
         changes = ", ".join(f"ALTER COLUMN {quoted(name)} SET NOT NULL" for name in nullable)
         raise SinkCheckError(
-            f"Column {quoted(nullable[0])} of the key of table {table.shown} may be null, and two nulls are no conflict: such rows would be "
+            f"Column {quoted(nullable[0])} of the key of table {table.shown} may be null, and two "
+            "nulls are no conflict: such rows would be "
             f"inserted again and again. ALTER TABLE {table.shown} {changes};"
         )

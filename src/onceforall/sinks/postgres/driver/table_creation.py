@@ -1,4 +1,6 @@
-"""The table that the sink makes where it is missing, and the type of PostgreSQL that a column of Spark gets there."""
+"""The table that the sink makes where it is missing, and the type of PostgreSQL that a column of
+Spark gets there.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,14 @@ if TYPE_CHECKING:
     from onceforall.sinks.postgres.tables import Table
 
 
-def create(connection: psycopg.Connection[Any], table: str, schema: StructType, key: Sequence[str] = ()) -> Table:
-    """Create a table for rows of a Spark schema, unless there is one of this name already, and describe it.
+def create(
+    connection: psycopg.Connection[Any], table: str, schema: StructType, key: Sequence[str] = ()
+) -> Table:
+    """Create a table for rows of a Spark schema, unless there is one of this name already, and
+    describe it.
 
-    Strings become ``text``, timestamps ``timestamptz``, structs, maps and variants ``jsonb``; `SQL_TYPES` has the rest.
+    Strings become ``text``, timestamps ``timestamptz``, structs, maps and variants ``jsonb``;
+    `SQL_TYPES` has the rest.
 
     Args:
         connection: in autocommit mode, or its caller commits.
@@ -41,36 +47,57 @@ def create(connection: psycopg.Connection[Any], table: str, schema: StructType, 
     missing = [name for name in key if name not in schema.names]
     if missing:
         raise SchemaError(
-            f"key= names the column {missing[0]!r}, and the rows have only {', '.join(schema.names)}. Correct key=."
+            f"key= names the column {missing[0]!r}, and the rows have only "
+            f"{', '.join(schema.names)}. Correct key=."
         )
     lines: list[sql.Composable] = []
     for field in schema.fields:
         if len(field.name.encode()) > LONGEST_NAME_BYTES or not field.name or "\0" in field.name:
             raise SchemaError(
-                f"Column {field.name!r} can't be a column of PostgreSQL: names have 1 to {LONGEST_NAME_BYTES} bytes. Rename it."
+                f"Column {field.name!r} can't be a column of PostgreSQL: names have 1 to "
+                f"{LONGEST_NAME_BYTES} bytes. Rename it."
             )
-        lines.append(sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(sql_type(field.name, field.dataType))))
+        lines.append(
+            sql.SQL("{} {}").format(
+                sql.Identifier(field.name), sql.SQL(sql_type(field.name, field.dataType))
+            )
+        )
     if key:
-        lines.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join([sql.Identifier(name) for name in key])))
-    statement = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(sql.Identifier(*parts), sql.SQL(", ").join(lines))
+        lines.append(
+            sql.SQL("PRIMARY KEY ({})").format(
+                sql.SQL(", ").join([sql.Identifier(name) for name in key])
+            )
+        )
+    statement = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
+        sql.Identifier(*parts), sql.SQL(", ").join(lines)
+    )
     with translated(f"Creating table {table}"):
         try:
             with connection.transaction():
                 connection.execute(statement)
-        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject):
+        except (
+            psycopg.errors.UniqueViolation,
+            psycopg.errors.DuplicateTable,
+            psycopg.errors.DuplicateObject,
+        ):
             pass  # another one made it at the same moment
         except psycopg.errors.InsufficientPrivilege as error:
             raise SinkCheckError(
-                f"Table {table} can't be created: {error.diag.message_primary}. Grant it: GRANT USAGE, CREATE ON SCHEMA … TO …; or create the "
+                f"Table {table} can't be created: {error.diag.message_primary}. Grant it: GRANT "
+                "USAGE, CREATE ON SCHEMA … TO …; or create the "
                 f"table yourself: {statement.as_string(connection)};"
             ) from error
         except psycopg.errors.InvalidSchemaName as error:
             raise SinkCheckError(
-                f"Table {table} can't be created: {error.diag.message_primary}. Create the schema, or correct the name."
+                f"Table {table} can't be created: {error.diag.message_primary}. Create the "
+                "schema, or correct the name."
             ) from error
     made = describe(connection, table)
     if made is None:
-        raise SinkCheckError(f"Table {table} was dropped right after it was created. Create it again, or choose another name.")
+        raise SinkCheckError(
+            f"Table {table} was dropped right after it was created. Create it again, or choose "
+            "another name."
+        )
     return made
 
 
@@ -120,6 +147,7 @@ def sql_type(name: str, spark: DataType) -> str:
     found = _SQL_TYPES.get(type(spark).__name__)
     if found is None:
         raise SchemaError(
-            f"Column {name!r} is {spark.simpleString().upper()}, which has no counterpart in PostgreSQL. Cast it, or leave it out."
+            f"Column {name!r} is {spark.simpleString().upper()}, which has no counterpart in "
+            "PostgreSQL. Cast it, or leave it out."
         )
     return found

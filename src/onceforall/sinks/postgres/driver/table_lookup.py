@@ -67,14 +67,15 @@ def describe(connection: psycopg.Connection[Any], table: str) -> Table | None:
         connection: to its database.
         table: its name, see ``table_names``.
 
-    Raises:
-        OptionError: the name is malformed.
-        SinkCheckError: it is something else than a table, or one whose rows don't last, or its schema is closed to this role.
+    Raises: OptionError: the name is malformed. SinkCheckError: it is something else than a table,
+        or one whose rows don't last, or its schema is closed to this role.
     """
     schema, name = parse_name(connection, table)
     with translated(f"Looking up table {table}"):
         _check_schema(connection, schema)
-        full = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name) if part is not None)
+        full = ".".join(
+            '"' + part.replace('"', '""') + '"' for part in (schema, name) if part is not None
+        )
         row = connection.execute(_LOOKUP, [full]).fetchone()
         if row is None:
             return None
@@ -114,13 +115,15 @@ def _check_schema(connection: psycopg.Connection[Any], schema: str | None) -> No
     if schema is None:
         return
     row = connection.execute(
-        "SELECT pg_catalog.has_schema_privilege(oid, 'USAGE'), current_user::pg_catalog.text FROM pg_catalog.pg_namespace "
+        "SELECT pg_catalog.has_schema_privilege(oid, 'USAGE'), current_user::pg_catalog.text FROM "
+        "pg_catalog.pg_namespace "
         "WHERE nspname OPERATOR(pg_catalog.=) %s",
         [schema],
     ).fetchone()
     if row is not None and not row[0]:
         raise SinkCheckError(
-            f"The role {row[1]!r} may not use the schema {schema!r}. Grant it: GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(row[1])};"
+            f"The role {row[1]!r} may not use the schema {schema!r}. Grant it: GRANT USAGE ON "
+            f"SCHEMA {quoted(schema)} TO {quoted(row[1])};"
         )
 
 
@@ -128,10 +131,13 @@ def _check_kind(table: str, kind: str, persistence: str) -> None:
     if kind not in {"r", "p"}:
         raise SinkCheckError(f"{table} is {_KINDS.get(kind, 'no table')}. Name a table.")
     if persistence == "t":
-        raise SinkCheckError(f"{table} is a temporary table, which no other session sees. Name a permanent one.")
+        raise SinkCheckError(
+            f"{table} is a temporary table, which no other session sees. Name a permanent one."
+        )
     if persistence == "u":
         raise SinkCheckError(
-            f"{table} is an unlogged table: PostgreSQL empties it after a crash, committed rows included. ALTER TABLE {table} SET LOGGED; or "
+            f"{table} is an unlogged table: PostgreSQL empties it after a crash, committed rows "
+            f"included. ALTER TABLE {table} SET LOGGED; or "
             "name another one."
         )
 
@@ -143,9 +149,12 @@ def _check_partitions(connection: psycopg.Connection[Any], table: str, oid: int)
 
 
 def root_of(connection: psycopg.Connection[Any], table: Table) -> int:
-    """Return the object id of the table that this one is a partition of, at the top; its own where it is none."""
+    """Return the object id of the table that this one is a partition of, at the top; its own
+    where it is none.
+    """
     row = connection.execute(
-        "SELECT COALESCE(pg_catalog.pg_partition_root(%(oid)s::pg_catalog.oid::pg_catalog.regclass)::pg_catalog.oid::pg_catalog.int8, %(oid)s::pg_catalog.int8)",
+        "SELECT "
+        "COALESCE(pg_catalog.pg_partition_root(%(oid)s::pg_catalog.oid::pg_catalog.regclass)::pg_catalog.oid::pg_catalog.int8, %(oid)s::pg_catalog.int8)",
         {"oid": table.oid},
     ).fetchone()
     assert row is not None
@@ -153,7 +162,8 @@ def root_of(connection: psycopg.Connection[Any], table: Table) -> int:
 
 
 def place_of(connection: psycopg.Connection[Any], table: str) -> tuple[str, str] | None:
-    """Return schema and name under which a table that isn't there would be made; None where the ``search_path`` has no schema for it.
+    """Return schema and name under which a table that isn't there would be made; None where the
+    ``search_path`` has no schema for it.
 
     Raises:
         OptionError: it is no table's name.

@@ -1,12 +1,17 @@
 """Queries that write the same table by key with ``mode="prepared"`` take turns, a batch at a time.
 
-A prepared transaction keeps its rows locked until the batch is decided, and a batch is decided when all its tasks are prepared. So two queries whose
-batches have keys in common could wait for each other: the first query's next task for a row of the second, and the other way round. The server finds no
-circle, because prepared transactions wait for nothing; both batches would fail by time-out, and again at the next start. A driver therefore takes an advisory
-lock on the table before the first task of a batch, and releases it when the batch is complete or aborted.
+A prepared transaction keeps its rows locked until the batch is decided, and a batch is decided when
+all its tasks are prepared. So two queries whose
+batches have keys in common could wait for each other: the first query's next task for a row of the
+second, and the other way round. The server finds no
+circle, because prepared transactions wait for nothing; both batches would fail by time-out, and
+again at the next start. A driver therefore takes an advisory lock on the table before the first
+task of a batch, and releases it when the batch is complete or aborted.
 
-This is for progress only, and nothing's correctness rests on it. A lock that is lost with its connection is not missed. A driver that doesn't get its turn
-within ``lock_timeout_s`` says who has it and goes on without: rows that meet then wait for each other as before. Sinks of one query share a turn.
+This is for progress only, and nothing's correctness rests on it. A lock that is lost with its
+connection is not missed. A driver that doesn't get its turn
+within ``lock_timeout_s`` says who has it and goes on without: rows that meet then wait for each
+other as before. Sinks of one query share a turn.
 """
 
 from __future__ import annotations
@@ -40,9 +45,14 @@ WHERE l.granted AND l.locktype OPERATOR(pg_catalog.=) 'advisory' AND l.objsubid 
 
 
 class Turn:
-    """One sink's turn at its table. Used by the driver's thread that goes through the batch, and by ``close``."""
+    """One sink's turn at its table.
 
-    def __init__(self, connect: Callable[[str], Connection], table: int, shown: str, lock_timeout_s: float) -> None:
+    Used by the driver's thread that goes through the batch, and by ``close``.
+    """
+
+    def __init__(
+        self, connect: Callable[[str], Connection], table: int, shown: str, lock_timeout_s: float
+    ) -> None:
         """Nothing is connected yet.
 
         Args:
@@ -60,7 +70,8 @@ class Turn:
         self._is_closed = False
 
     def take(self, query_id: str, generation: int, stoppable: Stoppable) -> None:
-        """Wait for the turn, for ``lock_timeout_s`` at the longest. One that was closed, before or meanwhile, takes none.
+        """Wait for the turn, for ``lock_timeout_s`` at the longest. One that was closed, before or
+        meanwhile, takes none.
 
         Raises:
             SinkUnavailableError: the server is away.
@@ -79,14 +90,17 @@ class Turn:
                 continue
             if time.monotonic() > deadline:
                 _log.warning(
-                    "%s is being written by another query in mode='prepared' (connection %s), for longer than lock_timeout_s=%s. This batch goes on without "
+                    "%s is being written by another query in mode='prepared' (connection %s), for "
+                    "longer than lock_timeout_s=%s. This batch goes on without "
                     "waiting for its end; rows that meet will wait for each other.",
                     self._shown, ", ".join(holders) or "unknown", self._lock_timeout_s,
                 )  # fmt: skip
                 return
 
     def _opened(self, name: str) -> Connection:
-        """Return the connection, which stays open from batch to batch; a new one where it was lost, and with it the turn."""
+        """Return the connection, which stays open from batch to batch; a new one where it was
+        lost, and with it the turn.
+        """
         if self._connection is None or self._connection.broken:
             self._drop()
             self._connection = self._connect(name)
@@ -127,7 +141,9 @@ class Turn:
             self._drop()
 
     def close(self) -> None:
-        """Give up the turn for good, with the connection; who waits for it in another thread gets none."""
+        """Give up the turn for good, with the connection; who waits for it in another thread
+        gets none.
+        """
         self._is_closed = True
         self._drop()
 

@@ -1,1 +1,3 @@
-"""What a task writes with: COPY and its encoding, and the transaction of an attempt in each mode."""
+"""What a task writes with: COPY and its encoding, and the transaction of an attempt in each
+mode.
+"""

@@ -1,4 +1,6 @@
-"""One attempt of a task: its connection and its staging table, into which its rows are copied, in whichever mode."""
+"""One attempt of a task: its connection and its staging table, into which its rows are copied,
+in whichever mode.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 class StagedTransaction:
     """One attempt's staging table."""
 
-    def __init__(self, connection: Connection, name: str, schema: str, target: Target, *, logged: bool = True) -> None:
+    def __init__(
+        self, connection: Connection, name: str, schema: str, target: Target, *, logged: bool = True
+    ) -> None:
         self.connection = connection
         self.name = name
         self.target = target
@@ -35,7 +39,9 @@ class StagedTransaction:
         self._logged = logged
         begin(connection)
 
-    def write(self, rows: pa.RecordBatch, copy: Callable[[Connection, Staged, Sequence[str]], CopyStream]) -> None:
+    def write(
+        self, rows: pa.RecordBatch, copy: Callable[[Connection, Staged, Sequence[str]], CopyStream]
+    ) -> None:
         """Send rows.
 
         Args:
@@ -84,8 +90,10 @@ def apply(transaction: StagedTransaction) -> None:
     except psycopg.errors.LockNotAvailable as error:
         target = transaction.target
         raise AttemptFailedError(
-            f"A row of {target.schema}.{target.table} stayed locked for as long as lock_timeout_s says: {words(error)}. Another "
-            "program's transaction has it; or, in mode='prepared', rows of two tasks of the batch have the same value in a unique index "
+            f"A row of {target.schema}.{target.table} stayed locked for as long as lock_timeout_s "
+            f"says: {words(error)}. Another "
+            "program's transaction has it; or, in mode='prepared', rows of two tasks of the batch "
+            "have the same value in a unique index "
             "that isn't the key's: then use mode='staged'."
         ) from error
     except psycopg.Error as error:

@@ -1,7 +1,8 @@
 """Arrow record batches into a table by binary COPY, and the first row that the table refuses.
 
-A stream is several COPY statements in the caller's transaction, one after the other: after ``STATEMENT_BYTES`` one is ended and the next begun.
-Only the end of a COPY brings the server's refusals, with the number of the row since its beginning, and the rows since then are kept to name
+A stream is several COPY statements in the caller's transaction, one after the other: after
+``STATEMENT_BYTES`` one is ended and the next begun. Only the end of a COPY brings the server's
+refusals, with the number of the row since its beginning, and the rows since then are kept to name
 that row. After a refusal the transaction is aborted by the server; nothing of the stream is there.
 
 What can be checked without the server is checked before a batch is sent (module ``values``).
@@ -34,13 +35,14 @@ STATEMENT_BYTES = 32 * 2**20
 _BATCH_BYTES = 8 * 2**20
 _MOST_COLUMNS = 12
 _LONGEST_VALUE = 60
-# "COPY name, line 3, column b" in any language that keeps the order (copyfromparse.c, CopyFromErrorCallback).
+# "COPY name, line 3, column b" in any language that keeps the order (copyfromparse.c,
+# CopyFromErrorCallback).
 _CONTEXT = re.compile(r"^COPY .*?, [^\d,]*?(\d+)(?:, \S+ (.*))?$", re.MULTILINE)
 
 _TYPES = """
 SELECT attname::pg_catalog.text, atttypid::bigint, atttypmod FROM pg_catalog.pg_attribute
 WHERE attrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass(%s) AND attnum OPERATOR(pg_catalog.>) 0 AND NOT attisdropped
-"""
+"""  # noqa: E501
 
 
 class CopyStream:
@@ -51,14 +53,19 @@ class CopyStream:
     """
 
     def __init__(
-        self, connection: psycopg.Connection[Any], target: sql.Composable, columns: Sequence[TableColumn], *, shown: str = ""
+        self,
+        connection: psycopg.Connection[Any],
+        target: sql.Composable,
+        columns: Sequence[TableColumn],
+        *,
+        shown: str = "",
     ) -> None:
         """Nothing is sent yet; the first ``write`` begins the first COPY.
 
-        Args:
-            connection: in a transaction, and used by nobody else until ``finish`` or ``cancel``.
-            target: the quoted name of the table that takes the rows.
-            columns: the columns to be written, as ``describe`` gave them (of the table whose types `target` has); the batches have columns of
+        Args: connection: in a transaction, and used by nobody else until ``finish`` or ``cancel``.
+            target: the quoted name of the table that takes the rows. columns: the columns to be
+            written, as ``describe`` gave them (of the table whose types `target` has); the batches
+            have columns of
                 their names, in this order.
             shown: how messages name the table; empty: as `target`.
 
@@ -85,17 +92,19 @@ class CopyStream:
     def write(self, rows: pa.RecordBatch) -> None:
         """Send rows.
 
-        Raises:
-            RefusedRecordError: a row that the table can't take, named; the stream is cancelled.
-            SinkUnavailableError: the connection was lost.
-            AttemptFailedError: the server refused for another reason.
-            SchemaError: the batch has other columns, or a type that doesn't belong to its column; or the column's type has changed.
+        Raises: RefusedRecordError: a row that the table can't take, named; the stream is cancelled.
+            SinkUnavailableError: the connection was lost. AttemptFailedError: the server refused
+            for another reason. SchemaError: the batch has other columns, or a type that doesn't
+            belong to its column; or the column's type has changed.
         """
         if self._is_over:
-            raise AttemptFailedError("The COPY is over, and can take no more rows. This is a bug: please report it.")
+            raise AttemptFailedError(
+                "The COPY is over, and can take no more rows. This is a bug: please report it."
+            )
         if rows.schema.names != [column.name for column in self._columns]:
             raise SchemaError(
-                f"Rows with the columns {', '.join(rows.schema.names)} came for {', '.join(column.name for column in self._columns)}. This is a bug: "
+                f"Rows with the columns {', '.join(rows.schema.names)} came for "
+                f"{', '.join(column.name for column in self._columns)}. This is a bug: "
                 "please report it."
             )
         for part in _parts(rows):
@@ -132,12 +141,14 @@ class CopyStream:
         except RefusedValueError as error:
             value = _short(_value(rows.column(at), error.place))
             raise RefusedRecordError(
-                f"Table {self._shown} can't take the batch: {value} in column {column.name} {error.reason}. The first such row: "
+                f"Table {self._shown} can't take the batch: {value} in column {column.name} "
+                f"{error.reason}. The first such row: "
                 f"{_row(rows, error.place)}. Mend or filter the data, or change the table."
             ) from None
         except UnwritableError as error:
             raise SchemaError(
-                f"Column {column.name!r} came as {error.arrow}, which can't be written as {error.postgres}. Compare the columns of the rows with those of "
+                f"Column {column.name!r} came as {error.arrow}, which can't be written as "
+                f"{error.postgres}. Compare the columns of the rows with those of "
                 f"table {self._shown}; if the table was changed, restart the query."
             ) from None
 
@@ -151,7 +162,9 @@ class CopyStream:
         self._copy.write(HEADER)
 
     def _check_types(self) -> None:
-        """Compare the types with those that the columns have now: the binary form of another type may be taken for a value of it."""
+        """Compare the types with those that the columns have now: the binary form of another
+        type may be taken for a value of it.
+        """
         found = self._connection.execute(_TYPES, [self._target]).fetchall()
         types = {name: (oid, modifier) for name, oid, modifier in found}
         for column in self._columns:
@@ -159,7 +172,8 @@ class CopyStream:
             # Without a modifier it takes more than before, or is a domain, which has its own.
             if oid != column.type.oid or modifier not in {-1, column.type.modifier}:
                 raise SchemaError(
-                    f"Column {column.name!r} of table {self._shown} was {column.type.name} when the query started, and is something else now. Restart the "
+                    f"Column {column.name!r} of table {self._shown} was {column.type.name} when "
+                    "the query started, and is something else now. Restart the "
                     "query, which compares its columns with the table's."
                 )
 
@@ -179,7 +193,8 @@ class CopyStream:
         self._copy, self._kept, self._sent_bytes = None, [], 0
 
     def finish(self) -> int:
-        """End the stream, and return how many rows the server says it has stored: a trigger of the table may store fewer.
+        """End the stream, and return how many rows the server says it has stored: a trigger of the
+        table may store fewer.
 
         Raises:
             RefusedRecordError: a row that the table can't take, named.
@@ -201,7 +216,8 @@ class CopyStream:
         if manager is None:
             return
         with suppress(_Cancelled, psycopg.Error):
-            # psycopg ends the COPY with an error message to the server when its context is left by an exception.
+            # psycopg ends the COPY with an error message to the server when its context is left by
+            # an exception.
             manager.__exit__(_Cancelled, _Cancelled(), None)
 
     def _failure(self, error: psycopg.Error) -> OnceForAllError:
@@ -214,7 +230,9 @@ class _Cancelled(Exception):  # noqa: N818  it is no error: it never leaves this
     """Given to psycopg, which tells the server that the client has ended the COPY."""
 
 
-def diagnose(error: psycopg.Error, batches: Sequence[pa.RecordBatch], shown: str) -> OnceForAllError:
+def diagnose(
+    error: psycopg.Error, batches: Sequence[pa.RecordBatch], shown: str
+) -> OnceForAllError:
     """Say which row made a COPY fail.
 
     Args:
@@ -222,8 +240,8 @@ def diagnose(error: psycopg.Error, batches: Sequence[pa.RecordBatch], shown: str
         batches: all rows since its beginning, in their order.
         shown: how messages name the table.
 
-    Returns:
-        RefusedRecordError with the row, for an error of the data (classes 22, 23 and 44) whose context names one; else ``statement_error``.
+    Returns: RefusedRecordError with the row, for an error of the data (classes 22, 23 and 44) whose
+        context names one; else ``statement_error``.
     """
     what = f"COPY to table {shown}"
     code = error.sqlstate or ""
@@ -235,7 +253,8 @@ def diagnose(error: psycopg.Error, batches: Sequence[pa.RecordBatch], shown: str
         if number < rows.num_rows:
             column = f" (column {found.group(2)})" if found.group(2) else ""
             return RefusedRecordError(
-                f"Table {shown} can't take the batch{column}: {told(error)}. The first such row: {_row(rows, number)}. Mend or filter the data, or change "
+                f"Table {shown} can't take the batch{column}: {told(error)}. The first such row: "
+                f"{_row(rows, number)}. Mend or filter the data, or change "
                 "the table."
             )
         number -= rows.num_rows
@@ -243,7 +262,9 @@ def diagnose(error: psycopg.Error, batches: Sequence[pa.RecordBatch], shown: str
 
 
 def _parts(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Cut a batch into parts of some megabytes: the pieces of a part must stay below Arrow's 2 GB, and copies of them small."""
+    """Cut a batch into parts of some megabytes: the pieces of a part must stay below Arrow's 2
+    GB, and copies of them small.
+    """
     count = min(max(1, -(-rows.nbytes // _BATCH_BYTES)), max(1, rows.num_rows))
     size = -(-rows.num_rows // count) or 1
     return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]

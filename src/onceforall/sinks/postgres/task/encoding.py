@@ -1,13 +1,17 @@
-"""PostgreSQL's binary COPY format, made from Arrow arrays with numpy and Arrow's own functions: no Python call per row or value.
+"""PostgreSQL's binary COPY format, made from Arrow arrays with numpy and Arrow's own functions: no
+Python call per row or value.
 
-A stream is a header, rows, and a trailer; a row is the number of its fields as int16, and each field is its length as int32 and its bytes, a
-null the length -1 alone (https://www.postgresql.org/docs/current/sql-copy.html#id-1.9.3.55.9.4). All numbers are big-endian.
+A stream is a header, rows, and a trailer; a row is the number of its fields as int16, and each
+field is its length as int32 and its bytes, a null the length -1 alone
+(https://www.postgresql.org/docs/current/sql-copy.html#id-1.9.3.55.9.4). All numbers are big-endian.
 
-A field is held here as *pieces*: binary arrays with one value per row whose concatenation is the field. A row is made by joining the pieces of
+A field is held here as *pieces*: binary arrays with one value per row whose concatenation is the
+field. A row is made by joining the pieces of
 all fields (``binary_join_element_wise``).
 
-There are libraries that do this (``pgpq``, on PyPI). None of those found has uuid, json, enums, or arrays of ``varchar``, and a value
-that PostgreSQL refuses is to be named with its row before it is sent, which needs these passes over the values anyway.
+There are libraries that do this (``pgpq``, on PyPI). None of those found has uuid, json, enums, or
+arrays of ``varchar``, and a value that PostgreSQL refuses is to be named with its row before it is
+sent, which needs these passes over the values anyway.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ def nulls(array: pa.Array) -> Mask | None:
 
 
 def big_endian(values: np.ndarray[Any, Any], form: str) -> Bytes:
-    """Return values, one or several per row, as rows of bytes, in a big-endian form of numpy (``>i4``)."""
+    """Return values, one or several per row, as rows of bytes, in a big-endian form of numpy
+    (``>i4``).
+    """
     converted = np.ascontiguousarray(values.astype(form))
     per_row = converted.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
     return converted.view(np.uint8).reshape(len(values), per_row)
@@ -63,7 +69,9 @@ def fixed(parts: Sequence[Bytes], missing: Mask | None) -> list[pa.Array]:
 
 
 def _with_nulls(field: Bytes, missing: Mask | None) -> pa.Array:
-    """Return rows of bytes that begin with a length as a binary array; a null has the length -1 and nothing more."""
+    """Return rows of bytes that begin with a length as a binary array; a null has the length -1
+    and nothing more.
+    """
     rows, width = field.shape
     if missing is None:
         offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
@@ -95,7 +103,11 @@ def variable(payload: pa.Array, missing: Mask | None, *, before: bytes = b"") ->
 
 def binary(offsets: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> pa.Array:
     """Return a binary array over a buffer; `offsets` are int32, one more than values."""
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets, np.int32)), pa.py_buffer(np.ascontiguousarray(data))]
+    buffers = [
+        None,
+        pa.py_buffer(np.ascontiguousarray(offsets, np.int32)),
+        pa.py_buffer(np.ascontiguousarray(data)),
+    ]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
@@ -112,7 +124,9 @@ def data_of(array: pa.Array) -> memoryview:
 
 def offsets_of(array: pa.Array) -> Ints:
     """Return the offsets of a binary array, beginning with 0."""
-    offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
+    offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4).astype(
+        np.int64
+    )
     moved: Ints = offsets - offsets[0]
     return moved
 

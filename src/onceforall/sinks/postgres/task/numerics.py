@@ -1,7 +1,10 @@
-"""Decimals in PostgreSQL's binary form of ``numeric``: digits in base 10,000, four decimals each (numeric.c, ``numeric_recv``).
+"""Decimals in PostgreSQL's binary form of ``numeric``: digits in base 10,000, four decimals each
+(numeric.c, ``numeric_recv``).
 
-A field is the number of digits, the weight of the first (in powers of 10,000), the sign, the number of decimals to be shown, each an int16, and the
-digits. Leading and trailing zeroes may stay: the server cuts them. So all values of a column get the same number of digits.
+A field is the number of digits, the weight of the first (in powers of 10,000), the sign, the number
+of decimals to be shown, each an int16, and the
+digits. Leading and trailing zeroes may stay: the server cuts them. So all values of a column get
+the same number of digits.
 """
 
 from __future__ import annotations
@@ -32,7 +35,12 @@ def from_decimals(array: pa.Array) -> list[Bytes]:
     # Two's complement over both halves.
     low[negative] = ~low[negative] + np.uint64(1)
     high[negative] = ~high[negative] + (low[negative] == 0).astype(np.uint64)
-    return _fields([low & _MASK, low >> _WORD, high & _MASK, high >> _WORD], negative, kind.precision, kind.scale)
+    return _fields(
+        [low & _MASK, low >> _WORD, high & _MASK, high >> _WORD],
+        negative,
+        kind.precision,
+        kind.scale,
+    )
 
 
 def from_integers(values: np.ndarray[Any, np.dtype[np.int64]]) -> list[Bytes]:
@@ -43,7 +51,9 @@ def from_integers(values: np.ndarray[Any, np.dtype[np.int64]]) -> list[Bytes]:
     return _fields([magnitude & _MASK, magnitude >> _WORD], negative, 19, 0)
 
 
-def _fields(words: list[Words], negative: np.ndarray[Any, np.dtype[np.bool_]], precision: int, scale: int) -> list[Bytes]:
+def _fields(
+    words: list[Words], negative: np.ndarray[Any, np.dtype[np.bool_]], precision: int, scale: int
+) -> list[Bytes]:
     from onceforall.sinks.postgres.task.encoding import big_endian
 
     rows = len(negative)

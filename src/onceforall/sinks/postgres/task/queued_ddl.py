@@ -1,10 +1,13 @@
-"""A deadlock that the server doesn't see: DDL that queues between the tasks of a batch of ``mode="prepared"``.
+"""A deadlock that the server doesn't see: DDL that queues between the tasks of a batch of
+``mode="prepared"``.
 
-An ``ALTER TABLE`` waits for the prepared transactions of the tasks that are through; the next task's lock on the table waits behind it; and the
-prepared ones wait for their decision, which waits for that task. The server finds no circle, because the last link is not a lock. Meanwhile
-everybody who wants to write to the table waits, too. So a task takes its lock on the table in short waits, and looks between them for
-whom it waits (``pg_locks``); where it is such a circle, it gives up and says which statement it is. The batch is then aborted, the DDL goes ahead, and the
-next start writes the batch.
+An ``ALTER TABLE`` waits for the prepared transactions of the tasks that are through; the next
+task's lock on the table waits behind it; and the prepared ones wait for their decision, which waits
+for that task. The server finds no circle, because the last link is not a lock. Meanwhile everybody
+who wants to write to the table waits, too. So a task takes its lock on the table in short waits,
+and looks between them for whom it waits (``pg_locks``); where it is such a circle, it gives up and
+says which statement it is. The batch is then aborted, the DDL goes ahead, and the next start writes
+the batch.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ from onceforall.sinks.postgres.statements import Connection, set_lock_timeout, w
 
 _WAIT_S = 1.0
 
-# The modes that conflict with ROW EXCLUSIVE (https://www.postgresql.org/docs/current/explicit-locking.html). A prepared transaction's locks have no
-# pid, and the virtual transaction of the session that prepared it (-1/… after a restart of the server); the lock on its own id has both ids.
+# The modes that conflict with ROW EXCLUSIVE
+# (https://www.postgresql.org/docs/current/explicit-locking.html). A prepared transaction's locks
+# have no pid, and the virtual transaction of the session that prepared it (-1/… after a restart of
+# the server); the lock on its own id has both ids.
 _QUEUED = """
 SELECT a.pid, a.query, ARRAY(
     SELECT p.gid FROM pg_catalog.pg_prepared_xacts p
@@ -38,7 +43,9 @@ WHERE NOT w.granted AND w.locktype OPERATOR(pg_catalog.=) 'relation' AND n.nspna
 """
 
 
-def lock_target(connection: Connection, target: Target, own: TransactionName, timeout_s: float) -> None:
+def lock_target(
+    connection: Connection, target: Target, own: TransactionName, timeout_s: float
+) -> None:
     """Take the lock that writing takes, within the task's transaction.
 
     Args:
@@ -47,25 +54,33 @@ def lock_target(connection: Connection, target: Target, own: TransactionName, ti
         own: the attempt's name: prepared transactions of its batch wait for it.
         timeout_s: how long to wait where there is no such deadlock.
 
-    Raises:
-        AttemptFailedError: DDL has queued between this task and the prepared ones of its batch; or the time is over.
+    Raises: AttemptFailedError: DDL has queued between this task and the prepared ones of its batch;
+        or the time is over.
     """
     deadline = time.monotonic() + timeout_s
     set_lock_timeout(connection, min(_WAIT_S, timeout_s))
     while True:
         connection.execute("SAVEPOINT target")
         try:
-            connection.execute(sql.SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(target.identifier))
+            connection.execute(
+                sql.SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(target.identifier)
+            )
         except psycopg.errors.LockNotAvailable as error:
             connection.execute("ROLLBACK TO SAVEPOINT target")
             _refuse_circle(connection, target, own)
             if time.monotonic() > deadline:
                 raise AttemptFailedError(
-                    f"The table {target.schema}.{target.table} stayed locked for as long as lock_timeout_s says: {words(error)}. pg_locks and "
+                    f"The table {target.schema}.{target.table} stayed locked for as long as "
+                    f"lock_timeout_s says: {words(error)}. pg_locks and "
                     "pg_stat_activity show by whom."
                 ) from error
-        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.WrongObjectType, psycopg.errors.UndefinedTable):
-            # Rights on columns don't suffice for it; the other errors are told where the table is looked at.
+        except (
+            psycopg.errors.InsufficientPrivilege,
+            psycopg.errors.WrongObjectType,
+            psycopg.errors.UndefinedTable,
+        ):
+            # Rights on columns don't suffice for it; the other errors are told where the table is
+            # looked at.
             connection.execute("ROLLBACK TO SAVEPOINT target")
             break
         else:
@@ -74,13 +89,18 @@ def lock_target(connection: Connection, target: Target, own: TransactionName, ti
 
 
 def _refuse_circle(connection: Connection, target: Target, own: TransactionName) -> None:
-    for pid, statement, gids in connection.execute(_QUEUED, [target.schema, target.table]).fetchall():
+    for pid, statement, gids in connection.execute(
+        _QUEUED, [target.schema, target.table]
+    ).fetchall():
         names = [name for gid in gids if (name := parse_gid(str(gid), own.query_id)) is not None]
         if any((name.sink_code, name.batch) == (own.sink_code, own.batch) for name in names):
             raise AttemptFailedError(
-                f"A statement waits for the prepared transactions of batch {own.batch}, and this task would wait behind it: {_shown(statement)} (pid "
-                f"{pid}) on {target.schema}.{target.table}. That would be a deadlock, so the batch is given up; start the query again when the "
-                "statement is through. Alter the table while the query stands still, or use mode='staged'."
+                f"A statement waits for the prepared transactions of batch {own.batch}, and this "
+                f"task would wait behind it: {_shown(statement)} (pid "
+                f"{pid}) on {target.schema}.{target.table}. That would be a deadlock, so the "
+                "batch is given up; start the query again when the "
+                "statement is through. Alter the table while the query stands still, or use "
+                "mode='staged'."
             )
 
 

@@ -1,4 +1,6 @@
-"""``mode="staged"`` in a task: it commits a staging table. Module ``driver.staged`` tells the whole of the mode."""
+"""``mode="staged"`` in a task: it commits a staging table. Module ``driver.staged`` tells the
+whole of the mode.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,22 @@
 """``mode="upsert"``: no two-phase commit; each task writes by key and commits by itself.
 
-A replay of a batch writes the same keys again, so that a table which holds nothing but the last value of each key ends up as if every batch had
-been written once. What that is worth depends on the query:
+A replay of a batch writes the same keys again, so that a table which holds nothing but the last
+value of each key ends up as if every batch had been written once. What that is worth depends on the
+query:
 
-- Rows are visible before the batch is decided, and task by task. A batch that is aborted stays visible until its replay writes over it.
-- A replay that gives other *values* writes over the old ones. One that gives other *keys* leaves the old keys there.
-- Nothing is ever deleted, and a column that a statement computes from its old value (a trigger that counts) is computed twice.
+- Rows are visible before the batch is decided, and task by task. A batch that is aborted stays
+  visible until its replay writes over it.
+- A replay that gives other *values* writes over the old ones. One that gives other *keys* leaves
+  the old keys there.
+- Nothing is ever deleted, and a column that a statement computes from its old value (a trigger that
+  counts) is computed twice.
 
-A late task of an earlier batch must not write over a later batch's values. So the tasks of a batch move a marker row to (generation, batch) before they
-write, and in the end each looks at it once more, with a shared lock on it that its COMMIT releases: whoever finds a later one there rolls
-back, and a later batch's first task waits, as long as ``lock_timeout_s``, for those who have looked already.
+A late task of an earlier batch must not write over a later batch's values. So the tasks of a batch
+move a marker row to (generation, batch) before they
+write, and in the end each looks at it once more, with a shared lock on it that its COMMIT releases:
+whoever finds a later one there rolls
+back, and a later batch's first task waits, as long as ``lock_timeout_s``, for those who have looked
+already.
 """
 
 from __future__ import annotations
@@ -26,7 +33,9 @@ from onceforall.sinks.postgres.statements import Connection, roll_back
 from onceforall.sinks.postgres.task.attempts import StagedTransaction, apply
 
 
-def begin(connection: Connection, name: str, schema: str, target: merging.Target) -> StagedTransaction:
+def begin(
+    connection: Connection, name: str, schema: str, target: merging.Target
+) -> StagedTransaction:
     """Move the marker to this batch, and begin.
 
     Raises:
@@ -36,7 +45,8 @@ def begin(connection: Connection, name: str, schema: str, target: merging.Target
     owner = Owner(schema, own.query_id, own.sink_code)
     mine = (own.generation, own.batch)
     if _current(connection, owner) != mine:
-        # Looked at first, because the statement locks the row even where it changes nothing, and the other tasks hold it.
+        # Looked at first, because the statement locks the row even where it changes nothing, and
+        # the other tasks hold it.
         markers.raise_to(connection, owner, markers.UPSERTING, Marker(own.batch, own.generation))
         _check(_current(connection, owner), mine)
     failpoints.hit("postgres.upsert.marked")
@@ -57,7 +67,8 @@ def pre_commit(transaction: StagedTransaction) -> None:
         failpoints.hit("postgres.upsert.applied")
     except AttemptFailedError as error:
         if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-            # An earlier attempt of this task may be frozen with the rows locked; the next one shall not wait for it. A living one, Spark's
+            # An earlier attempt of this task may be frozen with the rows locked; the next one shall
+            # not wait for it. A living one, Spark's
             # speculative twin, is no obstacle: it commits by itself.
             roll_back(transaction.connection)
             stale_connections.end_earlier_attempts(transaction.connection, own)
@@ -70,9 +81,13 @@ def pre_commit(transaction: StagedTransaction) -> None:
 
 
 def _current(connection: Connection, owner: Owner, lock: str = "") -> tuple[int, int] | None:
-    query = "SELECT generation, batch FROM {} WHERE (query_id, sink, name) OPERATOR(pg_catalog.=) (%s, %s, %s){}"
+    query = (
+        "SELECT generation, batch FROM {} WHERE (query_id, sink, name) OPERATOR(pg_catalog.=) "
+        "(%s, %s, %s){}"
+    )
     row = connection.execute(
-        sql.SQL(query).format(owner.table, sql.SQL(lock)), [owner.query_id, owner.sink, markers.UPSERTING]
+        sql.SQL(query).format(owner.table, sql.SQL(lock)),
+        [owner.query_id, owner.sink, markers.UPSERTING],
     ).fetchone()
     return None if row is None else (int(row[0]), int(row[1]))
 
@@ -80,5 +95,6 @@ def _current(connection: Connection, owner: Owner, lock: str = "") -> tuple[int,
 def _check(current: tuple[int, int] | None, mine: tuple[int, int]) -> None:
     if current != mine:
         raise AttemptFailedError(
-            f"This task is too late: it belongs to (generation, batch) {mine}, and {current} is being written. Nothing of it was kept."
+            f"This task is too late: it belongs to (generation, batch) {mine}, and {current} is "
+            "being written. Nothing of it was kept."
         )

@@ -1,8 +1,11 @@
-"""How the values of each type become fields of a binary COPY, and which values PostgreSQL would refuse.
+"""How the values of each type become fields of a binary COPY, and which values PostgreSQL would
+refuse.
 
-What can be seen here is refused here, with its column and row: a null, a number out of range, a text that is too long, a character U+0000,
-bytes that are no UTF-8, a malformed uuid, an unknown enum label, a ragged array. What only the server can see (JSON, a domain's checks) it refuses
-while it takes the COPY, and module ``copying`` names that row.
+What can be seen here is refused here, with its column and row: a null, a number out of range, a
+text that is too long, a character U+0000,
+bytes that are no UTF-8, a malformed uuid, an unknown enum label, a ragged array. What only the
+server can see (JSON, a domain's checks) it refuses while it takes the COPY, and module ``copying``
+names that row.
 """
 
 from __future__ import annotations
@@ -57,7 +60,9 @@ class RefusedValueError(Exception):
 
 @dataclass(frozen=True)
 class UnwritableError(Exception):
-    """Values of this Arrow type can't be written to a column of this type: ``columns`` should have refused them."""
+    """Values of this Arrow type can't be written to a column of this type: ``columns`` should
+    have refused them.
+    """
 
     arrow: str
     postgres: str
@@ -121,7 +126,9 @@ def _float(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array
         raise UnwritableError(str(array.type), kind.name)
     if not (pa.types.is_floating(array.type) or is_small):
         raise UnwritableError(str(array.type), kind.name)
-    return fixed([big_endian(_numbers(array, kind), ">f4" if kind.kind == "float4" else ">f8")], missing)
+    return fixed(
+        [big_endian(_numbers(array, kind), ">f4" if kind.kind == "float4" else ">f8")], missing
+    )
 
 
 def _boolean(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]:
@@ -137,21 +144,32 @@ def _numeric(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Arr
         values = _numbers(array, kind).astype(np.int64)
         if limits is not None and (whole := limits[0] - limits[1]) < 19:
             bad = (values <= -(10**whole)) | (values >= 10**whole)
-            _refuse(bad, missing, f"has more than the {whole} digits before the point that {kind.name} takes")
+            _refuse(
+                bad,
+                missing,
+                f"has more than the {whole} digits before the point that {kind.name} takes",
+            )
         return fixed(numerics.from_integers(values), missing)
     if not pa.types.is_decimal128(array.type):
         raise UnwritableError(str(array.type), kind.name)
-    if limits is not None and (whole := limits[0] - limits[1]) < array.type.precision - array.type.scale:
+    if (
+        limits is not None
+        and (whole := limits[0] - limits[1]) < array.type.precision - array.type.scale
+    ):
         _refuse_long_decimals(array, whole, missing, kind)
     return fixed(numerics.from_decimals(array), missing)
 
 
 def _refuse_long_decimals(array: pa.Array, whole: int, missing: Mask | None, kind: PgType) -> None:
     # As a number of this very type: 10 to the power of `whole` has one digit too many.
-    limit = pa.scalar(10**whole, pa.decimal128(38, 0)).cast(pa.decimal128(array.type.precision, array.type.scale))
+    limit = pa.scalar(10**whole, pa.decimal128(38, 0)).cast(
+        pa.decimal128(array.type.precision, array.type.scale)
+    )
     bad = pc.or_(pc.greater_equal(array, limit), pc.less_equal(array, pc.negate(limit)))
     found = pc.fill_null(bad, False).to_numpy(zero_copy_only=False)  # noqa: FBT003
-    _refuse(found, missing, f"has more than the {whole} digits before the point that {kind.name} takes")
+    _refuse(
+        found, missing, f"has more than the {whole} digits before the point that {kind.name} takes"
+    )
 
 
 def _date(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]:
@@ -163,7 +181,9 @@ def _date(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]
 
 
 def _timestamp(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]:
-    if not pa.types.is_timestamp(array.type) or (array.type.tz is None) == (kind.kind == "timestamptz"):
+    if not pa.types.is_timestamp(array.type) or (array.type.tz is None) == (
+        kind.kind == "timestamptz"
+    ):
         raise UnwritableError(str(array.type), kind.name)
     if array.type.unit != "us":
         array = array.cast(pa.timestamp("us", array.type.tz))
@@ -177,7 +197,9 @@ def _timestamp(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.A
 def _time(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]:
     if not pa.types.is_time(array.type):
         raise UnwritableError(str(array.type), kind.name)
-    return fixed([big_endian(_numbers(array.cast(pa.time64("us"), safe=False), kind), ">i8")], missing)
+    return fixed(
+        [big_endian(_numbers(array.cast(pa.time64("us"), safe=False), kind), ">i8")], missing
+    )
 
 
 def _interval(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]:
@@ -187,13 +209,23 @@ def _interval(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Ar
         return fixed([micros, np.zeros((len(array), 8), np.uint8)], missing)
     if not pa.types.is_int32(array.type):
         raise UnwritableError(str(array.type), kind.name)
-    return fixed([np.zeros((len(array), 12), np.uint8), big_endian(_numbers(array, kind), ">i4")], missing)
+    return fixed(
+        [np.zeros((len(array), 12), np.uint8), big_endian(_numbers(array, kind), ">i4")], missing
+    )
 
 
 def _as_binary(array: pa.Array, kind: PgType, *, text: bool) -> pa.Array:
     types = pa.types
-    is_text = types.is_string(array.type) or types.is_large_string(array.type) or types.is_string_view(array.type)
-    is_binary = types.is_binary(array.type) or types.is_large_binary(array.type) or types.is_binary_view(array.type)
+    is_text = (
+        types.is_string(array.type)
+        or types.is_large_string(array.type)
+        or types.is_string_view(array.type)
+    )
+    is_binary = (
+        types.is_binary(array.type)
+        or types.is_large_binary(array.type)
+        or types.is_binary_view(array.type)
+    )
     if is_text != text or not (is_text or is_binary or types.is_fixed_size_binary(array.type)):
         raise UnwritableError(str(array.type), kind.name)
     return array.cast(pa.binary())
@@ -206,11 +238,15 @@ def _text_bytes(array: pa.Array, kind: PgType) -> pa.Array:
         array.validate(full=True)
     except pa.ArrowInvalid:
         values = payload.to_pylist()
-        raise RefusedValueError([_is_utf8(value) for value in values].index(False), "is no valid UTF-8") from None
+        raise RefusedValueError(
+            [_is_utf8(value) for value in values].index(False), "is no valid UTF-8"
+        ) from None
     if b"\0" in bytes(data_of(payload)):
         bad = pc.match_substring(payload, b"\0").fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003
         if bad.any():
-            raise RefusedValueError(int(np.argmax(bad)), "has the character U+0000, which PostgreSQL can't store")
+            raise RefusedValueError(
+                int(np.argmax(bad)), "has the character U+0000, which PostgreSQL can't store"
+            )
     return payload
 
 
@@ -226,13 +262,19 @@ def _text(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]
     payload = _text_bytes(array, kind)
     if kind.length is not None:
         lengths = pc.utf8_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-        _refuse(lengths > kind.length, missing, f"has more than the {kind.length} characters that {kind.name} takes")
+        _refuse(
+            lengths > kind.length,
+            missing,
+            f"has more than the {kind.length} characters that {kind.name} takes",
+        )
     return variable(payload, missing)
 
 
 def _json(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]:
     # The version of jsonb's binary form (jsonb.c, jsonb_recv).
-    return variable(_text_bytes(array, kind), missing, before=b"\x01" if kind.kind == "jsonb" else b"")
+    return variable(
+        _text_bytes(array, kind), missing, before=b"\x01" if kind.kind == "jsonb" else b""
+    )
 
 
 def _enum(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]:
@@ -250,13 +292,19 @@ def _bytea(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array
 def _uuid(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]:
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
         _text_bytes(array, kind)
-        good = pc.match_substring_regex(array, _UUID_PATTERN).fill_null(True).to_numpy(zero_copy_only=False)  # noqa: FBT003
+        good = (
+            pc.match_substring_regex(array, _UUID_PATTERN)
+            .fill_null(True)  # noqa: FBT003
+            .to_numpy(zero_copy_only=False)
+        )
         _refuse(~good, missing, "is no uuid")
         plain = pc.replace_substring_regex(array, "[{}-]", "")
         data = np.zeros((len(array), 16), np.uint8)
         present = slice(None) if missing is None else ~missing
         digits = bytes(data_of(pc.drop_null(plain).cast(pa.binary())))
-        data[present] = np.frombuffer(bytes.fromhex(digits.decode("ascii")), np.uint8).reshape(-1, 16)
+        data[present] = np.frombuffer(bytes.fromhex(digits.decode("ascii")), np.uint8).reshape(
+            -1, 16
+        )
         return fixed([data], missing)
     payload = _as_binary(array, kind, text=False)
     lengths = pc.binary_length(payload).fill_null(16).to_numpy(zero_copy_only=False)
@@ -267,8 +315,9 @@ def _uuid(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]
 def _array(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]:
     """Arrays of one or two dimensions (arrayfuncs.c, ``array_recv``).
 
-    A field is the number of dimensions, a flag for nulls, the elements' type, for each dimension its size and its lower bound, and the elements, each
-    as a field. An empty array has no dimension.
+    A field is the number of dimensions, a flag for nulls, the elements' type, for each dimension
+    its size and its lower bound, and the elements, each as a field. An empty array has no
+    dimension.
     """
     assert kind.element is not None
     if not _is_list(array.type):
@@ -286,7 +335,9 @@ def _array(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array
     starts = np.zeros(len(array) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     # The elements of an array are neighbours: its bytes are one slice of theirs.
-    payload = binary(offsets_of(encoded)[starts].astype(np.int32), np.frombuffer(data_of(encoded), np.uint8))
+    payload = binary(
+        offsets_of(encoded)[starts].astype(np.int32), np.frombuffer(data_of(encoded), np.uint8)
+    )
     return _array_pieces(payload, sizes, kind.element.oid, absent, missing)
 
 
@@ -295,12 +346,17 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _opened(array: pa.Array, outer: np.ndarray[Any, Any] | None = None) -> tuple[Any, pa.Array]:
-    """Return the length of each list, 0 for a null one, and the elements of all, one after the other."""
+    """Return the length of each list, 0 for a null one, and the elements of all, one after the
+    other.
+    """
     if outer is not None and (absent := nulls(array)) is not None:
         raise RefusedValueError(
-            _row_of(outer, int(np.argmax(absent))), "holds a null in place of an array, which PostgreSQL's arrays can't"
+            _row_of(outer, int(np.argmax(absent))),
+            "holds a null in place of an array, which PostgreSQL's arrays can't",
         )
-    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = (
+        pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
     return lengths, array.flatten()
 
 
@@ -318,25 +374,40 @@ def _second_size(outer: np.ndarray[Any, Any], inner: np.ndarray[Any, Any]) -> np
     if len(filled):
         least = np.minimum.reduceat(inner, starts[filled])
         most = np.maximum.reduceat(inner, starts[filled])
-        for bad, reason in ((least != most, "holds arrays of different lengths"), (most == 0, "holds empty arrays")):
+        for bad, reason in (
+            (least != most, "holds arrays of different lengths"),
+            (most == 0, "holds empty arrays"),
+        ):
             if bad.any():
-                raise RefusedValueError(int(filled[np.argmax(bad)]), f"{reason}, which PostgreSQL's arrays can't")
+                raise RefusedValueError(
+                    int(filled[np.argmax(bad)]), f"{reason}, which PostgreSQL's arrays can't"
+                )
         sizes[filled] = most
     return sizes
 
 
-def _elements(elements: pa.Array, kind: PgType, counts: np.ndarray[Any, Any]) -> tuple[pa.Array, Mask | None]:
+def _elements(
+    elements: pa.Array, kind: PgType, counts: np.ndarray[Any, Any]
+) -> tuple[pa.Array, Mask | None]:
     absent = nulls(elements)
     try:
         if absent is not None and kind.not_null:
-            raise RefusedValueError(int(np.argmax(absent)), f"holds a null, which {kind.name} takes not")
+            raise RefusedValueError(
+                int(np.argmax(absent)), f"holds a null, which {kind.name} takes not"
+            )
         return joined(_pieces(elements, kind, absent)), absent
     except RefusedValueError as error:
-        raise RefusedValueError(_row_of(counts, error.place), f"holds an element that {error.reason}") from None
+        raise RefusedValueError(
+            _row_of(counts, error.place), f"holds an element that {error.reason}"
+        ) from None
 
 
 def _array_pieces(
-    payload: pa.Array, sizes: list[np.ndarray[Any, Any]], element: int, absent: Mask | None, missing: Mask | None
+    payload: pa.Array,
+    sizes: list[np.ndarray[Any, Any]],
+    element: int,
+    absent: Mask | None,
+    missing: Mask | None,
 ) -> list[pa.Array]:
     rows, dimensions = len(payload), len(sizes)
     head = np.ones((rows, 3 + 2 * dimensions), np.int64)
@@ -348,7 +419,9 @@ def _array_pieces(
     empty = sizes[0] == 0
     head[empty, 0] = 0
     head_bytes = big_endian(head, ">u4")
-    lengths = pc.binary_length(payload).to_numpy(zero_copy_only=False) + np.where(empty, 12, head_bytes.shape[1])
+    lengths = pc.binary_length(payload).to_numpy(zero_copy_only=False) + np.where(
+        empty, 12, head_bytes.shape[1]
+    )
     both = np.concatenate([big_endian(lengths, ">i4"), head_bytes], axis=1)
     keep = np.ones(both.shape, np.bool_)
     keep[empty, 16:] = False

@@ -1,4 +1,6 @@
-"""What a task does with an attempt, in whichever mode: it begins one, copies rows, and makes durable what was copied."""
+"""What a task does with an attempt, in whichever mode: it begins one, copies rows, and makes
+durable what was copied.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,15 @@ def begin(connection: Connection, name: str, options: Options, target: Target) -
         if options.mode == "staged":
             return StagedTransaction(connection, name, options.staging_schema, target)
         if options.mode == "prepared":
-            return prepared.begin(connection, name, options.staging_schema, target, options.lock_timeout_s)
+            return prepared.begin(
+                connection, name, options.staging_schema, target, options.lock_timeout_s
+            )
         return upsert.begin(connection, name, options.staging_schema, target)
 
 
-def copy(transaction: StagedTransaction, rows: pa.RecordBatch, table: Table, options: Options) -> None:
+def copy(
+    transaction: StagedTransaction, rows: pa.RecordBatch, table: Table, options: Options
+) -> None:
     """Send rows by COPY.
 
     Args:
@@ -62,14 +68,19 @@ def copy(transaction: StagedTransaction, rows: pa.RecordBatch, table: Table, opt
 
 
 def pre_commit(transaction: StagedTransaction, options: Options) -> Committable | None:
-    """Make the rows durable: staged, prepared, or (in the mode ``upsert``) committed; and close the connection.
+    """Make the rows durable: staged, prepared, or (in the mode ``upsert``) committed; and close the
+    connection.
 
     Raises:
         RefusedRecordError: the table refuses a row.
         AttemptFailedError: the server can't keep the rows.
     """
     with in_task(transaction.connection, f"Writing to {options.table}"):
-        of_mode = {"staged": staged.pre_commit, "prepared": prepared.pre_commit, "upsert": upsert.pre_commit}
+        of_mode = {
+            "staged": staged.pre_commit,
+            "prepared": prepared.pre_commit,
+            "upsert": upsert.pre_commit,
+        }
         committable: Committable | None = of_mode[options.mode](transaction)
     transaction.close()
     return committable
