@@ -1,8 +1,8 @@
 """How measurements are put together, and run one by one from the command line.
 
 A measurement has *plans*: parameters, and the contenders that are compared under them. A *round* of
-a plan runs all its contenders, one after the other, and is kept
-as a whole. ``main`` is the command line of each measurement's module::
+a plan runs all its contenders, one after the other, and is kept as a whole. ``main`` is the command
+line of each measurement's module::
 
     python -m benchmarks.throughput.pipelines --contenders ours,spark --payload 100 --repeats 5
     python -m benchmarks.latency.records --set rate=2000 --set seconds=30

@@ -2,10 +2,9 @@
 simulator`` runs.
 
 Seeds are played in chunks. After each chunk a state file says which chunks are done and what they
-came to, and ``results.json`` says it for people; so a
-campaign that is interrupted goes on where it stopped. Both belong to one *version*: a checksum of
-the sources that were run. Where that
-has changed, the campaign begins anew, for nothing is proved of code that was not run.
+came to, and ``results.json`` says it for people; so a campaign that is interrupted goes on where it
+stopped. Both belong to one *version*: a checksum of the sources that were run. Where that has
+changed, the campaign begins anew, for nothing is proved of code that was not run.
 
 Only schedules with enough faults count. A part of the seeds gives fewer; they are played, counted
 apart, and others take their place.

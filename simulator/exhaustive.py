@@ -11,32 +11,28 @@ are asked for. ``exhaustive_driver`` says how the production code becomes an aut
 what a step is.
 
 **Crashes** need no moves of their own: a crashed driver is one that never moves again, and nobody
-can tell it from a frozen one.
-All states are checked, so also those behind which some drivers never move. (``--crashes`` makes
-them moves; a test shows that the same worlds are met.)
+can tell it from a frozen one. All states are checked, so also those behind which some drivers never
+move. (``--crashes`` makes them moves; a test shows that the same worlds are met.)
 
 **Liveness** is checked in every state: with all drivers dead, a fresh one without faults must bring
-the query to its end, with every
-batch visible once in each participant. That depends on the world alone, so it is done once for
-each.
+the query to its end, with every batch visible once in each participant. That depends on the world
+alone, so it is done once for each.
 
 **What is one step.** Each operation of a driver that changes something, or reads Spark's number or
 the fate of a transaction. Reads of the log and listings of transactions are fused with the
 operation that follows, unless ``--fine``: then each is a step, and so is each half of a task.
 
 **What is not explored twice.** A step that changes nothing and whose answer can never change (an
-entry that is there, anything of a sealed
-chain, an epoch that was passed: nothing is deleted here, and epochs only go up) commutes with every
-other step, so a driver takes it
-at once. A start that read Spark's number and claims later is a start with that older number that
-claims at once. Tests show that the same worlds are met without this.
+entry that is there, anything of a sealed chain, an epoch that was passed: nothing is deleted here,
+and epochs only go up) commutes with every other step, so a driver takes it at once. A start that
+read Spark's number and claims later is a start with that older number that claims at once. Tests
+show that the same worlds are met without this.
 
 A state is remembered as a digest of 16 bytes. The search is breadth-first, so the trace of a
 violation is a shortest one.
 
 Not covered: cleaning of the log, rolling into a new generation, several tasks per participant,
-speculative attempts. These are the random
-simulator's.
+speculative attempts. These are the random simulator's.
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@ and written down.
 
 A driver is a function of the answers that it has got. So its local state is a *boundary* (what the
 coordinator, the log and the sinks remember between two steps of the coordinator) with the requests
-made since and their answers. To learn what a driver does next,
-the production code is run from the boundary: it gets the recorded answers, and is stopped in front
-of the first request that has
-none, by an exception that no ``except Exception`` catches. This is done once per local state and
-answer; after that the driver is a table look-up, which is what makes millions of states affordable.
+made since and their answers. To learn what a driver does next, the production code is run from the
+boundary: it gets the recorded answers, and is stopped in front of the first request that has none,
+by an exception that no ``except Exception`` catches. This is done once per local state and answer;
+after that the driver is a table look-up, which is what makes millions of states affordable.
 
 Requests are tuples whose first field is a word; ``exhaustive_moves`` performs them. ``("choose",
 n)`` asks for any of n ways to go on, and ``("tasks", items)`` is answered for any one of the items,

@@ -1,8 +1,7 @@
 """The moves of the exhaustive search: what may happen next in a state, and what comes of it.
 
 A move is a small number: its kind, whose it is, which of several alternatives, and what befalls it.
-So a trace is a list of numbers,
-and replays.
+So a trace is a list of numbers, and replays.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 checked at each operation.
 
 It holds what outlives a driver: the commit log, the transactions of the sinks, what readers see,
-and the last batch in Spark's own
-commit log. All of it is tuples of whole numbers, so that a state is packed in a few hundred bytes
-and two states are compared by their bytes. Contents of log entries are numbered once, in
-``Entries``.
+and the last batch in Spark's own commit log. All of it is tuples of whole numbers, so that a state
+is packed in a few hundred bytes and two states are compared by their bytes. Contents of log entries
+are numbered once, in ``Entries``.
 
 Modelled of a transactional system are Kafka's rules, as in the random simulator: ids with an epoch;
 EndTxn by anybody who knows (id, epoch), idempotent after a commit of the same epoch; a live
@@ -13,11 +12,10 @@ producer that opens the next transaction under the same epoch; fencing, which ra
 aborts; time-outs; requests whose answer is lost, and that happen never, at once or later.
 
 Checked: nothing that nobody decided becomes visible; no batch becomes visible twice in a
-participant; nothing that is decided is aborted
-but by the system's own time-out; nothing follows a SEAL, and entries have no gaps; a batch is
-written only behind the DONE of the one before, which is visible everywhere; DONE and Spark's commit
-log get a batch only when it is visible everywhere; a COMMIT names only transactions that are
-prepared, visible, or were timed out.
+participant; nothing that is decided is aborted but by the system's own time-out; nothing follows a
+SEAL, and entries have no gaps; a batch is written only behind the DONE of the one before, which is
+visible everywhere; DONE and Spark's commit log get a batch only when it is visible everywhere; a
+COMMIT names only transactions that are prepared, visible, or were timed out.
 """
 
 from __future__ import annotations
@@ -153,8 +151,8 @@ class World:
     replace them, or raise ``Violation``.
 
     ``drivers`` are numbers of ``exhaustive_driver.Automaton``; the first of them own the chains 0,
-    1, …, and the rest, which have
-    claimed nothing yet, are sorted: which of them is which means nothing.
+    1, …, and the rest, which have claimed nothing yet, are sorted: which of them is which means
+    nothing.
     """
 
     __slots__ = ("chains", "drivers", "entries", "expiries", "failures", "late", "late_tasks", "losses", "participants", "spark", "started", "timeouts", "txns", "visible")  # fmt: skip  # noqa: E501

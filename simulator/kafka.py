@@ -1,10 +1,9 @@
 """A simulated transactional system with Kafka's rules, and the two-phase sink in front of it.
 
 What is modelled: transactional ids with an epoch; EndTxn by anybody who knows (id, epoch),
-idempotent after a commit of the same
-epoch; a live producer that opens the next transaction on the same id and epoch; fencing
-(InitProducerId), which bumps the epoch and aborts; time-outs; ids that the broker forgets; requests
-without an answer, which happen never, at once or some day.
+idempotent after a commit of the same epoch; a live producer that opens the next transaction on the
+same id and epoch; fencing (InitProducerId), which bumps the epoch and aborts; time-outs; ids that
+the broker forgets; requests without an answer, which happen never, at once or some day.
 """
 
 from __future__ import annotations

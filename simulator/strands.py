@@ -5,9 +5,8 @@ Theory of operation. Whatever a process does that others can see is an *operatio
 behind a call of ``point``. A strand runs from one ``point`` to the next and then gives control back
 to whoever resumed it; so everything between two operations is one step, and a strand that is not
 resumed any more is a process that was killed, or frozen, in front of its next operation. The
-strands of a ``Crew`` are the threads of
-one process. Strands are greenlets: changing from one to another costs less than a microsecond, and
-needs neither locks nor the operating system.
+strands of a ``Crew`` are the threads of one process. Strands are greenlets: changing from one to
+another costs less than a microsecond, and needs neither locks nor the operating system.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 schedule.
 
 Drivers run the production code: ``Coordinator``, the transition table, ``CommitLog``. Simulated are
-the store, the systems behind the sinks
-(``kafka``, ``staged``), Spark (its commit log is a number), the tasks, and the clock. A driver can
-be crashed or left standing in front of any operation, be it a read of the log or one EndTxn of
-many, and its tasks go on without it.
+the store, the systems behind the sinks (``kafka``, ``staged``), Spark (its commit log is a number),
+the tasks, and the clock. A driver can be crashed or left standing in front of any operation, be it
+a read of the log or one EndTxn of many, and its tasks go on without it.
 
 **Checked at every operation**
 

@@ -8,15 +8,14 @@ less. The generator's events go through `cleanse`, its output through `aggregate
 theirs through `load`; `--contenders` must name a job together with those before it.
 
 *Throughput.* A job reads topics that were full before it started, alone, to their end. For
-`attribute` and `load`, of whose records there are few, they hold several days with
-the same traffic, so that there are ``batches`` batches at least. Every contender but those of
-`cleanse` has a copy of its own of what ours wrote before: the same input for both, and
-without transaction markers, so that offsets count records. The day is not closed: its last windows
-stay open, here as with any job that goes on. What counts is what was
-*read*, by the checkpoint, between the ends of two batches in the steady state
-(`figures.steady_window`: the first fifth of the records and the last twentieth are left out). A job
-whose
-batches take less than a second waits for its trigger in between, and could do more with larger
+`attribute` and `load`, of whose records there are few, they hold several days with the same
+traffic, so that there are ``batches`` batches at least. Every contender but those of `cleanse` has
+a copy of its own of what ours wrote before: the same input for both, and without transaction
+markers, so that offsets count records. The day is not closed: its last windows stay open, here as
+with any job that goes on. What counts is what was *read*, by the checkpoint, between the ends of
+two batches in the steady state (`figures.steady_window`: the first fifth of the records and the
+last twentieth are left out). A job whose batches take less than a second waits for its trigger in
+between, and could do more with larger
 ones: that shows in ``busy``.
 
 `attribute` joins two sources, and Spark limits each of them on its own: as after an outage, a batch
@@ -27,15 +26,15 @@ of a job that catches up, with a state that grows meanwhile.
 *Latency.* Records of the same input are sent at a steady rate, in the same order, to a job with a
 new checkpoint on a broker of its own; in event time that is a day within minutes. A record's
 latency goes from the time at which it was meant to be sent to that at which the batch that read it
-was complete, all its sinks included: an upper
-bound of when its effect was visible. `aggregate` and `attribute` hold rows back until the watermark
-has passed them: there this is the time until a record is counted
-in a decided batch, not until its window or its order is written.
+was complete, all its sinks included: an upper bound of when its effect was visible. `aggregate` and
+`attribute` hold rows back until the watermark
+has passed them: there this is the time until a record is counted in a decided batch, not until its
+window or its order is written.
 
 A sample: ``records`` (all), ``records_per_s``, ``seconds`` (of the window), ``batches`` (in it),
-``busy`` (the share of the window in which a batch was under way),
-``cpu_s_per_million`` and ``peak_mb`` by group of processes and in total, and ``latency``:
-``p50_ms``, ``p99_ms``, ``max_ms``, ``rate``, ``records``, ``generator_late_ms``, ``kept_up``.
+``busy`` (the share of the window in which a batch was under way), ``cpu_s_per_million`` and
+``peak_mb`` by group of processes and in total, and ``latency``: ``p50_ms``, ``p99_ms``, ``max_ms``,
+``rate``, ``records``, ``generator_late_ms``, ``kept_up``.
 """
 
 from __future__ import annotations

@@ -2,23 +2,20 @@
 
 ``contender`` of the job's configuration:
 
-================
-==========================================================================================================================
-``ours``          ``onceforall.write_stream`` to the sinks of ``sinks``, one decision for all
-``spark-kafka``   Spark's own Kafka sink, at-least-once ``spark-files``   Spark's own file sink
-(Parquet) ``spark-jdbc``    ``foreachBatch`` with an append through JDBC, which is what users do
-``spark-three``   ``foreachBatch`` with three writes one after the other: Kafka, Parquet, JDBC
-``spark-cached``  the same with the batch persisted meanwhile ``noop``          Spark's ``noop``
-sink: the source alone
-``arrow``         an empty ``mapInArrow`` function in ``foreachBatch``: the way to the Python worker
-================
-==========================================================================================================================
+- ``ours``: ``onceforall.write_stream`` to the sinks of ``sinks``, one decision for all
+- ``spark-kafka``: Spark's own Kafka sink, at-least-once
+- ``spark-files``: Spark's own file sink (Parquet)
+- ``spark-jdbc``: ``foreachBatch`` with an append through JDBC, which is what users do
+- ``spark-three``: ``foreachBatch`` with three writes one after the other: Kafka, Parquet, JDBC
+- ``spark-cached``: the same with the batch persisted meanwhile
+- ``noop``: Spark's ``noop`` sink: the source alone
+- ``arrow``: an empty ``mapInArrow`` function in ``foreachBatch``: the way to the Python worker
 
 ``options``: more options of ``ours``.
 
 ``sinks``: a list of ``{"kind": "kafka", "topic", "delivery", "options"}``, ``{"kind": "file",
-"path"}``, ``{"kind": "postgres", "table", "mode"}`` and
-``{"kind": "null"}``, which takes what the Kafka sink takes and drops it.
+"path"}``, ``{"kind": "postgres", "table", "mode"}`` and ``{"kind": "null"}``, which takes what the
+Kafka sink takes and drops it.
 """
 
 from __future__ import annotations

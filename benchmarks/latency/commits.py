@@ -1,14 +1,13 @@
 """What decision and commit cost, by the number of Kafka transactions and of sinks.
 
 Each contender is a query of ours with so many tasks, each of which writes in a transaction of its
-own to every sink: ``kafka-8`` has eight Kafka transactions
-per batch, ``kafka-8+file+postgres`` eight of each kind. Batches are small and follow one another;
-their source costs next to nothing.
+own to every sink: ``kafka-8`` has eight Kafka transactions per batch, ``kafka-8+file+postgres``
+eight of each kind. Batches are small and follow one another; their source costs next to nothing.
 
 A sample: ``p50_ms``, ``p99_ms`` and ``max_ms`` of the time from the last task's pre-commit to the
-last sink's commit (see ``step_times``), the ``parts`` it is made of
-(medians, ms; ``confirm:`` comes before it, as a part of the job), ``batch_ms`` (a whole batch, by
-Spark's own report) and ``batches``.
+last sink's commit (see ``step_times``), the ``parts`` it is made of (medians, ms; ``confirm:``
+comes before it, as a part of the job), ``batch_ms`` (a whole batch, by Spark's own report) and
+``batches``.
 """
 
 from __future__ import annotations

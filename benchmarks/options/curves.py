@@ -6,11 +6,10 @@ stateful query of ours (counts by 10,000 keys) with each of Spark's state
 stores: in memory, RocksDB, and RocksDB with a changelog.
 
 A sample: ``p50_ms`` and ``p99_ms`` at a steady rate; ``records_per_s`` over full batches of a topic
-that is full already, each of as many records as come in one
-interval at that speed (`Load.batch` per second); ``checkpoint_ms``, the median of what Spark and we
-write down per batch (Spark's offset and commit logs, the state stores' commit, our decision and
-commit); ``recovery_s``, as in ``recovery``. The latency of a stateful query is that of the newest
-record of each updated group.
+that is full already, each of as many records as come in one interval at that speed (`Load.batch`
+per second); ``checkpoint_ms``, the median of what Spark and we write down per batch (Spark's offset
+and commit logs, the state stores' commit, our decision and commit); ``recovery_s``, as in
+``recovery``. The latency of a stateful query is that of the newest record of each updated group.
 """
 
 from __future__ import annotations

@@ -111,10 +111,10 @@ def steady_window(
     """Find the steady state in a series of (seconds, records visible so far).
 
     What a reader is shown grows in steps, one for each batch or checkpoint. The window goes from
-    the end of the first step that reaches ``low`` of
-    the total to the end of the last one that does not exceed ``high`` of it, so that it holds whole
-    steps only: neither the start, nor a last
-    step that waits for a checkpoint without having any work, nor a part of a batch counts.
+    the end of the first step that reaches ``low`` of the total to the end of the last one that does
+    not exceed ``high`` of it, so that it holds whole
+    steps only: neither the start, nor a last step that waits for a checkpoint without having any
+    work, nor a part of a batch counts.
 
     A count that grows all the time (a producer alone) has no such steps: there the window goes from
     the first to the last look in the range.

@@ -148,8 +148,8 @@ def steady(
     after a time to warm up.
 
     Ends the traffic. A sample has the figures of `latencies`, and: ``rate``, ``generator_late_ms``,
-    ``arrived_share`` (1 means all) and ``kept_up``: whether the
-    last record came through within 10 s of its time.
+    ``arrived_share`` (1 means all) and ``kept_up``: whether the last record came through within 10
+    s of its time.
 
     Raises:
         MeasurementError: the job or the traffic failed.

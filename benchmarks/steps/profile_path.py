@@ -4,15 +4,15 @@
 [--stages noop,arrow,null,ours-at-least-once,ours] [--sample 15] [--publish]``
 
 *Stages.* The same topic is read by pipelines that end one step later each: into nothing (``noop``),
-into an empty Python function (``arrow``), through the library into a
-sink that drops rows (``null``: the columns, their hash, the digest and the commit log come in
-addition), and into Kafka, at-least-once and exactly-once. For each, per record: wall time, and CPU
-time of the JVM, the Python workers and the broker; the difference to the stage before is what the
-step costs. While one core waits for another, CPU time is the surer guide.
+into an empty Python function (``arrow``), through the library into a sink that drops rows
+(``null``: the columns, their hash, the digest and the commit log come in addition), and into Kafka,
+at-least-once and exactly-once. For each, per record: wall time, and CPU time of the JVM, the Python
+workers and the broker; the difference to the stage before is what the step costs. While one core
+waits for another, CPU time is the surer guide.
 
 *The sink alone.* ``writer``: the Kafka sink's own methods, called in this process with Arrow
-batches, without Spark; beside it what it costs to make Python objects of
-the column, and to sum the hashes.
+batches, without Spark; beside it what it costs to make Python objects of the column, and to sum the
+hashes.
 
 *A database.* With ``--database``, instead of all that: rows like those of the measurement
 ``databases`` into nothing, into an empty Python function, and into PostgreSQL.
@@ -25,8 +25,8 @@ of the last stage for so many seconds, 200 times a second: the functions in whic
 their shares, and a flame graph, ``build/bench/profile/worker.svg``.
 
 *The threads.* For each stage the shares of the CPU time by the names of threads: Spark's tasks, the
-compiler and the garbage collection of its JVM, the Python workers,
-librdkafka's threads, the broker.
+compiler and the garbage collection of its JVM, the Python workers, librdkafka's threads, the
+broker.
 
 Everything goes to ``build/bench/profile/profile.json``, one profile per payload, and as tables to
 the terminal; with ``--publish`` also to ``docs/profile.json``, from which the page takes it.

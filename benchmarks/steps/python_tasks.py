@@ -2,8 +2,8 @@
 without Python.
 
 A query's batch that has few rows spends most of its time here. A job has twice as many tasks as
-cores, with a hundred rows each. ``spared`` is ``unix-sockets`` with what the
-tasks of our sinks do at their end, so that the garbage collection behind each task is short: see
+cores, with a hundred rows each. ``spared`` is ``unix-sockets`` with what the tasks of our sinks do
+at their end, so that the garbage collection behind each task is short: see
 ``onceforall.task.write_task.spare_collections``.
 
 A sample, in milliseconds, each the median over all tasks (or jobs) of the run but the first third:

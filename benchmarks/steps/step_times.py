@@ -2,9 +2,8 @@
 benchmark's own driver.
 
 Each line of the file: ``{"step", "start_s", "end_s"}``, seconds of ``time.monotonic``. ``step`` is
-the name of the coordinator's decision
-(``RunWrites``, ``AppendCommit``, ``CommitSinks``, …), or ``confirm:<kind>`` and ``commit:<kind>``
-of one sink.
+the name of the coordinator's decision (``RunWrites``, ``AppendCommit``, ``CommitSinks``, …), or
+``confirm:<kind>`` and ``commit:<kind>`` of one sink.
 
 A batch's *cost of commit* is the time from the end of ``RunWrites``, when every task has prepared,
 to the end of ``CommitSinks``, when readers see all of it.

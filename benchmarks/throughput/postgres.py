@@ -4,10 +4,9 @@
 The server keeps its promises (``fsync`` and ``synchronous_commit`` are on), its table has no index,
 and is emptied between contenders. Spark's rows come from a source that costs next to nothing; a
 batch's time is all of it, Spark's own bookkeeping included. A bare COPY writes as many rows per
-transaction, over as many
-connections as Spark has cores: ``copy-blocks`` from text that is there already (the server's
-ceiling), ``copy-rows`` from Python tuples (psycopg's
-``write_row``, what a program of one's own would do).
+transaction, over as many connections as Spark has cores: ``copy-blocks`` from text that is there
+already (the server's ceiling), ``copy-rows`` from Python tuples (psycopg's ``write_row``, what a
+program of one's own would do).
 
 A sample: ``rows_per_s`` (from the median of the batches' times), ``batch_s``, ``batches``,
 ``cpu_s_per_million`` (from the first batch counted to the last one).

@@ -2,32 +2,33 @@
 
 ::
 
-    OnceForAllError ├── ConfigurationError          mend the program or its settings; nothing has
-    happened yet │   ├── OptionError             an option is unknown, malformed, or would break the
-    promise │   ├── SchemaError             a column is missing or has a type that the sink cannot
-    write │   ├── UnsupportedQueryError   this kind of query, trigger or Spark cannot be
-    exactly-once │   ├── SinkCheckError          the system behind a sink refused a check made
-    before any data moved │   ├── ExecutorCheckError      the Python of an executor lacks this
-    library, or what the sinks' tasks import │   └── MissingExtraError       an optional dependency
-    is not installed (also an ImportError) ├── AttemptFailedError          the attempt was aborted;
-    Spark's replay of the batch writes it again │   ├── RefusedRecordError      a record that no
-    replay can write: mend the data or the limit │   ├── BatchTooSlowError       the batch cannot be
-    decided within the transaction timeout │   └── QueryStoppedError       the query was stopped
-    while the batch was being written; nothing is wrong ├── StoppedError                this run
-    must not go on; nothing was aborted by it │   ├── FencedError             a newer run owns the
-    query; do not restart this one │   ├── InDoubtError            a decided batch is not complete;
-    a restart completes it │   │   ├── TransactionLostError  ... a prepared transaction of it is
-    gone; a restart writes it again │   │   └── NondeterministicReplayError  ... but the replay gave
-    other rows, so it can't be written again │   └── OutcomeUnknownError     an append to the commit
-    log got no answer; a restart finds out ├── CheckpointMismatchError     checkpoint and commit log
-    tell different stories; a human must choose ├── DivergenceError             a replay of a
-    decided batch gave other rows (``on_divergence="fail"``) ├── CommitLogError              the
-    commit log cannot be read or written │   ├── CorruptEntryError       an entry is torn or its
-    checksum differs │   ├── ForeignEntryError       a file that onceforall did not write lies in
-    the log │   └── NewerEntryError         an entry was written by a newer release ├──
-    SinkUnavailableError        a sink did not answer; retried until it does ├── EmbeddedServerError
-    a server for demo or tests could not be started └── ProtocolViolationError      a bug in
-    onceforall: an event that the protocol does not allow
+    OnceForAllError
+    ├── ConfigurationError          mend the program or its settings; nothing has happened yet
+    │   ├── OptionError             an option is unknown, malformed, or would break the promise
+    │   ├── SchemaError             a column is missing or has a type that the sink cannot write
+    │   ├── UnsupportedQueryError   this kind of query, trigger or Spark cannot be exactly-once
+    │   ├── SinkCheckError          the system behind a sink refused a check before any data moved
+    │   ├── ExecutorCheckError      an executor's Python lacks a module that tasks import
+    │   └── MissingExtraError       an optional dependency is not installed (also an ImportError)
+    ├── AttemptFailedError          the attempt was aborted; Spark's replay writes it again
+    │   ├── RefusedRecordError      a record that no replay can write: mend the data or the limit
+    │   ├── BatchTooSlowError       the batch cannot be decided within the transaction timeout
+    │   └── QueryStoppedError       the query was stopped in the middle of a batch
+    ├── StoppedError                this run must not go on; nothing was aborted by it
+    │   ├── FencedError             a newer run owns the query; do not restart this one
+    │   ├── InDoubtError            a decided batch is not complete; a restart completes it
+    │   │   ├── TransactionLostError  ... a transaction is gone; a restart writes it again
+    │   │   └── NondeterministicReplayError  ... but the replay gave other rows
+    │   └── OutcomeUnknownError     an append to the commit log got no answer; a restart finds out
+    ├── CheckpointMismatchError     checkpoint and log disagree; a human must choose
+    ├── DivergenceError             a replay gave other rows (``on_divergence="fail"``)
+    ├── CommitLogError              the commit log cannot be read or written
+    │   ├── CorruptEntryError       an entry is torn or its checksum differs
+    │   ├── ForeignEntryError       a file that onceforall did not write lies in the log
+    │   └── NewerEntryError         an entry was written by a newer release
+    ├── SinkUnavailableError        a sink did not answer; retried until it does
+    ├── EmbeddedServerError         a server for demo or tests could not be started
+    └── ProtocolViolationError      a bug in onceforall: an event that the protocol does not allow
 
 "Failed" and "outcome unknown" are different errors (after httpx and pyiceberg): the first may be
 tried again, the second must first be found out.

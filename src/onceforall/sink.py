@@ -2,60 +2,59 @@
 ``onceforall.testing.conformance`` checks one.
 
 A sink is one object that the user creates on the driver, and that is used on both sides: each run
-takes a copy (``copy.copy``) for the
-driver, and pickles it to the executors. In this order, for a batch:
+takes a copy (``copy.copy``) for the driver, and pickles it to the executors. In this order, for a
+batch:
 
-=====================  ======
-============================================================================================= method
-where   when, and how often =====================  ======
-=============================================================================================
-``identity``           driver  at ``start()`` and with the run's query id, before ``check``; after
-it where there was no target yet ``holds``              driver  with ``identity``, where the log
-knows a batch that must be there ``check``              driver  at ``start()`` and again with the
-run's query id, before any data moves ``columns``            driver  at ``start()`` and once or more
-per write: what of the rows the sink takes ``recover``            driver  at each start after
-``commit`` of what is decided, after an abort, and now and then in a thread of its own
-``check_beside``       driver  behind all sinks' ``check``: what of the query's other sinks it can't
-share a batch with ``begin_batch``        driver  before the first task of each attempt at a batch,
-for sinks that the batch is written to; ``end_batch`` when it is over ``task_imports``       driver
-at ``start()`` and with the run's query id: what every executor must be able to import ``secrets``
-driver  once per batch; the tasks find the values in ``TaskAttempt.secrets`` ``begin_transaction``
-task    once per task attempt and write, before its first row; without rows it isn't called at all
-``invoke``             task    once per Arrow record batch of at least one row ``pre_commit``
-task    once, after the last ``invoke``, on a thread beside those of the task's other sinks and
-writes
-``discard``            task    when anything of the task fails, be it another sink: before, after or
-instead of ``pre_commit``
-``confirm``            driver  once per batch for all its committables, when all tasks have ended,
-right before the decision ``commit``             driver  after the durable decision, until it has an
-answer; the same again after a crash, in another process
-``retire``             driver  after DONE: fence committed transactions whose handles must not be
-used again; and lost ones
-``abort``              driver  for an attempt that will never be decided ``close``
-driver  at the end of a run, and after the checks of ``start()`` =====================  ======
-=============================================================================================
+- *method* (*where*): *when, and how often*
+- ``identity`` (driver): at ``start()`` and with the run's query id, before ``check``; after it
+  where there was no target yet
+- ``holds`` (driver): with ``identity``, where the log knows a batch that must be there
+- ``check`` (driver): at ``start()`` and again with the run's query id, before any data moves
+- ``columns`` (driver): at ``start()`` and once or more per write: what of the rows the sink takes
+- ``recover`` (driver): at each start after ``commit`` of what is decided, after an abort, and now
+  and then in a thread of its own
+- ``check_beside`` (driver): behind all sinks' ``check``: what of the query's other sinks it can't
+  share a batch with
+- ``begin_batch`` (driver): before the first task of each attempt at a batch, for sinks that the
+  batch is written to; ``end_batch`` when it is over
+- ``task_imports`` (driver): at ``start()`` and with the run's query id: what every executor must be
+  able to import
+- ``secrets`` (driver): once per batch; the tasks find the values in ``TaskAttempt.secrets``
+- ``begin_transaction`` (task): once per task attempt and write, before its first row; without rows
+  it isn't called at all
+- ``invoke`` (task): once per Arrow record batch of at least one row
+- ``pre_commit`` (task): once, after the last ``invoke``, on a thread beside those of the task's
+  other sinks and writes
+- ``discard`` (task): when anything of the task fails, be it another sink: before, after or instead
+  of ``pre_commit``
+- ``confirm`` (driver): once per batch for all its committables, when all tasks have ended, right
+  before the decision
+- ``commit`` (driver): after the durable decision, until it has an answer; the same again after a
+  crash, in another process
+- ``retire`` (driver): after DONE: fence committed transactions whose handles must not be used
+  again; and lost ones
+- ``abort`` (driver): for an attempt that will never be decided
+- ``close`` (driver): at the end of a run, and after the checks of ``start()``
 
 With ``Capabilities.empty_batches`` a write without any row gets a transaction on the driver:
 ``begin_transaction``, then ``pre_commit``.
 
 **Concurrency.** In a task ``pre_commit`` of two transactions of one object may run at once, nothing
-else does. Tasks run in several processes, and
-one process runs many, one after the other: of several batches, attempts and queries. On the driver
-one thread goes through a batch, and another
+else does. Tasks run in several processes, and one process runs many, one after the other: of
+several batches, attempts and queries. On the driver one thread goes through a batch, and another
 one may call ``recover`` at any time beside it. Another process may do all of that for the same
 query: a driver that was thought dead and was only
 frozen, with its tasks.
 
 **Any instruction may be the last.** ``commit``, ``abort``, ``retire`` and ``recover`` are
-idempotent: in another process, at once in several, after having
-been cut off anywhere, and for what was committed or aborted long ago (``abort`` of something
-committed does nothing, ``commit`` of something committed is a success, and adds nothing even when
-later batches are there by now). Nobody waits for ever for a lock that a frozen process holds.
+idempotent: in another process, at once in several, after having been cut off anywhere, and for what
+was committed or aborted long ago (``abort`` of something committed does nothing, ``commit`` of
+something committed is a success, and adds nothing even when later batches are there by now). Nobody
+waits for ever for a lock that a frozen process holds.
 
 **The decision.** ``pre_commit`` and ``confirm`` exhaust every reason to refuse: what they return is
-durable, is seen by no reader, and can be
-completed by any process that knows the committable. After the decision a sink may be away
-(``SinkUnavailableError``), but it may not say no.
+durable, is seen by no reader, and can be completed by any process that knows the committable. After
+the decision a sink may be away (``SinkUnavailableError``), but it may not say no.
 
 **What a sink may rely on.**
 
@@ -89,30 +88,26 @@ adds the keys ``task``, ``after``, ``rows`` (where rows are kept) and, in ``Task
 ``batch``: a sink has none of its own under these names, and hands back what it doesn't know.
 
 A sink may say something for several committables of a batch in one of them only: under the key
-``shared``, a JSON object whose keys each mean one
-content for ever, such as a hash of it. When the one that says it is lost, the first of the sink's
-that stay takes over those of its keys that none of them has, however the lost rows come back; so
-what stays is understood without what was lost. What is said of a whole write under another key goes
-on only where lost rows are given up by a person's word: the first of the same run that stays of the
-write gets the keys that none of them has.
+``shared``, a JSON object whose keys each mean one content for ever, such as a hash of it. When the
+one that says it is lost, the first of the sink's that stay takes over those of its keys that none
+of them has, however the lost rows come back; so what stays is understood without what was lost.
+What is said of a whole write under another key goes on only where lost rows are given up by a
+person's word: the first of the same run that stays of the write gets the keys that none of them
+has.
 
 **What to raise.**
 
-=========================
-==================================================================================================
-``OptionError``            the constructor: an argument is out of its range
-``SchemaError``            ``columns``, ``check``: a column is missing or can't be stored; the
-message names it
-``SinkCheckError``         ``check``: the system refuses what will be needed; the message names the
-remedy
-``RefusedRecordError``     ``invoke``, ``pre_commit``, ``confirm``: a row that no replay can write;
-the message shows which. The task isn't repeated
-``AttemptFailedError``     the same: this attempt failed, and a replay may succeed. Spark repeats a
-failed task as often as it is told to
-``SinkUnavailableError``   on the driver: no answer from the system. After the decision it is asked
-again until there is one; sweeps and aborts are made later
-=========================
-==================================================================================================
+- ``OptionError``: the constructor: an argument is out of its range
+- ``SchemaError``: ``columns``, ``check``: a column is missing or can't be stored; the message names
+  it
+- ``SinkCheckError``: ``check``: the system refuses what will be needed; the message names the
+  remedy
+- ``RefusedRecordError``: ``invoke``, ``pre_commit``, ``confirm``: a row that no replay can write;
+  the message shows which. The task isn't repeated
+- ``AttemptFailedError``: the same: this attempt failed, and a replay may succeed. Spark repeats a
+  failed task as often as it is told to
+- ``SinkUnavailableError``: on the driver: no answer from the system. After the decision it is asked
+  again until there is one; sweeps and aborts are made later
 
 Any other exception counts as ``AttemptFailedError`` before the decision, and as
 ``SinkUnavailableError`` after it. No message shows a secret.
@@ -123,11 +118,10 @@ written again, by a replay of the tasks that wrote it or from kept rows (``redo=
 transactions.
 
 **Pickling.** A pickled sink holds no secret value: its ``__getstate__`` leaves it out, ``secrets``
-tells it on the driver, and module
-``onceforall.task.secret_values`` brings it to the tasks. A sink that does so needs a ``__copy__``
-that keeps it: the driver's own copy needs the value. A
-secret may also be a function, which is pickled as code and called where it is needed. Connections
-and locks are made where they are used.
+tells it on the driver, and module ``onceforall.task.secret_values`` brings it to the tasks. A sink
+that does so needs a ``__copy__``
+that keeps it: the driver's own copy needs the value. A secret may also be a function, which is
+pickled as code and called where it is needed. Connections and locks are made where they are used.
 """
 
 from __future__ import annotations
@@ -350,9 +344,8 @@ class TwoPhaseCommitSink(ABC):
         address. Nothing is created.
 
         A small JSON object, the same in every process and for as long as the target is the same: an
-        id that the system made, not an address.
-        A later release of the sink may add keys; those that both have are compared. By default
-        None.
+        id that the system made, not an address. A later release of the sink may add keys; those
+        that both have are compared. By default None.
 
         Args:
             start: its ``query_id`` may be empty.

@@ -14,9 +14,9 @@ Only what starts no thread is imported here, for a thread doesn't survive a fork
 or pandas, which PySpark's daemon leaves to the workers for that reason.
 
 Promised: the workers behave as PySpark's own do, and if anything here is missing on an executor
-(PySpark isn't installed beside the archive, or an optional package), it is
-left to the workers, as before. Not promised: a version of this library that is shipped with
-``--py-files``; the executors must have it installed, as must the daemon itself be found.
+(PySpark isn't installed beside the archive, or an optional package), it is left to the workers, as
+before. Not promised: a version of this library that is shipped with ``--py-files``; the executors
+must have it installed, as must the daemon itself be found.
 """
 
 from __future__ import annotations

@@ -5,17 +5,15 @@ where the log lies: here (``location`` null), or elsewhere, with a random id; th
 the same id in ``binding.json``. Both are created if absent, so of several first starts with other
 settings one wins, and the others follow it or are refused. The log's ``binding.json`` comes
 first: where there is a pointer, there was a log. A crash between the two leaves an empty log that
-the next start with the
-same checkpoint takes.
+the next start with the same checkpoint takes.
 
 A log that was moved on purpose gets the next pointer (``00000001.json``, …); the newest one counts.
 A log in its home that an earlier release began has no pointer. Files that are none of these are
 ignored.
 
 Not checked here: whether a checkpoint with its pointer was copied. Both copies then lead to one
-log, whose CLAIM names the checkpoint,
-and ``protocol.judgement.judge_claim`` refuses the second. Below that, one fences the other: they
-never decide both.
+log, whose CLAIM names the checkpoint, and ``protocol.judgement.judge_claim`` refuses the second.
+Below that, one fences the other: they never decide both.
 """
 
 from __future__ import annotations

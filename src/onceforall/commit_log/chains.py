@@ -3,12 +3,11 @@
 Layout: ``chains/<generation>/<index>.json``, both from 0 and of eight digits; entry 0 is the CLAIM.
 
 **Reading a chain that may be cleaned under one's eyes.** A chain has no gaps as long as nothing was
-deleted, so its tail is
-found by reading forward until nothing is there. A cleaner breaks that: a reader that was frozen for
-an hour would take a deleted
-entry for the tail, miss the decisions behind it, and could even put a second SEAL there. Listings
-don't help, for they may lag. Hence a cleaner creates ``sealed.json`` in the chain's folder *before*
-it deletes the first entry: a copy of the chain's SEAL, which says where that stands. So:
+deleted, so its tail is found by reading forward until nothing is there. A cleaner breaks that: a
+reader that was frozen for an hour would take a deleted entry for the tail, miss the decisions
+behind it, and could even put a second SEAL there. Listings don't help, for they may lag. Hence a
+cleaner creates ``sealed.json`` in the chain's folder *before* it deletes the first entry: a copy of
+the chain's SEAL, which says where that stands. So:
 
 1. Where ``sealed.json`` is, the chain is sealed and ends there, whatever else is or isn't seen in
    it. (An entry that a lost create or a frozen sealer left at a deleted place means nothing.)

@@ -1,8 +1,7 @@
 """Cleaning: delete what sealed chains no longer need, with bounded work and safe at any crash.
 
 What stays: every CLAIM, every SEAL, the newest decision with its DONE, and the newest COMMITs (see
-``clean``). What then goes as a
-whole, ``floors`` tells.
+``clean``). What then goes as a whole, ``floors`` tells.
 
 **How the walk is bounded.** The SEAL of a chain points at the last COMMIT up to there, so a walk
 from the top goes from one chain with decisions to the next one below, however many empty
@@ -16,9 +15,8 @@ bottom too.
 ``chains``).
 
 What may be left: deletions need not be durable, so after a loss of power single entries can come
-back below the point where the
-walk ends, as can an entry whose lost create arrives late. They change no history, and are not
-looked for.
+back below the point where the walk ends, as can an entry whose lost create arrives late. They
+change no history, and are not looked for.
 """
 
 from __future__ import annotations

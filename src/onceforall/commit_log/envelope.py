@@ -5,15 +5,13 @@ instead of believed.
 "body": {…}, "checksum": "sha256:…"}``
 
 The checksum is taken over the canonical JSON (sorted keys, no spaces, UTF-8) of all other fields,
-those included that this
-release does not know. What one release writes, every later one reads: fields are added and never
-change their meaning; only a
-change that an older release must not overlook raises the version.
+those included that this release does not know. What one release writes, every later one reads:
+fields are added and never change their meaning; only a change that an older release must not
+overlook raises the version.
 
 Generation and index stand in the entry as well as in its key: a file copied to another place is
-recognised.
-The nonce is drawn once per entry to be written: whoever repeats a lost create recognises its own
-work by it.
+recognised. The nonce is drawn once per entry to be written: whoever repeats a lost create
+recognises its own work by it.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ every chain below it is sealed, and no decision is in any of them that somebody 
 That stays true for ever, so floors only rise.
 
 **How others are safe.** Whatever was concluded from chains, or done in one, holds only if the floor
-is the same when it is read
-*afterwards*: then nothing that stood at the floor or above it had been deleted. Otherwise:
+is the same when it is read *afterwards*: then nothing that stood at the floor or above it had been
+deleted. Otherwise:
 
 - Who *looks* (for the newest generation, for the last decision) or *seals* looks again. What a
   frozen sealer put below the floor means nothing.
@@ -18,11 +18,9 @@ is the same when it is read
   completed and deleted: nobody can tell any more, so its outcome is unknown.
 
 **How the newest floor is found.** Numbers have no gaps, so by galloping (see ``chains.leading``),
-without a listing. So that floors are
-no such number of files themselves, all but each 64th are deleted when the next 64th is there: the
-64ths have no gaps, and neither
-have the numbers behind the last of them; where none follows *afterwards*, nothing was deleted there
-meanwhile.
+without a listing. So that floors are no such number of files themselves, all but each 64th are
+deleted when the next 64th is there: the 64ths have no gaps, and neither have the numbers behind the
+last of them; where none follows *afterwards*, nothing was deleted there meanwhile.
 
 The first generation's CLAIM stays: by it a log is told from an empty folder.
 """

@@ -1,17 +1,14 @@
 """A store on a local disk, or on a network file system with hard links and honest ``fsync``.
 
 ``create`` writes a temporary file, syncs it, and links it to its final name: ``link`` is atomic and
-fails where the name exists
-(POSIX, link(2)), so a reader sees nothing or the whole content. Then the folder is synced, for the
-name is in there, and
-so is every folder above it that may be new. Who loses syncs what won before reporting it: the
-winner may be between its link
-and its sync, and the loser's caller acts on what it is told.
+fails where the name exists (POSIX, link(2)), so a reader sees nothing or the whole content. Then
+the folder is synced, for the name is in there, and so is every folder above it that may be new. Who
+loses syncs what won before reporting it: the winner may be between its link and its sync, and the
+loser's caller acts on what it is told.
 
 A store keeps the folder that it found, and not its path: everything is opened relative to its
-descriptor. So a run that was frozen while
-its log was renamed (``detach``) still meets the SEAL in it, and never writes into another log that
-has taken the path since.
+descriptor. So a run that was frozen while its log was renamed (``detach``) still meets the SEAL in
+it, and never writes into another log that has taken the path since.
 
 Not covered: a disk that reports a sync which it did not do; a page that the kernel dropped after a
 failed sync, and then calls clean.

@@ -2,27 +2,26 @@
 absent.
 
 Theory of operation. Each start of a query *claims* the next generation, and is the only writer of
-that generation's chain; so
-it knows its tail from memory. To learn what was decided before, it *seals* every chain below its
-own: it creates a SEAL behind
-the last entry. If the old writer still lives, either its next entry or the SEAL gets that index; in
-the first case the sealer folds that entry and tries at the next index, in the second the old writer
-meets the SEAL and is fenced. A sealed chain never changes again. Chains are sealed from the bottom
-up, so below a sealed chain every chain is sealed, and the highest sealed one is found by galloping;
-its SEAL carries what all chains up to it decided.
+that generation's chain; so it knows its tail from memory. To learn what was decided before, it
+*seals* every chain below its
+own: it creates a SEAL behind the last entry. If the old writer still lives, either its next entry
+or the SEAL gets that index; in the first case the sealer folds that entry and tries at the next
+index, in the second the old writer meets the SEAL and is fenced. A sealed chain never changes
+again. Chains are sealed from the bottom up, so below a sealed chain every chain is sealed, and the
+highest sealed one is found by galloping; its SEAL carries what all chains up to it decided.
 
 The caller's sequence, which the coordinator follows: ``claim``; ``seal_below`` with the claimed
 generation; then ``append``, each after the one before has returned; ``clean`` at any time after
-``seal_below``. An instance is used by one thread at a time, but
-for ``clean`` and what only reads: they may run in another.
+``seal_below``. An instance is used by one thread at a time, but for ``clean`` and what only reads:
+they may run in another.
 
 **Lost answers.** A create that raised may have happened, or may still happen. It is repeated with
 the same nonce until the store
 says who won: that answer is durable by the store's guarantee. An entry that was merely *read* may
-not be durable yet (its writer may
-be between making it visible and syncing it), and a loss of power may take it back. So before this
-run builds on another's entry (claims behind a CLAIM, seals behind a COMMIT or a DONE, believes a
-SEAL), it creates it once more, loses, and thereby has it made durable.
+not be durable yet (its writer may be between making it visible and syncing it), and a loss of power
+may take it back. So before this run builds on another's entry (claims behind a CLAIM, seals behind
+a COMMIT or a DONE, believes a SEAL), it creates it once more, loses, and thereby has it made
+durable.
 
 Chains that nobody needs are deleted as a whole, behind a floor (see ``floors``): what is concluded
 from chains holds only if the floor has not moved meanwhile, and so does what was created in one.
@@ -545,8 +544,8 @@ class CommitLog:
             return False
         failpoints.hit("log.settle.before")
         # Byte for byte: where it was lost, it stands again, and its writer, which may still ask,
-        # recognises it. (Where a cleaner has
-        # deleted it a moment ago it stands again, too, and means nothing: the chain is marked.)
+        # recognises it. (Where a cleaner has deleted it a moment ago it stands again, too, and
+        # means nothing: the chain is marked.)
         standing, _ = self._ask(key, content)
         failpoints.hit("log.settle.after")
         return standing == content

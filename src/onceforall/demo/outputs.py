@@ -2,8 +2,7 @@
 should not be there any more.
 
 Rows are read as anybody would read them: the topic at ``read_committed``, the folder of files by
-its manifests (that of Spark, which has none,
-as pyarrow reads a folder), the table with SELECT.
+its manifests (that of Spark, which has none, as pyarrow reads a folder), the table with SELECT.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ The sequence, in one thread::
     publish the closing event, let the job end by itself, read topics, files and tables, judge
 
 The delay is uniform in time and knows nothing of where the queries are: a kill falls into every
-stage of a batch as often as that
-stage is long. Meanwhile an onlooker, in a thread of its own, reads files and tables.
+stage of a batch as often as that stage is long. Meanwhile an onlooker, in a thread of its own,
+reads files and tables.
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ Neither Spark nor onceforall is used here. What the judgement means:
   one is there instead).
 
 Each output is judged on its own. That all outputs of a query have the same batches is judged
-besides, by the batch id that each row bears: an
-output in which a batch is missing that another one has *disagrees* with it, even where both are
-without fault in the end.
+besides, by the batch id that each row bears: an output in which a batch is missing that another one
+has *disagrees* with it, even where both are without fault in the end.
 """
 
 from __future__ import annotations

@@ -104,10 +104,9 @@ def exactly_once(
         takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
         commit_log: where a new query's commit log lies, if not in the checkpoint; a pointer in the
         checkpoint then leads to it. redo: how the rows of a transaction come back that was lost
-        after the decision: ``replay`` runs the batch again, which must
-            give the very same rows; ``durable`` keeps the prepared rows beside the commit log until
-            the batch is complete; ``auto`` keeps them where Spark's plan doesn't show that a replay
-            gives the same ones.
+        after the decision: ``replay`` runs the batch again, which must give the very same rows;
+            ``durable`` keeps the prepared rows beside the commit log until the batch is complete;
+            ``auto`` keeps them where Spark's plan doesn't show that a replay gives the same ones.
         in_doubt: for one start only: what to hold a decided transaction for of which no proof can
             be had, ``committed`` or ``aborted``.
         lost_rows: for one batch only: what to do where a part of its transactions is lost and a

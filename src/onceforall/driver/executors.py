@@ -10,8 +10,8 @@ executor's own folders where it ran, and the job is repeated until as many have 
 are.
 
 Promised: an executor that answers and lacks something is named, with the remedy. Not promised: that
-every executor is seen. One that comes later (dynamic allocation), or that
-is busy for longer than ``WITHIN_S``, is not looked at; its tasks then fail in the batch.
+every executor is seen. One that comes later (dynamic allocation), or that is busy for longer than
+``WITHIN_S``, is not looked at; its tasks then fail in the batch.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Gives the error of a running query back as what it was, and says it in one line of the log.
 
 What ``foreachBatch`` raises is turned into text by py4j, wrapped by Spark's JVM, and comes back as
-a ``StreamingQueryException`` with dozens
-of lines of Java and Python around it. But the function runs in the process that started the query:
-so the error itself is kept here, per
-run (of the newest ``KEPT_RUNS`` runs that failed), and ``error_of`` finds it by the run's id. Where
-only the text is left, in another process or in a
-log, it is read from there: the last line of the Python traceback is a note that ``tell`` has put
-there (``NOTE``), with what is known besides the
-message. Nothing that is read is executed or imported: a class is found by its name among those that
-there are.
+a ``StreamingQueryException`` with dozens of lines of Java and Python around it. But the function
+runs in the process that started the query: so the error itself is kept here, per run (of the newest
+``KEPT_RUNS`` runs that failed), and ``error_of`` finds it by the run's id. Where only the text is
+left, in another process or in a log, it is read from there: the last line of the Python traceback
+is a note that ``tell`` has put there (``NOTE``), with what is known besides the message. Nothing
+that is read is executed or imported: a class is found by its name among those that there are.
 """
 
 from __future__ import annotations

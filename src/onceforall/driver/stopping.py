@@ -20,10 +20,9 @@ Three ways lead here:
   coordinator aborts it. That needs nothing of this module.
 
 Promised: nothing that may be decided is aborted, for a batch that is under way goes its own way to
-its end; no batch begins any more; a second signal ends the
-process at once, in a state that the next start mends. Not promised: that it is done within
-``STOPS_WITHIN_S``, where a sink or the user's function doesn't
-answer; the process then ends, and the next start mends it, too.
+its end; no batch begins any more; a second signal ends the process at once, in a state that the
+next start mends. Not promised: that it is done within ``STOPS_WITHIN_S``, where a sink or the
+user's function doesn't answer; the process then ends, and the next start mends it, too.
 
 A child process made by ``fork`` has no part in this: the queries are its parent's.
 """
@@ -209,9 +208,8 @@ def stop_on_sigterm() -> bool:
         another handler is, or SIGTERM is ignored.
 
     The handler waits for at most 20 seconds. The process then ends by the signal, as without the
-    handler: exit code 143 in a shell and in
-    Kubernetes, a clean end to systemd. No ``finally`` and no ``atexit`` of the program is run. A
-    second SIGTERM ends it at once.
+    handler: exit code 143 in a shell and in Kubernetes, a clean end to systemd. No ``finally`` and
+    no ``atexit`` of the program is run. A second SIGTERM ends it at once.
     """
     if threading.current_thread() is not threading.main_thread():
         return False

@@ -10,9 +10,8 @@ The caller's sequence::
         and every replica is in sync
 
 Topics, offsets and transaction states have three replicas, and writes need two of them in sync: one
-node may be away, of any
-three. Timeouts are short, so that a node that is away is soon known to be; leaders move only when
-they must or are told to.
+node may be away, of any three. Timeouts are short, so that a node that is away is soon known to be;
+leaders move only when they must or are told to.
 
 Not for production: no authentication, records are kept for ever, and flushing is left to the
 operating system.
@@ -82,9 +81,8 @@ class EmbeddedKafkaCluster:
     """A Kafka cluster in child processes, its nodes numbered from 1.
 
     The nodes end with this process: at `stop`, at an ordinary end of the interpreter, and on Linux
-    also when this process is
-    killed (then the temporary data folder stays behind). Not safe for use by several threads at
-    once, except for `kill`, `pause` and `resume`.
+    also when this process is killed (then the temporary data folder stays behind). Not safe for use
+    by several threads at once, except for `kill`, `pause` and `resume`.
     """
 
     def __init__(

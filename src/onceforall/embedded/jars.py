@@ -13,11 +13,9 @@ that neither Maven nor a Kafka installation is needed.
 - Without a network: lay the jars into the folder by hand; they are verified like fetched ones.
 
 Promised: a jar whose bytes differ from its pin is named in an error and is never handed out; a
-crash in the middle of a fetch
-or two fetches at once leave either nothing or whole, verified jars. Not promised: protection from
-somebody who can
-write to the cache while it is in use. A verified folder is afterwards checked by name, size and
-time of modification only.
+crash in the middle of a fetch or two fetches at once leave either nothing or whole, verified jars.
+Not promised: protection from somebody who can write to the cache while it is in use. A verified
+folder is afterwards checked by name, size and time of modification only.
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ With ``users=`` it also has encrypted listeners, which ask for a password or a c
 and ACLs.
 
 Not for production: no replication, records are kept for ever, whoever reaches its plaintext
-listener may do everything, and flushing is left to the operating
-system, as in Kafka's own defaults: what the broker acknowledged survives `kill`, but not a loss of
-power.
+listener may do everything, and flushing is left to the operating system, as in Kafka's own
+defaults: what the broker acknowledged survives `kill`, but not a loss of power.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ class EmbeddedKafka(EmbeddedServer):
     """A single-node Kafka broker in a child process.
 
     It ends with this process: at `stop`, at an ordinary end of the interpreter, and on Linux also
-    when this process is killed
-    (then a temporary data folder stays behind). Not safe for use by several threads at once.
+    when this process is killed (then a temporary data folder stays behind). Not safe for use by
+    several threads at once.
     """
 
     _noun = "broker"

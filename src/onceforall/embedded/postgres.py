@@ -68,8 +68,8 @@ class EmbeddedPostgres(EmbeddedServer):
     """A PostgreSQL server in a child process.
 
     It ends with this process: at `stop`, at an ordinary end of the interpreter, and on Linux also
-    when this process is killed
-    (then a temporary data folder stays behind). Not safe for use by several threads at once.
+    when this process is killed (then a temporary data folder stays behind). Not safe for use by
+    several threads at once.
 
     Attributes:
         host: ``127.0.0.1``.

@@ -2,10 +2,9 @@
 
 On Linux the child asks the kernel for SIGKILL when its parent dies (``prctl(PR_SET_PDEATHSIG)``,
 prctl(2)), however the parent dies. That signal is bound to the *thread* that forked the child, so
-the fork happens in a thread of its own, which lives as
-long as the child. The request is made by a small Python program that then becomes the server by
-``exec``: this keeps the process id, and
-avoids ``preexec_fn``, which may deadlock in a program with threads (subprocess documentation).
+the fork happens in a thread of its own, which lives as long as the child. The request is made by a
+small Python program that then becomes the server by ``exec``: this keeps the process id, and avoids
+``preexec_fn``, which may deadlock in a program with threads (subprocess documentation).
 
 Elsewhere than on Linux a parent that is killed leaves its server behind; an ordinary end does not,
 see `EmbeddedKafka`.

@@ -2,10 +2,9 @@
 makes its matrix of it.
 
 It is data, checked from both sides: tests compare it with the calls in the source, and runs that
-record what they pass
-(``ONCEFORALL_FAILPOINTS_RECORD``) with ``first`` and ``recovery``. The parts of a name are the
-module's subject and the step; ``asked`` and ``answered`` are the beginning and the end of a sink's
-method.
+record what they pass (``ONCEFORALL_FAILPOINTS_RECORD``) with ``first`` and ``recovery``. The parts
+of a name are the module's subject and the step; ``asked`` and ``answered`` are the beginning and
+the end of a sink's method.
 
 Two kinds of run are meant. A *first* run began on a new checkpoint (or behind a run that ended in
 good order) and writes batches in the output mode ``append``. A *recovery* is what a start does

@@ -4,9 +4,8 @@ fail; free when off.
 They are switched on by the environment variable ``ONCEFORALL_FAILPOINTS``, read once per process,
 so that they reach Python
 workers too: ``name=action[@hit]`` entries, separated by ``;``. The action happens at the given hit
-of that name in its process
-(the first by default), once; ``@3+`` means the third and each later one, and ``@+`` each. The
-actions:
+of that name in its process (the first by default), once; ``@3+`` means the third and each later
+one, and ``@+`` each. The actions:
 
 - ``kill``: SIGKILL to the process itself;
 - ``kill-jvm``: SIGKILL to the parent process and then to itself (in a driver that was started by
@@ -18,9 +17,8 @@ actions:
 - ``delay:<ms>``: waits so many milliseconds, and goes on.
 
 The names are those of ``failpoint_names.CATALOGUE``; another one is refused when the process
-starts, so that no test waits for
-what never happens. A name that begins with ``test.`` may be anything: it is for failpoints in a
-test's own code.
+starts, so that no test waits for what never happens. A name that begins with ``test.`` may be
+anything: it is for failpoints in a test's own code.
 
 When ``ONCEFORALL_FAILPOINTS_SEEN`` names a folder, an empty file ``<name>`` appears there as soon
 as a failpoint acts, so that a test can wait for it, and the failpoint acts only once over all
@@ -29,10 +27,10 @@ folder, an empty file ``<name>@driver`` or ``<name>@worker`` appears there for e
 failpoint that is passed, whether it acts or not: it shows which of them a program reaches.
 
 Some failpoints lie where every error is caught, so that ``raise`` and ``error`` show in the log
-only: below ``sweeper``, ``log.clean``,
-``log.mark``, ``store.delete``, ``kafka.own_abort`` and every ``discard``; and ``store.create``
-below ``CommitLog``, where an error is a lost answer, and the create is repeated. ``<sink>.begin``
-and ``kafka.producer`` are meant for ``kill``: a transaction whose beginning raises is nobody's.
+only: below ``sweeper``, ``log.clean``, ``log.mark``, ``store.delete``, ``kafka.own_abort`` and
+every ``discard``; and ``store.create`` below ``CommitLog``, where an error is a lost answer, and
+the create is repeated. ``<sink>.begin`` and ``kafka.producer`` are meant for ``kill``: a
+transaction whose beginning raises is nobody's.
 
 Production code calls ``hit``, which is one comparison when everything is off. ``around`` marks a
 whole function, and leaves it as it is when everything is off at the time of its definition.

@@ -103,8 +103,7 @@ def detach(
     set the commit log aside.
 
     Stop the query first. A run that is still alive is fenced: it stops with a ``FencedError`` at
-    its next batch. Repeating it after a crash
-    or an error is safe, and does what is left.
+    its next batch. Repeating it after a crash or an error is safe, and does what is left.
 
     Args: checkpoint: the query's checkpoint folder. sinks: the query's sinks by the names that they
         have in the query. commit_log: where the commit log lies; it need not be said, for the

@@ -3,11 +3,10 @@
 Theory of operation. Two clocks are possible.
 
 *Event time.* An event is late if its time is not after the watermark that the batch runs with; it
-is handed back as it came. Any other
-waits, in the list ``pending``, until the watermark has passed its time: then nothing can come
-before it any more, and it is taken, in the
-order of (time, the user's order columns, the hash of the row). So every event that was not late is
-taken in that order, whatever order it arrived in, and whichever batch it arrived in.
+is handed back as it came. Any other waits, in the list ``pending``, until the watermark has passed
+its time: then nothing can come before it any more, and it is taken, in the order of (time, the
+user's order columns, the hash of the row). So every event that was not late is taken in that order,
+whatever order it arrived in, and whichever batch it arrived in.
 
 *Processing time.* The time of an event is that of its batch, which Spark writes into its offset log
 before the batch runs, so that a replay has the same one. Events of one batch are taken in the order
@@ -15,8 +14,7 @@ of (the user's order columns, the hash of the row). A clock that was put back st
 keys that have state until it has caught up.
 
 In either, the outcome is a function of the state, the set of events and the clock: not of the order
-in which rows come out of a shuffle,
-which a replay may change.
+in which rows come out of a shuffle, which a replay may change.
 """
 
 from __future__ import annotations

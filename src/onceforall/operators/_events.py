@@ -57,8 +57,7 @@ class Event(NamedTuple):
     ``time_us`` is None where the time column is null; ``order`` and ``tie`` put events of the same
     time in an order that no replay
     changes: the columns that the user named (nulls first), then the hash of the whole row. ``text``
-    is the event's JSON, ``row`` that
-    of its whole row (empty where it isn't needed).
+    is the event's JSON, ``row`` that of its whole row (empty where it isn't needed).
     """
 
     time_us: int | None

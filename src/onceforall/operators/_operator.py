@@ -223,8 +223,8 @@ def _run(prepared: DataFrame, spec: Spec) -> DataFrame:
     """Return the operator's output as texts: key, result, late row.
 
     PySpark 4.1 and later have the Row variant of ``transformWithState``, which costs less than a
-    pandas DataFrame for every key; 4.0 has
-    the pandas variant alone. Count windows of processing time without a time trigger run without a
+    pandas DataFrame for every key; 4.0 has the pandas variant alone. Count windows of processing
+    time without a time trigger run without a
     clock: with one, Spark would run a
     batch at every trigger, whether there is data or not.
     """

@@ -2,9 +2,8 @@
 writes what changed.
 
 State variables, all of them texts in JSON: ``head`` (one value per key), ``pending`` (a list:
-events that wait for the watermark) and
-``rows`` (a list: the rows of open windows, for ``Rows``). To the lists is appended; only when
-something leaves them are they rewritten.
+events that wait for the watermark) and ``rows`` (a list: the rows of open windows, for ``Rows``).
+To the lists is appended; only when something leaves them are they rewritten.
 """
 
 from __future__ import annotations

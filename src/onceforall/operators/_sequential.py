@@ -2,11 +2,10 @@
 windows.
 
 Events come in order. An open window has deadlines: one at which it closes, one at which it is due
-for an early result. A deadline holds
-for the time it names: an event at exactly that time still belongs to the window, so it takes effect
-before the first later event, or
-when the clock says that nothing of that time is to come any more. So what comes out depends on the
-events and their order only, and not on how they were cut into batches.
+for an early result. A deadline holds for the time it names: an event at exactly that time still
+belongs to the window, so it takes effect before the first later event, or when the clock says that
+nothing of that time is to come any more. So what comes out depends on the events and their order
+only, and not on how they were cut into batches.
 """
 
 from __future__ import annotations

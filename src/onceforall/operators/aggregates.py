@@ -5,8 +5,7 @@ themselves, in order, for Spark's own higher-order functions (``transform``, ``a
 ``filter``): its state is as large as the window.
 
 Nulls are treated as in SQL: ``Count``, ``Sum``, ``Min`` and ``Max`` leave them out, ``First`` and
-``Last`` take them as they come. An
-average is a ``Sum`` by a ``Count``.
+``Last`` take them as they come. An average is a ``Sum`` by a ``Count``.
 """
 
 from __future__ import annotations

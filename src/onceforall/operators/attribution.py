@@ -80,8 +80,8 @@ def attribute(
 
         An order is decided when the watermark, the smaller one of both streams, has passed its
         time; so a stream that stands still holds back all orders. The last orders of a stream that
-        ends wait for ever. Clicks that come after their order count until then.
-        The frame has no watermark: windows over it belong in a query of their own.
+        ends wait for ever. Clicks that come after their order count until then. The frame has no
+        watermark: windows over it belong in a query of their own.
 
     Raises: OptionError: `window` can't be read, or a column of the orders is named ``click`` or
         ``attribution``. SchemaError: a column is missing, or of a type that doesn't fit.
@@ -89,8 +89,8 @@ def attribute(
         store is not RocksDB. MissingExtraError: protobuf is not installed (extra ``operators``).
 
     Promised: the same result for the same batches, whatever the order of rows within them, so also
-    on a replay. State per user: the orders that
-    wait, the clicks since the watermark, and one before it.
+    on a replay. State per user: the orders that wait, the clicks since the watermark, and one
+    before it.
     """
     from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 

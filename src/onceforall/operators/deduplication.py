@@ -14,9 +14,9 @@ Two ways, by what becomes of a row that comes too late to be judged:
   per id.
 
 Both take a row for late whose time the watermark has reached: it is behind the newest one of the
-batches before by the horizon or more. They remember an id until
-the watermark is a horizon past its row. So two rows of one id are found out if their times are no
-further apart than the horizon, and the second one isn't late.
+batches before by the horizon or more. They remember an id until the watermark is a horizon past its
+row. So two rows of one id are found out if their times are no further apart than the horizon, and
+the second one isn't late.
 """
 
 from __future__ import annotations

@@ -81,8 +81,7 @@ def enrich(
         SinkCheckError: the store refuses.
 
     In a task: ``RefusedRecordError`` for a missing key with ``"fail"``, ``SinkUnavailableError``
-    for a store that stays away; the batch is aborted, and its
-    replay looks up again.
+    for a store that stays away; the batch is aborted, and its replay looks up again.
     """
     from pyspark.sql.types import DataType, StringType, StructField, StructType
 

@@ -10,19 +10,16 @@ The *name* is made of the columns, in their order, each as ``<letter><bytes>:<te
 have one name: ``("a", "bc")`` is ``s1:as2:bc``, ``("ab", "c")`` is ``s2:abs1:c``, a null is not an
 empty string (``s0:``), and the number 1 (``i1:1``) is not the text (``s1:1``).
 
-==============================  ======
-============================================================================================= type
-letter  text ==============================  ======
-=============================================================================================
-STRING, CHAR, VARCHAR           ``s``   as it is, byte by byte TINYINT to BIGINT               ``i``
-decimal; all widths alike, so that a wider column keeps its ids DECIMAL
-``d``   as ``java.math.BigDecimal.toString`` and Python's ``str(Decimal)`` have it; its scale counts
-(``1.5``, ``1.50``) BOOLEAN                         ``b``   ``true`` or ``false`` DATE
-``D``   ``2026-11-21`` TIMESTAMP                       ``t``   ``2026-11-21T22:10:00.123456Z``: in
-UTC, whatever the session's time zone TIMESTAMP_NTZ                   ``n``
-``2026-11-21T22:10:00.123456`` BINARY                          ``x``   Base64, with padding
-==============================  ======
-=============================================================================================
+- *type* (*letter*): *text*
+- STRING, CHAR, VARCHAR (``s``): as it is, byte by byte
+- TINYINT to BIGINT (``i``): decimal; all widths alike, so that a wider column keeps its ids
+- DECIMAL (``d``): as ``java.math.BigDecimal.toString`` and Python's ``str(Decimal)`` have it; its
+  scale counts (``1.5``, ``1.50``)
+- BOOLEAN (``b``): ``true`` or ``false``
+- DATE (``D``): ``2026-11-21``
+- TIMESTAMP (``t``): ``2026-11-21T22:10:00.123456Z``: in UTC, whatever the session's time zone
+- TIMESTAMP_NTZ (``n``): ``2026-11-21T22:10:00.123456``
+- BINARY (``x``): Base64, with padding
 
 Refused are FLOAT and DOUBLE (``-0.0``, ``NaN`` and the last bits of a sum have no one form: cast to
 DECIMAL), MAP (its entries have no order), and ARRAY, STRUCT, VARIANT, TIME and intervals (give
@@ -112,8 +109,7 @@ def with_record_id(
     """Return the frame with a column `name` of ``record_id``, having checked the columns' types.
 
     The same id as that of ``record_id``, for less: the frame says of which type each column is, so
-    that the plan has no branch per type, and names
-    the digest once.
+    that the plan has no branch per type, and names the digest once.
 
     Args:
         frame: batch or streaming.

@@ -22,9 +22,9 @@ The rule, in which times are microseconds:
   as the order is not decided.
 
 What is kept: the orders that wait, the clicks after the watermark, and *one* click before that, the
-latest: no later order would go to another one. A
-click that no order can reach any more is forgotten. So the state of a user is bounded by what comes
-within the watermark's delay, not by the window.
+latest: no later order would go to another one. A click that no order can reach any more is
+forgotten. So the state of a user is bounded by what comes within the watermark's delay, not by the
+window.
 
 The result depends on the batches and their watermarks alone, and Spark replays both as they were:
 not on the order of rows within a batch.

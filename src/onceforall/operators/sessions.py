@@ -49,8 +49,8 @@ def session_window(
             (``observedMetrics``).
 
     At least one of ``gap``, ``max_events`` and ``max_duration`` is needed; a session that only a
-    number of events closes may stay open
-    for ever. With ``max_events`` and ``max_duration`` and no gap it is what is called a window by
+    number of events closes may stay open for ever. With ``max_events`` and ``max_duration`` and no
+    gap it is what is called a window by
     count or time: a result after so many
     events, or so long after the first one.
 

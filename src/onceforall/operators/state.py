@@ -7,9 +7,8 @@ give the session yourself.
     rocksdb_state().items(): spark.conf.set(k, v)
 
 Nothing in this library sets them behind your back. Spark notes the provider in the checkpoint at
-the first batch, and keeps to it: another one needs
-a new checkpoint. docs/operators.md says what to pick when; ``benchmarks/options/state_backends.py``
-measures both.
+the first batch, and keeps to it: another one needs a new checkpoint. docs/operators.md says what to
+pick when; ``benchmarks/options/state_backends.py`` measures both.
 
 Names and meanings are Spark's own:
 https://spark.apache.org/docs/latest/streaming/apis-on-dataframes-and-datasets.html#state-store
@@ -50,12 +49,12 @@ def rocksdb_state(*, memory_mb: int | None = None) -> dict[str, str]:
     checkpoints.
 
     For everything else: state may be many times larger than memory, lies outside of the JVM's heap,
-    and a batch uploads only what it changed (the
-    changelog); whole snapshots are taken by a thread in the background.
+    and a batch uploads only what it changed (the changelog); whole snapshots are taken by a thread
+    in the background.
 
     Args: memory_mb: bounds what all RocksDB instances of an executor take together for caches and
-        write buffers, in MiB: set it where many
-            partitions share an executor. None: each instance takes up to some 200 MB.
+        write buffers, in MiB: set it where many partitions share an executor. None: each instance
+            takes up to some 200 MB.
 
     Raises:
         OptionError: `memory_mb` is not positive.

@@ -60,8 +60,8 @@ def count_window(
         MissingExtraError: protobuf is not installed.
 
     A key has state from its first event on, for ever: its number, and its open windows. Where keys
-    come and go, use ``session_window``
-    with ``max_events`` and ``gap``, which forgets a key whose session has closed.
+    come and go, use ``session_window`` with ``max_events`` and ``gap``, which forgets a key whose
+    session has closed.
     """
     checks.given(
         positive(size, "size"), "size", "Give how many events a window holds, such as 100."

@@ -110,8 +110,7 @@ class TakeDigests:
     WritesFailed.
 
     ``generation``: that of names, as in RunWrites. ``writes_next``: the same rows may be written
-    after that (RunWrites with a ``redo``), so that a
-    stateful query had better compute them once.
+    after that (RunWrites with a ``redo``), so that a stateful query had better compute them once.
     """
 
     batch: int

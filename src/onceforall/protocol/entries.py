@@ -1,11 +1,9 @@
 """What the commit log says: the kinds of entry, as frozen values, and their JSON bodies.
 
 Pure: these values neither know where they are stored nor which nonce and checksum surround them
-(``commit_log`` adds those).
-An entry's body is a JSON object of strings, numbers, lists and objects; what one release writes,
-every later one reads, so a
-field is never renamed or given another meaning: a new one is added, with a default for bodies that
-lack it.
+(``commit_log`` adds those). An entry's body is a JSON object of strings, numbers, lists and
+objects; what one release writes, every later one reads, so a field is never renamed or given
+another meaning: a new one is added, with a default for bodies that lack it.
 """
 
 from __future__ import annotations
@@ -182,8 +180,8 @@ class Seal:
     """Nothing follows in this chain, and every chain below it was sealed before it.
 
     It carries what all chains up to and including this one have decided, so that a start reads one
-    seal instead of every
-    chain. That is a function of immutable entries: whoever seals, writes the same.
+    seal instead of every chain. That is a function of immutable entries: whoever seals, writes the
+    same.
 
     Attributes: decided_generation: the generation whose chain holds the last decision, or None when
         nothing was ever decided. decided_index: the index of that COMMIT in its chain. done:

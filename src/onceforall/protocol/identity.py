@@ -7,8 +7,8 @@ of the target and the last batch that wrote to it (``entries.Target``). A start 
 it creates anything, and each batch is compared once more when it is confirmed. Pure.
 
 Nothing is compared where nothing is known: in logs of earlier releases, of sinks that tell no
-identity, and of a target that a user has
-adopted (``RunConfig.adopt_targets``) until it has its first batch.
+identity, and of a target that a user has adopted (``RunConfig.adopt_targets``) until it has its
+first batch.
 """
 
 from __future__ import annotations

@@ -1,22 +1,20 @@
 """The protocol of one run, as one transition table.
 
 Theory of operation: a *run* of a query (one generation, or several when it rolls) is in one *phase*
-(``phases``), which carries what
-is known only there. The coordinator observes a fact and feeds it in as an *event*; ``step`` looks
-the pair (phase, event) up in ``TRANSITIONS``, and returns the next state and the *decisions* to
-execute, in order. Every decision that expects an answer is answered by an event before anything
-else is fed in. An event that has no row raises ``ProtocolViolationError`` and changes nothing.
-There is no I/O, clock, randomness or thread in here, so that a simulator explores the very code
-that runs in production.
+(``phases``), which carries what is known only there. The coordinator observes a fact and feeds it
+in as an *event*; ``step`` looks the pair (phase, event) up in ``TRANSITIONS``, and returns the next
+state and the *decisions* to execute, in order. Every decision that expects an answer is answered by
+an event before anything else is fed in. An event that has no row raises ``ProtocolViolationError``
+and changes nothing. There is no I/O, clock, randomness or thread in here, so that a simulator
+explores the very code that runs in production.
 
 The caller's sequence: ``Run(config)``; then ``BatchRequested`` for each call of ``foreachBatch``,
 executing decisions until ``ReturnBatch`` or ``StopRun``. An ``AppendDone`` behind ``ReturnBatch``
 may be executed while Spark goes on, and is answered before the next ``BatchRequested``.
 
 What this module guarantees: a ``CommitPermit`` comes only from a durable COMMIT
-(``history.Decided``); nothing of an attempt is aborted
-once its COMMIT may exist; a batch is written only after the DONE of the one before; a batch with
-DONE is never completed again.
+(``history.Decided``); nothing of an attempt is aborted once its COMMIT may exist; a batch is
+written only after the DONE of the one before; a batch with DONE is never completed again.
 What it does not: that its caller executes what it says.
 """
 

@@ -3,14 +3,13 @@ read back. Pure.
 
 ``ofa.<query id>.<sink code>.<generation>.<batch>.<write>.<partition>.<incarnation>.<slot>``.
 Letters, digits, dots and hyphens only, 200 characters at the most, so that it may be part of a
-file's name or of a prepared transaction's. Each part ends with a
-separator that no part contains, and a name is always parsed as a whole, never compared by its
+file's name or of a prepared transaction's. Each part ends with a separator that no part contains,
+and a name is always parsed as a whole, never compared by its
 beginning: sink ``a.1`` is not
 sink ``a.10``.
 
 No two task attempts of a query have the same name: the slot tells those of a batch apart, and the
-incarnation those of batches that may
-still be alive at the same time.
+incarnation those of batches that may still be alive at the same time.
 """
 
 from __future__ import annotations

@@ -2,15 +2,14 @@
 when that may be decided.
 
 Pure. Theory: what is lost is known by *what it wrote*, not by its place. Spark numbers the tasks of
-a replay as it likes (its Kafka source gives the
-partitions of a replayed batch in another order than at first), while the digest of a task says
-which rows it has. The ways back are in ``Way``.
+a replay as it likes (its Kafka source gives the partitions of a replayed batch in another order
+than at first), while the digest of a task says which rows it has. The ways back are in ``Way``.
 
 A match stands on digests: a number of rows, and a sum of 64-bit hashes. Tasks of equal digest hold
-the same rows and are interchangeable. Lost rows
-that the replay has split or merged are a set of replayed tasks with that number of rows and that
-sum; it is searched for among ``2**24`` sets at the most, so a wrong one is found with a chance of
-2^-40. The redo's COMMIT stands in the new run's chain and replaces the old one.
+the same rows and are interchangeable. Lost rows that the replay has split or merged are a set of
+replayed tasks with that number of rows and that sum; it is searched for among ``2**24`` sets at the
+most, so a wrong one is found with a chance of 2^-40. The redo's COMMIT stands in the new run's
+chain and replaces the old one.
 """
 
 from __future__ import annotations
@@ -48,14 +47,12 @@ class Way(Enum):
     decided: any replay will do, under a new decision with its own digests.
 
     ``MATCHED``: a part is lost, and the rest is visible. The batch first runs without writing, for
-    its digests; lost and replayed tasks are matched,
-    and exactly the matched ones write. Each must then show the digest that it had when it was
-    looked at.
+    its digests; lost and replayed tasks are matched, and exactly the matched ones write. Each must
+    then show the digest that it had when it was looked at.
 
     ``ALL_AGAIN`` and ``GIVEN_UP``: a part is lost and no match exists; a person has chosen for this
-    batch that each write with a loss is written
-    whole from the replay (what is visible of it is then there twice), or that the lost rows are
-    given up.
+    batch that each write with a loss is written whole from the replay (what is visible of it is
+    then there twice), or that the lost rows are given up.
     """
 
     KEPT = "kept"

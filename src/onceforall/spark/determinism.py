@@ -2,18 +2,16 @@
 plans tell (``redo="auto"``).
 
 A replay is trusted when everything in the plans is known to be the same in each run: nodes and
-aggregate functions by a list, all
-other expressions by Spark's own word (``deterministic``), except for those that Spark calls
-deterministic and that aren't (Python's functions, the current time, sums of floating-point
-numbers). Whatever is not on the lists, or can't be read, isn't trusted.
+aggregate functions by a list, all other expressions by Spark's own word (``deterministic``), except
+for those that Spark calls deterministic and that aren't (Python's functions, the current time, sums
+of floating-point numbers). Whatever is not on the lists, or can't be read, isn't trusted.
 
 Two plans count. That of the *query* is fixed for a run, and is read once. ``foreachBatch`` gets a
 batch that hides it; that of each *frame* that a function or a ``transform`` makes of the batch is
 read per batch, in three calls into the JVM while it looks as before.
 
 What no plan shows: values that a function computes in Python and puts into a plan as literals,
-topics or files that change below the same
-offsets, and changed code.
+topics or files that change below the same offsets, and changed code.
 """
 
 from __future__ import annotations

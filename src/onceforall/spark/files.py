@@ -15,13 +15,11 @@ batch b these are on the disk, names included:
   or not, the state that it speaks of is there too.
 
 All but the last are written before the batch runs, so that they are synced while it does. What may
-be lost is ``commits/<b>``, and
-everything of a batch that is not decided: then Spark asks for its last batch again, and the commit
-log knows what became of it.
+be lost is ``commits/<b>``, and everything of a batch that is not decided: then Spark asks for its
+last batch again, and the commit log knows what became of it.
 
 Not covered: state that an executor on another machine has written to a file system that is not
-synced when a file is closed (NFS does
-that).
+synced when a file is closed (NFS does that).
 """
 
 from __future__ import annotations

@@ -2,15 +2,14 @@
 knows.
 
 Spark syncs none of its files, and onceforall syncs those that a decided batch needs before it
-decides (module ``spark_files``). What
-can be missing or torn all the same: files of a batch that is not decided; Spark's own entry that
-says that the last batch is complete; and, in a
-checkpoint that an earlier release wrote, the plan of a decided batch.
+decides (module ``spark_files``). What can be missing or torn all the same: files of a batch that is
+not decided; Spark's own entry that says that the last batch is complete; and, in a checkpoint that
+an earlier release wrote, the plan of a decided batch.
 
 Two rules make it safe. What is *decided* is put back as it was decided: a plan that is not the
-decided one can't be the batch's. What is *not
-decided* may be forgotten, for nothing of it is visible; Spark plans it anew. So each repair leads
-to the same place as if power had been lost a moment earlier, before Spark wrote the file at all.
+decided one can't be the batch's. What is *not decided* may be forgotten, for nothing of it is
+visible; Spark plans it anew. So each repair leads to the same place as if power had been lost a
+moment earlier, before Spark wrote the file at all.
 
 ``put_back`` runs in each start, before Spark reads the checkpoint. It touches only what Spark
 itself can't read, and what is not there. Only the command (``mend``) replaces a plan that is whole

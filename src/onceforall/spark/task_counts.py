@@ -50,8 +50,8 @@ def stage_lost_any(
     ``until``: true when they aren't by then.
 
     Spark counts behind its listener bus, in the order of events: when the last task is counted, so
-    is every attempt that failed before. (A task
-    can't tell it: PySpark's ``TaskContext`` lacks ``stageAttemptNumber``.)
+    is every attempt that failed before. (A task can't tell it: PySpark's ``TaskContext`` lacks
+    ``stageAttemptNumber``.)
     """
     while True:
         info = context.statusTracker().getStageInfo(stage)

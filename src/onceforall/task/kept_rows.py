@@ -2,11 +2,9 @@
 ``redo="auto"`` where a replay may differ).
 
 Should a prepared transaction be lost after the decision, its rows are written again from here, so
-that also a query whose replays
-differ loses nothing. One file per task attempt and write: an Arrow IPC stream, compressed with
-zstd, synced
-with its folder before the transaction is handed over; its SHA-256 goes into the committable, and so
-into the decision.
+that also a query whose replays differ loses nothing. One file per task attempt and write: an Arrow
+IPC stream, compressed with zstd, synced with its folder before the transaction is handed over; its
+SHA-256 goes into the committable, and so into the decision.
 
 Layout: ``<folder>/<generation>.<batch>/<write>-<partition>-<slot>.arrow``. Every executor must see
 the folder under the same path.

@@ -2,10 +2,10 @@
 without the other.
 
 What Spark takes to the tasks it also writes down: local properties of a job in its event log,
-unredacted whatever their names, and
-pickled functions on local disks when they are large. So each batch draws random bytes, as many as
-the values have; the bytes go in the pickled function, and the values combined with them (exclusive
-or, a one-time pad) in a local property that is set around the job.
+unredacted whatever their names, and pickled functions on local disks when they are large. So each
+batch draws random bytes, as many as the values have; the bytes go in the pickled function, and the
+values combined with them (exclusive or, a one-time pad) in a local property that is set around the
+job.
 
 Both meet in the memory of the driver's JVM and on the way to the executors, which is as safe as all
 else that these say to each other (``spark.network.crypto.enabled``).

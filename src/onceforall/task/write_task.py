@@ -264,10 +264,9 @@ def spare_collections() -> None:
     """Take what this worker process has loaded out of the garbage collector's sight, once.
 
     PySpark's daemon collects all garbage behind each task (``gc.collect()`` in
-    ``pyspark/daemon.py``), and looks each time at every object of the
-    modules that Arrow, numpy and the clients have brought, which never go: more work than the rest
-    of a task with few rows. See ``gc.freeze``
-    in Python's documentation.
+    ``pyspark/daemon.py``), and looks each time at every object of the modules that Arrow, numpy and
+    the clients have brought, which never go: more work than the rest of a task with few rows. See
+    ``gc.freeze`` in Python's documentation.
     """
     # Not asked of gc.get_freeze_count(), which walks through all that is frozen.
     if not _spared:

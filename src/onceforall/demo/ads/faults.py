@@ -1,9 +1,8 @@
 """What is killed, and when: drawn from the seed before the run begins.
 
 A fault strikes when `cleanse` has taken a share of the events, and a moment after that, which is
-random, too: it knows nothing of where
-a batch is. Each job is killed at least once while events flow, and some once more while the last
-windows are written.
+random, too: it knows nothing of where a batch is. Each job is killed at least once while events
+flow, and some once more while the last windows are written.
 """
 
 from __future__ import annotations

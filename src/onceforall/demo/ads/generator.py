@@ -2,9 +2,8 @@
 reaches Kafka.
 
 What upstream does to them: users and campaigns are skewed; records come out of order, by up to five
-minutes; some come again, within
-a quarter of an hour; some come hours late; and some are malformed. All of it is drawn here, so that
-`truth` can tell what must come out without a look at the pipeline.
+minutes; some come again, within a quarter of an hour; some come hours late; and some are malformed.
+All of it is drawn here, so that `truth` can tell what must come out without a look at the pipeline.
 
 The promises on which the truth rests, with `arrival` for the record's timestamp in Kafka, which
 never decreases within a topic:

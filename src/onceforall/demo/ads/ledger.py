@@ -2,8 +2,8 @@
 currency; nothing is rounded.
 
 What is counted of a destination, per row of the truth: *lost*, *doubled* and *wrong*, as
-`onceforall.demo.truth` defines them. The sums are
-those of everybody who adds up a column of the destination, doubled and wrong rows included.
+`onceforall.demo.truth` defines them. The sums are those of everybody who adds up a column of the
+destination, doubled and wrong rows included.
 """
 
 from __future__ import annotations

@@ -2,15 +2,14 @@
 
 ::
 
-    <path>/day=2026-11-21/part-…              data files, below folders of partition values and of
-    the time bucket <path>/_onceforall/folder.json            the folder's id
-    <path>/_onceforall/staging/<attempt>/     temp files of one task attempt, under the names that
-    they will have <path>/_onceforall/manifests/<query id>/<sink code>/<batch>.json
+    <path>/day=2026-11-21/part-…           data files, below partition values and the time bucket
+    <path>/_onceforall/folder.json         the folder's id
+    <path>/_onceforall/staging/<attempt>/  temp files of one task attempt, under their last names
+    <path>/_onceforall/manifests/<query id>/<sink code>/<batch>.json
 
 Hive, Spark and pyarrow pass over folders that begin with an underscore. The folder of an attempt
-bears its ``TaskAttempt.name``, which no
-other attempt ever has, and so does each data file: two attempts, runs, sinks or queries never want
-the same file.
+bears its ``TaskAttempt.name``, which no other attempt ever has, and so does each data file: two
+attempts, runs, sinks or queries never want the same file.
 
 Values in a path are escaped as by Hive and Spark (``ExternalCatalogUtils.escapePathName``), so that
 no value leaves its folder.

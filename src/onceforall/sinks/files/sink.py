@@ -6,12 +6,11 @@ to their targets and then creates the batch's manifest (modules ``committing`` a
 have the steps and the argument for each crash).
 
 Promised: ``read_files`` shows a batch whole or not at all, each row once, and never less than
-before. What it shows survives a loss of power,
-as far as the disk keeps what it acknowledged.
+before. What it shows survives a loss of power, as far as the disk keeps what it acknowledged.
 
 Not promised: to readers that know no manifest, that a batch appears at once: its files appear one
-after the other, within milliseconds. They
-never see a row of an aborted attempt, and after a commit they see each row once.
+after the other, within milliseconds. They never see a row of an aborted attempt, and after a commit
+they see each row once.
 """
 
 from __future__ import annotations

@@ -2,16 +2,15 @@
 from that folder on.
 
 Whoever may write in the folder could replace a folder in it by a symbolic link at any moment:
-behind a check, and before what is checked is
-done. So a folder is opened a name at a time, with ``O_NOFOLLOW``, and files are made, linked and
-deleted in the descriptor that comes out (POSIX ``openat``,
-https://pubs.opengroup.org/onlinepubs/9699919799/functions/open.html): nothing leaves the sink's
-folder, whoever is at work in it. The folder itself, and those above it, are the user's, and may be
-links.
+behind a check, and before what is checked is done. So a folder is opened a name at a time, with
+``O_NOFOLLOW``, and files are made, linked and deleted in the descriptor that comes out (POSIX
+``openat``, https://pubs.opengroup.org/onlinepubs/9699919799/functions/open.html): nothing leaves
+the sink's folder, whoever is at work in it. The folder itself, and those above it, are the user's,
+and may be links.
 
 Linux and macOS have these calls, on every file system with hard links. A mount point below the
-folder is no link: ``start_checks`` and
-``confirm`` refuse it where they see it, and a link to another file system fails.
+folder is no link: ``start_checks`` and ``confirm`` refuse it where they see it, and a link to
+another file system fails.
 """
 
 from __future__ import annotations

@@ -5,16 +5,12 @@ After ``KafkaWriter.validateQuery`` and ``KafkaRowWriter`` of apache/spark
 (connector/kafka-0-10-sql). One column is added: ``timestamp_column=`` names a TIMESTAMP column that
 becomes the record's time.
 
-===========  =========================================
-===================================================================== column       type
-when it is missing ===========  =========================================
-===================================================================== value        STRING or BINARY
-refused; a null value is a tombstone key          STRING or BINARY                           null
-headers      ARRAY<STRUCT<key: STRING, value: BINARY>>  no headers topic        STRING
-refused, unless the sink has ``topic=``, which wins over the column partition    INT
-the partitioner chooses, as it does where it is null ===========
-=========================================
-=====================================================================
+- *column* (*type*): *when it is missing*
+- value (STRING or BINARY): refused; a null value is a tombstone
+- key (STRING or BINARY): null
+- headers (ARRAY<STRUCT<key: STRING, value: BINARY>>): no headers
+- topic (STRING): refused, unless the sink has ``topic=``, which wins over the column
+- partition (INT): the partitioner chooses, as it does where it is null
 """
 
 from __future__ import annotations

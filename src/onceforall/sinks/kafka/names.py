@@ -3,9 +3,8 @@ are read back.
 
 ``<prefix>:<query id>:<sink>:<generation>:<incarnation>.<slot>.<turn>:``, where query id and sink
 are percent-encoded, so that no part contains a separator. Each part ends with one, so no id begins
-with another id, and an ACL for the prefix ``<prefix>:`` covers exactly the
-ids of that prefix. An id is always parsed as a whole, never compared by its beginning: sink ``a.1``
-is not sink ``a.10``.
+with another id, and an ACL for the prefix ``<prefix>:`` covers exactly the ids of that prefix. An
+id is always parsed as a whole, never compared by its beginning: sink ``a.1`` is not sink ``a.10``.
 
 Whose an id is, its query id says, a UUID. Prefix and sink name may have been changed since it was
 made, so reading needs neither.

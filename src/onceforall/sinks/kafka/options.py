@@ -2,11 +2,9 @@
 refused, and the defaults.
 
 Every option of https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md that a
-producer has is passed on as it is,
-except for those that would break the promise of ``delivery`` or that the sink needs for itself:
-these are refused by name, each with
-the reason and with what to use instead. An option that librdkafka doesn't know is found by
-``check_accepted``.
+producer has is passed on as it is, except for those that would break the promise of ``delivery`` or
+that the sink needs for itself: these are refused by name, each with the reason and with what to use
+instead. An option that librdkafka doesn't know is found by ``check_accepted``.
 """
 
 from __future__ import annotations
@@ -254,8 +252,8 @@ def producer_configuration(
 
     Args: options: what ``checked_options`` returned. delivery: one of ``DELIVERIES``.
         transactional_id: for ``exactly_once``. topic_max_bytes: ``max.message.bytes`` of the topic,
-        when it is known: batches are kept below it, for a broker refuses a
-            whole batch, and librdkafka, unlike the Java producer, doesn't split it.
+        when it is known: batches are kept below it, for a broker refuses a whole batch, and
+            librdkafka, unlike the Java producer, doesn't split it.
     """
     configuration: dict[str, Any] = {
         # Where Java's producer and Spark's own sink put a key, it stays.

@@ -1,14 +1,10 @@
 """``accumulate=``: a row adds to the one that its key has, instead of replacing it.
 
-==========  =====================================================
-================================================== how         what a column holds afterwards
-its type ==========  =====================================================
-================================================== ``sum``     the sum of what is there and of all
-rows of the batch  integers, ``numeric``, ``real``, ``double precision``, ``interval`` ``min``
-the least of them                                      these, and dates, times, texts and enums
-``max``     the greatest of them                                   the same ==========
-=====================================================
-==================================================
+- *how* (*what a column holds afterwards*): *its type*
+- ``sum`` (the sum of what is there and of all rows of the batch): integers, ``numeric``, ``real``,
+  ``double precision``, ``interval``
+- ``min`` (the least of them): these, and dates, times, texts and enums
+- ``max`` (the greatest of them): the same
 
 A null adds nothing, as in SQL's own aggregates: the result is null only where all values are. The
 arithmetic is PostgreSQL's: a sum that its column can't hold is refused before the decision,
@@ -16,8 +12,8 @@ arithmetic is PostgreSQL's: a sum that its column can't hold is refused before t
 the additions in their last digits.
 
 The rows of a batch that have the same key are brought together first, for one ``INSERT … ON
-CONFLICT`` touches each row once. Adding is exactly-once
-for the same reason as inserting is: it happens in the transaction that also writes the marker.
+CONFLICT`` touches each row once. Adding is exactly-once for the same reason as inserting is: it
+happens in the transaction that also writes the marker.
 """
 
 from __future__ import annotations

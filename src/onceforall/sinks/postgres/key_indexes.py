@@ -2,12 +2,11 @@
 the same keys equal as everybody else does.
 
 Rows of one batch are brought together by the equality of the key's columns: ``GROUP BY``, and the
-search for a key that is there twice. The row that
-is there is found by the equality of *each* unique index on exactly these columns, whatever
-collation or operator class it has: PostgreSQL takes all of
-them. Where the two differ, a sum counts one batch's "a" and "A" together and two batches' apart, or
-a batch with both can never be written. Two collations differ in what is equal only where one of
-them is not deterministic.
+search for a key that is there twice. The row that is there is found by the equality of *each*
+unique index on exactly these columns, whatever collation or operator class it has: PostgreSQL takes
+all of them. Where the two differ, a sum counts one batch's "a" and "A" together and two batches'
+apart, or a batch with both can never be written. Two collations differ in what is equal only where
+one of them is not deterministic.
 
 Looked at when the query starts, and behind each merge, for anybody may make an index in between.
 """

@@ -1,9 +1,8 @@
 """The table of markers: what proves a commit after everything else about it is forgotten.
 
 One row per query and sink, with an empty ``name``, says: *every batch up to this one is complete in
-this database*, and which transactions
-the last one consisted of. A staged batch is merged only in a transaction that first moves this row
-from a lower batch to its own. So:
+this database*, and which transactions the last one consisted of. A staged batch is merged only in a
+transaction that first moves this row from a lower batch to its own. So:
 
 - Two transactions that merge the same batch wait for one another at this row, and the second finds
   the batch there: exactly one wins, whoever they are, however late the other one's COMMIT comes. A

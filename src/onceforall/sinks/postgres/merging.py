@@ -111,8 +111,8 @@ def merge(
         is_decided: nothing may be refused any more that can be done; see ``target_changes``.
 
     Raises:
-        AttemptFailedError: the table is not the one that it was.
-        psycopg.Error: the server refuses a row, or is away.
+        AttemptFailedError: the table is not the one that it was. psycopg.Error: the server refuses
+        a row, or is away.
         RefusedRecordError: a key is there twice.
     """
     before = target_changes.look(connection, target)

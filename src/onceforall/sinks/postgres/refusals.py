@@ -2,11 +2,10 @@
 million.
 
 The rows are applied once more, in a transaction that is rolled back whatever comes of it: table by
-table, and within the table that
-fails by halves, each under a savepoint; halves that succeed stay, so that each row is applied about
-twice in all. This finds the first row that
-fails for any reason there is: null, unique, foreign key (deferred ones, too), check, exclusion, a
-value out of range, a trigger's exception.
+table, and within the table that fails by halves, each under a savepoint; halves that succeed stay,
+so that each row is applied about twice in all. This finds the first row that fails for any reason
+there is: null, unique, foreign key (deferred ones, too), check, exclusion, a value out of range, a
+trigger's exception.
 
 Not promised: a row, where the constraint is one between rows of the batch (a row that refers to a
 later one); then the server's words must do.

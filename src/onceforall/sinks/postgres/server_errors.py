@@ -35,8 +35,8 @@ _MISSING = {
     "3F000": "Create it, or correct the table's name.",
 }
 
-# Text of the server or of libpq, and the remedy.
-# One pattern and remedy per line of thought; the first that fits counts.
+# Text of the server or of libpq, and the remedy. One pattern and remedy per line of thought; the
+# first that fits counts.
 _REFUSALS: tuple[tuple[str, str], ...] = (
     (r"password authentication failed", "Correct user and password."),
     (

@@ -1,28 +1,22 @@
 """The PostgreSQL sink: COPY in the tasks, and one of three ways from there into the table.
 
-===============
-===================================================================================================================
-``mode=``        what happens ===============
-===================================================================================================================
-``"staged"``     rows wait in staging tables; the driver merges all of a batch in one transaction
-(module ``driver.staged``). The default:
-                 needs no setting of the server, and the whole batch becomes visible in one instant.
-``"prepared"``   each task prepares a transaction of its own, which the driver commits (module
-                 ``task.prepared``). Needs ``max_prepared_transactions``; the tasks' rows become
-                 visible one task after the other.
-``"upsert"``     each task writes by key and commits by itself (module ``task.upsert``): **the mode
-                 without two-phase commit**. Rows are visible before the batch is decided, and a
-                 replay writes over them.
-===============
-===================================================================================================================
+- *``mode=``*: *what happens*
+- ``"staged"``: rows wait in staging tables; the driver merges all of a batch in one transaction
+  (module ``driver.staged``). The default: needs no setting of the server, and the whole batch
+  becomes visible in one instant.
+- ``"prepared"``: each task prepares a transaction of its own, which the driver commits (module
+  ``task.prepared``). Needs ``max_prepared_transactions``; the tasks' rows become visible one task
+  after the other.
+- ``"upsert"``: each task writes by key and commits by itself (module ``task.upsert``): **the mode
+  without two-phase commit**. Rows are visible before the batch is decided, and a replay writes over
+  them.
 
 ``key=`` is another matter: in ``staged`` and ``prepared`` it only says *how* rows are applied, by
 ``INSERT … ON CONFLICT`` instead of ``INSERT``; when they become visible, and that they do so once,
 it doesn't change. With ``accumulate=`` a row adds to the one of its key (module ``accumulating``).
 
 What the sink keeps in the database besides: a table ``markers`` (module ``markers``) and, while a
-batch is being written, staging tables, all of
-them in ``staging_schema``.
+batch is being written, staging tables, all of them in ``staging_schema``.
 """
 
 from __future__ import annotations

@@ -17,12 +17,10 @@ effect:
   transaction moves, says so.
 
 Only connections of our own login in our own database whose ``application_name`` is read as a whole
-as one of this query and sink are ended.
-Of those that merge, only those whose client has been silent within its transaction for a second: a
-live one merges without pauses, and
-two that live don't end one another again and again. A task's is ended in any state, when its
-generation is sealed or a later
-attempt of the same task has begun: nothing of it can be decided any more.
+as one of this query and sink are ended. Of those that merge, only those whose client has been
+silent within its transaction for a second: a live one merges without pauses, and two that live
+don't end one another again and again. A task's is ended in any state, when its generation is sealed
+or a later attempt of the same task has begun: nothing of it can be decided any more.
 
 A login may be another role than the one it works as (``ALTER ROLE … SET role``, as stores of
 short-lived credentials have it). Connections belong to the login, which alone may see and end them.

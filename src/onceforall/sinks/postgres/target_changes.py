@@ -2,8 +2,8 @@
 anybody may replace it or change its columns.
 
 Looked at behind the statements that write, in their transaction: these hold a lock on what they
-wrote to, so that nobody renames or alters it
-before the COMMIT. What was written to another thing is rolled back.
+wrote to, so that nobody renames or alters it before the COMMIT. What was written to another thing
+is rolled back.
 
 - *Before the decision* the table must be the one that the run began with, by its object id: a
   restart looks at another one as at any table.

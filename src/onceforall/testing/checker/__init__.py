@@ -4,36 +4,28 @@
 What it needs is an id in every row, and which batch each id belongs to (a ``Truth``). What it
 checks:
 
-====================================================================================
-============================  ================= promise
-violations (``findings``)     asked by
-====================================================================================
-============================  ================= each required input's effect is once in each sink
-lost, duplicated, alien,      ``check_quiet``
-                                                                                      wrong-key
-nothing is visible of an undecided or aborted attempt                                 undecided
-all the sinks' batches are equal when quiet                                               torn,
-disagreeing             ``check_quiet`` while running, sinks are apart by one decided batch at the
-most                       behind                        ``RunningCheck`` a batch is visible as a
-whole or not at all, where a sink promises it                 torn
-``RunningCheck`` order within a key
-misordered                    ``check_quiet`` reads never go back
-went-back                     ``RunningCheck`` an unknown outcome resolves to exactly one
-log, unresolved               ``check_log``
-after healing: no lag, no open or prepared transaction, staging table or temp file    leftover
-``check_quiet``
-state store and output agree                                                          state
-``check_state`` something was read at all
-nothing-read                  all
-====================================================================================
-============================  =================
+- *promise* (*violations (``findings``)*): *asked by*
+- each required input's effect is once in each sink (lost, duplicated, alien, wrong-key):
+  ``check_quiet``
+- nothing is visible of an undecided or aborted attempt (undecided): all
+- the sinks' batches are equal when quiet (torn, disagreeing): ``check_quiet``
+- while running, sinks are apart by one decided batch at the most (behind): ``RunningCheck``
+- a batch is visible as a whole or not at all, where a sink promises it (torn): ``RunningCheck``
+- order within a key (misordered): ``check_quiet``
+- reads never go back (went-back): ``RunningCheck``
+- an unknown outcome resolves to exactly one (log, unresolved): ``check_log``
+- after healing: no lag, no open or prepared transaction, staging table or temp file (leftover):
+  ``check_quiet``
+- state store and output agree (state): ``check_state``
+- something was read at all (nothing-read): all
 
 A check that read nothing fails. Example::
 
-    truth = UniformTruth(rows_per_batch=20, keys=7) log =
-    observers.CommitLogObserver("/checkpoints/ads") kafka = observers.KafkaObserver("broker:9092",
-    "out") check_quiet(truth, {"out": kafka.rows()}, log.view().decided(), {"out":
-    kafka.leftovers()}).raise_if_broken()
+    truth = UniformTruth(rows_per_batch=20, keys=7)
+    log = observers.CommitLogObserver("/checkpoints/ads")
+    kafka = observers.KafkaObserver("broker:9092", "out")
+    decided, left = log.view().decided(), {"out": kafka.leftovers()}
+    check_quiet(truth, {"out": kafka.rows()}, decided, left).raise_if_broken()
 """
 
 from __future__ import annotations

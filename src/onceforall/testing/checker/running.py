@@ -1,9 +1,9 @@
 """The check of sinks while drivers write, die and come back: fed with one look after the other.
 
 What may be relied on while a query runs, by the protocol: a batch is written only behind the DONE
-of the one before. So as soon as a batch is decided,
-every earlier one is complete in every sink; the newest decided batch may be there, or not yet, or
-in part where a sink's transactions become visible one by one.
+of the one before. So as soon as a batch is decided, every earlier one is complete in every sink;
+the newest decided batch may be there, or not yet, or in part where a sink's transactions become
+visible one by one.
 
 The order of reading makes the comparison exact. In each look the sinks are read first and the
 commit log after them, so that whatever is visible must be decided by then. And what an *earlier*
@@ -98,8 +98,7 @@ class RunningCheck:
         """Return what all looks together came to.
 
         It is not ``ok`` when a sink never showed a row: take one look more when all is quiet. What
-        is lost for good, order and leftovers are
-        the business of ``check_quiet``.
+        is lost for good, order and leftovers are the business of ``check_quiet``.
         """
         counts = {
             sink: SinkCounts(records=records, torn=len(self._torn.get(sink, ())))

@@ -2,8 +2,8 @@
 have an order among them.
 
 A truth numbers its rows: the *ordinals* 0, 1, 2, … go through the batches in ascending order, and
-through the rows of a batch in the order of the
-input. All that is checked is computed with ordinals, on whole arrays.
+through the rows of a batch in the order of the input. All that is checked is computed with
+ordinals, on whole arrays.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 module ``onceforall.sink``.
 
 It needs no Spark. Drivers and tasks are real processes: they are killed with SIGKILL between any
-two calls and at lines within them, frozen
-with SIGSTOP, and their work is completed or swept by others, from committables that went through
-JSON. What a reader of the target sees, and what is left over in it, is told by two functions of the
-caller's::
+two calls and at lines within them, frozen with SIGSTOP, and their work is completed or swept by
+others, from committables that went through JSON. What a reader of the target sees, and what is left
+over in it, is told by two functions of the caller's::
 
     from onceforall.testing.conformance import SinkUnderTest, check_sink
 
@@ -20,8 +19,8 @@ caller's::
 Each case has a query id and rows of its own, so that all may run on one target. What the suite
 can't know it skips, and says so in its
 report: ``lose``, ``another_target`` and ``secrets`` give it more to do. A sink without two-phase
-commit that is idempotent (``Capabilities``) gets the cases
-for those. ``TwoPhaseCommitSink.columns`` isn't called, for it needs a Spark session.
+commit that is idempotent (``Capabilities``) gets the cases for those.
+``TwoPhaseCommitSink.columns`` isn't called, for it needs a Spark session.
 
 Processes are forked from a helper process without threads, so a POSIX system is needed.
 """

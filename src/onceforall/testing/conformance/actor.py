@@ -2,8 +2,7 @@
 it calls a sink when told.
 
 The other side is ``process``. They speak over a socket pair, one JSON object per line: a command
-(the name of a method, its
-arguments) and its answer.
+(the name of a method, its arguments) and its answer.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 at start, by columns.
 
 A column may be added, or left out, or get a wider type of its kind: readers of whole folders join
-that. What they can't join is not refused,
-for some want to read only what is new; but nobody shall find it out when the folder can't be read
-any more.
+that. What they can't join is not refused, for some want to read only what is new; but nobody shall
+find it out when the folder can't be read any more.
 """
 
 from __future__ import annotations

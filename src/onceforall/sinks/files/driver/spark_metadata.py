@@ -8,10 +8,9 @@ the newest compact file and what follows it, without gaps.
 
 We go on with Spark's numbers: each of our batches gets the next one. To be repeatable, an entry is
 only added when no entry has the batch's files; it is created at once under its final name and never
-over another, so of two writers one finds the name taken, looks again,
-and finds the files, or takes the next number. A driver that was frozen before its create meets the
-entry that its successor made: entries
-are not deleted here.
+over another, so of two writers one finds the name taken, looks again, and finds the files, or takes
+the next number. A driver that was frozen before its create meets the entry that its successor made:
+entries are not deleted here.
 
 While we go on with it, no plain Spark query may write to the folder: it would take our numbers for
 its own batches, and skip those.

@@ -3,12 +3,11 @@
 How a file is to be read, its *layout* (schema, partition columns, format and its options), belongs
 to the committable that names it, and not to
 its write: when a batch is written again in part, by a run with another format, one write has files
-of both. The layout of a table of ten
-columns has a kilobyte, and a batch may have hundreds of tasks, so ``confirm`` leaves in each
-committable a hash of its layout, and the layouts themselves under the key ``shared`` of the first
-committable of each kind. When that one is lost, the library hands ``shared`` on
-(``onceforall.sink`` has the rule). Earlier releases left the layout itself on the first committable
-of a write and nothing on the others, and handed
+of both. The layout of a table of ten columns has a kilobyte, and a batch may have hundreds of
+tasks, so ``confirm`` leaves in each committable a hash of its layout, and the layouts themselves
+under the key ``shared`` of the first committable of each kind. When that one is lost, the library
+hands ``shared`` on (``onceforall.sink`` has the rule). Earlier releases left the layout itself on
+the first committable of a write and nothing on the others, and handed
 nothing on: what such a log doesn't tell any more, because the one that said it was lost, is
 reported as lost too, and never guessed.
 """

@@ -179,10 +179,9 @@ class CommittedFiles:
         """Return a pyarrow dataset.
 
         JSON and compressed CSV are read into memory at once: pyarrow's own dataset of JSON doesn't
-        know all types, and that of CSV
-        doesn't recognise zstd; so is CSV of which a column has another type than in the schema,
-        because later files have a wider one. Of other CSV it reads rows of up to 16 MiB;
-        ``to_arrow`` takes longer ones.
+        know all types, and that of CSV doesn't recognise zstd; so is CSV of which a column has
+        another type than in the schema, because later files have a wider one. Of other CSV it reads
+        rows of up to 16 MiB; ``to_arrow`` takes longer ones.
 
         Raises:
             ForeignEntryError: a link, a pipe or a folder stands where a data file must be.

@@ -1,25 +1,22 @@
 """Checks the chains of manifests in a folder, and mends what is provable.
 
 Each manifest says which batch was committed before it. One that was written from a stale listing
-(NFS keeps listings for seconds, and longer) passes
-over a batch that another host committed meanwhile: it says ``after: 0`` in batch 2, though
-``1.json`` is there. Readers then stop there, for ever. And a merge
-by such a listing leaves a batch out.
+(NFS keeps listings for seconds, and longer) passes over a batch that another host committed
+meanwhile: it says ``after: 0`` in batch 2, though ``1.json`` is there. Readers then stop there, for
+ever. And a merge by such a listing leaves a batch out.
 
 *Provable* is this alone: a manifest that names an earlier one of the same chain as its predecessor,
-while others stand between the two. All of them are
-committed, each by a decision of its own, and their order is that of their numbers. So the mended
-manifest names the last one before it, and
-a merged one takes up the single manifest that it left out. A manifest that names one that is *not
-there* is not touched: the missing one
-holds files that nobody else knows; unless it has its second name still, ``.newest.<batch>``, which
-was given it when it was durable: then it is put back from there.
+while others stand between the two. All of them are committed, each by a decision of its own, and
+their order is that of their numbers. So the mended manifest names the last one before it, and a
+merged one takes up the single manifest that it left out. A manifest that names one that is *not
+there* is not touched: the missing one holds files that nobody else knows; unless it has its second
+name still, ``.newest.<batch>``, which was given it when it was durable: then it is put back from
+there.
 
 A mended manifest takes the old one's name at once, and the old one stays beside it under a hidden
-name. A crash at any step leaves what the next run
-of the command goes on with. A running query is not in the way: it never changes a manifest, and
-merges a chain only where that is whole. Only
-a merged manifest is mended while the query stands still.
+name. A crash at any step leaves what the next run of the command goes on with. A running query is
+not in the way: it never changes a manifest, and merges a chain only where that is whole. Only a
+merged manifest is mended while the query stands still.
 """
 
 from __future__ import annotations

@@ -1,17 +1,11 @@
 """The four file formats: their options, their writers, and which types each can store.
 
-===========  =================================================================
-===================================================== format       compression (the first is the
-default)                             options ===========
-=================================================================
-===================================================== ``parquet``  snappy, zstd, gzip, lz4, brotli,
-none                              ``_PARQUET``, as of ``pyarrow.parquet.ParquetWriter`` ``orc``
-zstd, snappy, zlib, lz4, none                                      ``_ORC``, as of
-``pyarrow.orc.ORCWriter`` ``json``     none, gzip, zstd, bz2
-``ignore_null_fields`` (true) ``csv``      none, gzip, zstd, bz2
-``header`` (true), ``delimiter`` (a comma) ===========
-=================================================================
-=====================================================
+- *format* (*compression (the first is the default)*): *options*
+- ``parquet`` (snappy, zstd, gzip, lz4, brotli, none): ``_PARQUET``, as of
+  ``pyarrow.parquet.ParquetWriter``
+- ``orc`` (zstd, snappy, zlib, lz4, none): ``_ORC``, as of ``pyarrow.orc.ORCWriter``
+- ``json`` (none, gzip, zstd, bz2): ``ignore_null_fields`` (true)
+- ``csv`` (none, gzip, zstd, bz2): ``header`` (true), ``delimiter`` (a comma)
 
 Timestamps with a zone are stored in UTC, whatever the session's zone is. CSV writes null as nothing
 and the empty string as ``""``, and NaN and infinity as Spark does (``NaN``, ``Inf``). JSON: see
@@ -229,10 +223,10 @@ def _with_statistics(schema: pa.Schema, wanted: bool | Sequence[str]) -> bool | 
     wanted all but floating-point ones.
 
     pyarrow leaves NaN out of them, as the format asks for, and Spark takes NaN for the greatest
-    number of all: its reader would pass over a row
-    group of 1, NaN and 2 where it looks for what is greater than 5, and lose the NaN. Spark's own
-    writer stores no statistics where there is a NaN (https://github.com/apache/parquet-format,
-    ``ColumnOrder``); here they must be chosen before the first value is seen.
+    number of all: its reader would pass over a row group of 1, NaN and 2 where it looks for what is
+    greater than 5, and lose the NaN. Spark's own writer stores no statistics where there is a NaN
+    (https://github.com/apache/parquet-format, ``ColumnOrder``); here they must be chosen before the
+    first value is seen.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,20 +1,18 @@
 """JSON lines from Arrow: what Spark's own JSON writer would write, without the loss of
 microseconds.
 
-=================================
-==================================================================================================
-type                               value =================================
-==================================================================================================
-numbers, DECIMAL                   a JSON number; a decimal with all its digits, never with an
-exponent NaN, infinity                      the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``
-BINARY                             a string in Base64 DATE
-``"2026-11-21"`` TIMESTAMP                          ``"2026-11-21T10:00:00.123456Z"``, in UTC,
-always six digits (Spark's writer cuts off after three) TIMESTAMP_NTZ                      the same
-without the ``Z`` STRUCT, MAP                        an object; the keys of a map are strings (files
-of older releases have others as strings) null                               the field is left out
-(``ignore_null_fields=False`` writes ``null``); ``null`` in arrays and maps
-=================================
-==================================================================================================
+- *type*: *value*
+- numbers, DECIMAL: a JSON number; a decimal with all its digits, never with an exponent
+- NaN, infinity: the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``
+- BINARY: a string in Base64
+- DATE: ``"2026-11-21"``
+- TIMESTAMP: ``"2026-11-21T10:00:00.123456Z"``, in UTC, always six digits (Spark's writer cuts off
+  after three)
+- TIMESTAMP_NTZ: the same without the ``Z``
+- STRUCT, MAP: an object; the keys of a map are strings (files of older releases have others as
+  strings)
+- null: the field is left out (``ignore_null_fields=False`` writes ``null``); ``null`` in arrays and
+  maps
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@ They serve librdkafka's connections in the tasks and the driver's own, which mod
 ``secure_connections`` makes. The options are those of librdkafka, by their own names. What
 librdkafka can do and Python's ``ssl`` can't, or the reverse, is refused by name, and so is
 everything that would run or load code that the options name. A secret is a value or a function
-without arguments,
-which is called in the process that connects. A value never leaves the process in a pickle:
-``without_values`` takes it out, and
-``onceforall.task.secret_values`` carries it to the tasks.
+without arguments, which is called in the process that connects. A value never leaves the process in
+a pickle: ``without_values`` takes it out, and ``onceforall.task.secret_values`` carries it to the
+tasks.
 """
 
 from __future__ import annotations

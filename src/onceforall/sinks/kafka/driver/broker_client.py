@@ -155,12 +155,11 @@ class BrokerClient:
         """Check that every broker of the cluster is of release 3.9 or later.
 
         A broker doesn't tell its release, but which versions it takes of which request
-        (ApiVersions, KIP-35), to everybody and with KRaft as with
-        ZooKeeper. Fetch version 17 came with 3.9: release 3.8.1 was seen to take 16, 3.9.2 takes 17
-        and 4.3.1 takes 18.
-        The requests that the sink needs are older (the last, ListTransactions, came with 3.0); but
-        nothing before 3.9 is tested. The release that the message names is kafka-python's estimate
-        from the same answer.
+        (ApiVersions, KIP-35), to everybody and with KRaft as with ZooKeeper. Fetch version 17 came
+        with 3.9: release 3.8.1 was seen to take 16, 3.9.2 takes 17 and 4.3.1 takes 18. The requests
+        that the sink needs are older (the last, ListTransactions, came with 3.0); but nothing
+        before 3.9 is tested. The release that the message names is kafka-python's estimate from the
+        same answer.
 
         Raises:
             SinkCheckError: a broker is older.

@@ -4,15 +4,13 @@ what is open.
 A transaction is ended by EndTxn with (transactional id, producer id, epoch), which any process may
 send (KIP-98); **never above
 version 4**: version 5 bumps the epoch (KIP-890), and the two must not be mixed for one id. An
-undecided transaction is aborted by
-InitProducerId, which fences its producer first, never by EndTxn(abort), after which that one would
-go on writing.
+undecided transaction is aborted by InitProducerId, which fences its producer first, never by
+EndTxn(abort), after which that one would go on writing.
 
 An error that says "not now" is asked again until a deadline. A request without an answer is asked
 again too, but its id is
 remembered as doubtful: the request may take effect later. An error that says that a transaction is
-lost counts when the coordinator has been
-looked up anew, by another broker's word, and says so too.
+lost counts when the coordinator has been looked up anew, by another broker's word, and says so too.
 """
 
 from __future__ import annotations
@@ -171,15 +169,13 @@ class CoordinatorClient(BrokerClient):
         """Return the transactional ids of all transactions that are open in the cluster (KIP-664).
 
         Each broker lists what it coordinates. While a coordinator moves, one that was asked too
-        early and one that was asked too late
-        would both leave its transactions out. So the answers count only all together: every broker
-        has answered, and every
-        coordinator is before and after where it was, by the word of every broker: a single one may
-        not have heard yet. A broker that
-        has become a coordinator a moment ago may not have begun to read: where anything was amiss,
-        all are asked once more after a
-        pause. (A user who may not describe ``__transaction_state`` can't be told where coordinators
-        are; then one that moves in this moment hides its transactions until the next call.)
+        early and one that was asked too late would both leave its transactions out. So the answers
+        count only all together: every broker has answered, and every coordinator is before and
+        after where it was, by the word of every broker: a single one may not have heard yet. A
+        broker that has become a coordinator a moment ago may not have begun to read: where anything
+        was amiss, all are asked once more after a pause. (A user who may not describe
+        ``__transaction_state`` can't be told where coordinators are; then one that moves in this
+        moment hides its transactions until the next call.)
 
         Raises:
             SinkUnavailableError: a broker did not answer, or a part of the ids has no coordinator.

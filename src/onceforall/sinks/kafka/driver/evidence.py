@@ -1,9 +1,8 @@
 """What became of a prepared Kafka transaction: the judgement, from what the brokers tell. Pure.
 
 An error of EndTxn is no proof: PRODUCER_FENCED is also the answer for a transaction that was
-committed and whose id was
-initialised again, and INVALID_PRODUCER_ID_MAPPING for one whose id has expired since. Proof is, in
-this order:
+committed and whose id was initialised again, and INVALID_PRODUCER_ID_MAPPING for one whose id has
+expired since. Proof is, in this order:
 
 1. *The transaction's state* at its coordinator, as long as that still speaks of this very producer
 id and epoch.

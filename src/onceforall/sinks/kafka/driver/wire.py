@@ -1,11 +1,9 @@
 """Requests to brokers, sent by ourselves: each is either answered, or known not to be.
 
 kafka-python gives the encoding (``kafka.protocol``); its own connection manager reconnects and
-times out behind one's back, and whether
-a request was *sent and not answered* is just what must be known here: such a request may take
-effect later. Requests go out on
-several connections to a broker at once, because a broker works on one request per connection at a
-time.
+times out behind one's back, and whether a request was *sent and not answered* is just what must be
+known here: such a request may take effect later. Requests go out on several connections to a broker
+at once, because a broker works on one request per connection at a time.
 
 Safe to use from several threads: a connection belongs to one call at a time.
 

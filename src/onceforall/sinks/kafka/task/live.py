@@ -1,12 +1,11 @@
 """One librdkafka producer, and what its events tell about it.
 
 librdkafka says in its log, before the call that was hit returns, when a request may have gone
-unanswered: a request that times out is
-logged as REQTMOUT, a connection that ends as FAIL. (It logs an idle connection's end, which harms
-nothing, at a level that isn't shown. It tells neither as an error.) The log lines come through
-``poll``, in order. A connection that librdkafka closes by itself, because a coordinator has moved,
-is only counted in its statistics, which are read too; a broker that still gets a request from it
-refuses that with NOT_COORDINATOR.
+unanswered: a request that times out is logged as REQTMOUT, a connection that ends as FAIL. (It logs
+an idle connection's end, which harms nothing, at a level that isn't shown. It tells neither as an
+error.) The log lines come through ``poll``, in order. A connection that librdkafka closes by
+itself, because a coordinator has moved, is only counted in its statistics, which are read too; a
+broker that still gets a request from it refuses that with NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -48,10 +47,9 @@ _HARMLESS_FAIL = re.compile(
     r"in state (INIT|DOWN|TRY_CONNECT|CONNECT|SSL_HANDSHAKE|APIVERSION_QUERY|AUTH_[A-Z]+)\b"
 )
 # But how a connection ends in these states (behind a load balancer, say) is told in the words of
-# one that ends later, and librdkafka keeps
-# back, for 30 s, what repeats the line before: the end that matters would be heard of too late,
-# from the statistics. It matters for the coordinator's connection; a late Produce request is known
-# by its sequence number.
+# one that ends later, and librdkafka keeps back, for 30 s, what repeats the line before: the end
+# that matters would be heard of too late, from the statistics. It matters for the coordinator's
+# connection; a late Produce request is known by its sequence number.
 _MUFFLING_FAIL = re.compile(r"\bTxnCoordinator\b.* in state (APIVERSION_QUERY|AUTH_[A-Z]+)\b")
 
 

@@ -8,10 +8,10 @@ key, they keep the order of the rows.
 
 A key goes where the Java producer, and so Spark's own sink, puts it: ``murmur2(key) mod count``,
 see ``partitionForKey`` of ``BuiltInPartitioner`` and ``murmur2`` of ``Utils`` in Apache Kafka
-(https://github.com/apache/kafka/tree/trunk/clients/src/main/java/org/apache/kafka),
-and ``murmur2_random`` of librdkafka. A record without a key has no place of its own: as with the
-sticky partitioner of KIP-480, they go to one
-partition, which has a leader, until it has got a MiB or the slice ends, and then to the next.
+(https://github.com/apache/kafka/tree/trunk/clients/src/main/java/org/apache/kafka), and
+``murmur2_random`` of librdkafka. A record without a key has no place of its own: as with the sticky
+partitioner of KIP-480, they go to one partition, which has a leader, until it has got a MiB or the
+slice ends, and then to the next.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ when
   life of the producer (module ``live`` says how that is known).
 
 Every other producer is discarded: its client is dropped, which sends nothing to the broker, for
-what it prepared may be decided. Only a
-transaction that its own task gives up before handing it over is aborted, by the producer itself,
-and only if every request of it was answered; otherwise by the sweep.
+what it prepared may be decided. Only a transaction that its own task gives up before handing it
+over is aborted, by the producer itself, and only if every request of it was answered; otherwise by
+the sweep.
 """
 
 from __future__ import annotations

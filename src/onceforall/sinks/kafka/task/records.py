@@ -2,8 +2,7 @@
 Arrow's own buffers, made by numpy.
 
 Nothing here is done per row in Python. The arrays point into the Arrow batch (and into what is kept
-beside them), which must live until
-librdkafka has taken the records: it copies them.
+beside them), which must live until librdkafka has taken the records: it copies them.
 """
 
 from __future__ import annotations

@@ -4,23 +4,19 @@ data moves.
 A column goes to the one of the same name; where there is none that is written exactly so, to the
 only one that differs in case. The types must agree without loss:
 
-===============================================
-================================================================================= Spark
-PostgreSQL ===============================================
-================================================================================= TINYINT, SMALLINT,
-INT, BIGINT                   smallint, integer, bigint (each value is checked where it is
-narrower), numeric;
-                                                 double precision for all but BIGINT
-FLOAT; DOUBLE                                    real, double precision; double precision DECIMAL(p,
-s)                                    numeric with at least s decimals (each value is checked where
-it has fewer digits before the point) BOOLEAN                                          boolean
-STRING                                           text, varchar, char, citext, json, jsonb (JSON
-text), uuid, enums BINARY                                           bytea; uuid (16 bytes) DATE;
-TIMESTAMP; TIMESTAMP_NTZ; TIME             date; timestamptz; timestamp; time INTERVAL DAY TO
-SECOND, INTERVAL YEAR TO MONTH   interval ARRAY of one or two dimensions                   arrays of
-what fits its elements STRUCT, MAP, VARIANT, ARRAY                      json, jsonb, by ``to_json``
-with null fields kept ===============================================
-=================================================================================
+- *Spark*: *PostgreSQL*
+- TINYINT, SMALLINT, INT, BIGINT: smallint, integer, bigint (each value is checked where it is
+  narrower), numeric; double precision for all but BIGINT
+- FLOAT; DOUBLE: real, double precision; double precision
+- DECIMAL(p, s): numeric with at least s decimals (each value is checked where it has fewer digits
+  before the point)
+- BOOLEAN: boolean
+- STRING: text, varchar, char, citext, json, jsonb (JSON text), uuid, enums
+- BINARY: bytea; uuid (16 bytes)
+- DATE; TIMESTAMP; TIMESTAMP_NTZ; TIME: date; timestamptz; timestamp; time
+- INTERVAL DAY TO SECOND, INTERVAL YEAR TO MONTH: interval
+- ARRAY of one or two dimensions: arrays of what fits its elements
+- STRUCT, MAP, VARIANT, ARRAY: json, jsonb, by ``to_json`` with null fields kept
 
 A domain counts as its base type. Values are never rounded or cut here; ``timestamp(3)`` and its
 like round in PostgreSQL, as with every INSERT. An interval with a precision or with fields

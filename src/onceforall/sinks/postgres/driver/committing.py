@@ -2,9 +2,9 @@
 committed behind it, removed where nobody decides for them.
 
 A decided batch may have transactions of both kinds, where the mode was changed before lost ones
-were written again. The prepared ones come first, and the staged rest is merged
-only when all of them are there: the marker that a merge moves says that the whole batch is
-complete, and would prove that also of a prepared transaction that was lost.
+were written again. The prepared ones come first, and the staged rest is merged only when all of
+them are there: the marker that a merge moves says that the whole batch is complete, and would prove
+that also of a prepared transaction that was lost.
 """
 
 from __future__ import annotations

@@ -6,10 +6,9 @@ row that refers to a new one is refused before the decision, at each start. A de
 changes nothing, for it is checked when the transaction is prepared.
 
 *One table, where one of them has a key.* A row that both write is locked by the one that comes
-first, until the decision, and the other one waits for it. One
-that only inserts locks its row, too: the key has a unique index. In the output mode ``complete``
-each would wait for the rows that the other one deletes. Two that
-only insert don't wait but for rows that a unique index refuses anyway.
+first, until the decision, and the other one waits for it. One that only inserts locks its row, too:
+the key has a unique index. In the output mode ``complete`` each would wait for the rows that the
+other one deletes. Two that only insert don't wait but for rows that a unique index refuses anyway.
 
 What tasks write by ``upsert`` is committed before another sink's rows are merged, but not before
 another sink's tasks are prepared.

@@ -2,11 +2,11 @@
 code, and whose rows somebody trusted wrote.
 
 Reading and writing a table runs what its owner has put on it as the role that reads or writes:
-triggers, policies of row security, rules, checks,
-defaults, expressions of indexes, casts from another type, and all of that on tables that inherit
-from it. Whoever may create a schema in the database, or a table in one, could make the library's
-table before the library does. So the table's shape is looked at before its first use, in the
-catalogue alone, and one that has anything that we don't make is refused.
+triggers, policies of row security, rules, checks, defaults, expressions of indexes, casts from
+another type, and all of that on tables that inherit from it. Whoever may create a schema in the
+database, or a table in one, could make the library's table before the library does. So the table's
+shape is looked at before its first use, in the catalogue alone, and one that has anything that we
+don't make is refused.
 
 Its owner, and that of its schema, can put such things on it later. Whom that is left to is the
 user's choice of a schema (``docs/postgres.md``, Rights); an owner whom the role need not trust is

@@ -33,8 +33,8 @@ def confirm(connection: Connection, batch: Batch) -> int | None:
         The object id of the table of markers.
 
     Raises:
-        AttemptFailedError: one isn't, or this batch is complete already.
-        psycopg.Error: it can be tried again.
+        AttemptFailedError: one isn't, or this batch is complete already. psycopg.Error: it can be
+        tried again.
     """
     complete = markers.read(connection, batch.owner)
     if complete is not None and complete.batch >= batch.batch:

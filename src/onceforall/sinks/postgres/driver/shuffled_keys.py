@@ -1,12 +1,11 @@
 """Whether two keys that the server takes for equal are equal for Spark, too.
 
 In the modes ``prepared`` and ``upsert`` each key of a batch must come to one task: Spark shuffles
-the rows by it. Two keys that Spark tells apart
-and the server doesn't (a UUID in capitals, ``char(3)`` with trailing spaces, ``citext``) may come
-to two tasks, which then wait for each other's locks (``prepared``), or of which the later one wins
-(``upsert``). Where a text has one form that says the same to the server, rows are given that form;
-where it hasn't, the key is refused at start. In the mode ``staged`` the server compares all keys of
-a batch itself.
+the rows by it. Two keys that Spark tells apart and the server doesn't (a UUID in capitals,
+``char(3)`` with trailing spaces, ``citext``) may come to two tasks, which then wait for each
+other's locks (``prepared``), or of which the later one wins (``upsert``). Where a text has one form
+that says the same to the server, rows are given that form; where it hasn't, the key is refused at
+start. In the mode ``staged`` the server compares all keys of a batch itself.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 **In the task** (module ``task.staged``). An attempt makes a staging table of its own, fills it by
 COPY, and commits that (flushed, logged): from then on nothing but a ``DROP`` takes it away, not
 even the server's crash. No row in it is of any effect, so an attempt that fails, or comes late,
-leaves
-rubbish at the most, which sweeps drop: the table's comment says whose it is.
+leaves rubbish at the most, which sweeps drop: the table's comment says whose it is.
 
 **confirm** runs on the driver, before the decision. In one transaction it moves the marker row to
 this batch (module ``markers``), looks whether each staging table has the rows that its task
@@ -20,16 +19,15 @@ transactions for a batch can commit (``markers``); that of a frozen driver is en
 for it (``stale_connections``).
 
 **Lost** is what has neither marker nor staging table, looked at while the marker row is locked:
-nobody can have merged it, and nobody can any
-more. Merging is all or nothing, so if one table is missing, the whole batch is reported as lost on
-this sink, and all its tasks write again.
+nobody can have merged it, and nobody can any more. Merging is all or nothing, so if one table is
+missing, the whole batch is reported as lost on this sink, and all its tasks write again.
 
 **After the decision nothing may be refused**, but a second merge is a new transaction, and in
-between somebody else may have inserted a row with
-the same unique value, or deleted one that a foreign key needs. Then the batch stays decided and
-incomplete: ``commit`` says in a
-``SinkUnavailableError`` which row it is, and asks again until an operator has removed the conflict.
-Writing around it would break the promise, and so would giving up.
+between somebody else may have inserted a row with the same unique value, or deleted one that a
+foreign key needs. Then the batch stays decided and
+incomplete: ``commit`` says in a ``SinkUnavailableError`` which row it is, and asks again until an
+operator has removed the conflict. Writing around it would break the promise, and so would giving
+up.
 """
 
 from __future__ import annotations

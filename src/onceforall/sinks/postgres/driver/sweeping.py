@@ -1,10 +1,9 @@
 """What an attempt left behind that nobody decided, in whatever mode it wrote: found and removed.
 
 Staging tables and prepared transactions are ours only if all of this holds: they belong to our own
-role, in our own database; they lie in the
-sink's schema, under an identifier that fits the name in their comment (a prepared transaction: its
-id is such a name); and the name, read as a whole, is one that ``Sweep.covers_name`` covers. Nothing
-else is touched, or waited for.
+role, in our own database; they lie in the sink's schema, under an identifier that fits the name in
+their comment (a prepared transaction: its id is such a name); and the name, read as a whole, is one
+that ``Sweep.covers_name`` covers. Nothing else is touched, or waited for.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
 """Queries that write the same table by key with ``mode="prepared"`` take turns, a batch at a time.
 
 A prepared transaction keeps its rows locked until the batch is decided, and a batch is decided when
-all its tasks are prepared. So two queries whose
-batches have keys in common could wait for each other: the first query's next task for a row of the
-second, and the other way round. The server finds no
-circle, because prepared transactions wait for nothing; both batches would fail by time-out, and
-again at the next start. A driver therefore takes an advisory lock on the table before the first
-task of a batch, and releases it when the batch is complete or aborted.
+all its tasks are prepared. So two queries whose batches have keys in common could wait for each
+other: the first query's next task for a row of the second, and the other way round. The server
+finds no circle, because prepared transactions wait for nothing; both batches would fail by
+time-out, and again at the next start. A driver therefore takes an advisory lock on the table before
+the first task of a batch, and releases it when the batch is complete or aborted.
 
 This is for progress only, and nothing's correctness rests on it. A lock that is lost with its
-connection is not missed. A driver that doesn't get its turn
-within ``lock_timeout_s`` says who has it and goes on without: rows that meet then wait for each
-other as before. Sinks of one query share a turn.
+connection is not missed. A driver that doesn't get its turn within ``lock_timeout_s`` says who has
+it and goes on without: rows that meet then wait for each other as before. Sinks of one query share
+a turn.
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ class Turn:
         meanwhile, takes none.
 
         Raises:
-            SinkUnavailableError: the server is away.
-            psycopg.Error: the connection was lost meanwhile, or a stop has cancelled the wait.
+            SinkUnavailableError: the server is away. psycopg.Error: the connection was lost
+            meanwhile, or a stop has cancelled the wait.
         """
         own = query_connection(query_id, generation)
         connection = stoppable.opened(self._opened(own))

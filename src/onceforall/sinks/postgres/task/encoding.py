@@ -6,8 +6,7 @@ field is its length as int32 and its bytes, a null the length -1 alone
 (https://www.postgresql.org/docs/current/sql-copy.html#id-1.9.3.55.9.4). All numbers are big-endian.
 
 A field is held here as *pieces*: binary arrays with one value per row whose concatenation is the
-field. A row is made by joining the pieces of
-all fields (``binary_join_element_wise``).
+field. A row is made by joining the pieces of all fields (``binary_join_element_wise``).
 
 There are libraries that do this (``pgpq``, on PyPI). None of those found has uuid, json, enums, or
 arrays of ``varchar``, and a value that PostgreSQL refuses is to be named with its row before it is

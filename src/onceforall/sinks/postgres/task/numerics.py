@@ -2,9 +2,8 @@
 (numeric.c, ``numeric_recv``).
 
 A field is the number of digits, the weight of the first (in powers of 10,000), the sign, the number
-of decimals to be shown, each an int16, and the
-digits. Leading and trailing zeroes may stay: the server cuts them. So all values of a column get
-the same number of digits.
+of decimals to be shown, each an int16, and the digits. Leading and trailing zeroes may stay: the
+server cuts them. So all values of a column get the same number of digits.
 """
 
 from __future__ import annotations

@@ -3,23 +3,21 @@
 **In the task.** An attempt copies its rows into a table that it makes and drops in the same
 transaction (a temporary one would forbid ``PREPARE``), applies them to the target, writes a marker
 row that bears its name, has deferred constraints checked, and says ``PREPARE TRANSACTION`` with
-that
-name. From then on the transaction belongs to the server: it survives the task, the connection and
-the server's crash.
+that name. From then on the transaction belongs to the server: it survives the task, the connection
+and the server's crash.
 
 Its locks survive, too. An attempt would wait for the rows of an earlier attempt of the same task,
 which nobody may ever commit. So before it writes it ends the connections of earlier attempts and
 rolls back what they prepared. **May one of those be decided?** An attempt of an
 earlier generation may not: a decided batch is complete before another is written, and what is
-written again of it was proved to be lost.
-In its own generation Spark may still take the earlier attempt's result (after a fetch failure a
-stage is run again beside attempts that go on). So an attempt rolls back only those with a lower
-slot, holding a shared advisory lock of the server's on (query, sink, generation, batch), and only
-where the marker row ``confirmed`` doesn't name this batch; ``confirm`` (module ``driver.prepared``)
-takes that lock alone for a moment, writes that row, and then looks whether all are still there.
-Behind it nobody rolls back what is going to be decided; before it, a rolled back one is missed and
-the attempt is aborted. The lock and the ``ROLLBACK PREPARED`` are of one session, so the lock can't
-be gone while that is still to come.
+written again of it was proved to be lost. In its own generation Spark may still take the earlier
+attempt's result (after a fetch failure a stage is run again beside attempts that go on). So an
+attempt rolls back only those with a lower slot, holding a shared advisory lock of the server's on
+(query, sink, generation, batch), and only where the marker row ``confirmed`` doesn't name this
+batch; ``confirm`` (module ``driver.prepared``) takes that lock alone for a moment, writes that row,
+and then looks whether all are still there. Behind it nobody rolls back what is going to be decided;
+before it, a rolled back one is missed and the attempt is aborted. The lock and the ``ROLLBACK
+PREPARED`` are of one session, so the lock can't be gone while that is still to come.
 
 With a key, each key must be in one task, or two tasks of one batch would wait for each other's rows
 until both are prepared, which is never. Speculative execution has two live attempts of one task and
@@ -29,10 +27,9 @@ index), the lock's time-out fails the attempt, and the message says so.
 **commit** says ``COMMIT PREPARED`` for each. "Does not exist" proves nothing: it is also what a
 second ``COMMIT PREPARED`` hears. The marker row, which was written in that transaction, proves that
 it was committed, and so does a marker of a later batch (module ``markers``). No marker, and no
-prepared transaction
-by that name in this database: it is lost, for a transaction can't come back. (The server makes the
-rows of a prepared transaction visible before it
-forgets its name, so the order of looking, first the name and then the marker, is safe.)
+prepared transaction by that name in this database: it is lost, for a transaction can't come back.
+(The server makes the rows of a prepared transaction visible before it forgets its name, so the
+order of looking, first the name and then the marker, is safe.)
 
 Not promised: that the tasks' rows become visible in one instant; for that there is
 ``mode="staged"``.

@@ -12,10 +12,9 @@ query:
   counts) is computed twice.
 
 A late task of an earlier batch must not write over a later batch's values. So the tasks of a batch
-move a marker row to (generation, batch) before they
-write, and in the end each looks at it once more, with a shared lock on it that its COMMIT releases:
-whoever finds a later one there rolls
-back, and a later batch's first task waits, as long as ``lock_timeout_s``, for those who have looked
+move a marker row to (generation, batch) before they write, and in the end each looks at it once
+more, with a shared lock on it that its COMMIT releases: whoever finds a later one there rolls back,
+and a later batch's first task waits, as long as ``lock_timeout_s``, for those who have looked
 already.
 """
 
@@ -68,8 +67,8 @@ def pre_commit(transaction: StagedTransaction) -> None:
     except AttemptFailedError as error:
         if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
             # An earlier attempt of this task may be frozen with the rows locked; the next one shall
-            # not wait for it. A living one, Spark's
-            # speculative twin, is no obstacle: it commits by itself.
+            # not wait for it. A living one, Spark's speculative twin, is no obstacle: it commits by
+            # itself.
             roll_back(transaction.connection)
             stale_connections.end_earlier_attempts(transaction.connection, own)
         raise

@@ -2,10 +2,9 @@
 refuse.
 
 What can be seen here is refused here, with its column and row: a null, a number out of range, a
-text that is too long, a character U+0000,
-bytes that are no UTF-8, a malformed uuid, an unknown enum label, a ragged array. What only the
-server can see (JSON, a domain's checks) it refuses while it takes the COPY, and module ``copying``
-names that row.
+text that is too long, a character U+0000, bytes that are no UTF-8, a malformed uuid, an unknown
+enum label, a ragged array. What only the server can see (JSON, a domain's checks) it refuses while
+it takes the COPY, and module ``copying`` names that row.
 """
 
 from __future__ import annotations
