@@ -59,9 +59,12 @@ def due(results: Results, names: list[str], *, quick: bool, at_least: int = 0) -
     """Return the rounds that are missing, the lowest numbers first, and what the targets need
     before the rest.
 
-    Args: results: what is there. names: of the measurements. quick: whether the plans are the small
-        ones. at_least: how many rounds the targets' plans have; more than their own number may be
-        wanted, so that each contender begins as often as any other.
+    Args:
+        results: what is there.
+        names: of the measurements.
+        quick: whether the plans are the small ones.
+        at_least: how many rounds the targets' plans have; more than their own number may be wanted,
+            so that each contender begins as often as any other.
     """
     found = [
         Due(MEASUREMENTS[name], plan, turn)

@@ -44,10 +44,14 @@ _MANY = 1_000_000
 class Plan:
     """What is compared with what, and how.
 
-    Attributes: contenders: their names, in the order of the first round. load: the settings that
-        contenders share. more: the measurement's own parameters. repeats: how many rounds. minutes:
-        about how long a round takes. lag: how many rounds of other plans come before the first one
-        of this: what no target needs can wait.
+    Attributes:
+        contenders: their names, in the order of the first round.
+        load: the settings that contenders share.
+        more: the measurement's own parameters.
+        repeats: how many rounds.
+        minutes: about how long a round takes.
+        lag: how many rounds of other plans come before the first one of this: what no target needs
+            can wait.
     """
 
     contenders: tuple[str, ...]
@@ -120,9 +124,11 @@ class Round:
 class Measurement:
     """One measurement.
 
-    Attributes: name: under which its results are kept. plans: gives its plans; the argument asks
-        for small ones that only show that everything works. run: runs a round and returns a sample
-        for each contender.
+    Attributes:
+        name: under which its results are kept.
+        plans: gives its plans; the argument asks for small ones that only show that everything
+            works.
+        run: runs a round and returns a sample for each contender.
     """
 
     name: str
@@ -162,8 +168,10 @@ def say(line: str) -> None:
 def main(measurement: Measurement, child: Callable[[], None] | None = None) -> None:
     """Run a measurement alone, as the command line says.
 
-    Args: measurement: it. child: what its module runs in a child process instead, where the command
-        line is the path of a configuration (see `Child`).
+    Args:
+        measurement: it.
+        child: what its module runs in a child process instead, where the command line is the path
+            of a configuration (see `Child`).
     """
     if child is not None and len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
         child()

@@ -87,13 +87,21 @@ _ASK_CLOCK_EVERY = 2048
 class Result:
     """What a search came to.
 
-    Attributes: options: the world. states: distinct states met. transitions: moves performed.
-        complete: states in which Spark's commit log has every batch. worlds: states that differ in
-        more than what drivers remember; liveness was checked in each. local_states: of drivers.
-        depth: moves of the longest shortest way to a state. seconds: how long it took. exhausted:
-        there is no state that was not met; false when the time was over or a violation ended the
-        search. violation: the first one, or empty. trace: the moves to it, for ``replay``. story:
-        the same for people. outcomes: how drivers ended, by number of moves that ended one.
+    Attributes:
+        options: the world.
+        states: distinct states met.
+        transitions: moves performed.
+        complete: states in which Spark's commit log has every batch.
+        worlds: states that differ in more than what drivers remember; liveness was checked in each.
+        local_states: of drivers.
+        depth: moves of the longest shortest way to a state.
+        seconds: how long it took.
+        exhausted: there is no state that was not met; false when the time was over or a violation
+            ended the search.
+        violation: the first one, or empty.
+        trace: the moves to it, for ``replay``.
+        story: the same for people.
+        outcomes: how drivers ended, by number of moves that ended one.
     """
 
     options: Options
@@ -130,8 +138,11 @@ def explore(
 ) -> Result:
     """Search a world to its end, to a first violation, or until the time is over.
 
-    Args: options: the world. minutes: how long at the most; None: to the end. progress: called now
-        and then with what is known and the number of states that wait to be expanded.
+    Args:
+        options: the world.
+        minutes: how long at the most; None: to the end.
+        progress: called now and then with what is known and the number of states that wait to be
+            expanded.
     """
     with _quiet():
         return _Search(options).run(minutes, progress)

@@ -60,14 +60,18 @@ class Violation(BaseException):
 class Options:
     """The size of a world, and what may happen in it.
 
-    Attributes: generations: so many starts of the query. batches: of the query. participants:
-        sinks, with one task each. timeouts: so many open transactions are aborted by their system.
+    Attributes:
+        generations: so many starts of the query.
+        batches: of the query.
+        participants: sinks, with one task each.
+        timeouts: so many open transactions are aborted by their system.
         expiries: so many idle ids are forgotten by their system; whoever asks for one later meets
-        another epoch. failures: so many task attempts fail after having opened their transaction.
-        lost_answers: so many requests that change something get no answer. fine: every call of the
-        store and both halves of a task are steps of their own; otherwise reads of the log are fused
-        with
-            the operation that follows, and a task opens and prepares its transaction in one step.
+            another epoch.
+        failures: so many task attempts fail after having opened their transaction.
+        lost_answers: so many requests that change something get no answer.
+        fine: every call of the store and both halves of a task are steps of their own; otherwise
+            reads of the log are fused with the operation that follows, and a task opens and
+            prepares its transaction in one step.
         crashes: crashes are moves of their own. Without, a crashed driver is one that never moves
             again, which is the same to all others: every state is checked, also those behind which
             some drivers never move.
@@ -230,8 +234,9 @@ class World:
     def create(self, position: int, generation: int, index: int, entry: int) -> tuple[int, int]:
         """Create an entry.
 
-        Returns: -1, or twice the number of what stands there, and 1 more if the driver itself put
-            it there; and the driver's position now.
+        Returns:
+            -1, or twice the number of what stands there, and 1 more if the driver itself put it
+            there; and the driver's position now.
         """
         chains = self.chains
         there = self.read(generation, index) - 1

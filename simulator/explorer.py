@@ -145,10 +145,11 @@ def random_options(rng: random.Random, **fixed: Any) -> Options:
 def explore(seed: int, moves: int = MOVES, at_least_faults: int = 5, **fixed: Any) -> Outcome:
     """Play one schedule, then heal.
 
-    Args: seed: gives everything. moves: how many before healing. at_least_faults: a schedule with
-        fewer goes on for some more moves, as long as a driver or another start is left. It may
-        still end
-            with fewer: ``Outcome.fault_count`` tells.
+    Args:
+        seed: gives everything.
+        moves: how many before healing.
+        at_least_faults: a schedule with fewer goes on for some more moves, as long as a driver or
+            another start is left. It may still end with fewer: ``Outcome.fault_count`` tells.
         fixed: fields of ``Options`` that don't come from the seed.
 
     Raises:

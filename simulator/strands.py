@@ -49,12 +49,17 @@ def running() -> Strand | None:
 class Strand:
     """Runs a function in a greenlet; between steps it stands in front of its next operation.
 
-    Attributes: name: for people. owner: whose it is: a driver. outcome: what the function returned
-        or raised, ``"killed"`` after a kill. failed: whether it raised. running: whether it has an
-        operation in front of it. wakes_at: it sleeps until the clock says so, in ms; None: it
-        doesn't sleep. joins: the strand whose end it waits for. credit: so many operations it
-        performs without giving control back, where nobody else could have it. used: so many of them
-        it has performed.
+    Attributes:
+        name: for people.
+        owner: whose it is: a driver.
+        outcome: what the function returned or raised, ``"killed"`` after a kill.
+        failed: whether it raised.
+        running: whether it has an operation in front of it.
+        wakes_at: it sleeps until the clock says so, in ms; None: it doesn't sleep.
+        joins: the strand whose end it waits for.
+        credit: so many operations it performs without giving control back, where nobody else could
+            have it.
+        used: so many of them it has performed.
     """
 
     def __init__(self, name: str, owner: object, function: Callable[[], object]) -> None:

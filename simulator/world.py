@@ -70,17 +70,22 @@ KINDS: dict[str, type[System]] = {"kafka": Cluster, "database": Database, "files
 class Options:
     """The size of a world, and what may happen in it.
 
-    Attributes: batches: how many Spark has. partitions: tasks per sink and batch, at its first run;
-        each has two rows. A replay may put them in another order, split or merge them. kinds: the
-        kind of each sink, out of ``KINDS``. generations: how many drivers a schedule starts before
-        healing. timeouts: so many transactions of Kafka's kind are aborted by their system, at any
-        time. timeout_ms: the transaction timeout of Kafka's kind by the world's clock; None: never.
-        expiries: so many idle ids are forgotten by their system. stateful: the query replays a
-        decided batch. roll_after_entries: a run goes on in a new generation when its chain is that
-        long. slots_restart: transactional ids count the tasks of each batch from the start, also
-        after a batch that lost a task attempt (a bug). durable: rows are kept until their batch is
-        complete. real_bytes: the log's entries are written as in production, JSON with a checksum;
-        else under a short name.
+    Attributes:
+        batches: how many Spark has.
+        partitions: tasks per sink and batch, at its first run; each has two rows. A replay may put
+            them in another order, split or merge them.
+        kinds: the kind of each sink, out of ``KINDS``.
+        generations: how many drivers a schedule starts before healing.
+        timeouts: so many transactions of Kafka's kind are aborted by their system, at any time.
+        timeout_ms: the transaction timeout of Kafka's kind by the world's clock; None: never.
+        expiries: so many idle ids are forgotten by their system.
+        stateful: the query replays a decided batch.
+        roll_after_entries: a run goes on in a new generation when its chain is that long.
+        slots_restart: transactional ids count the tasks of each batch from the start, also after a
+            batch that lost a task attempt (a bug).
+        durable: rows are kept until their batch is complete.
+        real_bytes: the log's entries are written as in production, JSON with a checksum; else under
+            a short name.
     """
 
     batches: int = 3

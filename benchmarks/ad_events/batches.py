@@ -113,8 +113,10 @@ def completions(
 ) -> npt.NDArray[np.int64]:
     """Return when each record was meant to be sent, and when the batch that read it was complete.
 
-    Args: sent: by partition, the intended time of each record, in ns since 1970, at the place of
-        its offset. batches: of the job, from its first one on.
+    Args:
+        sent: by partition, the intended time of each record, in ns since 1970, at the place of its
+            offset.
+        batches: of the job, from its first one on.
 
     Returns:
         Two rows with a column for each record: intended, complete.

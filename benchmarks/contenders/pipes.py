@@ -48,12 +48,18 @@ CEILINGS = (
 class Pipe:
     """One run of a pipeline from a topic to a topic.
 
-    Attributes: contender: one of `PIPELINES` or `SOURCES`. load: the settings. servers: the broker.
-        source: the input topic. target: the output topic. starting: ``earliest`` or ``latest``.
+    Attributes:
+        contender: one of `PIPELINES` or `SOURCES`.
+        load: the settings.
+        servers: the broker.
+        source: the input topic.
+        target: the output topic.
+        starting: ``earliest`` or ``latest``.
         trigger_s: Spark's trigger interval and Flink's checkpoint interval, in seconds; 0 is
-        Spark's default, and 1 s for Flink. limited: whether Spark's batches are limited to
-        ``load.batch`` records. rows: what is written; see ``spark_job.shaped``. spark: more
-        settings of Spark.
+            Spark's default, and 1 s for Flink.
+        limited: whether Spark's batches are limited to ``load.batch`` records.
+        rows: what is written; see ``spark_job.shaped``.
+        spark: more settings of Spark.
     """
 
     contender: str

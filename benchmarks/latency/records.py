@@ -121,7 +121,8 @@ def parts_of(
     """Return what the later half of a Spark job's batches spent, in milliseconds, each the median
     over batches; nothing without batches.
 
-    Returns: ``batch`` (all of it); of Spark's own ``plan``, ``offsets_log`` and ``commits_log``;
+    Returns:
+        ``batch`` (all of it); of Spark's own ``plan``, ``offsets_log`` and ``commits_log``;
         ``write`` (between these: the call of the sink); and of ours, within that, ``job`` (the
         function and the tasks, up to the last pre-commit) and ``decide_and_commit``.
     """

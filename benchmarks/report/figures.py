@@ -112,15 +112,15 @@ def steady_window(
 
     What a reader is shown grows in steps, one for each batch or checkpoint. The window goes from
     the end of the first step that reaches ``low`` of the total to the end of the last one that does
-    not exceed ``high`` of it, so that it holds whole
-    steps only: neither the start, nor a last step that waits for a checkpoint without having any
-    work, nor a part of a batch counts.
+    not exceed ``high`` of it, so that it holds whole steps only: neither the start, nor a last step
+    that waits for a checkpoint without having any work, nor a part of a batch counts.
 
     A count that grows all the time (a producer alone) has no such steps: there the window goes from
     the first to the last look in the range.
 
-    Raises: ValueError: there are fewer than three steps and fewer than ten looks; more records or
-        smaller batches are needed.
+    Raises:
+        ValueError: there are fewer than three steps and fewer than ten looks; more records or
+            smaller batches are needed.
     """
     changes = [counts[0], *(b for a, b in itertools.pairwise(counts) if b[1] != a[1])]
     stays = [*(moment for moment, _ in changes[1:]), counts[-1][0]]
@@ -203,10 +203,12 @@ def drift(
 ) -> Drift:
     """Judge whether a quantity grows, given points (seconds, value).
 
-    Args: points: in order of time. relative: the growth that is allowed over the run, as a share of
-        the median. absolute: the growth that is allowed whatever the median is; the larger of the
-        two counts. warm_up: the share of the points at the beginning that are left out: caches
-        fill, code is compiled.
+    Args:
+        points: in order of time.
+        relative: the growth that is allowed over the run, as a share of the median.
+        absolute: the growth that is allowed whatever the median is; the larger of the two counts.
+        warm_up: the share of the points at the beginning that are left out: caches fill, code is
+            compiled.
 
     Raises:
         ValueError: fewer than five points are left.

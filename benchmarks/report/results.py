@@ -115,10 +115,12 @@ class Results:
     ) -> None:
         """Read what there is; results of other code are moved aside, unless they are only read.
 
-        Args: folder: where the file is. only_read: whether nothing will be added. source: the
-            digest of the measured code; None: it is taken. published: results to go on from where
-            there are none, if they are of this code and of such a machine; None: for the usual
-                folder, those that are published.
+        Args:
+            folder: where the file is.
+            only_read: whether nothing will be added.
+            source: the digest of the measured code; None: it is taken.
+            published: results to go on from where there are none, if they are of this code and of
+                such a machine; None: for the usual folder, those that are published.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder

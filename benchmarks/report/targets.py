@@ -16,12 +16,18 @@ from benchmarks.report.grouping import Unit, by_round, matching
 class Target:
     """One target.
 
-    Attributes: text: what is compared, for the page. measurement: where its samples are. figure:
-        the figure of a sample, a dotted path. ours: the contender. other: what it is compared with;
-        None: the figure itself counts. limit: the value that the median must reach. at_most:
-        whether the limit is an upper one. difference: whether the difference counts instead of the
-        ratio. inverse: whether the ratio is the other one's figure over ours (rates, where a ratio
-        of times is asked for). where: the parameters of the plans that count.
+    Attributes:
+        text: what is compared, for the page.
+        measurement: where its samples are.
+        figure: the figure of a sample, a dotted path.
+        ours: the contender.
+        other: what it is compared with; None: the figure itself counts.
+        limit: the value that the median must reach.
+        at_most: whether the limit is an upper one.
+        difference: whether the difference counts instead of the ratio.
+        inverse: whether the ratio is the other one's figure over ours (rates, where a ratio of
+            times is asked for).
+        where: the parameters of the plans that count.
     """
 
     text: str

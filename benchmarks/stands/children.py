@@ -51,10 +51,12 @@ class Child:
     ) -> None:
         """Start it.
 
-        Args: program: a module of this package, started with ``python -m`` and the path of its
-            configuration; or a whole command. work: its folder, made anew; it is the working
-            directory. config: for a module: written to ``config.json`` there. environment: besides
-            that of this process. Secrets belong here, not into `config`.
+        Args:
+            program: a module of this package, started with ``python -m`` and the path of its
+                configuration; or a whole command.
+            work: its folder, made anew; it is the working directory.
+            config: for a module: written to ``config.json`` there.
+            environment: besides that of this process. Secrets belong here, not into `config`.
         """
         work.mkdir(parents=True, exist_ok=True)
         self.work = work

@@ -96,10 +96,12 @@ class Broker:
     def make_topic(self, partitions: int, prefix: str = "out", *, is_kept: bool = True) -> str:
         """Create an empty topic with a name of its own and return that.
 
-        Args: partitions: how many. prefix: of its name. is_kept: whether its records are; otherwise
-            only the last of them, for who only counts: gigabytes of output would drive the input
-            out of the
-                page cache, and the next contender would read it from the disk.
+        Args:
+            partitions: how many.
+            prefix: of its name.
+            is_kept: whether its records are; otherwise only the last of them, for who only counts:
+                gigabytes of output would drive the input out of the page cache, and the next
+                contender would read it from the disk.
         """
         name = f"{prefix}-{int(time.time())}-{next(self._numbers)}"
         self._kafka.create_topic(name, partitions=partitions, config={} if is_kept else _NOT_KEPT)

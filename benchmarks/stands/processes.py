@@ -56,8 +56,9 @@ def proportional_mb(processes: list[psutil.Process]) -> float:
 class Meter:
     """Samples CPU and memory of groups of processes in a thread of its own, as a context manager.
 
-    Attributes: roots: the process whose tree is a group, or a function that returns a group's
-        processes, by the group's name (``broker``, ``job``).
+    Attributes:
+        roots: the process whose tree is a group, or a function that returns a group's processes, by
+            the group's name (``broker``, ``job``).
     """
 
     roots: Mapping[str, int | Callable[[], list[psutil.Process]]]

@@ -110,8 +110,9 @@ class Traffic:
     def end(self) -> tuple[np.ndarray[Any, Any], float]:
         """Stop generator and reader.
 
-        Returns: int64 pairs (intended, arrived) in ns, and by how many milliseconds the generator
-            itself was late at most.
+        Returns:
+            int64 pairs (intended, arrived) in ns, and by how many milliseconds the generator itself
+            was late at most.
         """
         self._generator.stop()
         self._reader.stop()

@@ -239,8 +239,9 @@ def database(*, quick: bool = False) -> dict[str, Any]:
 def restarts(broker: Broker, work: Path, *, kills: int = 3) -> dict[str, Any]:
     """Kill pipelines and start them again; return medians over the kills: see `of_restart`.
 
-    Raises: MeasurementError: a pipeline did not come back, or the dead driver had decided its last
-        batch again and again, so that the first one had nothing to write.
+    Raises:
+        MeasurementError: a pipeline did not come back, or the dead driver had decided its last
+            batch again and again, so that the first one had nothing to write.
     """
     load = Load(records=10_000_000, batch=2_000)
     source = broker.filled_topic(load)
@@ -329,7 +330,8 @@ def of_restart(
     """Return where the time up to the end of the first batch went, in seconds; None where that
     batch had been decided before, so that it wrote nothing: the next one did.
 
-    Returns: ``all``, ``ready`` (until the query was started), ``batch`` (all of the first batch),
+    Returns:
+        ``all``, ``ready`` (until the query was started), ``batch`` (all of the first batch),
         ``plan`` (its offsets and its plan), ``write`` (the call of the sink); of ours, within that,
         ``recover`` (commit log and sinks) and ``job`` (the function and the tasks, up to the last
         pre-commit).

@@ -91,7 +91,8 @@ def _timed(method: Callable[..., Any], name: str, lines: _Lines) -> Callable[...
 def costs_ms(lines: Iterable[Mapping[str, Any]], *, skip: int) -> dict[str, list[float]]:
     """Return what each batch's commit cost, in milliseconds, without the first batches.
 
-    Returns: ``commit`` (from the end of ``RunWrites`` to the end of ``CommitSinks``), ``decision``
+    Returns:
+        ``commit`` (from the end of ``RunWrites`` to the end of ``CommitSinks``), ``decision``
         (``AppendCommit`` alone), and one entry for each ``confirm:`` and ``commit:`` of a sink;
         confirming is part of ``RunWrites``.
     """

@@ -160,10 +160,11 @@ class Capabilities:
     """What a sink can do. ``start()`` refuses, with the reason, what can't be exactly-once
     (``protocol.eligibility``).
 
-    Attributes: two_phase: a prepared transaction survives the process that prepared it, and another
-        process can complete it. transaction_timeout_ms: after which time the system aborts an open
-        transaction by itself; None: never. The coordinator
-            decides a batch only with enough of it left.
+    Attributes:
+        two_phase: a prepared transaction survives the process that prepared it, and another process
+            can complete it.
+        transaction_timeout_ms: after which time the system aborts an open transaction by itself;
+            None: never. The coordinator decides a batch only with enough of it left.
         delivery: ``exactly_once``, ``at_least_once`` or ``none``; the latter two take no part in
             the decision: ``pre_commit`` returns None. With ``exactly_once`` and neither
             ``two_phase`` nor ``idempotent`` the query doesn't start.
@@ -196,9 +197,12 @@ class Capabilities:
 class StartInfo:
     """What a sink learns at start, on the driver.
 
-    Attributes: query_id: Spark's query id; empty in the check that the first ``start()`` makes,
-        before Spark has given one out. sink: the sink's name in its query. spark: the query's
-        session. output_mode: the query's: ``append``, ``update`` or ``complete``.
+    Attributes:
+        query_id: Spark's query id; empty in the check that the first ``start()`` makes, before
+            Spark has given one out.
+        sink: the sink's name in its query.
+        spark: the query's session.
+        output_mode: the query's: ``append``, ``update`` or ``complete``.
     """
 
     query_id: str
@@ -211,12 +215,15 @@ class StartInfo:
 class TaskAttempt:
     """Which attempt of which task writes; everything that a name in the world is made of.
 
-    Attributes: query_id: Spark's query id, stable over restarts. sink: the sink's name in its
-        query. generation: the run's generation in the commit log. batch: Spark's batch id. write:
-        the ordinal of this write within the batch. partition: Spark's partition number. slot: a
-        small number that no other task attempt of this batch has: not a retried one, not a
-        speculative one, not one of
-            a resubmitted stage.
+    Attributes:
+        query_id: Spark's query id, stable over restarts.
+        sink: the sink's name in its query.
+        generation: the run's generation in the commit log.
+        batch: Spark's batch id.
+        write: the ordinal of this write within the batch.
+        partition: Spark's partition number.
+        slot: a small number that no other task attempt of this batch has: not a retried one, not a
+            speculative one, not one of a resubmitted stage.
         incarnation: raised whenever an attempt of an earlier batch may still be alive:
             (incarnation, slot) is never given out to two attempts that can live at the same time,
             in the whole generation.
@@ -261,11 +268,14 @@ class LostTransaction:
 class CommitReport:
     """The answers to a ``commit``: every committable is in exactly one of the four.
 
-    Attributes: completed: committed now or before, every request answered at the first try: its
-        producer may go on. retired: committed, but a request for it saw a retry, a timeout or a
-        disconnect: fenced after DONE, never used again. lost: proved to have no effect, now or
-        ever: aborted by the system itself. in_doubt: neither committed nor proved to be lost, and
-        asking again will not help; the reason says what would.
+    Attributes:
+        completed: committed now or before, every request answered at the first try: its producer
+            may go on.
+        retired: committed, but a request for it saw a retry, a timeout or a disconnect: fenced
+            after DONE, never used again.
+        lost: proved to have no effect, now or ever: aborted by the system itself.
+        in_doubt: neither committed nor proved to be lost, and asking again will not help; the
+            reason says what would.
     """
 
     completed: tuple[Committable, ...] = ()
@@ -319,8 +329,9 @@ class TwoPhaseCommitSink(ABC):
         """Return the columns that the sink writes, named and cast as ``invoke`` wants them. By
         default all, as they are.
 
-        Raises: SchemaError: a column is missing or of a type that the sink cannot write; the
-            message names it.
+        Raises:
+            SchemaError: a column is missing or of a type that the sink cannot write; the message
+                names it.
         """
         from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 
@@ -350,8 +361,9 @@ class TwoPhaseCommitSink(ABC):
         Args:
             start: its ``query_id`` may be empty.
 
-        Returns: None when there is no target yet, or none any more; or always, and then nothing is
-            ever compared.
+        Returns:
+            None when there is no target yet, or none any more; or always, and then nothing is ever
+            compared.
 
         Raises:
             OnceForAllError: as ``check``.
@@ -451,15 +463,17 @@ class TwoPhaseCommitSink(ABC):
         """Make everything written durable and ready to commit, and return its committable; from
         then on only the driver ends it.
 
-        Returns: What another process needs to commit or abort it; None when nothing needs a commit
-            (and nothing is left to sweep).
+        Returns:
+            What another process needs to commit or abort it; None when nothing needs a commit (and
+            nothing is left to sweep).
         """
 
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
         """Look at all prepared transactions of a batch once more, on the driver, right before the
         decision.
 
-        Returns: The committables, in their order, perhaps with what a later proof of their outcome
+        Returns:
+            The committables, in their order, perhaps with what a later proof of their outcome
             needs.
 
         Raises:
@@ -480,9 +494,10 @@ class TwoPhaseCommitSink(ABC):
         """Commit all of them, in parallel where it can; idempotent: "already committed" is a
         success.
 
-        Args: permit: the proof that a durable decision names these committables; nothing commits
-            without one. committables: what ``pre_commit`` returned, perhaps in another process,
-            long ago.
+        Args:
+            permit: the proof that a durable decision names these committables; nothing commits
+                without one.
+            committables: what ``pre_commit`` returned, perhaps in another process, long ago.
 
         Raises:
             SinkUnavailableError: no answer for at least one; the coordinator asks again for all.

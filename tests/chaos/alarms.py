@@ -35,9 +35,10 @@ _TEXT_LIMIT = 2000
 def alarms(world, allowed=()):
     """Return a line for each run of a world's drivers that ended with an alarming error.
 
-    Args: world: with ``drivers``, whose ``errors.json`` and ``status.json`` are read, as far as
-        they are there. allowed: names from ``ALARMING`` that what was done to the world does
-        excuse.
+    Args:
+        world: with ``drivers``, whose ``errors.json`` and ``status.json`` are read, as far as they
+            are there.
+        allowed: names from ``ALARMING`` that what was done to the world does excuse.
     """
     found = []
     for driver in world.drivers:

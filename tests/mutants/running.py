@@ -91,8 +91,11 @@ class Workshop:
     ) -> None:
         """Copy the package; what is edited meanwhile changes nothing.
 
-        Args: folder: an empty one. source: the package's folder. environment: variables for pytest,
-            and so for all that it starts; those of ``servers.started``.
+        Args:
+            folder: an empty one.
+            source: the package's folder.
+            environment: variables for pytest, and so for all that it starts; those of
+                ``servers.started``.
         """
         self._folder = folder
         self._environment = dict(environment or {})

@@ -40,11 +40,14 @@ ANSWERS_WITH_ADDRESSES = {Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUST
 class Request:
     """One request of a client.
 
-    Attributes: connection: number of the client's connection, counted from 1. api_key: what kind of
-        request, see ``Api``. api_version: version of its body. correlation_id: the client's number
-        for it, on that connection. client_id: what the client calls itself; None when it doesn't
-        say. frame: all of it, header included, without the leading size; empty in the list of all
-        requests.
+    Attributes:
+        connection: number of the client's connection, counted from 1.
+        api_key: what kind of request, see ``Api``.
+        api_version: version of its body.
+        correlation_id: the client's number for it, on that connection.
+        client_id: what the client calls itself; None when it doesn't say.
+        frame: all of it, header included, without the leading size; empty in the list of all
+            requests.
     """
 
     connection: int

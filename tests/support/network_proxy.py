@@ -119,8 +119,9 @@ class Fault:
         """Let the held requests go to the broker, in order. From then on it happens to no further
         request, whatever kind of fault it is.
 
-        Returns: The broker's answer to each (header included); None where the broker's connection
-            ended before it.
+        Returns:
+            The broker's answer to each (header included); None where the broker's connection ended
+            before it.
 
         Raises:
             TimeoutError: an answer is missing after ``timeout_s``.
@@ -186,10 +187,11 @@ class KafkaProxy:
     def __init__(self, broker_port: int, *, aliases: Mapping[int, int] | None = None) -> None:
         """Nothing is started yet.
 
-        Args: broker_port: where the broker listens, on 127.0.0.1. aliases: in a cluster with
-            several brokers, each with a proxy of its own: the ports of the other brokers, and what
-            clients
-                are to use in their place. Read at each answer, so it may be filled in later.
+        Args:
+            broker_port: where the broker listens, on 127.0.0.1.
+            aliases: in a cluster with several brokers, each with a proxy of its own: the ports of
+                the other brokers, and what clients are to use in their place. Read at each answer,
+                so it may be filled in later.
         """
         self._broker_port = broker_port
         self._aliases = aliases if aliases is not None else {}
@@ -286,9 +288,12 @@ class KafkaProxy:
     ) -> Fault:
         """Keep requests back until they are released.
 
-        Args: api_key: what kind of request. when: only those for which this is true; called in the
-            proxy's thread. count: how many, at most. alone: later requests of the same connection
-            overtake a held one; by default they wait behind it, as TCP has them.
+        Args:
+            api_key: what kind of request.
+            when: only those for which this is true; called in the proxy's thread.
+            count: how many, at most.
+            alone: later requests of the same connection overtake a held one; by default they wait
+                behind it, as TCP has them.
         """
         return self._plan("hold", api_key, when, count, alone=alone)
 

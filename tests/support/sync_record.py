@@ -38,9 +38,11 @@ def forget_unsynced(root, record, *, keep_names):
     """Take away from a folder what was never synced, as a loss of power may; return what was lost
     or emptied.
 
-    Args: root: the folder; its own name is taken for durable. record: what ``install`` wrote.
+    Args:
+        root: the folder; its own name is taken for durable.
+        record: what ``install`` wrote.
         keep_names: whether a file whose name was not synced stays, without its content (ext4 does
-        that), or goes as a whole.
+            that), or goes as a whole.
     """
     sizes, folders = {}, {}
     for line in Path(record).read_text(encoding="utf-8").splitlines():

@@ -36,11 +36,13 @@ def main(argv: list[str] | None = None) -> int:
     Args:
         argv: the arguments after the program's name; None: those of this process.
 
-    Returns: What the command returns; 2 after an error of this library, whose message is then on
-        stderr; 130 after Ctrl-C.
+    Returns:
+        What the command returns; 2 after an error of this library, whose message is then on stderr;
+        130 after Ctrl-C.
 
-    Raises: SystemExit: from argparse, after ``--help``, ``--version`` (code 0) or arguments that it
-        does not know (code 2).
+    Raises:
+        SystemExit: from argparse, after ``--help``, ``--version`` (code 0) or arguments that it
+            does not know (code 2).
     """
     arguments = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run

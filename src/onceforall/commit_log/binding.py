@@ -135,13 +135,18 @@ def find(
     """Return the log of a checkpoint, or None when it was never bound; nothing is written (but see
     ``adopt``).
 
-    Args: home: the store of the checkpoint's folder ``onceforall/``. wanted: where the user says
-        that it lies (``log_location``); None: wherever the pointer says. adopt: the log was moved
-        to ``wanted`` on purpose; the next pointer is written. dry_run: it isn't written; what is
-        returned is what would be. open_store: opens the store of a location.
+    Args:
+        home: the store of the checkpoint's folder ``onceforall/``.
+        wanted: where the user says that it lies (``log_location``); None: wherever the pointer
+            says.
+        adopt: the log was moved to ``wanted`` on purpose; the next pointer is written.
+        dry_run: it isn't written; what is returned is what would be.
+        open_store: opens the store of a location.
 
-    Raises: CheckpointMismatchError: pointer, log and ``wanted`` don't fit together; the message
-        names the places and the remedy. CommitLogError: a store failed, or a file is damaged.
+    Raises:
+        CheckpointMismatchError: pointer, log and ``wanted`` don't fit together; the message names
+            the places and the remedy.
+        CommitLogError: a store failed, or a file is damaged.
     """
     pointer = _newest_pointer(home)
     first = 0 if pointer is None else pointer.first_generation

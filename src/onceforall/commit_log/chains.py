@@ -93,8 +93,9 @@ class Chains:
     def read(self, generation: int, index: int) -> Envelope | None:
         """Return an entry, or None.
 
-        Raises: CorruptEntryError, ForeignEntryError, NewerEntryError: something stands there that
-            can't be read.
+        Raises:
+            CorruptEntryError, ForeignEntryError, NewerEntryError: something stands there that can't
+                be read.
         """
         content = self.store.read(entry_key(generation, index))
         return None if content is None else self.decode(generation, index, content)
@@ -171,8 +172,10 @@ class Chains:
         A listing and a few reads, however long the chain is. The index behind the last entry was
         absent when it was read, and had never been written before.
 
-        Raises: CorruptEntryError: one of these entries can't be read, or any entry of the chain is
-            missing before another one. CommitLogError: an entry follows a SEAL.
+        Raises:
+            CorruptEntryError: one of these entries can't be read, or any entry of the chain is
+                missing before another one.
+            CommitLogError: an entry follows a SEAL.
         """
         listed = self._listed(generation)
         last = listed[-1] if listed else 0
@@ -203,8 +206,10 @@ class Chains:
         """Return the entries of a chain, for people and tools: gaps where a cleaner was; a lagging
         listing may hide some.
 
-        Raises: CorruptEntryError: an entry can't be read, or is missing before another one in a
-            chain that was never cleaned. CommitLogError: an entry follows a SEAL.
+        Raises:
+            CorruptEntryError: an entry can't be read, or is missing before another one in a chain
+                that was never cleaned.
+            CommitLogError: an entry follows a SEAL.
         """
         listed = self._listed(generation)
         forward = self._forward(generation, 0)

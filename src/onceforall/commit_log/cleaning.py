@@ -56,15 +56,21 @@ def clean(
 ) -> tuple[int, int | None]:
     """Delete what is superseded in the chains below a generation.
 
-    Args: chains: the log. generations: the log's oldest one, and one of which everything below it
-        is sealed. retain_commits: so many of the newest COMMITs stay, counted as two entries each
-        (a COMMIT and its DONE). mark: creates ``sealed.json`` in a chain, durably.
+    Args:
+        chains: the log.
+        generations: the log's oldest one, and one of which everything below it is sealed.
+        retain_commits: so many of the newest COMMITs stay, counted as two entries each (a COMMIT
+            and its DONE).
+        mark: creates ``sealed.json`` in a chain, durably.
 
-    Returns: The number of entries that were deleted, and the oldest generation of which more than
-        CLAIM and SEAL is needed; None when nothing was ever decided.
+    Returns:
+        The number of entries that were deleted, and the oldest generation of which more than CLAIM
+        and SEAL is needed; None when nothing was ever decided.
 
-    Raises: ProtocolViolationError: the chain below is not sealed. CommitLogError: the store failed,
-        or an entry is damaged. Nothing that is needed was deleted; cleaning again goes on.
+    Raises:
+        ProtocolViolationError: the chain below is not sealed.
+        CommitLogError: the store failed, or an entry is damaged. Nothing that is needed was
+            deleted; cleaning again goes on.
     """
     failpoints.hit("log.clean.before")
     deleted = 0

@@ -46,8 +46,10 @@ class Creator:
     ) -> tuple[bytes, bool]:
         """Return the content that won, durably, and whether an answer was lost on the way.
 
-        Raises: BatchTooSlowError: ``in_time`` said no, and nothing that was asked before can have
-            created it. NoAnswerError: nobody knows.
+        Raises:
+            BatchTooSlowError: ``in_time`` said no, and nothing that was asked before can have
+                created it.
+            NoAnswerError: nobody knows.
         """
         pauses_ms = [0, *self._pauses_ms]
         failure: Exception | None = None

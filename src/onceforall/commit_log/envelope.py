@@ -68,8 +68,9 @@ def encode(entry: Entry, *, nonce: str, generation: int, index: int, written_at:
         index: its place there.
         written_at: the time, for people; nothing depends on it.
 
-    Raises: ConfigurationError: the body is not JSON (a committable with a NaN, a date, bytes), so
-        that it could not be read back.
+    Raises:
+        ConfigurationError: the body is not JSON (a committable with a NaN, a date, bytes), so that
+            it could not be read back.
     """
     try:
         fields = {

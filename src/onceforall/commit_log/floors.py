@@ -113,8 +113,9 @@ class Floors:
     def raise_to(self, generation: int) -> None:
         """Raise the floor, durably; nothing is deleted.
 
-        Args: generation: a chain that is sealed, with all below it, and below which there is
-            nothing that counts.
+        Args:
+            generation: a chain that is sealed, with all below it, and below which there is nothing
+                that counts.
         """
         newest = self.newest()
         if newest.generation >= generation:

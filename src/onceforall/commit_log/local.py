@@ -101,8 +101,9 @@ class LocalStore:
         ``in_time`` is asked right before the link, behind the sync of the content, which may hang
         for long.
 
-        Raises: CommitLogError: the message says why and what helps. The file may have been created
-            nevertheless.
+        Raises:
+            CommitLogError: the message says why and what helps. The file may have been created
+                nevertheless.
         """
         path = self._path(key)
         with self._explained("create", path):
@@ -145,9 +146,10 @@ class LocalStore:
     def clean_temporary_files(self, older_than_s: float = 900.0) -> int:
         """Delete what crashed writers left, and return the number of files.
 
-        Args: older_than_s: younger files may belong to a live writer. One that was frozen for
-            longer finds its file gone,
-                gets an error from ``create``, and creates it again: nothing is lost.
+        Args:
+            older_than_s: younger files may belong to a live writer. One that was frozen for longer
+                finds its file gone, gets an error from ``create``, and creates it again: nothing is
+                lost.
         """
         oldest_live = time.time() - older_than_s
         deleted = 0

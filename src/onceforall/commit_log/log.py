@@ -118,10 +118,13 @@ def _now() -> datetime:
 class CommitLog:
     """A query's commit log; see the module for the theory and the caller's sequence.
 
-    Args: store: where it lies. retain_commits: so many of the newest COMMITs stay for people to
-        look at; at least 1, which recovery needs. first_generation: the number of the first chain;
-        above 0 in the log of a checkpoint that was detached before, so that no
-            generation of the query has a number, or names in the world, that an earlier one had.
+    Args:
+        store: where it lies.
+        retain_commits: so many of the newest COMMITs stay for people to look at; at least 1, which
+            recovery needs.
+        first_generation: the number of the first chain; above 0 in the log of a checkpoint that was
+            detached before, so that no generation of the query has a number, or names in the world,
+            that an earlier one had.
         drop_after: chains of which only CLAIM and SEAL are left are deleted when there are so many
             of them.
         retry_pauses_ms: a create without an answer is repeated after each of these pauses.
@@ -254,13 +257,15 @@ class CommitLog:
         Args:
             generation: ours.
 
-        Returns: What those chains decided. Whoever seals below the same generation, at any time,
-            gets the same.
+        Returns:
+            What those chains decided. Whoever seals below the same generation, at any time, gets
+            the same.
 
-        Raises: FencedError: a newer run has sealed our chain and cleaned what we would need.
+        Raises:
+            FencedError: a newer run has sealed our chain and cleaned what we would need.
             CommitLogError: the store gave no answer, or an entry is damaged. Sealing again goes on
-            where this stopped. ProtocolViolationError: a SEAL says something else than the entries
-            before it.
+                where this stopped.
+            ProtocolViolationError: a SEAL says something else than the entries before it.
         """
         return self._steadily(lambda oldest: self._seal_below(generation, oldest))
 
@@ -291,20 +296,23 @@ class CommitLog:
     ) -> int:
         """Append to our chain, durably.
 
-        Args: generation: one that this instance claimed. entry: a decision, or its DONE. in_time:
-            asked right before the entry is created, each time that this is tried; None: it is never
-            too late.
+        Args:
+            generation: one that this instance claimed.
+            entry: a decision, or its DONE.
+            in_time: asked right before the entry is created, each time that this is tried; None: it
+                is never too late.
 
         Returns:
             The index of the entry.
 
-        Raises: FencedError: our chain is sealed; the entry was not written, and never will be.
+        Raises:
+            FencedError: our chain is sealed; the entry was not written, and never will be.
             BatchTooSlowError: ``in_time`` said no; the entry was not written, and never will be.
             OutcomeUnknownError: the store gave no answer. The entry may be there, now or later:
-            nothing may be aborted. ConfigurationError: the entry is not JSON; nothing was written.
+                nothing may be aborted.
+            ConfigurationError: the entry is not JSON; nothing was written.
             ProtocolViolationError: the generation isn't ours, the batch is lower than the one
-            before (nothing was written), or
-                another writer was in our chain.
+                before (nothing was written), or another writer was in our chain.
         """
         index = self.chain_length(generation)
         where = self._chains.describe(generation, index)
@@ -403,8 +411,10 @@ class CommitLog:
         Returns:
             The number of entries deleted.
 
-        Raises: CommitLogError: the store failed. Nothing that is needed was deleted; the next clean
-            goes on. ProtocolViolationError: the chain below is not sealed.
+        Raises:
+            CommitLogError: the store failed. Nothing that is needed was deleted; the next clean
+                goes on.
+            ProtocolViolationError: the chain below is not sealed.
         """
         deleted, oldest_needed = self._steadily(
             lambda oldest: cleaning.clean(

@@ -41,9 +41,12 @@ class PythonProcess:
     ) -> None:
         """Start Python.
 
-        Args: arguments: the program, or ``-m`` and its module, and its own arguments. work_dir:
-            where it runs. log: the file to which its output is appended. environment: what it has
-            in its environment besides that of this process; None takes a name away.
+        Args:
+            arguments: the program, or ``-m`` and its module, and its own arguments.
+            work_dir: where it runs.
+            log: the file to which its output is appended.
+            environment: what it has in its environment besides that of this process; None takes a
+                name away.
         """
         self._log = log
         self._log_start = log.stat().st_size if log.exists() else 0

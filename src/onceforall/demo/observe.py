@@ -22,9 +22,12 @@ _ENDS_DEADLINE_S = 10
 class Batch:
     """A batch that Spark has completed.
 
-    Attributes: number: Spark's batch id. planned_at: when its offsets were recorded, in seconds
-        since 1970; a replay keeps the time of its first attempt. committed_at: when Spark recorded
-        its end, in seconds since 1970. events: how many input records it has.
+    Attributes:
+        number: Spark's batch id.
+        planned_at: when its offsets were recorded, in seconds since 1970; a replay keeps the time
+            of its first attempt.
+        committed_at: when Spark recorded its end, in seconds since 1970.
+        events: how many input records it has.
     """
 
     number: int

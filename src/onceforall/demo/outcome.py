@@ -18,11 +18,13 @@ BAD = ("lost", "duplicated", "wrong")
 class Story:
     """What happened, with times in seconds since the run's start.
 
-    Attributes: started_at: the run's start, in seconds since 1970. lives: of each driver, when it
-        was started, when both queries had completed a batch, and when it ended. kills: when each
-        SIGKILL was sent, and which batch of which query was in flight. unexpected_ends: how often
-        the driver ended though nobody had killed it. duration_s: of the whole run, without the
-        reading and judging behind it.
+    Attributes:
+        started_at: the run's start, in seconds since 1970.
+        lives: of each driver, when it was started, when both queries had completed a batch, and
+            when it ended.
+        kills: when each SIGKILL was sent, and which batch of which query was in flight.
+        unexpected_ends: how often the driver ended though nobody had killed it.
+        duration_s: of the whole run, without the reading and judging behind it.
     """
 
     started_at: float

@@ -39,9 +39,10 @@ read."""
 class Record(NamedTuple):
     """A row as a reader found it in an output.
 
-    Attributes: batch: the id that it bears; None: none that can be read. row: what it says
-        otherwise: texts and numbers, fields without a value left out; anything else where it can't
-        be read.
+    Attributes:
+        batch: the id that it bears; None: none that can be read.
+        row: what it says otherwise: texts and numbers, fields without a value left out; anything
+            else where it can't be read.
     """
 
     batch: int | None
@@ -117,9 +118,10 @@ class Judged:
 class Agreement:
     """Whether the outputs of a query have the same rows in each batch.
 
-    Attributes: batches: how many batches there are, those counted that only one output has.
+    Attributes:
+        batches: how many batches there are, those counted that only one output has.
         disagreeing: the ids of those whose rows differ between outputs, in their order; -1 stands
-        for rows without one.
+            for rows without one.
     """
 
     batches: int

@@ -60,13 +60,19 @@ seconds by default."""
 class SparkBatchWriter:
     """Writes one batch; made anew for each call of ``foreachBatch``.
 
-    Attributes: frame: the batch. batch: its id. function: the user's function. sinks: the query's
-        sinks by name. query_id: Spark's query id. consume_all: whether every partition must be
-        consumed, so that the state stores commit. projections: the sinks' columns, kept over
-        batches. keeper: decides whether the rows are kept until the batch is complete; None: they
-        are not. spark_files: what Spark writes in the checkpoint, made durable before the decision;
-        None: it is not (in tests of other things). clock: seconds, which go on while the machine is
-        suspended. stop_requested: whether the query was asked to stop, so that no job may begin.
+    Attributes:
+        frame: the batch.
+        batch: its id.
+        function: the user's function.
+        sinks: the query's sinks by name.
+        query_id: Spark's query id.
+        consume_all: whether every partition must be consumed, so that the state stores commit.
+        projections: the sinks' columns, kept over batches.
+        keeper: decides whether the rows are kept until the batch is complete; None: they are not.
+        spark_files: what Spark writes in the checkpoint, made durable before the decision; None: it
+            is not (in tests of other things).
+        clock: seconds, which go on while the machine is suspended.
+        stop_requested: whether the query was asked to stop, so that no job may begin.
         query_name: what people call the query; None: by its id.
     """
 

@@ -106,11 +106,15 @@ class BatchWriter(Protocol):
 class Resources:
     """Everything outside the protocol that the coordinator touches.
 
-    Attributes: log: the commit log. sinks: the query's sinks by name. spark_committed: reads the
-        last batch in Spark's commit log; -1 when there is none. stop_requested: whether the query
-        was asked to stop. wait: sleeps for so many seconds. sweeps_changed: told of the sweeps of
-        older generations, to be repeated in the background, and below which generation every
-            chain is sealed (ours), so that what is superseded there can be cleaned.
+    Attributes:
+        log: the commit log.
+        sinks: the query's sinks by name.
+        spark_committed: reads the last batch in Spark's commit log; -1 when there is none.
+        stop_requested: whether the query was asked to stop.
+        wait: sleeps for so many seconds.
+        sweeps_changed: told of the sweeps of older generations, to be repeated in the background,
+            and below which generation every chain is sealed (ours), so that what is superseded
+            there can be cleaned.
         batch_done: told of a batch whose DONE is durable: nothing that was kept for it is needed
             any more.
         now_ms: the clock of ``Prepared.began_ms``; it goes on while the machine is suspended.
@@ -163,10 +167,14 @@ class Coordinator:
     ) -> None:
         """Feed in that Spark asks for a batch; ``pending`` then holds what is to be done.
 
-        Args: batch: Spark's batch id. offsets: the batch's lines in Spark's offset log. stateful:
-            whether the query keeps state, so that a decided batch must run again to rebuild it.
-            writer: what runs the batch's jobs. start: the lines for the batch before, where they
-            are known. header: the lines before the offsets there.
+        Args:
+            batch: Spark's batch id.
+            offsets: the batch's lines in Spark's offset log.
+            stateful: whether the query keeps state, so that a decided batch must run again to
+                rebuild it.
+            writer: what runs the batch's jobs.
+            start: the lines for the batch before, where they are known.
+            header: the lines before the offsets there.
         """
         self.finish_background()
         self._writer = writer
@@ -184,8 +192,9 @@ class Coordinator:
     ) -> None:
         """Take one call of ``foreachBatch`` to its end.
 
-        Raises: OnceForAllError: why the run stopped; its docstring says what was aborted and what
-            was not.
+        Raises:
+            OnceForAllError: why the run stopped; its docstring says what was aborted and what was
+                not.
         """
         self.request(batch, offsets, stateful, writer, start, header=header)
         self.phase_ms = {}

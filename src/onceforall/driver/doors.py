@@ -68,8 +68,9 @@ def write_stream(frame: DataFrame) -> StreamWriter:
     Args:
         frame: any streaming DataFrame of a classic (not Connect) Spark session.
 
-    Returns: A writer with the methods of Spark's ``DataStreamWriter``; call ``to`` at least once,
-        then ``start``.
+    Returns:
+        A writer with the methods of Spark's ``DataStreamWriter``; call ``to`` at least once, then
+        ``start``.
 
     Raises:
         UnsupportedQueryError: the frame is not streaming, or belongs to Spark Connect.
@@ -95,18 +96,23 @@ def exactly_once(
     """Make a function ``(batch, batch_id, transaction)`` fit for ``writeStream.foreachBatch``, with
     one decision for all its writes.
 
-    Args: checkpoint: the query's ``checkpointLocation``; it is compared with the query's own at the
-        first batch. sinks: the query's sinks by name. The names are what the commit log knows: keep
-        them over restarts. on_divergence: ``warn`` or ``fail``, when the replay of a decided batch
-        gives other rows. min_batches_to_retain: how many decided batches stay in the commit log.
+    Args:
+        checkpoint: the query's ``checkpointLocation``; it is compared with the query's own at the
+            first batch.
+        sinks: the query's sinks by name. The names are what the commit log knows: keep them over
+            restarts.
+        on_divergence: ``warn`` or ``fail``, when the replay of a decided batch gives other rows.
+        min_batches_to_retain: how many decided batches stay in the commit log.
         decision_reserve_ms: how much of the transaction timeout must be left at the decision; by
-        default a third. adopt_checkpoint: take over a commit log whose checkpoint was moved here.
+            default a third.
+        adopt_checkpoint: take over a commit log whose checkpoint was moved here.
         takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
         commit_log: where a new query's commit log lies, if not in the checkpoint; a pointer in the
-        checkpoint then leads to it. redo: how the rows of a transaction come back that was lost
-        after the decision: ``replay`` runs the batch again, which must give the very same rows;
-            ``durable`` keeps the prepared rows beside the commit log until the batch is complete;
-            ``auto`` keeps them where Spark's plan doesn't show that a replay gives the same ones.
+            checkpoint then leads to it.
+        redo: how the rows of a transaction come back that was lost after the decision: ``replay``
+            runs the batch again, which must give the very same rows; ``durable`` keeps the prepared
+            rows beside the commit log until the batch is complete; ``auto`` keeps them where
+            Spark's plan doesn't show that a replay gives the same ones.
         in_doubt: for one start only: what to hold a decided transaction for of which no proof can
             be had, ``committed`` or ``aborted``.
         lost_rows: for one batch only: what to do where a part of its transactions is lost and a
@@ -120,11 +126,13 @@ def exactly_once(
     Returns:
         A decorator. The decorated function takes (batch, batch_id).
 
-    Raises: OptionError: an argument is out of its range. UnsupportedQueryError: the checkpoint is
-        not on a local (or locally mounted) file system, or the session is one of Spark Connect.
+    Raises:
+        OptionError: an argument is out of its range.
+        UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system, or
+            the session is one of Spark Connect.
         CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is
-        unfinished; or checkpoint and commit
-            log are not bound to each other, or the checkpoint was moved, copied or cloned.
+            unfinished; or checkpoint and commit log are not bound to each other, or the checkpoint
+            was moved, copied or cloned.
 
     Side effects of the function other than ``transaction.write`` are not covered: a replay does
     them again.
@@ -205,9 +213,10 @@ class StreamWriter:
     ) -> StreamWriter:
         """Add a sink.
 
-        Args: sink: where each batch goes. name: the sink's name in this query, under which the
-            commit log knows it; by default its kind and target. Keep it
-                over restarts.
+        Args:
+            sink: where each batch goes.
+            name: the sink's name in this query, under which the commit log knows it; by default its
+                kind and target. Keep it over restarts.
             transform: a function DataFrame -> DataFrame that is applied to each batch for this sink
                 alone.
 
@@ -312,11 +321,11 @@ class StreamWriter:
         Returns:
             Spark's own ``StreamingQuery``.
 
-        Raises: ConfigurationError: something must be mended first; the message names it.
+        Raises:
+            ConfigurationError: something must be mended first; the message names it.
             CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is
-            unfinished; or checkpoint and
-                commit log are not bound to each other, or the checkpoint was moved, copied or
-                cloned.
+                unfinished; or checkpoint and commit log are not bound to each other, or the
+                checkpoint was moved, copied or cloned.
         """
         if not self._sinks:
             raise OptionError("No sink: call .to(sink) before .start().")

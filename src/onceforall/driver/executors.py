@@ -273,8 +273,9 @@ class _Job:
     def answers(self) -> list[Answer]:
         """Return what the executors have reported.
 
-        Raises: ExecutorCheckError: no Python could be started there, or it is another one than the
-            driver's.
+        Raises:
+            ExecutorCheckError: no Python could be started there, or it is another one than the
+                driver's.
         """
         if self._error is not None:
             raise ExecutorCheckError(

@@ -106,19 +106,20 @@ def error_of(
 ) -> BaseException | None:
     """Return why a query failed, as a Python exception.
 
-    Args: query_or_exception: a ``StreamingQuery``; or what ``awaitTermination()`` raised or
-        ``query.exception()`` returned; or any exception with one
-            of ours among its causes; or a text, such as a log of another process, with the trace of
-            one.
+    Args:
+        query_or_exception: a ``StreamingQuery``; or what ``awaitTermination()`` raised or
+            ``query.exception()`` returned; or any exception with one of ours among its causes; or a
+            text, such as a log of another process, with the trace of one.
 
-    Returns: None when the query has not failed (also for ``error_of(query.exception())``), or when
-        a text tells of no error of ours. One of ``onceforall``'s errors, where it is one: of its
-        own class, with its message, which says what to do, and with the fields of
-        ``OnceForAllError`` (``query_name``, ``query_id``, ``run_id``, ``batch``, ``sink``,
-        ``transaction``, ``documentation``). What a function of your own raised is the ``__cause__``
-        of an ``AttemptFailedError``; an error of a Python worker or of another job of Spark's is in
-        that one's message. What was given, or for a query its ``StreamingQueryException``, where
-        the error is none of ours: Spark could not read the source, say.
+    Returns:
+        None when the query has not failed (also for ``error_of(query.exception())``), or when a
+        text tells of no error of ours. One of ``onceforall``'s errors, where it is one: of its own
+        class, with its message, which says what to do, and with the fields of ``OnceForAllError``
+        (``query_name``, ``query_id``, ``run_id``, ``batch``, ``sink``, ``transaction``,
+        ``documentation``). What a function of your own raised is the ``__cause__`` of an
+        ``AttemptFailedError``; an error of a Python worker or of another job of Spark's is in that
+        one's message. What was given, or for a query its ``StreamingQueryException``, where the
+        error is none of ours: Spark could not read the source, say.
 
     Raises:
         OptionError: the argument is none of these.

@@ -32,12 +32,15 @@ Outcome: TypeAlias = Literal["written", "written again", "replayed for its state
 class BatchProgress:
     """The last batch that a run brought to its end.
 
-    Attributes: query_id: Spark's id of the query. run_id: Spark's id of the run. query_name: the
-        query's name, where it has one. generation: the run's generation in the commit log. batch:
-        Spark's number of the batch. outcome: ``written``; ``written again`` (a lost part of it
-        was); ``replayed for its state`` (decided before, nothing was written); ``skipped`` (decided
-        before,
-            completed if need be, and not run at all).
+    Attributes:
+        query_id: Spark's id of the query.
+        run_id: Spark's id of the run.
+        query_name: the query's name, where it has one.
+        generation: the run's generation in the commit log.
+        batch: Spark's number of the batch.
+        outcome: ``written``; ``written again`` (a lost part of it was); ``replayed for its state``
+            (decided before, nothing was written); ``skipped`` (decided before, completed if need
+            be, and not run at all).
         rows: per sink, how many rows of the batch are for it, as its tasks counted them; empty
             where the batch was not run. What was written before the loss of a part is among them.
         phase_ms: how long each step took, in milliseconds, in order: ``write`` (function, jobs, and
@@ -69,8 +72,9 @@ def progress_of(query: StreamingQuery) -> BatchProgress | None:
     Args:
         query: what ``start()`` returned, in the process that called it.
 
-    Returns: None before the first batch has ended, for a query that doesn't use onceforall, and in
-        any other process. It stays when the run has ended, for the last 100 runs.
+    Returns:
+        None before the first batch has ended, for a query that doesn't use onceforall, and in any
+        other process. It stays when the run has ended, for the last 100 runs.
 
     Raises:
         OptionError: it is no query.

@@ -19,15 +19,19 @@ InDoubt: TypeAlias = Literal["committed", "aborted"]
 class Settings:
     """What a user can set besides the sinks.
 
-    Attributes: on_divergence: ``warn`` (log it) or ``fail`` (stop the query) when a decided batch's
-        replay gives other rows. min_batches_to_retain: how many decided batches stay in the commit
-        log. decision_reserve_ms: how much of the transaction timeout must be left at the decision;
-        by default a third of it. adopt_checkpoint: take over a commit log whose checkpoint was
-        moved. takeover: ``accept`` takes over a plain query's checkpoint whose last batch is
-        unfinished. commit_log: where the commit log lies; None: in the checkpoint, or where the
-        checkpoint's pointer says. redo: how a lost transaction's rows come back: ``replay`` (the
-        batch runs again), ``durable`` (they are kept), or ``auto`` (they are
-            kept where Spark's plan doesn't show that a replay gives the same ones).
+    Attributes:
+        on_divergence: ``warn`` (log it) or ``fail`` (stop the query) when a decided batch's replay
+            gives other rows.
+        min_batches_to_retain: how many decided batches stay in the commit log.
+        decision_reserve_ms: how much of the transaction timeout must be left at the decision; by
+            default a third of it.
+        adopt_checkpoint: take over a commit log whose checkpoint was moved.
+        takeover: ``accept`` takes over a plain query's checkpoint whose last batch is unfinished.
+        commit_log: where the commit log lies; None: in the checkpoint, or where the checkpoint's
+            pointer says.
+        redo: how a lost transaction's rows come back: ``replay`` (the batch runs again),
+            ``durable`` (they are kept), or ``auto`` (they are kept where Spark's plan doesn't show
+            that a replay gives the same ones).
         in_doubt: what to hold a transaction for that the start finds and of which no proof can be
             had: ``committed``, ``aborted``, or None: stop.
         lost_rows: ``giveUp:<batch>``, ``giveUpUnseen:<batch>`` or ``writeAll:<batch>``: what to do

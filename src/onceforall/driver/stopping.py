@@ -204,8 +204,9 @@ def stop_on_sigterm() -> bool:
     stays in force, also when it is installed later; let it raise ``SystemExit`` (``sys.exit(0)``),
     and the queries are stopped in order, too.
 
-    Returns: Whether our handler is installed: False in any thread but the main one, and where
-        another handler is, or SIGTERM is ignored.
+    Returns:
+        Whether our handler is installed: False in any thread but the main one, and where another
+        handler is, or SIGTERM is ignored.
 
     The handler waits for at most 20 seconds. The process then ends by the signal, as without the
     handler: exit code 143 in a shell and in Kubernetes, a clean end to systemd. No ``finally`` and

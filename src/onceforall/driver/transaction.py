@@ -31,15 +31,17 @@ class BatchTransaction:
     def write(self, name: str, frame: DataFrame) -> None:
         """Write a frame's rows to a sink, as part of the batch's one decision.
 
-        Args: name: the sink's name in this query. frame: its rows; any DataFrame that was derived
-            from the batch. A sink may be written several times, but for one that needs all rows of
-            a
-                key in one task.
+        Args:
+            name: the sink's name in this query.
+            frame: its rows; any DataFrame that was derived from the batch. A sink may be written
+                several times, but for one that needs all rows of a key in one task.
 
-        Raises: OptionError: no sink has this name, or it is no frame. SchemaError: the sink cannot
-            write these columns. UnsupportedQueryError: the sink needs all rows of a key in one
-            task, and is written a second time. ProtocolViolationError: the function has returned
-            already.
+        Raises:
+            OptionError: no sink has this name, or it is no frame.
+            SchemaError: the sink cannot write these columns.
+            UnsupportedQueryError: the sink needs all rows of a key in one task, and is written a
+                second time.
+            ProtocolViolationError: the function has returned already.
 
         A write that failed poisons the whole attempt, even when the function catches the error.
         """

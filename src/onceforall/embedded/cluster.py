@@ -95,13 +95,17 @@ class EmbeddedKafkaCluster:
     ) -> None:
         """Nothing is started yet.
 
-        Args: nodes: how many, each broker and controller. A majority must be alive for the cluster
-            to work. version: of Kafka; see `kafka_jars`. config: broker settings of all nodes
-            (``server.properties``) that replace those of this module. jars: the class path; None:
-            `kafka_jars`, pinned and verified.
+        Args:
+            nodes: how many, each broker and controller. A majority must be alive for the cluster to
+                work.
+            version: of Kafka; see `kafka_jars`.
+            config: broker settings of all nodes (``server.properties``) that replace those of this
+                module.
+            jars: the class path; None: `kafka_jars`, pinned and verified.
 
-        Raises: OptionError: fewer than one node, an unknown version, or `config` has a setting that
-            this class needs for itself.
+        Raises:
+            OptionError: fewer than one node, an unknown version, or `config` has a setting that
+                this class needs for itself.
         """
         if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
             raise OptionError(
@@ -190,9 +194,9 @@ class EmbeddedKafkaCluster:
     def start(self) -> None:
         """Start all nodes and return when the cluster is whole; do nothing when it was started.
 
-        Raises: EmbeddedServerError: no Java, no jars, a taken port, or a node that ended or did not
-            answer within 120 s; the message
-                holds the end of its log. Nothing is left running.
+        Raises:
+            EmbeddedServerError: no Java, no jars, a taken port, or a node that ended or did not
+                answer within 120 s; the message holds the end of its log. Nothing is left running.
         """
         if self._folder is not None:
             return
@@ -271,8 +275,9 @@ class EmbeddedKafkaCluster:
             deadline_s: how long to wait.
             without: nodes that are paused or cut off, and so are not waited for, nor asked.
 
-        Raises: EmbeddedServerError: a node ended by itself, or it is not so in time; the message
-            says what is missing.
+        Raises:
+            EmbeddedServerError: a node ended by itself, or it is not so in time; the message says
+                what is missing.
         """
         expected = {node for node in self._processes if node not in set(without)}
         deadline = time.monotonic() + deadline_s
@@ -431,8 +436,10 @@ class EmbeddedKafkaCluster:
             replication: how many replicas; None: three, or as many as there are nodes.
             config: settings of the topic.
 
-        Raises: MissingExtraError: confluent-kafka is not installed. EmbeddedServerError: the
-            cluster refused (the topic exists, a setting is wrong) or did not answer within 60 s.
+        Raises:
+            MissingExtraError: confluent-kafka is not installed.
+            EmbeddedServerError: the cluster refused (the topic exists, a setting is wrong) or did
+                not answer within 60 s.
         """
         replicas = min(3, len(self._numbers)) if replication is None else replication
         create_topic(

@@ -63,8 +63,9 @@ def server_properties(
         overrides: settings that replace the defaults of this module.
         secure: listeners with encryption and authentication, beside the plaintext one.
 
-    Raises: OptionError: an override names a setting that decides how the broker is reached or where
-        its data are.
+    Raises:
+        OptionError: an override names a setting that decides how the broker is reached or where its
+            data are.
     """
     own = {
         "process.roles": "broker,controller",

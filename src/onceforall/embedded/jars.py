@@ -117,9 +117,10 @@ def spark_kafka_jars() -> list[Path]:
 
     Join them with commas for ``spark.jars``. Nothing is added to a running session.
 
-    Raises: UnsupportedQueryError: no connector is known for the installed pyspark.
+    Raises:
+        UnsupportedQueryError: no connector is known for the installed pyspark.
         EmbeddedServerError: pyspark is not there, or a jar is missing and cannot be fetched, or
-        differs from its pin.
+            differs from its pin.
     """
     try:
         import pyspark

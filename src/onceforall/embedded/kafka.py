@@ -76,9 +76,10 @@ class EmbeddedKafka(EmbeddedServer):
     ) -> None:
         """Nothing is started yet.
 
-        Args: data_dir: where the broker keeps its data, settings and log; made when it is missing,
-            and kept. A data folder of an
-                earlier run is continued. None: a temporary folder, removed by `stop`.
+        Args:
+            data_dir: where the broker keeps its data, settings and log; made when it is missing,
+                and kept. A data folder of an earlier run is continued. None: a temporary folder,
+                removed by `stop`.
             port: the port of 127.0.0.1 on which clients connect; 0 chooses a free one at the first
                 start.
             config: broker settings (``server.properties``) that replace those of this module.
@@ -88,8 +89,9 @@ class EmbeddedKafka(EmbeddedServer):
                 client certificates, and refuses there whatever no ACL allows. None: only the
                 plaintext listener, where everything is allowed.
 
-        Raises: OptionError: the port is impossible, the version unknown, or `config` has a setting
-            that this class needs for itself.
+        Raises:
+            OptionError: the port is impossible, the version unknown, or `config` has a setting that
+                this class needs for itself.
         """
         super().__init__(data_dir, port)
         self._config = (
@@ -267,8 +269,10 @@ class EmbeddedKafka(EmbeddedServer):
             partitions: how many partitions.
             config: settings of the topic, such as ``{"cleanup.policy": "compact"}``.
 
-        Raises: MissingExtraError: confluent-kafka is not installed. EmbeddedServerError: the broker
-            refused (the topic exists, a setting is wrong) or did not answer within 30 s.
+        Raises:
+            MissingExtraError: confluent-kafka is not installed.
+            EmbeddedServerError: the broker refused (the topic exists, a setting is wrong) or did
+                not answer within 30 s.
         """
         self._running_process()
         create_topic(

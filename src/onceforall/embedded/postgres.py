@@ -94,9 +94,10 @@ class EmbeddedPostgres(EmbeddedServer):
     ) -> None:
         """Nothing is started yet.
 
-        Args: data_dir: where the server keeps its data and log; made when it is missing, and kept.
-            A data folder of an earlier run is
-                continued. None: a temporary folder, removed by `stop`.
+        Args:
+            data_dir: where the server keeps its data and log; made when it is missing, and kept. A
+                data folder of an earlier run is continued. None: a temporary folder, removed by
+                `stop`.
             port: the port of 127.0.0.1; 0 chooses a free one at the first start.
             settings: server settings (``postgresql.conf``) that replace those of this module.
             users: passwords by name: roles that may log in and nothing else; made at `start` where
@@ -106,8 +107,9 @@ class EmbeddedPostgres(EmbeddedServer):
                 of a password.
             bin_dir: the folder with ``initdb`` and ``postgres``; None: they are looked for.
 
-        Raises: OptionError: the port is impossible, or `settings` has one that this class needs for
-            itself.
+        Raises:
+            OptionError: the port is impossible, or `settings` has one that this class needs for
+                itself.
         """
         super().__init__(data_dir, port)
         self._settings = check_settings(

@@ -55,8 +55,9 @@ _DEFAULTS = {
 def check_settings(settings: Mapping[str, object]) -> dict[str, str]:
     """Return the server settings as text.
 
-    Raises: OptionError: a name is malformed, or of a setting that decides how the server is reached
-        or where its data are.
+    Raises:
+        OptionError: a name is malformed, or of a setting that decides how the server is reached or
+            where its data are.
     """
     texts = {}
     for name, value in settings.items():

@@ -70,10 +70,13 @@ class GuardedProcess:
         """Start `command` (an absolute program path first) in `directory`, with its output appended
         to `log`.
 
-        Args: command: program and arguments. directory: the working directory. log: takes output
-            and errors. user: user id and group id under which the server runs; only root can choose
-            one. None: those of this process. environment: the server's environment; None: that of
-            this process.
+        Args:
+            command: program and arguments.
+            directory: the working directory.
+            log: takes output and errors.
+            user: user id and group id under which the server runs; only root can choose one. None:
+                those of this process.
+            environment: the server's environment; None: that of this process.
 
         Raises:
             OSError: the program cannot be started.

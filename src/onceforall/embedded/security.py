@@ -50,10 +50,12 @@ authorityKeyIdentifier = keyid
 class SecureListeners:
     """Two more listeners of the embedded broker, and who may connect there.
 
-    Attributes: sasl_port: SASL over TLS (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with
-        unsecured tokens). tls_port: TLS with a client certificate. folder: where the certificates
-        are: ``ca.pem``, and ``client.pem`` with ``client.key``, principal ``User:CN=client``. The
-            broker's is for 127.0.0.1 and no other name.
+    Attributes:
+        sasl_port: SASL over TLS (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with
+            unsecured tokens).
+        tls_port: TLS with a client certificate.
+        folder: where the certificates are: ``ca.pem``, and ``client.pem`` with ``client.key``,
+            principal ``User:CN=client``. The broker's is for 127.0.0.1 and no other name.
         users: passwords by user, for PLAIN.
     """
 

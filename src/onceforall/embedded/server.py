@@ -131,9 +131,10 @@ class EmbeddedServer(abc.ABC):
 
         After `kill` it continues with the same data and ports.
 
-        Raises: EmbeddedServerError: its programs are missing, its port is taken, its folder can't
-            be used, or it ended or did not answer in time; the
-                message holds the end of its log. Nothing is left running.
+        Raises:
+            EmbeddedServerError: its programs are missing, its port is taken, its folder can't be
+                used, or it ended or did not answer in time; the message holds the end of its log.
+                Nothing is left running.
         """
         if self.is_running:
             return

@@ -29,8 +29,9 @@ def format_folder(
         options: of the tool.
         deadline_s: how long it may take.
 
-    Raises: EmbeddedServerError: the tool failed, and the message holds the end of what it said; or
-        it took longer.
+    Raises:
+        EmbeddedServerError: the tool failed, and the message holds the end of what it said; or it
+            took longer.
     """
     arguments = ["format", *options, "-t", _random_id(), "-c", str(folder / "server.properties")]
     try:

@@ -24,8 +24,10 @@ def create_topic(
 ) -> None:
     """Create a topic and return when every partition of it has a leader.
 
-    Raises: MissingExtraError: confluent-kafka is not installed. EmbeddedServerError: the broker
-        refused (the topic exists, a setting is wrong) or did not answer in time.
+    Raises:
+        MissingExtraError: confluent-kafka is not installed.
+        EmbeddedServerError: the broker refused (the topic exists, a setting is wrong) or did not
+            answer in time.
     """
     try:
         from confluent_kafka import KafkaException

@@ -201,8 +201,9 @@ if os.environ.get(VARIABLE) or os.environ.get(RECORD_VARIABLE):
 def arm(specification: str) -> None:
     """Switch failpoints on in this process while it runs, instead of those it has.
 
-    Args: specification: as in the environment variable; the folders for what is seen and recorded
-        stay those of the environment.
+    Args:
+        specification: as in the environment variable; the folders for what is seen and recorded
+            stay those of the environment.
 
     Failpoints that ``around`` marks are only there in a process that was started with one of the
     environment variables.
@@ -229,7 +230,8 @@ def around(name: str) -> Callable[[_Function], _Function]:
     Args:
         name: the beginning of both names.
 
-    Returns: A decorator. It returns the function itself where everything is off when the module is
+    Returns:
+        A decorator. It returns the function itself where everything is off when the module is
         imported, so that only the environment variables switch these failpoints on.
     """
 

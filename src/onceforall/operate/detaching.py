@@ -66,10 +66,12 @@ _RECOVERY = (do.InspectLog, do.ClaimGeneration, do.SealPast, do.RecoverSinks, do
 class Detachment:
     """What a detachment did, or would do.
 
-    Attributes: steps: sentences for a person, in order. completed: the decided batch that was
-        completed on its sinks; None: none was in doubt. passed: the batch that was written into
-        Spark's own commit log; None: it had all. log: where the old commit log's folder lies now;
-        None: nothing was renamed (a dry run, or it was detached before).
+    Attributes:
+        steps: sentences for a person, in order.
+        completed: the decided batch that was completed on its sinks; None: none was in doubt.
+        passed: the batch that was written into Spark's own commit log; None: it had all.
+        log: where the old commit log's folder lies now; None: nothing was renamed (a dry run, or it
+            was detached before).
     """
 
     steps: tuple[str, ...]
@@ -105,25 +107,32 @@ def detach(
     Stop the query first. A run that is still alive is fenced: it stops with a ``FencedError`` at
     its next batch. Repeating it after a crash or an error is safe, and does what is left.
 
-    Args: checkpoint: the query's checkpoint folder. sinks: the query's sinks by the names that they
-        have in the query. commit_log: where the commit log lies; it need not be said, for the
-        checkpoint has a pointer. adopt_checkpoint: the checkpoint (or the log that ``commit_log``
-        names) was moved here, and the old one will never run again. adopt_target: the names of
-        sinks whose target was replaced, or put back to an older state, on purpose. timeout_s: after
-        so many seconds without an answer from a sink that something decided waits for, it is given
-        up. dry_run: look and tell only; nothing is changed or created, in the sinks neither: each
-        is asked who it is, and no more. What only a sink's
-            ``check`` or its recovery finds out (a right that is missing, a decided transaction that
-            is lost) isn't foretold.
+    Args:
+        checkpoint: the query's checkpoint folder.
+        sinks: the query's sinks by the names that they have in the query.
+        commit_log: where the commit log lies; it need not be said, for the checkpoint has a
+            pointer.
+        adopt_checkpoint: the checkpoint (or the log that ``commit_log`` names) was moved here, and
+            the old one will never run again.
+        adopt_target: the names of sinks whose target was replaced, or put back to an older state,
+            on purpose.
+        timeout_s: after so many seconds without an answer from a sink that something decided waits
+            for, it is given up.
+        dry_run: look and tell only; nothing is changed or created, in the sinks neither: each is
+            asked who it is, and no more. What only a sink's ``check`` or its recovery finds out (a
+            right that is missing, a decided transaction that is lost) isn't foretold.
 
     Returns:
         What was done, or with ``dry_run`` what would be.
 
-    Raises: OptionError: no sink, or one that the last decision names is missing; this is no
-        checkpoint, or not one of onceforall's. SinkCheckError, SinkUnavailableError: a sink can't
-        be used; if that shows at the beginning, nothing was changed. CheckpointMismatchError: the
-        last batch must be run once more by onceforall first, for it keeps state; or checkpoint and
-            commit log don't fit together, or a sink's target is not the one that the log knows.
+    Raises:
+        OptionError: no sink, or one that the last decision names is missing; this is no checkpoint,
+            or not one of onceforall's.
+        SinkCheckError, SinkUnavailableError: a sink can't be used; if that shows at the beginning,
+            nothing was changed.
+        CheckpointMismatchError: the last batch must be run once more by onceforall first, for it
+            keeps state; or checkpoint and commit log don't fit together, or a sink's target is not
+            the one that the log knows.
         TransactionLostError: a decided transaction is gone: start the query once more, which writes
             it again.
         FencedError: a run of the query has started meanwhile.

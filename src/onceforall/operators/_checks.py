@@ -28,10 +28,13 @@ _WATERMARK = (
 def check_frame(frame: DataFrame, operator: str) -> None:
     """Check that Spark can run ``transformWithState`` on this frame.
 
-    Raises: MissingExtraError: protobuf is not installed, through which PySpark speaks with the
-        state store. OptionError: it is no DataFrame. UnsupportedQueryError: the frame is not
-        streaming or of Spark Connect, or the session's state store is not RocksDB. SchemaError: two
-        columns have the same name.
+    Raises:
+        MissingExtraError: protobuf is not installed, through which PySpark speaks with the state
+            store.
+        OptionError: it is no DataFrame.
+        UnsupportedQueryError: the frame is not streaming or of Spark Connect, or the session's
+            state store is not RocksDB.
+        SchemaError: two columns have the same name.
     """
     arguments.check_frame(frame, operator)
     check_protobuf()
@@ -79,8 +82,11 @@ def check_protobuf() -> None:
 def given(value: _Given | None, what: str, remedy: str) -> _Given:
     """Return a value that an operator can't do without.
 
-    Args: value: of the argument; None comes of a setting that is not set, say, and would be taken
-        for "no such rule". what: the name of the argument. remedy: what to give, as a sentence.
+    Args:
+        value: of the argument; None comes of a setting that is not set, say, and would be taken for
+            "no such rule".
+        what: the name of the argument.
+        remedy: what to give, as a sentence.
 
     Raises:
         OptionError: it is None.
@@ -157,8 +163,9 @@ def check_time(frame: DataFrame, time: str) -> None:
 def check_key(frame: DataFrame, key: Sequence[str]) -> None:
     """Check that these columns can be a key.
 
-    Raises: SchemaError: there is none, or one has a type that two equal values may be written
-        differently in.
+    Raises:
+        SchemaError: there is none, or one has a type that two equal values may be written
+            differently in.
     """
     from pyspark.sql import types as T  # noqa: N812
 

@@ -192,8 +192,9 @@ def carried(kind: DataType, what: str) -> Travel:
 def check_carried(kind: DataType, what: str) -> None:
     """Refuse what JSON can't bring back as it was.
 
-    Raises: SchemaError: the type, or one in it, is a variant, an interval, a map with other keys
-        than strings, or unknown.
+    Raises:
+        SchemaError: the type, or one in it, is a variant, an interval, a map with other keys than
+            strings, or unknown.
     """
     from pyspark.sql import types as T  # noqa: N812
 

@@ -96,8 +96,9 @@ def take(  # noqa: PLR0917
         events: all events of the key in this batch, in any order.
         clock_us: the watermark (event time) or the batch's time (processing time), in microseconds.
 
-    Raises: CheckpointMismatchError: the state is that of another kind of window, of other
-        aggregates, or of a newer release.
+    Raises:
+        CheckpointMismatchError: the state is that of another kind of window, of other aggregates,
+            or of a newer release.
     """
     kept = _read(spec, head)
     events = sorted(events, key=in_order)

@@ -21,10 +21,12 @@ _LONG = 2**63
 class Column:
     """One aggregate of a window.
 
-    Args: name: the output column, for error messages. fold: ``count``, ``sum``, ``min``, ``max``,
-        ``first``, ``last`` or ``rows`` (which is not folded: its values are kept). value: how its
-        input travels. limit: the absolute value that a sum must stay below, in units of its last
-        digit.
+    Args:
+        name: the output column, for error messages.
+        fold: ``count``, ``sum``, ``min``, ``max``, ``first``, ``last`` or ``rows`` (which is not
+            folded: its values are kept).
+        value: how its input travels.
+        limit: the absolute value that a sum must stay below, in units of its last digit.
     """
 
     name: str

@@ -145,10 +145,10 @@ class PandasKeyedProcessor(KeyedProcessor):
 def run(prepared: DataFrame, rules: Rules) -> DataFrame:
     """Return the results of rules as a streaming frame with the columns of ``OUTPUT``.
 
-    Args: prepared: with the columns ``key``, ``event`` and ``row``, all of them texts, and no
-        column with Spark's mark of a watermark: by that mark
-            Spark would drop late rows before the rules see them. The watermark itself lives in the
-            plan.
+    Args:
+        prepared: with the columns ``key``, ``event`` and ``row``, all of them texts, and no column
+            with Spark's mark of a watermark: by that mark Spark would drop late rows before the
+            rules see them. The watermark itself lives in the plan.
         rules: what is done with each key.
     """
     grouped = prepared.groupBy("key")

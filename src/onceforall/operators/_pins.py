@@ -103,9 +103,11 @@ class Pins:
     ) -> Mapping[Key, Values | None]:
         """Return the batch's values of these keys, as texts; None for one that was missing.
 
-        Args: keys: distinct, without nulls. looked_up: a function that looks keys up, for those
-            that nobody has pinned yet. check: a function that raises ``RefusedRecordError`` for
-            values (None: missing) of which no row can be made.
+        Args:
+            keys: distinct, without nulls.
+            looked_up: a function that looks keys up, for those that nobody has pinned yet.
+            check: a function that raises ``RefusedRecordError`` for values (None: missing) of which
+                no row can be made.
 
         Raises:
             RefusedRecordError: of `check`, for what was looked up; nothing of it is pinned.

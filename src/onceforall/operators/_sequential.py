@@ -38,12 +38,16 @@ class SequentialRules:
     """When a window closes and when it speaks early; None where a rule doesn't apply. Times in
     microseconds.
 
-    Args: events: it closes with this many events. gap_us: it closes when no event came for longer
-        than this. duration_us: it closes when an event would be later than its first one by more
-        than this. size_us: windows are cut at the multiples of this since 1970-01-01T00:00:00 UTC,
-        and start there. early_events: an early result after this many events that no result has
-        shown. early_us: an early result when the oldest such event is this old. numbered: windows
-        are numbered through per key; otherwise, among those of the key that start at the same time.
+    Args:
+        events: it closes with this many events.
+        gap_us: it closes when no event came for longer than this.
+        duration_us: it closes when an event would be later than its first one by more than this.
+        size_us: windows are cut at the multiples of this since 1970-01-01T00:00:00 UTC, and start
+            there.
+        early_events: an early result after this many events that no result has shown.
+        early_us: an early result when the oldest such event is this old.
+        numbered: windows are numbered through per key; otherwise, among those of the key that start
+            at the same time.
     """
 
     events: int | None = None

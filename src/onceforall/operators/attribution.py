@@ -59,18 +59,24 @@ def attribute(
 ) -> DataFrame:
     """Return each order once, with the latest click of its user in the time before it.
 
-    Args: orders: a streaming frame with a watermark on `order_time`. One row is one order, so
-        deduplicate before. clicks: a streaming frame with a watermark on `click_time`. user: the
-        column, or columns, by which an order and a click belong together; the same names and types
-        in both. order_time: a TIMESTAMP column of the orders. click_time: a TIMESTAMP column of the
-        clicks. window: how long before an order a click counts, ``"7 days"`` or a ``timedelta``;
-        both ends belong to it. tie: a column of the clicks that decides between several at one
-        time: the greatest value is taken, a null last. Whole numbers, strings, dates,
-            timestamps or binaries. Without it, and where it ties too, the content of the rows
-                decides: at random, but the same on every replay.
+    Args:
+        orders: a streaming frame with a watermark on `order_time`. One row is one order, so
+            deduplicate before.
+        clicks: a streaming frame with a watermark on `click_time`.
+        user: the column, or columns, by which an order and a click belong together; the same names
+            and types in both.
+        order_time: a TIMESTAMP column of the orders.
+        click_time: a TIMESTAMP column of the clicks.
+        window: how long before an order a click counts, ``"7 days"`` or a ``timedelta``; both ends
+            belong to it.
+        tie: a column of the clicks that decides between several at one time: the greatest value is
+            taken, a null last. Whole numbers, strings, dates, timestamps or binaries. Without it,
+            and where it ties too, the content of the rows decides: at random, but the same on every
+            replay.
 
-    Returns: A streaming frame, for output mode append: the orders' columns, ``click`` (STRUCT,
-        nullable) and ``attribution`` (STRING):
+    Returns:
+        A streaming frame, for output mode append: the orders' columns, ``click`` (STRUCT, nullable)
+        and ``attribution`` (STRING):
 
         - ``attributed``: with its click.
         - ``unmatched``: no click was in the window. Orders without user or time are here, too, at
@@ -83,14 +89,17 @@ def attribute(
         ends wait for ever. Clicks that come after their order count until then. The frame has no
         watermark: windows over it belong in a query of their own.
 
-    Raises: OptionError: `window` can't be read, or a column of the orders is named ``click`` or
-        ``attribution``. SchemaError: a column is missing, or of a type that doesn't fit.
+    Raises:
+        OptionError: `window` can't be read, or a column of the orders is named ``click`` or
+            ``attribution``.
+        SchemaError: a column is missing, or of a type that doesn't fit.
         UnsupportedQueryError: a frame isn't streaming or has no watermark, or the session's state
-        store is not RocksDB. MissingExtraError: protobuf is not installed (extra ``operators``).
+            store is not RocksDB.
+        MissingExtraError: protobuf is not installed (extra ``operators``).
 
     Promised: the same result for the same batches, whatever the order of rows within them, so also
-    on a replay. State per user: the orders that wait, the clicks since the watermark, and one
-    before it.
+        on a replay. State per user: the orders that
+    wait, the clicks since the watermark, and one before it.
     """
     from pyspark.sql import functions as F  # noqa: N812  the name that everybody knows it by
 

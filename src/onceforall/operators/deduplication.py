@@ -52,25 +52,29 @@ def deduplicate(
 ) -> DataFrame:
     """Return one row of each id.
 
-    Args: frame: streaming, without a watermark: this operator sets it. id: the column, or columns,
-        that say which record a row is; ``record_id`` makes one. Rows with a null in it are one
-        record. event_time: a TIMESTAMP column, never null: with ``late="keep"`` a row without a
-        time is ``late`` or a duplicate, with ``"drop"`` its copies are found
-            out within its batch only.
+    Args:
+        frame: streaming, without a watermark: this operator sets it.
+        id: the column, or columns, that say which record a row is; ``record_id`` makes one. Rows
+            with a null in it are one record.
+        event_time: a TIMESTAMP column, never null: with ``late="keep"`` a row without a time is
+            ``late`` or a duplicate, with ``"drop"`` its copies are found out within its batch only.
         horizon: a row that is behind the newest one by less than this is not late, and copies are
             found out that lie no further apart; ``"1 hour"`` or a ``timedelta``. The state holds
             the ids of about two horizons.
         late: ``"drop"`` or ``"keep"``; see the module.
 
-    Returns: A streaming frame for output mode append, with the columns of `frame`, and with
+    Returns:
+        A streaming frame for output mode append, with the columns of `frame`, and with
         ``late="keep"`` the column ``deduplication`` besides. Behind ``"drop"`` its watermark is
         that of `event_time`, `horizon` behind; behind ``"keep"`` it has none.
 
-    Raises: OptionError: `late` or `horizon` can't be, or with ``"keep"`` there is a column
-        ``deduplication`` already. SchemaError: a column is missing, or of a type that doesn't fit.
+    Raises:
+        OptionError: `late` or `horizon` can't be, or with ``"keep"`` there is a column
+            ``deduplication`` already.
+        SchemaError: a column is missing, or of a type that doesn't fit.
         UnsupportedQueryError: the frame isn't streaming, has a watermark, or, for ``"keep"``, the
-        session's state store is not RocksDB. MissingExtraError: protobuf is not installed, for
-        ``"keep"`` (extra ``operators``).
+            session's state store is not RocksDB.
+        MissingExtraError: protobuf is not installed, for ``"keep"`` (extra ``operators``).
     """
     horizon_us = checks.given(
         micros(horizon, "horizon"),

@@ -51,13 +51,15 @@ def enrich(
 ) -> DataFrame:
     """Return the frame with the lookup's columns.
 
-    Args: frame: batch or streaming. A watermark on it is not seen behind this operator: call
-        ``withWatermark`` behind it. lookup: where values come from. keys: the columns by which a
-        row is looked up, in the order of the lookup's key: strings, whole numbers, decimals,
-        booleans, dates, binaries. missing: what becomes of a row whose key is not there, null, or a
-        STRING that is no UTF-8: ``"null"`` keeps it, with nulls (or `defaults`); ``"drop"`` leaves
-        it out;
-            ``"fail"`` fails the batch.
+    Args:
+        frame: batch or streaming. A watermark on it is not seen behind this operator: call
+            ``withWatermark`` behind it.
+        lookup: where values come from.
+        keys: the columns by which a row is looked up, in the order of the lookup's key: strings,
+            whole numbers, decimals, booleans, dates, binaries.
+        missing: what becomes of a row whose key is not there, null, or a STRING that is no UTF-8:
+            ``"null"`` keeps it, with nulls (or `defaults`); ``"drop"`` leaves it out; ``"fail"``
+            fails the batch.
         defaults: values for the columns of a missing key, by name; the others are null.
         status: a name for one more column, ``found`` or ``missing``, by which missing rows go to a
             sink of their own: ``.to(sink, transform=lambda rows: rows.where("status =

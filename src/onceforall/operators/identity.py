@@ -83,10 +83,11 @@ _JSON = {
 def record_id(*columns: str | Column, namespace: Namespace) -> Column:
     """Return the id of a record, as a STRING of 36 characters, from the columns that identify it.
 
-    Args: columns: names or expressions, of the types in the module's table; their order counts,
-        their names don't. Either the business key, or the
-            place in Kafka: ``record_id("topic", "partition", "offset", namespace=…)``, which tells
-                records apart that a producer sent twice.
+    Args:
+        columns: names or expressions, of the types in the module's table; their order counts, their
+            names don't. Either the business key, or the place in Kafka: ``record_id("topic",
+            "partition", "offset", namespace=…)``, which tells records apart that a producer sent
+            twice.
         namespace: what the key identifies (``"orders"``), so that an order and a click with one key
             have different ids; a UUID is taken as it is. For places in Kafka it should name the
             cluster, and be changed when a topic is made anew, for then its offsets begin again.
@@ -117,8 +118,10 @@ def with_record_id(
         columns: see ``record_id``.
         namespace: see ``record_id``.
 
-    Raises: SchemaError: a column is missing, or has a type that has no canonical form; the message
-        says which and why. OptionError: as ``record_id``.
+    Raises:
+        SchemaError: a column is missing, or has a type that has no canonical form; the message says
+            which and why.
+        OptionError: as ``record_id``.
     """
     if not columns:
         raise OptionError("with_record_id got no column. Name the columns that identify a record.")
@@ -203,9 +206,9 @@ def record_name(values: Sequence[object]) -> str:
     """Return the *name* of a record in plain Python, as ``record_id`` makes it in Spark; for tests
     and for programs without Spark.
 
-    Args: values: of str, int, Decimal, bool, date, datetime (with a time zone, or without one for
-        TIMESTAMP_NTZ), bytes or None. A Decimal must
-            have the scale of its column.
+    Args:
+        values: of str, int, Decimal, bool, date, datetime (with a time zone, or without one for
+            TIMESTAMP_NTZ), bytes or None. A Decimal must have the scale of its column.
 
     Raises:
         SchemaError: a value of another type.

@@ -23,9 +23,11 @@ Text: TypeAlias = "str | None"
 class Version(NamedTuple):
     """What is to be known of a key, from a time on.
 
-    Attributes: values: of the lookup's columns, as texts that ``enrich`` reads by the columns'
-        types (``read_text``). from_us: since when it holds, in microseconds since 1970; None:
-        always. to_us: until when, that moment not included; None: for ever.
+    Attributes:
+        values: of the lookup's columns, as texts that ``enrich`` reads by the columns' types
+            (``read_text``).
+        from_us: since when it holds, in microseconds since 1970; None: always.
+        to_us: until when, that moment not included; None: for ever.
     """
 
     values: tuple[Text, ...]
@@ -37,9 +39,11 @@ class Lookup(ABC):
     """A store of values by key. Pickled to the tasks; ``fetch`` and ``close`` are called there, by
     one thread.
 
-    Attributes: name: of the store, for messages and pins; the same after a restart. columns: what
-        it gives, by name, as types in DDL (``{"name": "string"}``); known when ``check`` has
-        returned. versioned: whether ``fetch`` gives several versions of a key, each with its time.
+    Attributes:
+        name: of the store, for messages and pins; the same after a restart.
+        columns: what it gives, by name, as types in DDL (``{"name": "string"}``); known when
+            ``check`` has returned.
+        versioned: whether ``fetch`` gives several versions of a key, each with its time.
     """
 
     name: str

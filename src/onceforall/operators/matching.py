@@ -43,9 +43,11 @@ Tie: TypeAlias = "int | str | None"
 class Click(NamedTuple):
     """A click.
 
-    Attributes: time_us: when it happened, in microseconds since 1970. tie: which one of several at
-        that time is taken: the greatest; of one type for all clicks, None is the smallest. row: all
-        that is to be known of it, as a text.
+    Attributes:
+        time_us: when it happened, in microseconds since 1970.
+        tie: which one of several at that time is taken: the greatest; of one type for all clicks,
+            None is the smallest.
+        row: all that is to be known of it, as a text.
     """
 
     time_us: int

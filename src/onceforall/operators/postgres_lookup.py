@@ -45,13 +45,14 @@ class PostgresLookup(Lookup):
     ) -> None:
         """Nothing is connected yet.
 
-        Args: conninfo: a URL, ``key=value`` string or mapping of libpq's parameters; or a function
-            that returns one, called at each connect. table: ``table`` or ``schema.table``, as SQL
-            writes it; a view may be one. key: the columns by which a row is found; at most one row
-            for each key (and time). columns: what is looked up: names, whose types are then those
-            of the table at the query's start; or, by name, the types they get in Spark: STRING,
-                BOOLEAN, the integers, FLOAT, DOUBLE, DECIMAL, DATE, TIMESTAMP (from
-                ``timestamptz``) or BINARY.
+        Args:
+            conninfo: a URL, ``key=value`` string or mapping of libpq's parameters; or a function
+                that returns one, called at each connect.
+            table: ``table`` or ``schema.table``, as SQL writes it; a view may be one.
+            key: the columns by which a row is found; at most one row for each key (and time).
+            columns: what is looked up: names, whose types are then those of the table at the
+                query's start; or, by name, the types they get in Spark: STRING, BOOLEAN, the
+                integers, FLOAT, DOUBLE, DECIMAL, DATE, TIMESTAMP (from ``timestamptz``) or BINARY.
             valid_from: for a table with history, the column since when a row holds
                 (``timestamptz``; null or ``-infinity``: always).
             valid_to: until when, that moment not included (null or ``infinity``: until the next one

@@ -33,10 +33,12 @@ def session_window(
 ) -> DataFrame:
     """Sessions of a key: events that follow each other, until something closes the session.
 
-    Args: frame: a streaming DataFrame. key: the columns that say whose session it is. gap: it
-        closes when no event came for longer than this: ``"30 minutes"`` or a ``timedelta``. An
-        event at exactly the gap after
-            the one before still belongs to the session, as in Spark's ``session_window``.
+    Args:
+        frame: a streaming DataFrame.
+        key: the columns that say whose session it is.
+        gap: it closes when no event came for longer than this: ``"30 minutes"`` or a ``timedelta``.
+            An event at exactly the gap after the one before still belongs to the session, as in
+            Spark's ``session_window``.
         max_events: it closes with this many events.
         max_duration: it lasts no longer than this: an event later than that after the first one
             starts the next session.
@@ -50,20 +52,23 @@ def session_window(
 
     At least one of ``gap``, ``max_events`` and ``max_duration`` is needed; a session that only a
     number of events closes may stay open for ever. With ``max_events`` and ``max_duration`` and no
-    gap it is what is called a window by
-    count or time: a result after so many
-    events, or so long after the first one.
+    gap it is what is called a window by count or time: a result after so many events, or so long
+    after the first one.
 
-    Returns: The columns of ``count_window``. ``window_start`` is the time of the first event;
+    Returns:
+        The columns of ``count_window``. ``window_start`` is the time of the first event;
         ``window_end`` is the last event's time and the gap (``closed_by`` is ``gap``), the first
         event's time and the longest duration (``duration``), or the last event's time (``count``).
         ``window_index`` is 0, and counts on for sessions of a key that start at the same time, so
         that key, ``window_start``, ``window_index`` and ``revision`` identify a result.
 
-    Raises: OptionError: no limit is given, one is not positive, or the trigger or an aggregate's
-        name does not fit. SchemaError: a column is missing or has a type that does not fit.
+    Raises:
+        OptionError: no limit is given, one is not positive, or the trigger or an aggregate's name
+            does not fit.
+        SchemaError: a column is missing or has a type that does not fit.
         UnsupportedQueryError: the frame is not streaming, the state store is not RocksDB, or the
-        time column has no watermark. MissingExtraError: protobuf is not installed.
+            time column has no watermark.
+        MissingExtraError: protobuf is not installed.
 
     A key whose session has closed, and for which no event waits, leaves nothing in the state store.
     """

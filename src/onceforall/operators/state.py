@@ -52,9 +52,10 @@ def rocksdb_state(*, memory_mb: int | None = None) -> dict[str, str]:
     and a batch uploads only what it changed (the changelog); whole snapshots are taken by a thread
     in the background.
 
-    Args: memory_mb: bounds what all RocksDB instances of an executor take together for caches and
-        write buffers, in MiB: set it where many partitions share an executor. None: each instance
-            takes up to some 200 MB.
+    Args:
+        memory_mb: bounds what all RocksDB instances of an executor take together for caches and
+            write buffers, in MiB: set it where many partitions share an executor. None: each
+            instance takes up to some 200 MB.
 
     Raises:
         OptionError: `memory_mb` is not positive.

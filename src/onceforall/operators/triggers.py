@@ -29,14 +29,14 @@ _PART = re.compile(r"\s*(\d+)\s*([a-z]+?)s?(?=[\s\d]|$)\s*")
 class Trigger:
     """Early results of a window that is still open.
 
-    Args: count: a result after every ``count`` events that no result of the window has shown yet.
+    Args:
+        count: a result after every ``count`` events that no result of the window has shown yet.
         every: a result as soon as the oldest event that no result has shown yet is this old: ``"10
-        seconds"`` or a ``timedelta``.
+            seconds"`` or a ``timedelta``.
 
     With both, whichever comes first. Nothing is said twice: a window without new events gives no
-    early result. Time is the window's
-    own: event time, where it has a time column, as the watermark passes it; processing time
-    otherwise.
+    early result. Time is the window's own: event time, where it has a time column, as the watermark
+    passes it; processing time otherwise.
 
     Raises:
         OptionError: neither is given, or one is not positive.

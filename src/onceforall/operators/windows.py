@@ -31,12 +31,15 @@ def count_window(
 ) -> DataFrame:
     """Windows of ``size`` events of a key: one after the other, or one every ``slide`` events.
 
-    Args: frame: a streaming DataFrame. key: the columns that say whose events are counted together.
-        size: how many events a window holds. slide: a window starts every so many events, at most
-        ``size``; by default ``size``: no event is in two windows. time: the column of the events'
-        time (TIMESTAMP, with ``withWatermark``): events are counted in its order, once the
-        watermark has
-            passed them. Without it, they are counted batch by batch, as they come.
+    Args:
+        frame: a streaming DataFrame.
+        key: the columns that say whose events are counted together.
+        size: how many events a window holds.
+        slide: a window starts every so many events, at most ``size``; by default ``size``: no event
+            is in two windows.
+        time: the column of the events' time (TIMESTAMP, with ``withWatermark``): events are counted
+            in its order, once the watermark has passed them. Without it, they are counted batch by
+            batch, as they come.
         order_by: columns that put events of the same time (or of the same batch) in order; the hash
             of the whole row decides where they are equal or none is named. So the order is the same
             in every replay.
@@ -47,16 +50,19 @@ def count_window(
         name: under this name the query's progress counts ``window``, ``early`` and ``late``
             (``observedMetrics``).
 
-    Returns: The key columns, and: ``kind`` (``window``: complete; ``early``; ``late``: a late row),
+    Returns:
+        The key columns, and: ``kind`` (``window``: complete; ``early``; ``late``: a late row),
         ``window_start`` and ``window_end`` (times of its first and last event; an early result has
         no end), ``window_index`` (the number of the window of this key, from 0 on), ``revision``
         (the number of the result of this window, from 0 on), ``events`` (how many it holds),
         ``closed_by`` (``count``), the aggregates, and, with ``time``, ``late``: a struct of the
         row's own columns, where ``kind`` is ``late``.
 
-    Raises: OptionError: ``size``, ``slide``, the trigger or an aggregate's name. SchemaError: a
-        column is missing or has a type that does not fit. UnsupportedQueryError: the frame is not
-        streaming, the state store is not RocksDB, or the time column has no watermark.
+    Raises:
+        OptionError: ``size``, ``slide``, the trigger or an aggregate's name.
+        SchemaError: a column is missing or has a type that does not fit.
+        UnsupportedQueryError: the frame is not streaming, the state store is not RocksDB, or the
+            time column has no watermark.
         MissingExtraError: protobuf is not installed.
 
     A key has state from its first event on, for ever: its number, and its open windows. Where keys
@@ -104,20 +110,27 @@ def tumbling_window(
     Without a trigger and without a use for late rows take Spark's ``window``: it does not send a
     row through Python.
 
-    Args: frame: a streaming DataFrame. key: the columns that say whose events are taken together.
+    Args:
+        frame: a streaming DataFrame.
+        key: the columns that say whose events are taken together.
         size: the length of a window: ``"1 hour"`` or a ``timedelta``. Windows start at its
-        multiples since 1970-01-01T00:00:00 UTC. time: as for ``count_window``; without it, the
-        windows are those of processing time. order_by: as for ``count_window``. aggregates: as for
-        ``count_window``. trigger: early results of a window that is open. name: as for
-        ``count_window``.
+            multiples since 1970-01-01T00:00:00 UTC.
+        time: as for ``count_window``; without it, the windows are those of processing time.
+        order_by: as for ``count_window``.
+        aggregates: as for ``count_window``.
+        trigger: early results of a window that is open.
+        name: as for ``count_window``.
 
-    Returns: The columns of ``count_window``. ``window_start`` and ``window_end`` are the bounds of
-        the window, the end not included; ``closed_by`` is ``time``.
+    Returns:
+        The columns of ``count_window``. ``window_start`` and ``window_end`` are the bounds of the
+        window, the end not included; ``closed_by`` is ``time``.
 
-    Raises: OptionError: ``size``, the trigger or an aggregate's name. SchemaError: a column is
-        missing or has a type that does not fit. UnsupportedQueryError: the frame is not streaming,
-        the state store is not RocksDB, or the time column has no watermark. MissingExtraError:
-        protobuf is not installed.
+    Raises:
+        OptionError: ``size``, the trigger or an aggregate's name.
+        SchemaError: a column is missing or has a type that does not fit.
+        UnsupportedQueryError: the frame is not streaming, the state store is not RocksDB, or the
+            time column has no watermark.
+        MissingExtraError: protobuf is not installed.
 
     Like all windows here, those of event time take events when the watermark passes them: early
     results are behind by its delay.

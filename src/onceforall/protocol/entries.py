@@ -40,10 +40,15 @@ def total(digests: tuple[Digest, ...]) -> Digest:
 class Claim:
     """Entry 0 of a chain: a run of the query owns this generation.
 
-    Attributes: query_id: Spark's query id. run_id: Spark's run id. checkpoint: the checkpoint's
-        path. owner: who runs this, for people. host: the name of the machine. boot_id: of this
-        machine, since it was last started. storage: what is known of the file system of the
-        checkpoint, by key. These three are empty in entries of earlier releases.
+    Attributes:
+        query_id: Spark's query id.
+        run_id: Spark's run id.
+        checkpoint: the checkpoint's path.
+        owner: who runs this, for people.
+        host: the name of the machine.
+        boot_id: of this machine, since it was last started.
+        storage: what is known of the file system of the checkpoint, by key. These three are empty
+            in entries of earlier releases.
     """
 
     kind: ClassVar[str] = "CLAIM"
@@ -72,10 +77,13 @@ class Target:
     """Where a sink's rows go, and how far they reach there, as a decision has it
     (``protocol.identity``).
 
-    Attributes: identity: what tells the target from any other under the same name and address;
-        None: nothing is known. batch: the last decided batch that wrote to the sink; None: not
-        known. after: the one before that; None: not known, or there is none. adopted: the body of
-        the target that was given up for this one by a user's word; None: none was.
+    Attributes:
+        identity: what tells the target from any other under the same name and address; None:
+            nothing is known.
+        batch: the last decided batch that wrote to the sink; None: not known.
+        after: the one before that; None: not known, or there is none.
+        adopted: the body of the target that was given up for this one by a user's word; None: none
+            was.
     """
 
     identity: Mapping[str, Any] | None = None
@@ -114,12 +122,14 @@ def _target(body: Mapping[str, Any]) -> Target:
 class Commit:
     """The decision: this batch, read from these offsets, is committed on every sink.
 
-    Attributes: batch: Spark's batch id. offsets: what Spark's offset log says of the batch's end, a
-        JSON string per source (``-`` where a source has none). committables: per sink name, the
-        prepared transactions; a sink that got no rows has none. digests: per write (sink name,
-        ordinal), the digest of each task by its number. That is Spark's partition number; a redo
-        gives tasks that
-            stand for lost ones the number of these, or a new one.
+    Attributes:
+        batch: Spark's batch id.
+        offsets: what Spark's offset log says of the batch's end, a JSON string per source (``-``
+            where a source has none).
+        committables: per sink name, the prepared transactions; a sink that got no rows has none.
+        digests: per write (sink name, ordinal), the digest of each task by its number. That is
+            Spark's partition number; a redo gives tasks that stand for lost ones the number of
+            these, or a new one.
         losses: of this batch and of all before it, what a person has chosen for rows that were lost
             and could not be written again as they were (``redo.record``); each decision hands them
             on.
@@ -183,9 +193,11 @@ class Seal:
     seal instead of every chain. That is a function of immutable entries: whoever seals, writes the
     same.
 
-    Attributes: decided_generation: the generation whose chain holds the last decision, or None when
-        nothing was ever decided. decided_index: the index of that COMMIT in its chain. done:
-        whether that decision's DONE is in these chains.
+    Attributes:
+        decided_generation: the generation whose chain holds the last decision, or None when nothing
+            was ever decided.
+        decided_index: the index of that COMMIT in its chain.
+        done: whether that decision's DONE is in these chains.
     """
 
     kind: ClassVar[str] = "SEAL"

@@ -32,10 +32,13 @@ class SinkAnswers:
 class BatchRequested:
     """Spark calls ``foreachBatch``.
 
-    Attributes: batch: Spark's batch id. offsets: where the batch's input ends, a text per source.
-        stateful: the query keeps state. start: where the input begins; empty at the query's
-        beginning, and where it isn't known any more. Only records need it. header: what Spark's
-        offset log says of the batch besides the offsets.
+    Attributes:
+        batch: Spark's batch id.
+        offsets: where the batch's input ends, a text per source.
+        stateful: the query keeps state.
+        start: where the input begins; empty at the query's beginning, and where it isn't known any
+            more. Only records need it.
+        header: what Spark's offset log says of the batch besides the offsets.
     """
 
     batch: int
@@ -103,10 +106,13 @@ class DoneAppended:
 class WritesPrepared:
     """Every write of the batch is pre-committed.
 
-    Attributes: committables: per sink. digests: per write. elapsed_ms: since before the first
-        transaction was opened. attempts_lost: a task attempt failed, was speculative, or was
-        resubmitted: it may have left an open transaction. began_ms: when that was, on the clock of
-        ``AppendCommit.not_after_ms``.
+    Attributes:
+        committables: per sink.
+        digests: per write.
+        elapsed_ms: since before the first transaction was opened.
+        attempts_lost: a task attempt failed, was speculative, or was resubmitted: it may have left
+            an open transaction.
+        began_ms: when that was, on the clock of ``AppendCommit.not_after_ms``.
     """
 
     committables: Mapping[str, tuple[Committable, ...]]

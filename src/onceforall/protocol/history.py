@@ -63,11 +63,15 @@ EMPTY = History()
 def fold(history: History, generation: int, entries: Iterable[tuple[int, Entry]]) -> History:
     """Add one chain's entries.
 
-    Args: history: what lower chains decided. generation: the chain's number. entries: (index,
-        entry), ascending; gaps are allowed, for old entries of a sealed chain are cleaned away.
+    Args:
+        history: what lower chains decided.
+        generation: the chain's number.
+        entries: (index, entry), ascending; gaps are allowed, for old entries of a sealed chain are
+            cleaned away.
 
-    Returns: The history with them. A COMMIT replaces one of the same batch (a redo) or of a lower
-        one; DONE marks its batch.
+    Returns:
+        The history with them. A COMMIT replaces one of the same batch (a redo) or of a lower one;
+        DONE marks its batch.
     """
     decided = history.decided
     for index, entry in entries:

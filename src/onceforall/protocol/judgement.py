@@ -46,13 +46,16 @@ REMEDY = (
 def judge(request: BatchRequested, history: History, spark_committed: int) -> Verdict | Refusal:
     """Decide what happens to a requested batch.
 
-    Args: request: what Spark asks for. history: what the sealed past and this run have decided.
+    Args:
+        request: what Spark asks for.
+        history: what the sealed past and this run have decided.
         spark_committed: the last batch in Spark's commit log when the past was sealed; -1 when
-        there was none.
+            there was none.
 
-    Returns: A verdict, or a refusal with its error. A batch is written only when it follows
-        directly on the last decided one (or nothing was ever decided), and passed over only when
-        the decision was made for these very offsets.
+    Returns:
+        A verdict, or a refusal with its error. A batch is written only when it follows directly on
+        the last decided one (or nothing was ever decided), and passed over only when the decision
+        was made for these very offsets.
     """
     decided = history.decided
     if request.batch <= spark_committed:
@@ -208,8 +211,9 @@ def divergence(decided: Commit, digests: Mapping[str, tuple[Digest, ...]]) -> st
 
     Only totals are compared: rows that the replay placed in other tasks are the same rows.
 
-    Returns: None when every write has the same rows; otherwise a sentence that names the writes
-        that differ.
+    Returns:
+        None when every write has the same rows; otherwise a sentence that names the writes that
+        differ.
     """
     found = differing(decided, digests)
     if found is None:

@@ -139,8 +139,11 @@ class Deciding:
     """COMMIT is being appended. Until the answer is known it may exist, so nothing that it names is
     aborted.
 
-    Attributes: request: the batch that Spark waits for. commit: what is appended. redo: what of an
-        earlier decision of this batch it replaces; None: the batch is decided for the first time.
+    Attributes:
+        request: the batch that Spark waits for.
+        commit: what is appended.
+        redo: what of an earlier decision of this batch it replaces; None: the batch is decided for
+            the first time.
     """
 
     title: ClassVar[str] = "deciding"
@@ -177,8 +180,10 @@ class Closing:
 class Stopped:
     """The run has ended, and says why as often as it is asked.
 
-    Attributes: stop: why. maybe_decided: what is prepared and named by a COMMIT whose append got no
-        answer: it is never aborted by this run.
+    Attributes:
+        stop: why.
+        maybe_decided: what is prepared and named by a COMMIT whose append got no answer: it is
+            never aborted by this run.
     """
 
     title: ClassVar[str] = "stopped"

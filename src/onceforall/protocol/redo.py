@@ -94,9 +94,13 @@ class Plan:
 class Redo:
     """The lost transactions of a decided batch.
 
-    Attributes: lost: per sink. stayed: sink and name of each transaction of the decision that is
-        not lost. way: how their rows come back. plan: which tasks write; None: not known yet, or
-        all (``WHOLE``), or none (``KEPT``, ``GIVEN_UP``). reason: why a person had to choose.
+    Attributes:
+        lost: per sink.
+        stayed: sink and name of each transaction of the decision that is not lost.
+        way: how their rows come back.
+        plan: which tasks write; None: not known yet, or all (``WHOLE``), or none (``KEPT``,
+            ``GIVEN_UP``).
+        reason: why a person had to choose.
     """
 
     lost: Mapping[str, tuple[Committable, ...]]
@@ -115,12 +119,16 @@ def task_of(committable: Committable) -> Task:
 def redo_of(lost: Iterable[Lost], commit: Commit, *, use_kept: bool, stateful: bool) -> Redo | None:
     """Return what must be written again, and how.
 
-    Args: lost: the lost transactions. commit: the decision that names them. use_kept: write kept
-        rows, where those of each lost transaction were kept. stateful: the query keeps state. State
-        must come from the run that gives the rows, where there is a choice.
+    Args:
+        lost: the lost transactions.
+        commit: the decision that names them.
+        use_kept: write kept rows, where those of each lost transaction were kept.
+        stateful: the query keeps state. State must come from the run that gives the rows, where
+            there is a choice.
 
-    Returns: None when it can't be known what to write: a part is lost, and an earlier release did
-        not record which task's it is. Where the rows of some were kept, those alone: the next start
+    Returns:
+        None when it can't be known what to write: a part is lost, and an earlier release did not
+        record which task's it is. Where the rows of some were kept, those alone: the next start
         finds the others lost, beside a decision that is whole but for them.
     """
     lost = list(lost)
@@ -431,9 +439,11 @@ def _run_and_write(committable: Committable) -> tuple[int | None, int | None]:
 def record(commit: Commit, redo: Redo, start: tuple[str, ...]) -> dict[str, Any]:
     """Return what stays on record of a person's choice for rows that were lost.
 
-    Args: commit: the decision of which they are a part. redo: what is lost, and what was chosen.
+    Args:
+        commit: the decision of which they are a part.
+        redo: what is lost, and what was chosen.
         start: where the batch's input begins, as Spark's offset log says; empty: at the query's
-        beginning.
+            beginning.
     """
     tasks, rows = [], 0
     for sink, committables in sorted(redo.lost.items()):
@@ -542,8 +552,9 @@ def changed_since(redo: Redo, digests: Mapping[str, tuple[Digest, ...]]) -> str 
 def difference(commit: Commit, redo: Redo, again: Mapping[str, tuple[Digest, ...]]) -> str:
     """Say why a replay has no match for what is lost.
 
-    Returns: A sentence that says whether only the placement of rows differs or the rows themselves,
-        and which lost tasks have no match.
+    Returns:
+        A sentence that says whether only the placement of rows differs or the rows themselves, and
+        which lost tasks have no match.
     """
     parts, same_rows = [], True
     for key, _, gone in _lost_places(redo):

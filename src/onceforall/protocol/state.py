@@ -17,18 +17,23 @@ from onceforall.protocol.phases import New, Phase
 class RunConfig:
     """What does not change during a run.
 
-    Attributes: query_id: Spark's query id. run_id: Spark's run id. checkpoint: the checkpoint's
-        path, as it is recognised. sinks: the names of the query's sinks. transaction_timeout_ms:
-        the shortest timeout of a transaction over all sinks, or None. decision_reserve_ms: decide
-        only when so much of it is left. on_divergence: ``warn`` or ``fail``. roll_after_entries:
-        the run goes on in a new generation when its chain is that long. adopt_checkpoint: take over
-        a log whose checkpoint had another path. owner: who runs this, for people who read the log.
-        host, boot_id, storage: where this runs, as in ``entries.Claim``. durable: lost rows are
-        written again from where they were kept, if they were. kept_first: rows that were kept are
-        written also where a query with state has lost a whole batch. in_doubt: what to hold a
-        transaction for that the start finds and of which no proof can be had: ``committed``,
-        ``aborted``, or
-            None: stop.
+    Attributes:
+        query_id: Spark's query id.
+        run_id: Spark's run id.
+        checkpoint: the checkpoint's path, as it is recognised.
+        sinks: the names of the query's sinks.
+        transaction_timeout_ms: the shortest timeout of a transaction over all sinks, or None.
+        decision_reserve_ms: decide only when so much of it is left.
+        on_divergence: ``warn`` or ``fail``.
+        roll_after_entries: the run goes on in a new generation when its chain is that long.
+        adopt_checkpoint: take over a log whose checkpoint had another path.
+        owner: who runs this, for people who read the log.
+        host, boot_id, storage: where this runs, as in ``entries.Claim``.
+        durable: lost rows are written again from where they were kept, if they were.
+        kept_first: rows that were kept are written also where a query with state has lost a whole
+            batch.
+        in_doubt: what to hold a transaction for that the start finds and of which no proof can be
+            had: ``committed``, ``aborted``, or None: stop.
         lost_rows: what a person has chosen for one batch of which a part is lost and can't be
             written again as it was: the word for it (``redo.CHOICES``), and the batch; None: stop.
         identities: per sink, what its target is, as the run found it at its opening; None: there is
@@ -61,12 +66,14 @@ class RunConfig:
 class Run:
     """The state of a run. Only ``step`` makes a next one.
 
-    Attributes: config: what does not change. phase: where the run stands, with all that is known
-        only there. generation: ours; -1 before it is claimed. name_generation: the generation that
-        stands in our names in the world: the one that the run began with, for as long as every
-            generation from there to ours is its own. So a run that rolls keeps its live producers,
-            and needs no ids but those that
-            it has: what each roll would leave behind, a system like Kafka keeps for days.
+    Attributes:
+        config: what does not change.
+        phase: where the run stands, with all that is known only there.
+        generation: ours; -1 before it is claimed.
+        name_generation: the generation that stands in our names in the world: the one that the run
+            began with, for as long as every generation from there to ours is its own. So a run that
+            rolls keeps its live producers, and needs no ids but those that it has: what each roll
+            would leave behind, a system like Kafka keeps for days.
         entries: the length of our chain.
         history: what is decided, by the sealed past and by us.
         spark_committed: the last batch in Spark's commit log when the past was sealed.

@@ -41,11 +41,12 @@ from onceforall.protocol.names import parse_name, sink_code
 class Sweep:
     """A permission to abort undecided transactions.
 
-    Attributes: query_id: only this query's. sink: the name of the sink that sweeps; of the run's
-        own generation only this sink's. generation: the generation of the run's own names. own:
-        whether the run's own generation is swept too; allowed only between the end of a batch's job
-        and its DONE, or between two
-            batches when the run rolls.
+    Attributes:
+        query_id: only this query's.
+        sink: the name of the sink that sweeps; of the run's own generation only this sink's.
+        generation: the generation of the run's own names.
+        own: whether the run's own generation is swept too; allowed only between the end of a
+            batch's job and its DONE, or between two batches when the run rolls.
         spared: the names of all sinks that a decision without DONE has; never aborted.
     """
 

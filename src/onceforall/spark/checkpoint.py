@@ -158,8 +158,10 @@ def check_take_over(checkpoint: Path, takeover: str | None) -> None:
         checkpoint: the checkpoint's folder.
         takeover: ``accept`` lets that batch be written (again, perhaps).
 
-    Raises: CheckpointMismatchError: the last batch is planned but not committed, and no commit log
-        says what became of it. ConfigurationError: ``takeover`` is neither None nor ``accept``.
+    Raises:
+        CheckpointMismatchError: the last batch is planned but not committed, and no commit log says
+            what became of it.
+        ConfigurationError: ``takeover`` is neither None nor ``accept``.
     """
     if takeover not in {None, "accept"}:
         raise ConfigurationError(f"takeover={takeover!r} is unknown; the only value is 'accept'.")

@@ -30,8 +30,9 @@ def lacking(checkpoint: Path, decided: Decided | None) -> int | None:
     """Return the last decided batch where Spark's commit log lacks it and it may be entered there;
     None where nothing is lacking.
 
-    Raises: CheckpointMismatchError: only Spark can finish the batch, for the query keeps state; or
-        Spark's folders contradict the decision.
+    Raises:
+        CheckpointMismatchError: only Spark can finish the batch, for the query keeps state; or
+            Spark's folders contradict the decision.
     """
     if decided is None:
         return None
@@ -66,8 +67,10 @@ def enter(checkpoint: Path, batch: int) -> None:
     """Create Spark's ``commits/<batch>`` as Spark writes it, durably; one that Spark has written
     meanwhile stays.
 
-    Raises: CheckpointMismatchError: the entry before can't be read, or is one of a query that keeps
-        state. CommitLogError: the entry can't be written.
+    Raises:
+        CheckpointMismatchError: the entry before can't be read, or is one of a query that keeps
+            state.
+        CommitLogError: the entry can't be written.
     """
     folder = checkpoint / "commits"
     target, temporary = folder / str(batch), folder / f".{batch}.{secrets.token_hex(16)}.tmp"

@@ -23,8 +23,10 @@ def translated(error: Exception, *, stop_requested: bool) -> Exception:
     """Return an error to raise in the place of one that came from the JVM; any other error is
     returned as it is.
 
-    Args: error: what was raised. stop_requested: whether the query was asked to stop, or its JVM is
-        gone: others cancel jobs, too, and a thread is interrupted for other reasons.
+    Args:
+        error: what was raised.
+        stop_requested: whether the query was asked to stop, or its JVM is gone: others cancel jobs,
+            too, and a thread is interrupted for other reasons.
     """
     from py4j.protocol import Py4JJavaError
 

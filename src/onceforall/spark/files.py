@@ -73,8 +73,9 @@ class SparkFiles:
     def written(self) -> Future[None]:
         """Begin to sync the state that the batch's tasks have written.
 
-        Returns: A future: with its result, all of that is durable, and what ``begin`` has begun
-            too. Its error is a ``CommitLogError``.
+        Returns:
+            A future: with its result, all of that is durable, and what ``begin`` has begun too. Its
+            error is a ``CommitLogError``.
         """
         failpoints.hit("spark_files.written")
         planned = self._planned

@@ -118,8 +118,10 @@ def absolute_location(spark: SparkSession, location: str) -> str:
     """Return a location that is relative as the absolute one that Hadoop makes of it; any other one
     as it is.
 
-    Args: spark: a classic session; a relative path is one of its JVM's working folder, which need
-        not be this process's. location: what the user says.
+    Args:
+        spark: a classic session; a relative path is one of its JVM's working folder, which need not
+            be this process's.
+        location: what the user says.
 
     Raises:
         OptionError: it is no path for Hadoop.

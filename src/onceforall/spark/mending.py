@@ -89,7 +89,8 @@ def put_back(
         adopt: the checkpoint was moved here.
         dry_run: look and tell only.
 
-    Returns: What was done, or would be. Nothing, where there is no log, or one that is not this
+    Returns:
+        What was done, or would be. Nothing, where there is no log, or one that is not this
         checkpoint's: the start itself refuses that.
 
     Raises:
@@ -125,12 +126,17 @@ def mend(
 
     Stop the query first. It may be repeated, and does nothing where nothing is wrong.
 
-    Args: checkpoint: the query's checkpoint folder. commit_log: where the commit log lies; it need
-        not be said, for the checkpoint has a pointer. dry_run: look and tell only.
+    Args:
+        checkpoint: the query's checkpoint folder.
+        commit_log: where the commit log lies; it need not be said, for the checkpoint has a
+            pointer.
+        dry_run: look and tell only.
 
-    Raises: OptionError: this is no checkpoint of onceforall's. CheckpointMismatchError: checkpoint
-        and log are not each other's, or differ in what no loss of power does. CommitLogError: the
-        log or a file can't be read or written.
+    Raises:
+        OptionError: this is no checkpoint of onceforall's.
+        CheckpointMismatchError: checkpoint and log are not each other's, or differ in what no loss
+            of power does.
+        CommitLogError: the log or a file can't be read or written.
     """
     path = spark_checkpoint.local_path(os.fspath(checkpoint))
     known = _known(

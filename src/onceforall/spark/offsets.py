@@ -27,8 +27,9 @@ def describe_batch(checkpoint: Path, batch: int) -> str:
         checkpoint: the checkpoint's folder.
         batch: a batch in Spark's offset log.
 
-    Returns: For example ``source 0: clicks[0]: 120..240, clicks[1]: 7..9 (each range without its
-        end)``. What can't be read is said to be unknown: this never raises.
+    Returns:
+        For example ``source 0: clicks[0]: 120..240, clicks[1]: 7..9 (each range without its end)``.
+        What can't be read is said to be unknown: this never raises.
     """
     ends, starts = _sources(checkpoint, batch), _sources(checkpoint, batch - 1)
     if not ends:

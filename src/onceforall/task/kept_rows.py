@@ -62,9 +62,11 @@ class Keeping:
 class RowKeeper:
     """Decides for each batch of one run whether its rows are kept; the driver's side.
 
-    Args: folder: where the query keeps its rows. required: they are always kept, and a batch whose
-        rows can't be fails. why_not: tells of a batch and the frames that are written why a replay
-        may differ; None: it doesn't. It is asked if rows aren't ``required``.
+    Args:
+        folder: where the query keeps its rows.
+        required: they are always kept, and a batch whose rows can't be fails.
+        why_not: tells of a batch and the frames that are written why a replay may differ; None: it
+            doesn't. It is asked if rows aren't ``required``.
     """
 
     def __init__(
@@ -121,8 +123,9 @@ class RowKeeper:
         """Return the results of tasks, of which a committable names kept rows only if they are
         there for the driver as well.
 
-        Args: results: as ``tasks`` gives them; ``not_kept`` says why a task has gone on without
-            keeping its rows.
+        Args:
+            results: as ``tasks`` gives them; ``not_kept`` says why a task has gone on without
+                keeping its rows.
 
         Raises:
             AttemptFailedError: they must be there, and aren't.

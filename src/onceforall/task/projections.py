@@ -30,9 +30,11 @@ KEPT = 64
 class Taken:
     """What one write takes of a task's rows.
 
-    Attributes: names: how the sink calls its columns. places: where each of them is among the rows'
-        columns. There they have names of their own, for two sinks may use the same. hash_place:
-        where the hash of them all is (BIGINT).
+    Attributes:
+        names: how the sink calls its columns.
+        places: where each of them is among the rows' columns. There they have names of their own,
+            for two sinks may use the same.
+        hash_place: where the hash of them all is (BIGINT).
     """
 
     names: tuple[str, ...]
@@ -55,10 +57,10 @@ class Taken:
 class Projection:
     """What a task gets for some writes of one frame.
 
-    Attributes: columns: each column that a sink takes, and the hashes; what several writes have in
-        common is there once, for the way to a Python worker costs by the column and by
-            the byte. They are not put into a struct per write: on the way to Arrow that costs more
-                than the hash.
+    Attributes:
+        columns: each column that a sink takes, and the hashes; what several writes have in common
+            is there once, for the way to a Python worker costs by the column and by the byte. They
+            are not put into a struct per write: on the way to Arrow that costs more than the hash.
         writes: for each write what is its own.
     """
 

@@ -34,8 +34,9 @@ _BLOCK_BYTES = 256
 class Handover:
     """The secret values of a query's sinks, for the jobs of one batch.
 
-    Attributes: pads: by sink name, the half that goes in the pickled function; nothing for a sink
-        without secret values.
+    Attributes:
+        pads: by sink name, the half that goes in the pickled function; nothing for a sink without
+            secret values.
     """
 
     def __init__(self, sinks: Mapping[str, TwoPhaseCommitSink]) -> None:

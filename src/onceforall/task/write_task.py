@@ -69,11 +69,14 @@ class WriteSpec:
 class WriteTask:
     """The function that ``mapInArrow`` runs in each task.
 
-    Attributes: writes: the writes that share the rows. query_id: Spark's query id. generation: the
-        run's generation. batch: Spark's batch id. first_task_attempt_id: a task attempt id that
-        Spark gave out before the job began: the difference to it is a small number
-            that no other task attempt of the batch has, however it came about (a retry,
-            speculation, a resubmitted stage).
+    Attributes:
+        writes: the writes that share the rows.
+        query_id: Spark's query id.
+        generation: the run's generation.
+        batch: Spark's batch id.
+        first_task_attempt_id: a task attempt id that Spark gave out before the job began: the
+            difference to it is a small number that no other task attempt of the batch has, however
+            it came about (a retry, speculation, a resubmitted stage).
         digest_only: nothing is written; the replay of a decided batch.
         incarnation: see ``onceforall.sink.TaskAttempt``.
         redo: only these tasks write, all others only digest; None: all write.

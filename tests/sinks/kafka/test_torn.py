@@ -653,8 +653,9 @@ def decide_at_random(q, name, proxy, committed, seed):
     """Decide or abort batches at random, while requests of tasks and driver are late at random, and
     return how many were.
 
-    Raises: AssertionError: a reader saw something else than what was decided, or what was decided
-        is lost.
+    Raises:
+        AssertionError: a reader saw something else than what was decided, or what was decided is
+            lost.
     """
     random = Random(seed)
     network = Network(proxy, random)

@@ -24,11 +24,14 @@ _LONGEST_OUTAGE_S = 2.0
 class Fault(NamedTuple):
     """One SIGKILL, or one to each of several processes at once.
 
-    Attributes: kind: `JOB` (its driver, JVM and workers), `WORKERS` (Python workers of a job),
-        `BROKER` or `POSTGRES`. target: the job; empty for servers. share: of the events, that
-        `cleanse` has taken before; `CLOSING`: all, and the last windows are being written. delay_s:
-        how long after that, in seconds. outage_s: how long a server is away before it is started
-        again, in seconds.
+    Attributes:
+        kind: `JOB` (its driver, JVM and workers), `WORKERS` (Python workers of a job), `BROKER` or
+            `POSTGRES`.
+        target: the job; empty for servers.
+        share: of the events, that `cleanse` has taken before; `CLOSING`: all, and the last windows
+            are being written.
+        delay_s: how long after that, in seconds.
+        outage_s: how long a server is away before it is started again, in seconds.
     """
 
     kind: str

@@ -124,8 +124,10 @@ class Ground:
 def make_ground(seed: int, events: int) -> Ground:
     """Draw everything that happens.
 
-    Args: seed: the same seed and number give the same events and records. events: how many views,
-        clicks and orders; a day has that many, so that more events are denser ones.
+    Args:
+        seed: the same seed and number give the same events and records.
+        events: how many views, clicks and orders; a day has that many, so that more events are
+            denser ones.
 
     Raises:
         OptionError: fewer than `MINIMUM_EVENTS`, with which some kinds would be missing.

@@ -96,8 +96,10 @@ def account_of_late(truth: Truth, ids: Iterable[str]) -> dict[str, int]:
 def failures(truth: Truth, result: Mapping[str, Any]) -> list[str]:
     """Return, as sentences, how a pipeline's result differs from the truth; empty when all agrees.
 
-    Args: truth: what must be there. result: ``destinations`` (accounts by name), ``dead_letters``
-        and ``late``, as the functions above make them.
+    Args:
+        truth: what must be there.
+        result: ``destinations`` (accounts by name), ``dead_letters`` and ``late``, as the functions
+            above make them.
     """
     wanted = true_account(truth)
     found = (
@@ -131,11 +133,14 @@ def failures(truth: Truth, result: Mapping[str, Any]) -> list[str]:
 def verdict(truth: Truth, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Judge the whole demo.
 
-    Args: truth: what must be there. results: by writer, as `failures` takes them, with ``kills``
-        and ``hidden_partitions`` besides.
+    Args:
+        truth: what must be there.
+        results: by writer, as `failures` takes them, with ``kills`` and ``hidden_partitions``
+            besides.
 
-    Returns: ``failures``, sentences by writer; ``passed``: that onceforall has none. Spark's own
-        writers may have as many as they like.
+    Returns:
+        ``failures``, sentences by writer; ``passed``: that onceforall has none. Spark's own writers
+        may have as many as they like.
     """
     found = {writer: failures(truth, result) for writer, result in results.items()}
     ours = found.get(ONCEFORALL, ["onceforall was not run."])

@@ -26,9 +26,13 @@ class ProgramProcess(PythonProcess):
     ) -> None:
         """Start ``python program arguments…``.
 
-        Args: program: the file. arguments: its own. work_dir: where it runs. log: the file to which
-            its output is appended. environment: what it has in its environment besides that of this
-            process; None takes a name away.
+        Args:
+            program: the file.
+            arguments: its own.
+            work_dir: where it runs.
+            log: the file to which its output is appended.
+            environment: what it has in its environment besides that of this process; None takes a
+                name away.
         """
         super().__init__(
             [str(program), *arguments], work_dir=work_dir, log=log, environment=environment

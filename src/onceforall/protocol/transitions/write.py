@@ -85,9 +85,9 @@ def check_prepared(
     """Check what every decision needs: a name for each transaction, enough time left, and the
     target that it is known to be.
 
-    Returns: The run with what the attempt has taught it, until when COMMIT may be created
-        (milliseconds of the clock of ``event.began_ms``; None: at any time), and the abort when a
-        check failed.
+    Returns:
+        The run with what the attempt has taught it, until when COMMIT may be created (milliseconds
+        of the clock of ``event.began_ms``; None: at any time), and the abort when a check failed.
     """
     timeout_ms = run.config.transaction_timeout_ms
     sweep_own = SWEEPS_AFTER_LOSS if event.attempts_lost else run.sweep_own

@@ -19,8 +19,9 @@ def are_texts(name: str, kinds: Sequence[pa.DataType]) -> bool:
     """Tell whether a column that folders say is read as STRING, because the types that it has in
     different files have no common one.
 
-    Raises: pyarrow.ArrowTypeError: they have none, and one of them has no text that all readers
-        agree on.
+    Raises:
+        pyarrow.ArrowTypeError: they have none, and one of them has no text that all readers agree
+            on.
     """
     import pyarrow as pa
 

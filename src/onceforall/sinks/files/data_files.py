@@ -58,8 +58,9 @@ def data_file(body: Mapping[str, Any], attempts: frozenset[str]) -> DataFile:
         body: what ``DataFile.body`` gave.
         attempts: the names of the attempts one of which must have written it.
 
-    Raises: ValueError, KeyError, TypeError: it is not one, its path leads out of the folder, or it
-        is another attempt's.
+    Raises:
+        ValueError, KeyError, TypeError: it is not one, its path leads out of the folder, or it is
+            another attempt's.
     """
     partition = {
         str(name): None if value is None else str(value)

@@ -79,20 +79,27 @@ class FileSink(TwoPhaseCommitSink):
     ) -> None:
         """Nothing is touched yet.
 
-        Args: path: the folder, local or mounted, the same for driver and executors; a path or a
-            ``file:`` URL. format: ``parquet``, ``json`` (lines), ``csv`` or ``orc``. partition_by:
-            the columns whose values go into folders' names (``day=2026-11-21``), and not into the
-            files. time_bucket: a template for folders below those, such as
-            ``{event_time:%Y-%m-%d--%H}``; the column stays in the files. time_bucket_zone: the time
-            zone for it; None: the session's. It says nothing to columns without a zone.
+        Args:
+            path: the folder, local or mounted, the same for driver and executors; a path or a
+                ``file:`` URL.
+            format: ``parquet``, ``json`` (lines), ``csv`` or ``orc``.
+            partition_by: the columns whose values go into folders' names (``day=2026-11-21``), and
+                not into the files.
+            time_bucket: a template for folders below those, such as ``{event_time:%Y-%m-%d--%H}``;
+                the column stays in the files.
+            time_bucket_zone: the time zone for it; None: the session's. It says nothing to columns
+                without a zone.
             max_file_bytes: at which size a file is ended and the next one begun; it may be exceeded
-            by one row group. compression: as the format knows it; None: snappy for Parquet, zstd
-            for ORC, none for text. options: the format's own; module ``formats`` lists them.
-            max_open_files: how many files a task has open at most. spark_metadata: what to do where
-            Spark's own file sink has left its log: ``refuse`` or ``continue``. on_new_partitions:
-            called on the driver, after a commit, with the partitions that this run writes to for
-            the first time. It
-                is called again for them at the next commit when it raises, and after a restart.
+                by one row group.
+            compression: as the format knows it; None: snappy for Parquet, zstd for ORC, none for
+                text.
+            options: the format's own; module ``formats`` lists them.
+            max_open_files: how many files a task has open at most.
+            spark_metadata: what to do where Spark's own file sink has left its log: ``refuse`` or
+                ``continue``.
+            on_new_partitions: called on the driver, after a commit, with the partitions that this
+                run writes to for the first time. It is called again for them at the next commit
+                when it raises, and after a restart.
 
         Raises:
             OptionError: naming the argument, the reason and what to use instead.
@@ -190,8 +197,9 @@ class FileSink(TwoPhaseCommitSink):
     def columns(self, schema: StructType) -> list[Column]:
         """Return all columns, as they are.
 
-        Raises: SchemaError: one can't be stored, or one that partition_by or time_bucket name is
-            missing or of a wrong type.
+        Raises:
+            SchemaError: one can't be stored, or one that partition_by or time_bucket name is
+                missing or of a wrong type.
         """
         from onceforall.sinks.files.driver.columns import check_columns, check_delimiter
         from onceforall.sinks.files.driver.evolution import warn_of_changes
@@ -228,9 +236,10 @@ class FileSink(TwoPhaseCommitSink):
     def pre_commit(self, transaction: FileTransaction) -> Committable | None:
         """End and sync the temp files.
 
-        Returns: ``name`` of the attempt, ``files`` (of each the folder where it will be, relative
-            to the sink's, its ordinal, rows and bytes) with their ``extension``, and ``layout``:
-            how to read them; None without rows. About 100 bytes per file.
+        Returns:
+            ``name`` of the attempt, ``files`` (of each the folder where it will be, relative to the
+            sink's, its ordinal, rows and bytes) with their ``extension``, and ``layout``: how to
+            read them; None without rows. About 100 bytes per file.
 
         Raises:
             AttemptFailedError, RefusedRecordError: as ``invoke``.
@@ -327,12 +336,15 @@ class FileSink(TwoPhaseCommitSink):
         """See that every temp file is whole and every target free, and that nothing else can stop a
         commit.
 
-        Returns: The committables, with ``folder``: the id of this folder, and with a hash for
+        Returns:
+            The committables, with ``folder``: the id of this folder, and with a hash for
             ``layout``; the layouts are under ``shared``, each once.
 
-        Raises: AttemptFailedError: a file is missing or changed, a name is taken, a folder can't be
-            used, or the batch before has no manifest. SinkCheckError: Spark's log has appeared in
-            the folder. SinkUnavailableError: the file system gives no answer.
+        Raises:
+            AttemptFailedError: a file is missing or changed, a name is taken, a folder can't be
+                used, or the batch before has no manifest.
+            SinkCheckError: Spark's log has appeared in the folder.
+            SinkUnavailableError: the file system gives no answer.
         """
         from onceforall.sinks.files.driver.confirming import confirm
         from onceforall.sinks.files.driver.identity import folder_id

@@ -23,8 +23,11 @@ _FORMAT = re.compile(rf"(?:[^%]|%[{_DIRECTIVES}])*")
 class TimeBucket:
     """A template of folders. Make it with ``time_bucket``.
 
-    Attributes: template: as the user gave it. pieces: literal texts, and (column, format). zone:
-        the time zone in which timestamps with a zone are formatted; None: the one that they have.
+    Attributes:
+        template: as the user gave it.
+        pieces: literal texts, and (column, format).
+        zone: the time zone in which timestamps with a zone are formatted; None: the one that they
+            have.
     """
 
     template: str

@@ -35,8 +35,9 @@ def kafka_columns(
         topic: the sink's fixed topic; None when a column names it.
         timestamp_column: the column of the record's time; None for the time of sending.
 
-    Raises: SchemaError: a column is missing or has another type; the message names it and what is
-        wanted.
+    Raises:
+        SchemaError: a column is missing or has another type; the message names it and what is
+            wanted.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import BinaryType, IntegerType, StringType, TimestampType

@@ -43,8 +43,9 @@ class TransactionalId(NamedTuple):
 def check_prefix(prefix: str) -> str:
     """Return ``prefix`` if transactional ids may begin with it.
 
-    Raises: OptionError: it is empty, longer than 100 characters, or has others than letters,
-        digits, dot, underscore and hyphen.
+    Raises:
+        OptionError: it is empty, longer than 100 characters, or has others than letters, digits,
+            dot, underscore and hyphen.
     """
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise OptionError(
@@ -65,8 +66,9 @@ def format_name(prefix: str, name: TransactionalId) -> str:
 def parse_name(transactional_id: str) -> tuple[str, TransactionalId] | None:
     """Read a transactional id back, whatever its prefix.
 
-    Returns: The prefix and what follows it; None when it is not exactly what ``format_name`` makes
-        of the two: somebody else's.
+    Returns:
+        The prefix and what follows it; None when it is not exactly what ``format_name`` makes of
+        the two: somebody else's.
     """
     match = _PARTS.fullmatch(transactional_id)
     if match is None or not _PREFIX.fullmatch(match[1]):

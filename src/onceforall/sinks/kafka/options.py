@@ -84,8 +84,9 @@ def checked_options(options: Mapping[str, Any], delivery: str) -> dict[str, Any]
         options: librdkafka's option names, with values that are strings, numbers or booleans.
         delivery: one of ``DELIVERIES``.
 
-    Raises: OptionError: naming the option, the reason, and what to use instead. Never a value that
-        could be secret.
+    Raises:
+        OptionError: naming the option, the reason, and what to use instead. Never a value that
+            could be secret.
     """
     if not isinstance(delivery, str) or delivery not in DELIVERIES:
         raise OptionError(
@@ -250,10 +251,13 @@ def producer_configuration(
 ) -> dict[str, Any]:
     """Return the whole configuration of a librdkafka producer, without the callbacks.
 
-    Args: options: what ``checked_options`` returned. delivery: one of ``DELIVERIES``.
-        transactional_id: for ``exactly_once``. topic_max_bytes: ``max.message.bytes`` of the topic,
-        when it is known: batches are kept below it, for a broker refuses a whole batch, and
-            librdkafka, unlike the Java producer, doesn't split it.
+    Args:
+        options: what ``checked_options`` returned.
+        delivery: one of ``DELIVERIES``.
+        transactional_id: for ``exactly_once``.
+        topic_max_bytes: ``max.message.bytes`` of the topic, when it is known: batches are kept
+            below it, for a broker refuses a whole batch, and librdkafka, unlike the Java producer,
+            doesn't split it.
     """
     configuration: dict[str, Any] = {
         # Where Java's producer and Spark's own sink put a key, it stays.
@@ -293,8 +297,10 @@ def producer_configuration(
 def check_accepted(configuration: Mapping[str, Any]) -> None:
     """Have librdkafka read a configuration; nothing is connected.
 
-    Raises: OptionError: librdkafka doesn't know an option or refuses a value; its own words are in
-        the message. MissingExtraError: confluent-kafka is not installed.
+    Raises:
+        OptionError: librdkafka doesn't know an option or refuses a value; its own words are in the
+            message.
+        MissingExtraError: confluent-kafka is not installed.
     """
     reason = _refusal_of(configuration)
     if reason is None:

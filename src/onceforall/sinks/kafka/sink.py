@@ -91,12 +91,16 @@ class KafkaSink(TwoPhaseCommitSink):
     ) -> None:
         """Nothing is connected yet.
 
-        Args: options: librdkafka's producer options, ``bootstrap.servers`` at least; module
-            ``options`` says which are refused. topic: where all records go; None: each row's column
-            ``topic`` says. It wins over that column. delivery: ``exactly_once``, ``at_least_once``
-            or ``none``. transactional_id_prefix: how the transactional ids begin, followed by a
-            colon; ACLs can be granted for that. timestamp_column: the TIMESTAMP column that is the
-            record's time; None: the time of sending.
+        Args:
+            options: librdkafka's producer options, ``bootstrap.servers`` at least; module
+                ``options`` says which are refused.
+            topic: where all records go; None: each row's column ``topic`` says. It wins over that
+                column.
+            delivery: ``exactly_once``, ``at_least_once`` or ``none``.
+            transactional_id_prefix: how the transactional ids begin, followed by a colon; ACLs can
+                be granted for that.
+            timestamp_column: the TIMESTAMP column that is the record's time; None: the time of
+                sending.
 
         Raises:
             OptionError: naming the option, the reason and what to use instead.
@@ -244,12 +248,14 @@ class KafkaSink(TwoPhaseCommitSink):
     def pre_commit(self, transaction: KafkaTransaction) -> Committable | None:
         """Wait until every record is acknowledged; the transaction then waits for the driver.
 
-        Returns: ``name`` (the transactional id), ``producer_id``, ``producer_epoch``, ``records``,
+        Returns:
+            ``name`` (the transactional id), ``producer_id``, ``producer_epoch``, ``records``,
             ``doubtful`` when a request went unanswered, and ``burnt``, ids whose InitProducerId
             did; None without records or without transactions.
 
-        Raises: RefusedRecordError, AttemptFailedError: a record was not taken, or the transaction
-            has failed.
+        Raises:
+            RefusedRecordError, AttemptFailedError: a record was not taken, or the transaction has
+                failed.
         """
         producer = transaction.producer
         if self._delivery == "none":
@@ -324,10 +330,12 @@ class KafkaSink(TwoPhaseCommitSink):
     def check(self, start: StartInfo) -> None:
         """Check options, brokers, topic and limits; nothing is created in the cluster.
 
-        Raises: OptionError: librdkafka refuses an option. SinkUnavailableError: no broker can be
-            reached. SinkCheckError: the topic doesn't exist, brokers are too old, or the
-            transaction timeout is above the brokers' limit. MissingExtraError: confluent-kafka or
-            kafka-python is not installed.
+        Raises:
+            OptionError: librdkafka refuses an option.
+            SinkUnavailableError: no broker can be reached.
+            SinkCheckError: the topic doesn't exist, brokers are too old, or the transaction timeout
+                is above the brokers' limit.
+            MissingExtraError: confluent-kafka or kafka-python is not installed.
         """
         from onceforall.sinks.kafka.driver.broker_client import AccessRefusedError
 
@@ -460,7 +468,8 @@ class KafkaSink(TwoPhaseCommitSink):
         """See that every transaction is still open, and note where the log will prove what became
         of it (module ``evidence``).
 
-        Returns: The committables, with ``cluster``, its id, and ``proof``: ``topic`` and its
+        Returns:
+            The committables, with ``cluster``, its id, and ``proof``: ``topic`` and its
             ``topic_id``, ``partition`` and ``offset``.
 
         Raises:

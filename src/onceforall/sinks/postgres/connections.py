@@ -111,8 +111,10 @@ class Access:
             password: a value or a function, in place of one in `conninfo`.
             patience_s: how many seconds ``connect`` tries to reach a server that is away.
 
-        Raises: OptionError: `conninfo` can't be parsed, or has a parameter that would break the
-            sink; no message holds a secret. MissingExtraError: psycopg is not installed.
+        Raises:
+            OptionError: `conninfo` can't be parsed, or has a parameter that would break the sink;
+                no message holds a secret.
+            MissingExtraError: psycopg is not installed.
         """
         if (
             password is not None
@@ -209,15 +211,20 @@ class Access:
         A server that is away, starting or full is tried again, with growing pauses, until the
         patience ends.
 
-        Args: secrets: in a task, those of its ``TaskAttempt``; on the driver none.
+        Args:
+            secrets: in a task, those of its ``TaskAttempt``; on the driver none.
             application_name: as ``pg_stat_activity`` shows it, at most 63 bytes; longer ones are
-            cut by the server. autocommit: of the connection. patience_s: in place of the access's
-            own. settings: session settings that replace those of this module, and more.
+                cut by the server.
+            autocommit: of the connection.
+            patience_s: in place of the access's own.
+            settings: session settings that replace those of this module, and more.
             set_up_within_s: how long setting them may take, beyond libpq's ``connect_timeout`` for
-            what is before; None: as long as it takes.
+                what is before; None: as long as it takes.
 
-        Raises: SinkCheckError: wrong password, unknown database, no right, bad certificate, a
-            server that is too old. SinkUnavailableError: away for all of that time.
+        Raises:
+            SinkCheckError: wrong password, unknown database, no right, bad certificate, a server
+                that is too old.
+            SinkUnavailableError: away for all of that time.
         """
         deadline = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
         pause = _FIRST_PAUSE_S
@@ -315,8 +322,9 @@ def answering(connection: psycopg.Connection[Any], within_s: float, message: str
     Nor do keep-alives and ``tcp_user_timeout``: the system of a server that is frozen answers in
     its place.
 
-    Raises: SinkUnavailableError: with this message, in place of the error of the connection that
-        was cut off.
+    Raises:
+        SinkUnavailableError: with this message, in place of the error of the connection that was
+            cut off.
     """
     import psycopg
 

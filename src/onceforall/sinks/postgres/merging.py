@@ -32,11 +32,16 @@ class Target:
     """The table, and how rows are applied to it. A committable carries it: what was decided is
     merged as it was decided.
 
-    Attributes: schema: the table's schema. table: its name. key: the columns of the key; empty:
-        rows are only inserted. ignore: a row whose key is there already is passed over, instead of
-        replacing what is there. replace: all other rows are deleted. oid: the table's object id
-        when the run began; None where a release wrote it that didn't say. accumulate: columns that
-        are added to, each with how; empty: a row replaces the one of its key.
+    Attributes:
+        schema: the table's schema.
+        table: its name.
+        key: the columns of the key; empty: rows are only inserted.
+        ignore: a row whose key is there already is passed over, instead of replacing what is there.
+        replace: all other rows are deleted.
+        oid: the table's object id when the run began; None where a release wrote it that didn't
+            say.
+        accumulate: columns that are added to, each with how; empty: a row replaces the one of its
+            key.
     """
 
     schema: str

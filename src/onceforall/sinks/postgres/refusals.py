@@ -54,8 +54,11 @@ def refused(
 ) -> RefusedRecordError:
     """Return the error that names the first offending row.
 
-    Args: connection: in a transaction in which the rows are staged and not applied; it is left as
-        it was. error: what the server said to all rows at once. target: where they shall go.
+    Args:
+        connection: in a transaction in which the rows are staged and not applied; it is left as it
+            was.
+        error: what the server said to all rows at once.
+        target: where they shall go.
         staged: the rows.
     """
     row = None

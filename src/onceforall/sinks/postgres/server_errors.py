@@ -103,8 +103,9 @@ def connection_error(error: psycopg.Error, target: str) -> OnceForAllError:
         error: of psycopg's ``connect``.
         target: host, port and database, as messages name them.
 
-    Returns: SinkCheckError for what stays so until somebody mends it, SinkUnavailableError for a
-        server that is away, starting, or full.
+    Returns:
+        SinkCheckError for what stays so until somebody mends it, SinkUnavailableError for a server
+        that is away, starting, or full.
     """
     text = told(error)
     for pattern, remedy in _REFUSALS:
@@ -136,7 +137,8 @@ def statement_error(error: psycopg.Error, what: str) -> OnceForAllError:
         error: of psycopg.
         what: what was being done, as the beginning of a sentence: ``"Merging into table x"``.
 
-    Returns: RefusedRecordError for errors of the data (classes 22, 23 and 44), SinkCheckError for
+    Returns:
+        RefusedRecordError for errors of the data (classes 22, 23 and 44), SinkCheckError for
         missing rights and objects, SinkUnavailableError for a lost or overloaded server,
         AttemptFailedError for everything else (locks, deadlocks, cancelled statements).
     """

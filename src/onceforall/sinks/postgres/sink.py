@@ -98,12 +98,14 @@ class PostgresSink(TwoPhaseCommitSink):
     ) -> None:
         """Nothing is connected yet.
 
-        Args: conninfo: a URL, a string of key=value, a mapping of libpq's parameters, or a function
-            that returns one of them. table: ``table`` or ``schema.table``; without a schema, that
-            which ``search_path`` gives. key: the columns by which a row replaces another; the table
-            must have a unique index on exactly these, and none of them may be
-                null. In the modes ``staged`` and ``prepared`` it only says how rows are applied,
-                and in ``upsert`` it is required.
+        Args:
+            conninfo: a URL, a string of key=value, a mapping of libpq's parameters, or a function
+                that returns one of them.
+            table: ``table`` or ``schema.table``; without a schema, that which ``search_path``
+                gives.
+            key: the columns by which a row replaces another; the table must have a unique index on
+                exactly these, and none of them may be null. In the modes ``staged`` and
+                ``prepared`` it only says how rows are applied, and in ``upsert`` it is required.
             mode: ``staged``, ``prepared`` or ``upsert``; see the module. ``upsert`` is the mode
                 without two-phase commit.
             on_conflict: with a key: ``update`` replaces the row that is there, ``ignore`` leaves
@@ -319,8 +321,10 @@ class PostgresSink(TwoPhaseCommitSink):
         """Return the columns to write, compared with the table's; make the table if it is missing
         and ``create_table`` says so.
 
-        Raises: SchemaError: a column is missing or too many, or its type doesn't fit; see
-            ``postgres_columns``. SinkCheckError: there is no such table, or it can't be made.
+        Raises:
+            SchemaError: a column is missing or too many, or its type doesn't fit; see
+                ``postgres_columns``.
+            SinkCheckError: there is no such table, or it can't be made.
         """
         from onceforall.sinks.postgres.driver.columns import columns_for
 
@@ -392,11 +396,14 @@ class PostgresSink(TwoPhaseCommitSink):
     def pre_commit(self, transaction: StagedTransaction) -> Committable | None:
         """Make the rows durable: staged, prepared, or (in the mode ``upsert``) committed.
 
-        Returns: ``name``, ``kind`` (the mode), ``count`` of rows, ``staging_schema``, ``database``
-            and ``target``; None in the mode ``upsert``.
+        Returns:
+            ``name``, ``kind`` (the mode), ``count`` of rows, ``staging_schema``, ``database`` and
+            ``target``; None in the mode ``upsert``.
 
-        Raises: RefusedRecordError: the table refuses a row (in the mode ``staged`` it is
-            ``confirm`` that finds it). AttemptFailedError: the server can't keep the rows.
+        Raises:
+            RefusedRecordError: the table refuses a row (in the mode ``staged`` it is ``confirm``
+                that finds it).
+            AttemptFailedError: the server can't keep the rows.
         """
         from onceforall.sinks.postgres.task import writing
 
@@ -466,8 +473,9 @@ class PostgresSink(TwoPhaseCommitSink):
         """Exhaust every reason to refuse: merge what is staged and hold the transaction, or see
         that all prepared transactions are there.
 
-        Returns: The committables, with ``identity`` and ``markers`` (the object id of that table)
-            on the first one.
+        Returns:
+            The committables, with ``identity`` and ``markers`` (the object id of that table) on the
+            first one.
 
         Raises:
             RefusedRecordError: the table refuses a row; the message names the first one.
@@ -489,8 +497,9 @@ class PostgresSink(TwoPhaseCommitSink):
         """Commit what was confirmed; see the modules ``driver.staged``, ``driver.prepared`` and
         ``driver.committing``.
 
-        Raises: SinkUnavailableError: no answer yet, or something in the database is in the way; the
-            message says what.
+        Raises:
+            SinkUnavailableError: no answer yet, or something in the database is in the way; the
+                message says what.
         """
         if not committables:
             return CommitReport()

@@ -64,9 +64,12 @@ class Found:
 def make(connection: Connection, staged: Staged, target: sql.Identifier, *, logged: bool) -> None:
     """Make a staging table, within the caller's transaction.
 
-    Args: connection: in a transaction. staged: which table; without columns there will be no rows.
-        target: the table whose types the columns have. logged: whether it survives a crash of the
-        server; one that is dropped in the same transaction need not.
+    Args:
+        connection: in a transaction.
+        staged: which table; without columns there will be no rows.
+        target: the table whose types the columns have.
+        logged: whether it survives a crash of the server; one that is dropped in the same
+            transaction need not.
     """
     kind = sql.SQL("TABLE" if logged else "UNLOGGED TABLE")
     if not staged.columns:

@@ -107,8 +107,10 @@ def patiently(
     """Do something, again and again while its error may pass, for so many seconds; before a
     decision only. A stop of the query ends it.
 
-    Raises: SinkUnavailableError: the time is over. AttemptFailedError: the server refuses for
-        another reason than a row, or the query is asked to stop.
+    Raises:
+        SinkUnavailableError: the time is over.
+        AttemptFailedError: the server refuses for another reason than a row, or the query is asked
+            to stop.
     """
     stoppable = stoppable or Stoppable()
     with stoppable.work():

@@ -46,9 +46,10 @@ class Stoppable:
     def work(self) -> Iterator[None]:
         """Mark what may be ended: what this thread does within, with the connections that it opens.
 
-        Raises: AttemptFailedError: behind work that succeeded all the same: a stop was asked for,
-            and its request to cancel may have been late. It could hit what is done next with
-                the connection, such as a COMMIT behind the decision that waits for a standby.
+        Raises:
+            AttemptFailedError: behind work that succeeded all the same: a stop was asked for, and
+                its request to cancel may have been late. It could hit what is done next with the
+                connection, such as a COMMIT behind the decision that waits for a standby.
         """
         with self._lock:
             self._thread = threading.get_ident()

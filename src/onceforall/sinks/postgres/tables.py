@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 class TableColumn:
     """A column of a table.
 
-    Attributes: name: as the catalogue has it. type: its type. nullable: whether it takes a null.
+    Attributes:
+        name: as the catalogue has it.
+        type: its type.
+        nullable: whether it takes a null.
         has_default: whether it gets a value when none is written (default or identity).
         is_generated: whether nobody may write it: ``GENERATED ALWAYS``, as identity or from an
-        expression. is_deterministic: whether its collation, and that of each unique index on it,
-        tells all different texts apart.
+            expression.
+        is_deterministic: whether its collation, and that of each unique index on it, tells all
+            different texts apart.
     """
 
     name: str
@@ -57,10 +61,15 @@ class UniqueIndex:
 class Table:
     """A table that can be written; plain values, to be pickled.
 
-    Attributes: schema: where it lies. name: its name. oid: its object id, which another table of
-        this name doesn't have. columns: in their order. indexes: the unique ones. is_partitioned:
-        whether its rows lie in partitions. has_row_security: whether row security policies apply to
-        this role; COPY into the table itself is then refused.
+    Attributes:
+        schema: where it lies.
+        name: its name.
+        oid: its object id, which another table of this name doesn't have.
+        columns: in their order.
+        indexes: the unique ones.
+        is_partitioned: whether its rows lie in partitions.
+        has_row_security: whether row security policies apply to this role; COPY into the table
+            itself is then refused.
     """
 
     schema: str
@@ -108,10 +117,12 @@ class Table:
 class FoundTable:
     """What was found under the name that the user gave.
 
-    Attributes: table: None where there is none yet. place: schema and name under which it will be
-        made; None where it is there, or where the ``search_path`` has no schema for it. root: the
-        object id of the table that it is a partition of, at the top; its own where it is none, 0
-        where it isn't there.
+    Attributes:
+        table: None where there is none yet.
+        place: schema and name under which it will be made; None where it is there, or where the
+            ``search_path`` has no schema for it.
+        root: the object id of the table that it is a partition of, at the top; its own where it is
+            none, 0 where it isn't there.
     """
 
     table: Table | None = None

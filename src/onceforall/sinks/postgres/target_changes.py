@@ -90,10 +90,13 @@ def check(
     """See that what was written to is what was meant; it costs two looks into the catalogue, one
     more where there are partitions, and one with a key.
 
-    Args: connection: in the transaction that has written. target: as it was decided, or shall be.
-        staged: the tables that its rows come from. before: what ``look`` said before the first
-        statement. is_decided: that another table is no obstacle any more; it must only be one that
-        can take the rows.
+    Args:
+        connection: in the transaction that has written.
+        target: as it was decided, or shall be.
+        staged: the tables that its rows come from.
+        before: what ``look`` said before the first statement.
+        is_decided: that another table is no obstacle any more; it must only be one that can take
+            the rows.
 
     Raises:
         AttemptFailedError: it isn't; the caller rolls back.

@@ -32,12 +32,16 @@ TEXTS = frozenset({"text", "varchar", "bpchar", "citext"})
 class PgType:
     """A type as a column has it.
 
-    Attributes: oid: its object id, of a domain the domain's own: elements of arrays are announced
-        by it. name: as SQL writes it, with its modifier: ``character varying(3)``. kind: the name
-        of the base type that decides about its binary form (``int4``), ``enum``, ``array``, or
-        ``other``. modifier: of the base type, as ``atttypmod`` has it; -1 without one. element: of
-        an array. labels: of an enum. not_null: a domain that takes no null. is_domain: whether it
-        is a domain over that type.
+    Attributes:
+        oid: its object id, of a domain the domain's own: elements of arrays are announced by it.
+        name: as SQL writes it, with its modifier: ``character varying(3)``.
+        kind: the name of the base type that decides about its binary form (``int4``), ``enum``,
+            ``array``, or ``other``.
+        modifier: of the base type, as ``atttypmod`` has it; -1 without one.
+        element: of an array.
+        labels: of an enum.
+        not_null: a domain that takes no null.
+        is_domain: whether it is a domain over that type.
     """
 
     oid: int

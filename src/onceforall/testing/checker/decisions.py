@@ -29,9 +29,10 @@ Attempts = Mapping[str, Mapping[int, Collection[str]]]
 class LogView:
     """The entries of a commit log at one moment.
 
-    Attributes: chains: by generation, the (index, entry) pairs that are there, ascending; gaps
-        where old entries were cleaned away. is_dropped: whether older chains were there, and went
-        as a whole.
+    Attributes:
+        chains: by generation, the (index, entry) pairs that are there, ascending; gaps where old
+            entries were cleaned away.
+        is_dropped: whether older chains were there, and went as a whole.
     """
 
     chains: Mapping[int, Sequence[tuple[int, Entry]]]
@@ -104,10 +105,11 @@ def check_log(
 ) -> tuple[Violation, ...]:
     """Check a commit log, and what is visible of it, when all is quiet.
 
-    Args: log: its entries. spark_committed: the last batch in Spark's own commit log, -1 for none;
-        None: not looked at. attempts: whose rows are visible, for sinks that tell. An attempt that
-        the decision doesn't name must not be visible, and one that it
-            names must be.
+    Args:
+        log: its entries.
+        spark_committed: the last batch in Spark's own commit log, -1 for none; None: not looked at.
+        attempts: whose rows are visible, for sinks that tell. An attempt that the decision doesn't
+            name must not be visible, and one that it names must be.
         unanswered: (generation, batch) of each COMMIT whose append got no answer. Each must have
             become a decision in its chain, or must be impossible for ever, with nothing of it
             visible.

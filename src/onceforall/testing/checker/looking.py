@@ -18,14 +18,19 @@ from onceforall.testing.checker.truth import UNKNOWN, Truth
 class Look:
     """What of a sink's rows belongs where.
 
-    Attributes: records: how many rows were read. batches: the decided ones, ascending. sizes: how
-        many rows each of them must have. present: how many of these rows are there, those that are
-        there more than once counted once. base: the ordinal of the first row of the first batch
-        that is looked at. counts: how often each row is there, from that ordinal on to the end of
-        the last decided batch. alien: the ids of rows that no input has. undecided: the ordinals of
-        rows of batches that are not decided, ascending. wrong: the ids of rows that bear another
-        key than their input. kept: the ordinals of all rows of decided batches, in the order of
-        ``rows``. kept_rows: which rows these are.
+    Attributes:
+        records: how many rows were read.
+        batches: the decided ones, ascending.
+        sizes: how many rows each of them must have.
+        present: how many of these rows are there, those that are there more than once counted once.
+        base: the ordinal of the first row of the first batch that is looked at.
+        counts: how often each row is there, from that ordinal on to the end of the last decided
+            batch.
+        alien: the ids of rows that no input has.
+        undecided: the ordinals of rows of batches that are not decided, ascending.
+        wrong: the ids of rows that bear another key than their input.
+        kept: the ordinals of all rows of decided batches, in the order of ``rows``.
+        kept_rows: which rows these are.
     """
 
     records: int
@@ -125,8 +130,10 @@ def _wrong(truth: Truth, rows: Rows, known: Numbers, ordinals: Numbers) -> Array
 class Order:
     """What is wrong with the order of rows.
 
-    Attributes: scattered: keys that stand in more than one lane. later: the ordinals of rows that
-        stand right behind a row of their key and lane that they should stand before.
+    Attributes:
+        scattered: keys that stand in more than one lane.
+        later: the ordinals of rows that stand right behind a row of their key and lane that they
+            should stand before.
     """
 
     scattered: Array

@@ -29,14 +29,18 @@ def check_quiet(
 ) -> Report:
     """Compare what is in the sinks, when all is quiet, with what must be there.
 
-    Args: truth: what the input must leave in the sinks. views: all rows that a new reader finds, by
-        sink. decided: the batches that are decided; each must be whole in every sink, and no row of
-        another one in any. leftovers: what observers found that should not be there any more, by
-        sink. one_lane_per_key: whether all rows of a key must stand in one lane; not so after a
-        topic got more partitions.
+    Args:
+        truth: what the input must leave in the sinks.
+        views: all rows that a new reader finds, by sink.
+        decided: the batches that are decided; each must be whole in every sink, and no row of
+            another one in any.
+        leftovers: what observers found that should not be there any more, by sink.
+        one_lane_per_key: whether all rows of a key must stand in one lane; not so after a topic got
+            more partitions.
 
-    Returns: The numbers of each sink, and every violation. It is not ``ok`` when a sink has no row
-        at all, or there is none.
+    Returns:
+        The numbers of each sink, and every violation. It is not ``ok`` when a sink has no row at
+        all, or there is none.
     """
     left = leftovers or {}
     looks = {sink: look(truth_of(truth, sink), rows, decided) for sink, rows in views.items()}
@@ -68,8 +72,9 @@ def check_state(
         expected: what the input implies, by key.
         output: the last that the output says, by key.
 
-    Returns: A violation for each of the two that differs; one for nothing read where there is
-        nothing to compare.
+    Returns:
+        A violation for each of the two that differs; one for nothing read where there is nothing to
+        compare.
     """
     if not expected or not state:
         return (

@@ -22,10 +22,13 @@ class Rows:
 
     All arrays are one-dimensional and of the same length.
 
-    Attributes: ids: which input's effect each row is: whole numbers, or texts, as in the ``Truth``
-        they are judged by. lanes: in which ordered part of the sink each row stands (a Kafka
-        partition); None: the sink keeps no order. positions: where it stands there (an offset);
-        given exactly when ``lanes`` is. keys: the key that each row bears; None: not looked at.
+    Attributes:
+        ids: which input's effect each row is: whole numbers, or texts, as in the ``Truth`` they are
+            judged by.
+        lanes: in which ordered part of the sink each row stands (a Kafka partition); None: the sink
+            keeps no order.
+        positions: where it stands there (an offset); given exactly when ``lanes`` is.
+        keys: the key that each row bears; None: not looked at.
     """
 
     ids: Array

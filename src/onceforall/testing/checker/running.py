@@ -28,12 +28,14 @@ _KEPT_PER_KIND = 20
 class RunningCheck:
     """Judges a sequence of looks at the sinks of one query.
 
-    Args: truth: what the input must leave in the sinks. whole: the sinks in which no reader may
-        ever see a part of a batch: files by their manifests, a table in ``mode="staged"``.
+    Args:
+        truth: what the input must leave in the sinks.
+        whole: the sinks in which no reader may ever see a part of a batch: files by their
+            manifests, a table in ``mode="staged"``.
         settle_s: by sink, for how many seconds a batch may stay invisible that is complete. A Kafka
-        broker answers a commit before
-            it writes the markers that show it to readers, so there it takes a moment, and as long
-            as a fail-over when a broker is gone or frozen. 0 by default.
+            broker answers a commit before it writes the markers that show it to readers, so there
+            it takes a moment, and as long as a fail-over when a broker is gone or frozen. 0 by
+            default.
         first_batch: the first batch that the query writes.
     """
 
@@ -69,9 +71,11 @@ class RunningCheck:
     def observe(self, views: Mapping[str, Rows], decided: Collection[int], *, at_s: float) -> None:
         """Take one look.
 
-        Args: views: all rows that a reader finds now, by sink; a sink that can't be read now is
-            left out. decided: the batches with a COMMIT in the commit log, **read after the
-            sinks**. at_s: when that was, in seconds, on any clock that never goes back.
+        Args:
+            views: all rows that a reader finds now, by sink; a sink that can't be read now is left
+                out.
+            decided: the batches with a COMMIT in the commit log, **read after the sinks**.
+            at_s: when that was, in seconds, on any clock that never goes back.
         """
         self.looks += 1
         batches = as_batches(decided)

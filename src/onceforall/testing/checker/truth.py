@@ -61,11 +61,12 @@ class UniformTruth(Truth):
     """Rows 0, 1, 2, … without an end; so many in each batch: what Spark's source
     ``rate-micro-batch`` gives.
 
-    Args: rows_per_batch: rows ``n * rows_per_batch`` and following are batch ``n``'s. keys: row
-        ``id`` has the key ``id % keys``; None: rows have no key. tasks: row ``id`` of a batch is
-        written by the task ``id % tasks`` of it (Spark's source gives each of its
-            ``numPartitions`` every so manyth row); None: nothing is known, and order is only asked
-            for from batch to batch.
+    Args:
+        rows_per_batch: rows ``n * rows_per_batch`` and following are batch ``n``'s.
+        keys: row ``id`` has the key ``id % keys``; None: rows have no key.
+        tasks: row ``id`` of a batch is written by the task ``id % tasks`` of it (Spark's source
+            gives each of its ``numPartitions`` every so manyth row); None: nothing is known, and
+            order is only asked for from batch to batch.
     """
 
     def __init__(

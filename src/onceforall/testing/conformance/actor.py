@@ -278,8 +278,10 @@ def _described(error: BaseException) -> str:
 def _crashing(sink: type, at: int) -> Iterator[Callable[[], int]]:
     """Count the lines that run in a sink's own code, and kill the process before one of them.
 
-    Args: sink: the sink's class: its file, or the whole package that its file lies in, is its own
-        code. at: before which line, counted from 1; 0: none, and the count is the result.
+    Args:
+        sink: the sink's class: its file, or the whole package that its file lies in, is its own
+            code.
+        at: before which line, counted from 1; 0: none, and the count is the result.
     """
     own = _own_code(sink)
     count = 0

@@ -89,8 +89,10 @@ def check_sink(sink: SinkUnderTest, *, only: Collection[str] | None = None) -> C
     Returns:
         What was run, and what was skipped.
 
-    Raises: ConformanceError: at least one case failed, or none ran; it tells of each what was
-        expected and what was seen. ValueError: ``only`` has a name that is no case of this sink.
+    Raises:
+        ConformanceError: at least one case failed, or none ran; it tells of each what was expected
+            and what was seen.
+        ValueError: ``only`` has a name that is no case of this sink.
     """
     made = sink.make_sink()
     todo = _cases(made)

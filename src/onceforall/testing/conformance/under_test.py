@@ -19,10 +19,10 @@ class SinkUnderTest:
     """What the suite must be told of a sink. Rows are numbers to it: each non-negative integer is
     one row, and never written twice on purpose.
 
-    Attributes: make_sink: makes a new sink on the same target, each time it is called. It is called
-        in other processes, too, as a restarted
-            program would make its sink anew: it is pickled by cloudpickle, so close over paths and
-                addresses, not over connections.
+    Attributes:
+        make_sink: makes a new sink on the same target, each time it is called. It is called in
+            other processes, too, as a restarted program would make its sink anew: it is pickled by
+            cloudpickle, so close over paths and addresses, not over connections.
         rows: makes the rows of these numbers, as ``invoke`` gets them; pickled in the same way.
         read: the numbers of all rows that a reader sees at this moment, with those that it sees
             twice twice.

@@ -82,12 +82,14 @@ def joined(parts: Sequence[Array], how: Ids) -> Array:
 def settled(observers: Mapping[str, Observer], deadline_s: float = 30.0) -> dict[str, list[str]]:
     """Wait until nothing is left over in any sink, for so long at the most.
 
-    Args: observers: by sink. deadline_s: in seconds. Brokers write the markers of an ended
-        transaction a moment after they have answered, and sweeps may go
-            on for a while behind the end of a run.
+    Args:
+        observers: by sink.
+        deadline_s: in seconds. Brokers write the markers of an ended transaction a moment after
+            they have answered, and sweeps may go on for a while behind the end of a run.
 
-    Returns: What is left over by sink at the end; empty lists when all is quiet. A sink that can't
-        be looked at has that as a leftover.
+    Returns:
+        What is left over by sink at the end; empty lists when all is quiet. A sink that can't be
+        looked at has that as a leftover.
     """
     end = time.monotonic() + deadline_s
     while True:

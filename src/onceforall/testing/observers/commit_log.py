@@ -19,8 +19,10 @@ class CommitLogObserver:
     """An observer of the logs of one checkpoint. Another run may claim, decide, seal and clean
     while it reads.
 
-    Args: checkpoint: the checkpoint's folder. first_batch: the first batch that the query writes:
-        not 0 where a plain query's checkpoint was taken over.
+    Args:
+        checkpoint: the checkpoint's folder.
+        first_batch: the first batch that the query writes: not 0 where a plain query's checkpoint
+            was taken over.
     """
 
     def __init__(self, checkpoint: str | os.PathLike[str], *, first_batch: int = 0) -> None:

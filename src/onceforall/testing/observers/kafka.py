@@ -30,11 +30,13 @@ class KafkaObserver:
     partition, and has all that was read so far. A topic that lost what was read is read again from
     its beginning. For a check when all is quiet take a new observer, which reads everything.
 
-    Args: bootstrap_servers: as in librdkafka's option. topic: the topic. security: librdkafka's
-        options ``security.protocol``, ``sasl.*``, ``ssl.*``, as for ``KafkaSink``. query_id: the
-        query whose open transactions are left over; a function that returns it (None: not yet
-        known); None: any query's of
-            onceforall in this cluster.
+    Args:
+        bootstrap_servers: as in librdkafka's option.
+        topic: the topic.
+        security: librdkafka's options ``security.protocol``, ``sasl.*``, ``ssl.*``, as for
+            ``KafkaSink``.
+        query_id: the query whose open transactions are left over; a function that returns it (None:
+            not yet known); None: any query's of onceforall in this cluster.
         ids: how values are read.
         keys: how keys are read; None: not at all.
         deadline_s: after how many seconds without a record a look is given up.

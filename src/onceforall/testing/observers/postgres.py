@@ -32,11 +32,14 @@ _FIELD = [("length", ">i4"), ("number", ">i8")]
 class PostgresObserver:
     """An observer of one table. Each look is one statement, so it sees one moment of the table.
 
-    Args: conninfo: as for ``PostgresSink``. table: its name, with its schema where that isn't on
-        the search path: ``table`` or ``schema.table``. column: the column with the ids. key_column:
-        the column with the keys; None: keys are not looked at. query_id: the query whose prepared
-        transactions and staging tables are left over; a function that returns it (None: not yet
-            known); None: any query's of onceforall in this database.
+    Args:
+        conninfo: as for ``PostgresSink``.
+        table: its name, with its schema where that isn't on the search path: ``table`` or
+            ``schema.table``.
+        column: the column with the ids.
+        key_column: the column with the keys; None: keys are not looked at.
+        query_id: the query whose prepared transactions and staging tables are left over; a function
+            that returns it (None: not yet known); None: any query's of onceforall in this database.
         ids: how ids are read.
         keys: how keys are read.
         deadline_s: how long a look may take, in seconds: a server that is frozen ends no statement.

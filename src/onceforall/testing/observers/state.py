@@ -21,9 +21,12 @@ def read_state(
     """Return the state behind a batch, by Spark's own reader of state stores (the data source
     ``statestore``).
 
-    Args: spark: a session. checkpoint: the checkpoint's folder. operator: which stateful operator
-        of the query, in the order of its plan. batch: behind which batch; None: the last that Spark
-        has finished. A decided batch that Spark has not finished isn't in there.
+    Args:
+        spark: a session.
+        checkpoint: the checkpoint's folder.
+        operator: which stateful operator of the query, in the order of its plan.
+        batch: behind which batch; None: the last that Spark has finished. A decided batch that
+            Spark has not finished isn't in there.
 
     Returns:
         By the key's columns, as texts joined by commas: the value's columns.

@@ -20,9 +20,11 @@ from onceforall.sinks.files.paths import STAGING
 def confirm(folder: Folder, staged: Sequence[StagedFiles]) -> None:
     """See that nothing stands in the way of a commit; nothing is changed.
 
-    Raises: AttemptFailedError: a temp file is missing or has another size, or a target or the
-        manifest can't be made. OSError: the file system gave no answer. CommitLogError: the batch
-        before can't be looked for, because its manifest is damaged.
+    Raises:
+        AttemptFailedError: a temp file is missing or has another size, or a target or the manifest
+            can't be made.
+        OSError: the file system gave no answer.
+        CommitLogError: the batch before can't be looked for, because its manifest is damaged.
     """
     try:
         _confirm(folder, staged)

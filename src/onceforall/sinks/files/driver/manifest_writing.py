@@ -28,12 +28,14 @@ class ManifestWriter(Manifests):
         """Commit a batch, durably, unless it is; return what is committed: another process may have
         been faster.
 
-        Args: files: of the batch. after: the batch before it, as the commit log knows it; None: the
-            last one that is listed here, which on a network file system
-                may not be the last one that is there.
+        Args:
+            files: of the batch.
+            after: the batch before it, as the commit log knows it; None: the last one that is
+                listed here, which on a network file system may not be the last one that is there.
 
-        Raises: CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: it can't be written,
-            or read.
+        Raises:
+            CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: it can't be written, or
+                read.
         """
         content = encode(
             Manifest(self._last_before(files.batch) if after is None else after, (files,)),

@@ -42,8 +42,9 @@ class Manifests:
     def find(self, batch: int) -> BatchFiles | None:
         """Return the files of a batch; None when it is not committed.
 
-        Raises: CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: its manifest can't
-            be read.
+        Raises:
+            CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: its manifest can't be
+                read.
         """
         absent = False
         for _ in range(_TRIES):
@@ -69,8 +70,9 @@ class Manifests:
         """Tell whether a batch is committed; for the last ones that costs one look at a name,
         however many files they have.
 
-        Raises: CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: a merged manifest
-            can't be read.
+        Raises:
+            CorruptEntryError, ForeignEntryError, NewerEntryError, OSError: a merged manifest can't
+                be read.
         """
         return (
             self.tree.size(self.folder / name_of(batch)) is not None or self.find(batch) is not None
@@ -80,8 +82,10 @@ class Manifests:
         """Return all committed batches, in ascending order; see the package's docstring for what
         concurrent changes do.
 
-        Raises: CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged or
-            missing, or none of ours. OSError: the folder can't be read.
+        Raises:
+            CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged or missing,
+                or none of ours.
+            OSError: the folder can't be read.
         """
         for _ in range(_TRIES):
             listing = self.listing()

@@ -79,9 +79,11 @@ class Listing:
         A batch's own manifest and a merged one that ends with it have names of their own, and which
         of the two was there is not known.
 
-        Args: before: the name of the manifest that comes after ``after``; "": none, and the chain
-            goes on with merged manifests only. after: what it names as its predecessor. at: where
-            the chain ends before that.
+        Args:
+            before: the name of the manifest that comes after ``after``; "": none, and the chain
+                goes on with merged manifests only.
+            after: what it names as its predecessor.
+            at: where the chain ends before that.
         """
         if not before:
             beyond = [pair for pair in self.merged if pair[0] > at]

@@ -60,14 +60,18 @@ def read_files(
         to_batch: only batches up to this one, itself included.
         skip_deleted: leave out data files that are gone: deleted by hand, for retention.
 
-    Returns: A snapshot of the committed files. Each batch is in it whole or not at all, and with it
-        all earlier ones of its query and sink. A later call never returns less. Batches of
-        different queries or sinks are not read at one instant.
+    Returns:
+        A snapshot of the committed files. Each batch is in it whole or not at all, and with it all
+        earlier ones of its query and sink. A later call never returns less. Batches of different
+        queries or sinks are not read at one instant.
 
-    Raises: ConfigurationError: the folder is missing, or no FileSink has ever written there; as
-        OptionError: an argument is of a wrong type. UnsupportedQueryError: the path is not local.
+    Raises:
+        ConfigurationError: the folder is missing, or no FileSink has ever written there; as
+            OptionError: an argument is of a wrong type.
+        UnsupportedQueryError: the path is not local.
         CorruptEntryError, ForeignEntryError, NewerEntryError: a manifest is damaged, missing, none
-        of ours or a newer release's. OSError: the folder can't be read.
+            of ours or a newer release's.
+        OSError: the folder can't be read.
     """
     for name, given in (("query_id", query_id), ("sink", sink)):
         if given is not None:
@@ -147,9 +151,10 @@ class CommittedFiles:
         A column that folders say has the type STRING where the types that it had at different times
         have no common one.
 
-        Raises: pyarrow.ArrowTypeError: files that were written at different times have types that
-            have no common one, and no folder says the column, or
-                one of the types is none of those that folders can say.
+        Raises:
+            pyarrow.ArrowTypeError: files that were written at different times have types that have
+                no common one, and no folder says the column, or one of the types is none of those
+                that folders can say.
         """
         import pyarrow as pa
 
@@ -203,10 +208,13 @@ class CommittedFiles:
         Args:
             spark: a classic session whose executors see the folder under the same path.
 
-        Raises: UnsupportedQueryError: the session is one of Spark Connect. OptionError: it is no
-            session. ForeignEntryError: a link, a pipe or a folder stands where a data file must be.
-            OSError: a link stands in the place of a folder on the way to one. ConfigurationError:
-            files are JSON with timestamps, and ``spark.sql.legacy.timeParserPolicy`` is LEGACY.
+        Raises:
+            UnsupportedQueryError: the session is one of Spark Connect.
+            OptionError: it is no session.
+            ForeignEntryError: a link, a pipe or a folder stands where a data file must be.
+            OSError: a link stands in the place of a folder on the way to one.
+            ConfigurationError: files are JSON with timestamps, and
+                ``spark.sql.legacy.timeParserPolicy`` is LEGACY.
 
         The other settings of the session don't change what is read. A file that is missing or
         damaged is an error, whatever ``spark.sql.files.ignoreMissingFiles`` and

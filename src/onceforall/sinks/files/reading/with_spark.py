@@ -31,8 +31,9 @@ def frame_of(
         files: each with its layout.
         whole: the columns of all.
 
-    Raises: ConfigurationError: files are JSON with timestamps, and
-        ``spark.sql.legacy.timeParserPolicy`` is LEGACY.
+    Raises:
+        ConfigurationError: files are JSON with timestamps, and
+            ``spark.sql.legacy.timeParserPolicy`` is LEGACY.
     """
     from pyspark.sql.functions import col, lit
     from pyspark.sql.pandas.types import from_arrow_schema

@@ -133,8 +133,9 @@ def file_format(
         compression: None for the format's default.
         options: None for none.
 
-    Raises: OptionError: format, compression or an option is unknown or malformed; the message lists
-        the known ones.
+    Raises:
+        OptionError: format, compression or an option is unknown or malformed; the message lists the
+            known ones.
     """
     if not isinstance(kind, str) or kind not in COMPRESSIONS:
         raise OptionError(

@@ -96,8 +96,10 @@ class FileTransaction:
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows.
 
-        Raises: AttemptFailedError: the file system refuses. RefusedRecordError: a value can't be
-            stored or makes no folder; no replay can change that.
+        Raises:
+            AttemptFailedError: the file system refuses.
+            RefusedRecordError: a value can't be stored or makes no folder; no replay can change
+                that.
         """
         if rows.num_rows == 0:
             return

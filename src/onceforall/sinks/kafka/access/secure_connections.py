@@ -69,11 +69,14 @@ class Access:
             connection: just connected, with its timeout set.
             host: the broker's name, which its certificate must bear.
 
-        Returns: The connection to use, and for how many seconds the broker will accept it (None:
-            for ever).
+        Returns:
+            The connection to use, and for how many seconds the broker will accept it (None: for
+            ever).
 
-        Raises: AccessError: the broker or an option says no; asking again helps only once something
-            is mended. OSError: the connection was lost.
+        Raises:
+            AccessError: the broker or an option says no; asking again helps only once something is
+                mended.
+            OSError: the connection was lost.
         """
         options = resolved(self._options, self._secrets)
         if self.uses_tls:

@@ -243,8 +243,9 @@ class CoordinatorClient(BrokerClient):
         """Return the operation (``"Describe"``, ``"Write"``) that this user lacks on a
         transactional id; None when none is lacking.
 
-        Args: unused_name: an id that nobody ever had: what is asked is to abort its transaction,
-            which there is none of.
+        Args:
+            unused_name: an id that nobody ever had: what is asked is to abort its transaction,
+                which there is none of.
 
         Raises:
             SinkUnavailableError: no answer.

@@ -109,9 +109,11 @@ def judge_log(
 ) -> Finding:
     """Judge from the log, where the state was not enough.
 
-    Args: committable: with ``producer_id``, ``producer_epoch`` and perhaps ``proof``. state: the
-        coordinator's, or None. marker: the transaction's in the log, found from the proof's offset
-        on; None: there is none up to the end of the log.
+    Args:
+        committable: with ``producer_id``, ``producer_epoch`` and perhaps ``proof``.
+        state: the coordinator's, or None.
+        marker: the transaction's in the log, found from the proof's offset on; None: there is none
+            up to the end of the log.
     """
     epoch = int(committable["producer_epoch"])
     where = _where(committable)

@@ -40,12 +40,14 @@ def confirmed(
         topics: all that they have written to.
         reader: of the cluster.
 
-    Returns: The committables without ``topics``, with ``proof``: ``topic``, ``partition`` and
+    Returns:
+        The committables without ``topics``, with ``proof``: ``topic``, ``partition`` and
         ``offset``.
 
-    Raises: AttemptFailedError: one is not open any more: it timed out, or was fenced.
+    Raises:
+        AttemptFailedError: one is not open any more: it timed out, or was fenced.
         SinkUnavailableError: not all brokers answered, or a partition that a transaction has
-        written to has no leader.
+            written to has no leader.
     """
     for again in (False, True):
         # In this order: a transaction that is open after the offsets were read has its marker

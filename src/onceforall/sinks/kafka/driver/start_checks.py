@@ -68,8 +68,10 @@ def check_transactions(
         unused_name: a transactional id with the sink's prefix that nobody ever had.
         options: the sink's.
 
-    Raises: SinkCheckError: a right is missing, or ``transaction.timeout.ms`` is above the brokers'
-        limit. SinkUnavailableError: a broker did not answer.
+    Raises:
+        SinkCheckError: a right is missing, or ``transaction.timeout.ms`` is above the brokers'
+            limit.
+        SinkUnavailableError: a broker did not answer.
     """
     operation = client.missing_transactional_right(unused_name)
     if operation is not None:

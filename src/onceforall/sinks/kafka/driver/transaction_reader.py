@@ -299,9 +299,10 @@ class TransactionReader:
             producer_id: whose.
             epoch: under which.
 
-        Returns: The first marker of that producer that no record of its under that epoch follows;
-            None when there is none up to the end; ``Unreadable`` where the log can't be read there,
-            now or later.
+        Returns:
+            The first marker of that producer that no record of its under that epoch follows; None
+            when there is none up to the end; ``Unreadable`` where the log can't be read there, now
+            or later.
 
         Raises:
             SinkUnavailableError: no answer.

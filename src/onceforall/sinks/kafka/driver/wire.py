@@ -52,9 +52,12 @@ _SPEAKS_TLS = (
 class NoAnswer:
     """A request that got no answer.
 
-    Attributes: address: of the broker. reason: what happened to the connection. sent: whether the
-        broker may have got it, and may act on it even later. refused: the broker, or a security
-        option, said no: asking again helps only once something is mended.
+    Attributes:
+        address: of the broker.
+        reason: what happened to the connection.
+        sent: whether the broker may have got it, and may act on it even later.
+        refused: the broker, or a security option, said no: asking again helps only once something
+            is mended.
     """
 
     address: Address
@@ -269,8 +272,11 @@ class Wire:
     ) -> list[Any]:
         """Send requests and wait for the answers, in parallel over connections.
 
-        Args: calls: broker and request (a ``kafka.protocol`` message, with ``max_version`` where it
-            matters). deadline_s: of ``time.monotonic``. steps: what is called in between.
+        Args:
+            calls: broker and request (a ``kafka.protocol`` message, with ``max_version`` where it
+                matters).
+            deadline_s: of ``time.monotonic``.
+            steps: what is called in between.
 
         Returns:
             For each call, the response, or a ``NoAnswer``.

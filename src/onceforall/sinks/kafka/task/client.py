@@ -249,9 +249,12 @@ class Client:
         When its queue is full, it takes none behind the first that found no room, so their order is
         kept.
 
-        Args: topic: for all of them. messages: in the layout of ``librdkafka.Message``; ``err`` is
-            set for each that is not taken. with_partition: take ``partition`` of each (-1: the
-            partitioner chooses); otherwise the partitioner chooses all.
+        Args:
+            topic: for all of them.
+            messages: in the layout of ``librdkafka.Message``; ``err`` is set for each that is not
+                taken.
+            with_partition: take ``partition`` of each (-1: the partitioner chooses); otherwise the
+                partitioner chooses all.
 
         Returns:
             How many it took.
@@ -272,8 +275,9 @@ class Client:
             arguments: for each record, the address of its arguments (``rd_kafka_vu_t``).
             counts: how many these are.
 
-        Returns: How many it took, and the ``confluent_kafka.KafkaError`` of the next one, or None
-            when it took all.
+        Returns:
+            How many it took, and the ``confluent_kafka.KafkaError`` of the next one, or None when
+            it took all.
         """
         produceva, handle = self._lib.produceva, self._handle
         for position, (address, count) in enumerate(zip(arguments, counts, strict=True)):

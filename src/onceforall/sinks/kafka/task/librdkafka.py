@@ -158,8 +158,10 @@ def load() -> Any:
     """Return an object with librdkafka's functions as attributes, by their names without
     ``rd_kafka_``.
 
-    Raises: OptionError: this confluent-kafka doesn't show the library, or it is of another major
-        version. MissingExtraError: confluent-kafka is not installed.
+    Raises:
+        OptionError: this confluent-kafka doesn't show the library, or it is of another major
+            version.
+        MissingExtraError: confluent-kafka is not installed.
     """
     ck = confluent_kafka()
     try:

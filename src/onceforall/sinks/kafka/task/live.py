@@ -238,15 +238,18 @@ class LiveProducer:
         looks for a coordinator between the two it looks again after 500 ms only
         (``rd_kafka_idemp_pid_timer_restart``).
 
-        Args: deadline_s: of ``time.monotonic``. When no broker was reached by then, ``initialise``
-            says why.
+        Args:
+            deadline_s: of ``time.monotonic``. When no broker was reached by then, ``initialise``
+                says why.
 
-        Returns: False when a request timed out or a connection was lost: what librdkafka tells of
-            that cannot be told from the same in ``initialise``, so another producer must be made.
-            It may have this one's name.
+        Returns:
+            False when a request timed out or a connection was lost: what librdkafka tells of that
+            cannot be told from the same in ``initialise``, so another producer must be made. It may
+            have this one's name.
 
-        Raises: AttemptFailedError: the cluster refuses, or connections are still being lost at the
-            deadline.
+        Raises:
+            AttemptFailedError: the cluster refuses, or connections are still being lost at the
+                deadline.
         """
         ck = confluent_kafka()
         patience_s = _FIRST_PATIENCE_S
@@ -275,8 +278,9 @@ class LiveProducer:
         """Get a producer id of our own for the name, which aborts what an earlier owner of the name
         left open.
 
-        Raises: AttemptFailedError: no answer before the deadline (of ``time.monotonic``), or the
-            cluster refuses.
+        Raises:
+            AttemptFailedError: no answer before the deadline (of ``time.monotonic``), or the
+                cluster refuses.
         """
         ck = confluent_kafka()
         while True:
@@ -349,8 +353,9 @@ class LiveProducer:
         The client's own commit is answered as "already committed" (a repeated EndTxn, which Kafka
         takes as a success).
 
-        Returns: False when this producer must be discarded: it said, now or before, that a request
-            went unanswered, or refused.
+        Returns:
+            False when this producer must be discarded: it said, now or before, that a request went
+            unanswered, or refused.
         """
         ck = confluent_kafka()
         try:

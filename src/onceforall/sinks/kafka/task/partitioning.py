@@ -101,13 +101,17 @@ class PartitionRules:
     ) -> npt.NDArray[np.int32] | None:
         """Return the partition of each of a slice's records that go to one topic.
 
-        Args: given: what the rows say themselves; ``UNASSIGNED`` where they say nothing. None:
-            nowhere. hashes: of their keys (``key_hashes``); None: there are no keys. sizes: of
-            their values, in bytes. topic: where they go. turn: which of the partitions is next for
-            records without a key.
+        Args:
+            given: what the rows say themselves; ``UNASSIGNED`` where they say nothing. None:
+                nowhere.
+            hashes: of their keys (``key_hashes``); None: there are no keys.
+            sizes: of their values, in bytes.
+            topic: where they go.
+            turn: which of the partitions is next for records without a key.
 
-        Returns: The partitions, some of them perhaps ``UNASSIGNED``; None when librdkafka is to
-            choose them all.
+        Returns:
+            The partitions, some of them perhaps ``UNASSIGNED``; None when librdkafka is to choose
+            them all.
         """
         import numpy as np
 
@@ -130,9 +134,9 @@ def order_of(placed: npt.NDArray[np.int32]) -> npt.NDArray[np.intp] | None:
     """Return the order in which the records of a partition follow one another, each partition's as
     they were.
 
-    Returns: Their numbers; None when they are to stay as they are: they are in this order, or
-        librdkafka still has to choose for some, which may belong to a partition that others are
-        already in.
+    Returns:
+        Their numbers; None when they are to stay as they are: they are in this order, or librdkafka
+        still has to choose for some, which may belong to a partition that others are already in.
     """
     import numpy as np
 

@@ -72,11 +72,13 @@ class ProducerPool:
     ) -> LiveProducer:
         """Return a producer with a transaction begun, a live one where that is safe.
 
-        Args: attempt: whose transaction it is; its ``reusable`` says which producers may go on.
-            prefix: how transactional ids begin. configure: gives the configuration for a
-            transactional id; called for new producers only. fingerprint: what a live producer must
-            have been made for; holds no secret. avoided: ids that must not be taken, because a
-            request about them is still unanswered.
+        Args:
+            attempt: whose transaction it is; its ``reusable`` says which producers may go on.
+            prefix: how transactional ids begin.
+            configure: gives the configuration for a transactional id; called for new producers
+                only.
+            fingerprint: what a live producer must have been made for; holds no secret.
+            avoided: ids that must not be taken, because a request about them is still unanswered.
 
         Raises:
             AttemptFailedError: no producer could be initialised.
@@ -212,8 +214,10 @@ class ProducerPool:
     def discard(self, producer: LiveProducer, *, abort: bool = False) -> None:
         """Never use a producer again; its client is dropped in the background.
 
-        Args: producer: which one. abort: abort its open transaction first; only for one that was
-            not handed over to the driver.
+        Args:
+            producer: which one.
+            abort: abort its open transaction first; only for one that was not handed over to the
+                driver.
         """
         with self._lock:
             producer.in_use = True

@@ -192,9 +192,10 @@ class Arguments:
 def arguments(columns: Mapping[str, Any]) -> Arguments:
     """Return records with headers or timestamps.
 
-    Args: columns: ``topic`` (an array of handles), ``value`` and ``key`` (``Bytes``; ``key`` may be
-        None), ``partition`` (an array or None),
-            ``timestamp`` (an array of milliseconds or None) and ``headers`` (``Headers`` or None).
+    Args:
+        columns: ``topic`` (an array of handles), ``value`` and ``key`` (``Bytes``; ``key`` may be
+            None), ``partition`` (an array or None), ``timestamp`` (an array of milliseconds or
+            None) and ``headers`` (``Headers`` or None).
     """
     import numpy as np
 

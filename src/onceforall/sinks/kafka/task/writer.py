@@ -77,9 +77,10 @@ class KafkaTransaction:
     def write(self, rows: pa.RecordBatch) -> None:
         """Send rows that have the columns of ``kafka_columns``.
 
-        Raises: RefusedRecordError: a record can't be written at all: no or an unknown topic or
-            partition, or too large. AttemptFailedError: the brokers did not take an earlier record,
-            or nothing for too long.
+        Raises:
+            RefusedRecordError: a record can't be written at all: no or an unknown topic or
+                partition, or too large.
+            AttemptFailedError: the brokers did not take an earlier record, or nothing for too long.
         """
         if not rows.num_rows:
             return

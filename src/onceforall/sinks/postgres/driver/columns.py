@@ -109,8 +109,10 @@ def columns_for(
         accumulate: columns of the table with how each is accumulated.
         mode: of the sink.
 
-    Raises: SchemaError: a column is missing or too many, its type doesn't fit, or it can't be in
-        the key. SinkCheckError: a column can't be accumulated.
+    Raises:
+        SchemaError: a column is missing or too many, its type doesn't fit, or it can't be in the
+            key.
+        SinkCheckError: a column can't be accumulated.
     """
     written = [column.name for _, column in matched(schema, table)]
     missing = [name for name in key if name not in written]
@@ -132,11 +134,15 @@ def postgres_columns(
 ) -> list[Column]:
     """Return the columns to write, named as the table's and in the order of the rows.
 
-    Args: schema: of the rows. table: as ``describe`` gave it. shuffled_by: columns of the table of
-        which Spark must find two values equal where the server does; see ``shuffled_keys``.
+    Args:
+        schema: of the rows.
+        table: as ``describe`` gave it.
+        shuffled_by: columns of the table of which Spark must find two values equal where the server
+            does; see ``shuffled_keys``.
 
-    Raises: SchemaError: a column is missing or unknown, or a type does not fit; the message names
-        it, both types and the remedy.
+    Raises:
+        SchemaError: a column is missing or unknown, or a type does not fit; the message names it,
+            both types and the remedy.
     """
     pairs = [(field, target) for field, target in matched(schema, table)]
     _check_missing({target.name for _, target in pairs}, schema, table)

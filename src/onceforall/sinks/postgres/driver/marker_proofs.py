@@ -66,9 +66,12 @@ def moved_to(connection: Connection, owner: Owner, batch: int, oid: int | None) 
     """Return where a batch's markers are now, where that isn't the owner's schema: what is missing
     here proves nothing then. Empty: they were not moved.
 
-    Args: connection: in whatever state. owner: whose. batch: which has no marker in the owner's
-        schema. oid: of the table of markers when the batch was confirmed; None where a release
-        wrote it that didn't say.
+    Args:
+        connection: in whatever state.
+        owner: whose.
+        batch: which has no marker in the owner's schema.
+        oid: of the table of markers when the batch was confirmed; None where a release wrote it
+            that didn't say.
     """
     query = (
         "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text FROM pg_catalog.pg_class c "

@@ -67,9 +67,12 @@ def _check_foreign_keys(
 ) -> None:
     """Refuse a table with a foreign key to the table of another sink.
 
-    Args: connection: to the database of all of them. sink: this sink's name in its query. table:
-        what it writes. others: the tables of other sinks, by their names, whose rows aren't there
-        before the decision.
+    Args:
+        connection: to the database of all of them.
+        sink: this sink's name in its query.
+        table: what it writes.
+        others: the tables of other sinks, by their names, whose rows aren't there before the
+            decision.
 
     Raises:
         SinkCheckError: naming the constraint, both sinks and what to do.
@@ -93,9 +96,13 @@ def _check_foreign_keys(
 class Writer(NamedTuple):
     """What a sink says of itself to the others.
 
-    Attributes: mode: of the sink. has_key: whether rows are applied by key. replaces: whether all
-        other rows are deleted. table: what it writes; None where it isn't there yet. place: schema
-        and name of the table, or of the one that will be made; None where no schema is found.
+    Attributes:
+        mode: of the sink.
+        has_key: whether rows are applied by key.
+        replaces: whether all other rows are deleted.
+        table: what it writes; None where it isn't there yet.
+        place: schema and name of the table, or of the one that will be made; None where no schema
+            is found.
     """
 
     mode: str

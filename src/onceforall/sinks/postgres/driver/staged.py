@@ -98,9 +98,11 @@ class Merger:
         Returns:
             The object id of the table of markers.
 
-        Raises: RefusedRecordError: the target refuses a row. AttemptFailedError: a staging table is
-            gone or has other rows, or another run has completed this batch. psycopg.Error,
-            SinkUnavailableError: it can be tried again.
+        Raises:
+            RefusedRecordError: the target refuses a row.
+            AttemptFailedError: a staging table is gone or has other rows, or another run has
+                completed this batch.
+            psycopg.Error, SinkUnavailableError: it can be tried again.
         """
         self.release()
         connection = self._open(batch)
@@ -155,8 +157,9 @@ class Merger:
     def _checked(connection: Connection, batch: Batch) -> tuple[Staged, ...]:
         """Return the staging tables with their columns.
 
-        Raises: AttemptFailedError: one is gone, is somebody else's, or doesn't have the rows that
-            its task wrote.
+        Raises:
+            AttemptFailedError: one is gone, is somebody else's, or doesn't have the rows that its
+                task wrote.
         """
         found = {
             each.table: each

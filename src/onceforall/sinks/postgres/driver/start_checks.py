@@ -71,8 +71,9 @@ def check_own_schema(connection: Connection, owner: markers.Owner) -> None:
         connection: ours.
         owner: whose markers; without a query id where there is none yet.
 
-    Raises: SinkCheckError: naming the right that the role lacks, what the table has that we don't
-        make, or where the markers of this query are instead.
+    Raises:
+        SinkCheckError: naming the right that the role lacks, what the table has that we don't make,
+            or where the markers of this query are instead.
     """
     schema = owner.schema
     found = check_markers(connection, schema)
@@ -213,8 +214,9 @@ def check_prepared(
     """See that the server can prepare as many transactions as a batch will have tasks, as far as
     that can be known.
 
-    Raises: SinkCheckError: it can't, with the number that is needed; or Spark runs speculative
-        attempts.
+    Raises:
+        SinkCheckError: it can't, with the number that is needed; or Spark runs speculative
+            attempts.
     """
     if (
         spark is not None

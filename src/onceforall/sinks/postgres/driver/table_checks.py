@@ -61,8 +61,11 @@ def check_privileges(
 ) -> None:
     """Check that the session's role has privileges on a table.
 
-    Args: connection: to its database. table: as ``describe`` gave it. privileges: such as
-        ``INSERT`` and ``UPDATE``; each on the table as a whole, or on every column.
+    Args:
+        connection: to its database.
+        table: as ``describe`` gave it.
+        privileges: such as ``INSERT`` and ``UPDATE``; each on the table as a whole, or on every
+            column.
 
     Raises:
         SinkCheckError: naming those that are missing, and the GRANT.
@@ -124,8 +127,10 @@ def check_key(table: Table, key: Sequence[str]) -> None:
     """Check that an upsert by these columns is possible: a unique index on exactly them, whose
     values are never null.
 
-    Raises: SchemaError: a column isn't there. SinkCheckError: there is no such index, with the
-        statement that makes one; or a column of it may be null.
+    Raises:
+        SchemaError: a column isn't there.
+        SinkCheckError: there is no such index, with the statement that makes one; or a column of it
+            may be null.
     """
     columns = table.select(key)
     same = [index for index in table.indexes if sorted(index.columns) == sorted(key)]

@@ -67,8 +67,10 @@ def describe(connection: psycopg.Connection[Any], table: str) -> Table | None:
         connection: to its database.
         table: its name, see ``table_names``.
 
-    Raises: OptionError: the name is malformed. SinkCheckError: it is something else than a table,
-        or one whose rows don't last, or its schema is closed to this role.
+    Raises:
+        OptionError: the name is malformed.
+        SinkCheckError: it is something else than a table, or one whose rows don't last, or its
+            schema is closed to this role.
     """
     schema, name = parse_name(connection, table)
     with translated(f"Looking up table {table}"):

@@ -62,11 +62,11 @@ class CopyStream:
     ) -> None:
         """Nothing is sent yet; the first ``write`` begins the first COPY.
 
-        Args: connection: in a transaction, and used by nobody else until ``finish`` or ``cancel``.
-            target: the quoted name of the table that takes the rows. columns: the columns to be
-            written, as ``describe`` gave them (of the table whose types `target` has); the batches
-            have columns of
-                their names, in this order.
+        Args:
+            connection: in a transaction, and used by nobody else until ``finish`` or ``cancel``.
+            target: the quoted name of the table that takes the rows.
+            columns: the columns to be written, as ``describe`` gave them (of the table whose types
+                `target` has); the batches have columns of their names, in this order.
             shown: how messages name the table; empty: as `target`.
 
         Raises:
@@ -92,10 +92,12 @@ class CopyStream:
     def write(self, rows: pa.RecordBatch) -> None:
         """Send rows.
 
-        Raises: RefusedRecordError: a row that the table can't take, named; the stream is cancelled.
-            SinkUnavailableError: the connection was lost. AttemptFailedError: the server refused
-            for another reason. SchemaError: the batch has other columns, or a type that doesn't
-            belong to its column; or the column's type has changed.
+        Raises:
+            RefusedRecordError: a row that the table can't take, named; the stream is cancelled.
+            SinkUnavailableError: the connection was lost.
+            AttemptFailedError: the server refused for another reason.
+            SchemaError: the batch has other columns, or a type that doesn't belong to its column;
+                or the column's type has changed.
         """
         if self._is_over:
             raise AttemptFailedError(
@@ -240,7 +242,8 @@ def diagnose(
         batches: all rows since its beginning, in their order.
         shown: how messages name the table.
 
-    Returns: RefusedRecordError with the row, for an error of the data (classes 22, 23 and 44) whose
+    Returns:
+        RefusedRecordError with the row, for an error of the data (classes 22, 23 and 44) whose
         context names one; else ``statement_error``.
     """
     what = f"COPY to table {shown}"

@@ -54,8 +54,9 @@ def lock_target(
         own: the attempt's name: prepared transactions of its batch wait for it.
         timeout_s: how long to wait where there is no such deadlock.
 
-    Raises: AttemptFailedError: DDL has queued between this task and the prepared ones of its batch;
-        or the time is over.
+    Raises:
+        AttemptFailedError: DDL has queued between this task and the prepared ones of its batch; or
+            the time is over.
     """
     deadline = time.monotonic() + timeout_s
     set_lock_timeout(connection, min(_WAIT_S, timeout_s))
