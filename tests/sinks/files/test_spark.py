@@ -103,6 +103,12 @@ def test_a_query_writes_what_spark_reads_back(spark, tmp_path, form):
         ("1 a, NOW() b", {"time_bucket": "a={b:%Y}"}, "two columns"),
         ("1 a, 2 A", {}, "two columns"),
         ("1 a, NAMED_STRUCT('x', 1, 'X', 2) b", {}, "'b' has two fields 'x' and 'X'"),
+        ("1 a, NAMED_STRUCT('s', 1, '\u017f', 2) b", {}, "'b' has two fields 's' and '\u017f'"),
+        (
+            "1 a, NAMED_STRUCT('\u0130', 1, '\u0131', 2) b",
+            {},
+            "'b' has two fields '\u0130' and '\u0131'",
+        ),
         (
             "1 a, ARRAY(NAMED_STRUCT('x', 1, 'X', 2)) b",
             {"format": "json"},

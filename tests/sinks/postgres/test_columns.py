@@ -88,6 +88,23 @@ def test_every_spark_type_arrives_and_so_does_a_row_of_nulls(spark, connection):
     assert rows[1] == (None,) * len(rows[1])
 
 
+def test_json_keeps_microseconds_and_the_instant(spark, connection):
+    """Spark's own ``to_json`` has milliseconds, and here an offset of -07:52:58 cut to minutes."""
+    moment = "TIMESTAMP'1880-01-01 00:00:00.123456 UTC'"
+    local = "TIMESTAMP_NTZ'2026-01-01 00:00:00.000001'"
+    both = f"'z', {moment}, 'p', {local}"
+    frame = spark.sql(
+        f"SELECT {moment} z, {local} p, named_struct({both}) s, array(named_struct({both})) a, "
+        f"map('k', {moment}) m, map(1.50BD, 1, 2BD, 2) n"
+    )
+    table = create(connection, "moments", frame.schema, [])
+    assert written(connection, table, frame) == 1
+    assert connection.execute(
+        "SELECT z = (s->>'z')::timestamptz, p = (s->>'p')::timestamp, z = (a->0->>'z')::timestamptz, "
+        "p = (a->0->>'p')::timestamp, z = (m->>'k')::timestamptz, n FROM moments"
+    ).fetchall() == [(True, True, True, True, True, {"1.50": 1, "2.00": 2})]
+
+
 def test_columns_are_matched_by_name_exactly_first_and_then_without_case(spark, connection):
     connection.execute(
         'CREATE TABLE t (id serial PRIMARY KEY, campaignid int, "Mixed" int, mixed int)'
@@ -170,6 +187,12 @@ REFUSED = {
     ),
     "odd numeric": ("SELECT 1 a, 2 neg", "negative or above its precision"),
     "void": ("SELECT 1 a, null b", "It is null always. Cast it"),
+    "binary keys": ("SELECT 1 a, map(X'01', 1) j", "MAP whose keys are BINARY.*Cast the keys"),
+    "keys of time": (
+        "SELECT 1 a, array(named_struct('m', map(current_timestamp(), 1))) j",
+        "MAP whose keys are TIMESTAMP.*Cast the keys to STRING",
+    ),
+    "two fields": ("SELECT 1 a, named_struct('x', 1, 'x', 2) j", "STRUCT with two fields 'x'"),
 }
 
 

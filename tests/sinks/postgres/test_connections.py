@@ -318,15 +318,29 @@ def test_no_default_of_role_or_database_changes_what_a_session_does(database):
             "TimeZone = 'Asia/Kathmandu'", "DateStyle = 'German'", ("default_transaction_isolation "
                                                                    "= 'serializable'"),
             "default_transaction_deferrable = on", "idle_session_timeout = '20s'", "client_min_messages = debug1",
+            "quote_all_identifiers = on",
         ):  # fmt: skip
             connection.execute(f'ALTER DATABASE "{server["dbname"]}" SET {setting}'.encode())
     with Access(database).connect(**NAME, settings={"lock_timeout": "7s"}) as connection:
         names = (
             "synchronous_commit", "statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout", "TimeZone", "transaction_isolation",
             "idle_session_timeout", "client_encoding", "application_name", "default_transaction_deferrable",
+            "quote_all_identifiers",
         )  # fmt: skip
         shown = [connection.execute(f"SHOW {name}".encode()).fetchone()[0] for name in names]
-        assert shown == ["on", "0", "0", "7s", "UTC", "read committed", "0", "UTF8", "test", "off"]
+        assert shown == [
+            "on",
+            "0",
+            "0",
+            "7s",
+            "UTC",
+            "read committed",
+            "0",
+            "UTF8",
+            "test",
+            "off",
+            "off",
+        ]
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(
             f'ALTER DATABASE "{server["dbname"]}" SET synchronous_commit = remote_apply'.encode()

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkCheckError
+from onceforall.protocol.history import CommitPermit
 from onceforall.sink import StartInfo
 from onceforall.sinks.postgres.markers import CONFIRMED, Marker, Owner, raise_to, read
 from onceforall.sinks.postgres.names import parsed
@@ -46,6 +47,30 @@ def test_does_not_exist_is_proved_by_the_marker_and_later_by_that_of_a_later_bat
     assert markers(query, first) == [None, None]
     assert len(query.successor().commit(0, first).retired) == 2
     assert query.ids() == [1, 2, 3]
+
+
+def test_a_foreign_transaction_of_the_name_of_one_that_is_committed_hides_nothing(database):
+    query = Query(database, mode="prepared")
+    committables = query.prepare(0, rows(1), rows(2))
+    query.commit(0, committables)
+    gid = committables[0]["name"]
+    _, as_stranger = make_role(database)
+    with psycopg.connect(as_stranger, autocommit=True) as connection:
+        connection.execute("BEGIN")
+        connection.execute(f"PREPARE TRANSACTION '{gid}'")
+    try:
+        # A role of its own, for a superuser may commit the stranger's.
+        _, ours = make_role(
+            database,
+            "GRANT ALL ON ALL TABLES IN SCHEMA public, onceforall TO {role}",
+            "GRANT ALL ON SCHEMA public, onceforall TO {role}",
+        )
+        again = PostgresSink(ours, "t", mode="prepared", retry_for_s=10)
+        assert len(again.commit(CommitPermit(1, 1, 0), committables).retired) == 2
+        again.close()
+    finally:
+        query.execute(f"ROLLBACK PREPARED '{gid}'")
+    assert query.ids() == [1, 2]
 
 
 def test_what_was_rolled_back_by_somebody_is_lost_and_alone(database):

@@ -14,6 +14,7 @@ from onceforall.sink import StartInfo
 from onceforall.sinks.postgres import merging, staging
 from onceforall.sinks.postgres.names import staging_table
 from onceforall.sinks.postgres.sink import PostgresSink
+from onceforall.sinks.postgres.table_names import quoted
 from support.databases import make_database
 from support.postgres_sink import KEYED, Query, rows, staging_tables
 from support.waiting import until
@@ -254,6 +255,28 @@ def test_a_key_twice_in_one_batch_is_refused_and_named(database, on_conflict):
 
 def ids_alone(*numbers):
     return pa.RecordBatch.from_pydict({"id": pa.array(numbers, pa.int64())})
+
+
+def edges(*pairs):
+    left, right = zip(*pairs, strict=True)
+    return pa.RecordBatch.from_pydict({"left": pa.array(left), "right": pa.array(right)})
+
+
+@pytest.mark.parametrize(
+    "names", [("left", "right"), ("count", "shown 0"), ("times shown", "text")]
+)
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_a_key_may_be_called_as_the_functions_that_look_for_it_twice(database, mode, names):
+    one, other = map(quoted, names)
+    ddl = f"CREATE TABLE t ({one} bigint, {other} bigint, PRIMARY KEY ({one}, {other}))"
+    query = Query(database, ddl, mode=mode, key=list(names), on_conflict="ignore")
+    query.commit(0, query.prepare(0, edges((1, 2), (1, 3)).rename_columns(names)))
+    assert sorted(query.execute("SELECT * FROM t")) == [(1, 2), (1, 3)]
+    with pytest.raises(
+        RefusedRecordError, match=f"2 rows with the key {names[0]}='2', {names[1]}='2'"
+    ):
+        query.prepare(1, edges((2, 2), (2, 2)).rename_columns(names))
+    query.sweep(own=True)
 
 
 @pytest.mark.parametrize("parts", [[(7, 7)], [(1, 7), (7,)]])

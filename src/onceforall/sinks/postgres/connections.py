@@ -77,6 +77,7 @@ _SESSION = {
     "TimeZone": "UTC",
     "DateStyle": "ISO, YMD",
     "IntervalStyle": "postgres",
+    "quote_all_identifiers": "off",
     "client_min_messages": "warning",
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",

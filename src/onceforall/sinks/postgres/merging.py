@@ -213,16 +213,19 @@ def doubled_key(
             connection.execute(sql.SQL("INSERT INTO {} {}").format(gathered, source))
     shown = sql.SQL(", ").join(
         [
-            sql.SQL("pg_catalog.left({}::pg_catalog.text, 100)").format(sql.Identifier(column))
-            for column in target.key
+            # Named, for the function's own name could be that of a column below.
+            sql.SQL("pg_catalog.left({}::pg_catalog.text, 100) AS {}").format(
+                sql.Identifier(column), sql.Identifier(f"shown {at}")
+            )
+            for at, column in enumerate(target.key)
         ]
     )
     not_null = sql.SQL(" AND ").join(
         [sql.SQL("{} IS NOT NULL").format(sql.Identifier(column)) for column in target.key]
     )
     query = sql.SQL(
-        "SELECT {}, pg_catalog.count(*) FROM ({}) AS rows WHERE {} GROUP BY {} HAVING "
-        "pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 ORDER BY {} LIMIT 1"
+        'SELECT {}, pg_catalog.count(*) AS "times shown" FROM ({}) AS rows WHERE {} GROUP BY {} '
+        "HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1 ORDER BY {} LIMIT 1"
     ).format(
         shown,
         sql.SQL("TABLE {}").format(gathered) if len(sources) > 1 else sources[0],

@@ -236,13 +236,21 @@ def _check_struct(name: str, found: StructType, kind: str) -> None:
     for i, field in enumerate(found.fields):
         if kind == "orc":
             _check_orc_name(f"A field ({field.name!r}) of column {name!r}", field.name)
-        twin = folded.setdefault(field.name.lower(), field.name)
+        twin = folded.setdefault(_as_spark_compares(field.name), field.name)
         if len(folded) <= i:
             raise SchemaError(
                 f"Column {name!r} has two fields {twin!r} and {field.name!r}, and Spark reads no "
                 "such files. Rename one."
             )
         _check_type(f"{name}.{field.name}", field.dataType, kind)
+
+
+def _as_spark_compares(name: str) -> str:
+    """Return what is equal for two names that Java's ``equalsIgnoreCase`` takes as equal: it
+    compares characters in upper case, and that in lower case, each by itself.
+    """
+    upper = (each.upper() if len(each.upper()) == 1 else each for each in name)
+    return "".join(each.lower()[0] for each in upper)
 
 
 def _word(kind: DataType) -> str:

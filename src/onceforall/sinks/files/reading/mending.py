@@ -101,8 +101,9 @@ def mend_files(path: str | os.PathLike[str]) -> list[Finding]:
     """Mend what is provable, and return all that was found: what has ``mended`` None is as it was.
 
     Raises:
-        The errors of ``check_files``, and: CommitLogError: a manifest can't be written, or a
-        running query has changed the chain meanwhile.
+        The errors of ``check_files``, and:
+        CommitLogError: a manifest can't be written, or a running query has changed the chain
+            meanwhile.
     """
     found = check_files(path)
     for finding in found:

@@ -89,7 +89,7 @@ def _commit_some(connect: Connect, batch: Batch, committables: list[Committable]
         missing = []
         for committable in committables:
             failpoints.hit("postgres.commit_prepared.before")
-            if not finish(connection, "COMMIT", str(committable["name"])):
+            if not _committed(connection, str(committable["name"])):
                 missing.append(committable)
             failpoints.hit("postgres.commit_prepared.after")
         return _with_proofs(connection, batch, committables, missing)
@@ -97,6 +97,18 @@ def _commit_some(connect: Connect, batch: Batch, committables: list[Committable]
         raise unavailable(error, batch.what("Committing")) from error
     finally:
         close_quietly(connection)
+
+
+def _committed(connection: Connection, gid: str) -> bool:
+    """Commit it; False when there is none by that name, or none that this role may commit.
+
+    Anybody may prepare a transaction under any name that is free. What proves a commit is the
+    marker.
+    """
+    try:
+        return finish(connection, "COMMIT", gid)
+    except psycopg.errors.InsufficientPrivilege:
+        return False
 
 
 def _with_proofs(
@@ -107,7 +119,12 @@ def _with_proofs(
 ) -> CommitReport:
     if not missing:
         return CommitReport(retired=tuple(committables))
+    complete = markers.read(connection, batch.owner)
+    if complete is not None and complete.batch >= batch.batch:
+        return CommitReport(retired=tuple(committables))
     names = [str(c["name"]) for c in missing]
+    committed = marker_proofs.present(connection, batch.owner, names)
+    names = [name for name in names if name not in committed]
     elsewhere_now = connection.execute(
         "SELECT gid, owner, database FROM pg_catalog.pg_prepared_xacts WHERE gid "
         "OPERATOR(pg_catalog.=) ANY(%s)",
@@ -119,12 +136,8 @@ def _with_proofs(
             f"{batch.what('Committing')}: the prepared transaction {gid} belongs to the role "
             f"{role} in the database {database}, and could not be "
             "committed from here. Connect as that role, to that database, until the batch is "
-            "complete."
+            "complete; if that role is none of yours, roll its transaction back."
         )
-    complete = markers.read(connection, batch.owner)
-    if complete is not None and complete.batch >= batch.batch:
-        return CommitReport(retired=tuple(committables))
-    committed = marker_proofs.present(connection, batch.owner, names)
     gone = [c for c in missing if str(c["name"]) not in committed]
     lost_names = {str(c["name"]) for c in gone}
     retired = CommitReport(
