@@ -80,9 +80,9 @@ def attribute(
 
         - ``attributed``: with its click.
         - ``unmatched``: no click was in the window. Orders without user or time are here, too, at
-          once.
+            once.
         - ``late``: the order came when the watermark had passed its time already, so it was not
-          matched.
+            matched.
 
         An order is decided when the watermark, the smaller one of both streams, has passed its
         time; so a stream that stands still holds back all orders. The last orders of a stream that
