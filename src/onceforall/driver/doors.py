@@ -265,9 +265,10 @@ class StreamWriter:
                     "a batch's offsets before it runs, so "
                     "a batch can't be replayed as it was. Use processingTime, availableNow or once."
                 )
+        # Of a writer that nobody starts: what Spark refuses is told here, and not by start().
+        writer = self._frame.writeStream
         try:
-            # Of a writer that nobody starts: what Spark refuses is told here, and not by start().
-            self._frame.writeStream.trigger(**kwargs)
+            writer.trigger(**kwargs)
         except Exception as error:
             given = ", ".join(f"{name}={arguments.shown(value)}" for name, value in kwargs.items())
             raise OptionError(

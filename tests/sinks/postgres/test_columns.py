@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from pyspark.sql import functions as F
 
-from onceforall.errors import SchemaError
+from onceforall.errors import RefusedRecordError, SchemaError
 from onceforall.sinks.postgres.driver.columns import postgres_columns
 from onceforall.sinks.postgres.driver.table_creation import create
 from onceforall.sinks.postgres.driver.table_lookup import describe
@@ -103,6 +103,32 @@ def test_json_keeps_microseconds_and_the_instant(spark, connection):
         "SELECT z = (s->>'z')::timestamptz, p = (s->>'p')::timestamp, z = (a->0->>'z')::timestamptz, "
         "p = (a->0->>'p')::timestamp, z = (m->>'k')::timestamptz, n FROM moments"
     ).fetchall() == [(True, True, True, True, True, {"1.50": 1, "2.00": 2})]
+
+
+BAD = "cast(X'61ff62' as string)"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"named_struct('x', {BAD}, 'X', 'ok')",
+        f"map({BAD}, 1)",
+        f"array(named_struct('m', map(1, {BAD})))",
+        f"named_struct('b', X'ff', 's', named_struct('t', {BAD}))",
+        f"named_struct('b', X'ff', 'l', array('ok', {BAD}))",
+        f"array(named_struct('b', map('k', X'ff'), 't', {BAD}))",
+        f"named_struct('b', X'ff', 'm', map({BAD}, 1))",
+    ],
+)
+def test_a_text_within_json_that_is_no_utf8_is_refused_and_not_replaced(spark, connection, value):
+    connection.execute("CREATE TABLE texts (id int, j jsonb)")
+    good = value.replace(BAD, "'a\ufffdb'")
+    table = describe(connection, "texts")
+    assert written(connection, table, spark.sql(f"SELECT 1 id, {good} j")) == 1
+    nothing = spark.sql(f"SELECT 2 id, if(false, {good}, null) j")
+    assert written(connection, table, nothing) == 1
+    with pytest.raises(RefusedRecordError, match="column j is no valid UTF-8"):
+        written(connection, table, spark.sql(f"SELECT 3 id, {value} j"))
 
 
 def test_columns_are_matched_by_name_exactly_first_and_then_without_case(spark, connection):

@@ -413,6 +413,11 @@ REFUSED = {
         pa.array([b"a", b"\xff"]).view(pa.string()),
         r"b'\\xff' in column c0 is no valid UTF-8",
     ),
+    "not utf-8 in an array": (
+        "text[]",
+        pa.ListArray.from_arrays([0, 1, 3], pa.array([b"a", b"b", b"\xff"]).view(pa.string())),
+        r"\[b'b', b'\\xff'\] in column c0 holds an element that is no valid UTF-8",
+    ),
     "long element": (
         "varchar(1)[]",
         pa.array([["a"], [None, "bc"]]),

@@ -73,6 +73,21 @@ def test_a_foreign_transaction_of_the_name_of_one_that_is_committed_hides_nothin
     assert query.ids() == [1, 2]
 
 
+def test_a_foreign_transaction_in_place_of_a_lost_one_is_no_commit(database):
+    """As a superuser, who may commit anybody's."""
+    query = Query(database, mode="prepared")
+    committables = query.prepare(0, rows(1), rows(2))
+    gid = committables[0]["name"]
+    query.execute(f"ROLLBACK PREPARED '{gid}'")
+    with psycopg.connect(make_role(database)[1], autocommit=True) as connection:
+        connection.execute("BEGIN")
+        connection.execute(f"PREPARE TRANSACTION '{gid}'")
+    report = query.commit(0, committables)
+    assert [lost.committable["name"] for lost in report.lost] == [gid]
+    assert query.ids() == [2]
+    assert not prepared(database)
+
+
 def test_what_was_rolled_back_by_somebody_is_lost_and_alone(database):
     query = Query(database, mode="prepared")
     committables = query.prepare(0, rows(1), rows(2))

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from onceforall.errors import SchemaError
 from onceforall.sinks.postgres.driver.accumulated import check_accumulated
+from onceforall.sinks.postgres.driver.json_text import as_json, json_problem
 from onceforall.sinks.postgres.driver.shuffled_keys import canonical, check_key_column
 from onceforall.sinks.postgres.driver.table_creation import sql_type
 from onceforall.sinks.postgres.table_names import quoted
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from onceforall.sinks.postgres.types import PgType
 
 _INTEGERS = frozenset({"int2", "int4", "int8", "numeric"})
-_INTEGERS_OF_SPARK = frozenset({"ByteType", "ShortType", "IntegerType", "LongType"})
 _FITS: dict[str, frozenset[str]] = {
     "ByteType": _INTEGERS | {"float8"},
     "ShortType": _INTEGERS | {"float8"},
@@ -69,19 +69,6 @@ _FITS: dict[str, frozenset[str]] = {
     "YearMonthIntervalType": frozenset({"interval"}),
 }
 _AS_JSON = frozenset({"StructType", "MapType", "VariantType", "ArrayType"})
-_JSON = {
-    "ignoreNullFields": "false",
-    # Spark writes milliseconds otherwise, and instants in the session's time zone, whose offset
-    # it cuts to minutes.
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    "timeZone": "UTC",
-}
-_TEXTS = frozenset({"StringType", "VarcharType", "CharType"})
-_JSON_KEYS = _TEXTS | _INTEGERS_OF_SPARK | {"BooleanType", "DecimalType", "FloatType", "DoubleType"}
-"""Types of a map's key that ``to_json`` turns to a text one would expect. Others become what Spark
-has inside (microseconds, days), and BINARY the hash of a Java object, another one in each run.
-"""
 _CASTS = {
     "int2": "SMALLINT",
     "int4": "INT",
@@ -253,7 +240,7 @@ def _converted(source: Column, spark: DataType, target: PgType) -> Column:
 
     sort = type(spark).__name__
     if target.kind in {"json", "jsonb"} and sort in _AS_JSON:
-        return f.to_json(source, _JSON)
+        return as_json(source, spark)
     if sort in {"StringType", "VarcharType", "CharType"}:
         # A collation is not the sink's business, and Arrow has none. Without one there is nothing
         # to cast: another sink's column is then the same, and both get it once.
@@ -294,7 +281,7 @@ def _problem(spark: DataType, target: PgType, dimension: int = 1) -> str | None:
     """Return what to do about types that don't fit; None when they do."""
     sort = type(spark).__name__
     if target.kind in {"json", "jsonb"} and sort in _AS_JSON:
-        return _json_problem(spark)
+        return json_problem(spark)
     if target.element is not None:
         return _array_problem(spark, target, dimension)
     if target.kind == "other":
@@ -309,30 +296,6 @@ def _problem(spark: DataType, target: PgType, dimension: int = 1) -> str | None:
             "Its values would be rounded or cut to what the column keeps. Make it a plain interval."
         )
     return _numeric_problem(spark, target)
-
-
-def _json_problem(spark: DataType) -> str | None:
-    """Return what of a type ``to_json`` can't show as it is; None: nothing."""
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    if isinstance(spark, ArrayType):
-        return _json_problem(spark.elementType)
-    if isinstance(spark, MapType):
-        if type(spark.keyType).__name__ not in _JSON_KEYS:
-            return (
-                f"It has a MAP whose keys are {spark.keyType.simpleString().upper()}, and those of "
-                "JSON are texts. Cast the keys to STRING (BINARY: hex or base64)."
-            )
-        return _json_problem(spark.valueType)
-    if isinstance(spark, StructType):
-        twice = [name for name in spark.names if spark.names.count(name) > 1]
-        if twice:
-            return (
-                f"It has a STRUCT with two fields {twice[0]!r}, of which JSON can have one. Rename "
-                "one."
-            )
-        return next((p for field in spark.fields if (p := _json_problem(field.dataType))), None)
-    return None
 
 
 def _array_problem(spark: DataType, target: PgType, dimension: int) -> str | None:

@@ -87,9 +87,13 @@ def _commit_some(connect: Connect, batch: Batch, committables: list[Committable]
         if found != batch.database:
             return elsewhere(batch, committables, found)
         missing = []
+        strange = _of_other_roles(connection, [str(c["name"]) for c in committables])
         for committable in committables:
             failpoints.hit("postgres.commit_prepared.before")
-            if not _committed(connection, str(committable["name"])):
+            name = str(committable["name"])
+            # Another role's may be ours from before the role was changed, or anybody's: only the
+            # marker that it has written tells.
+            if not _committed(connection, name) or name in strange:
                 missing.append(committable)
             failpoints.hit("postgres.commit_prepared.after")
         return _with_proofs(connection, batch, committables, missing)
@@ -97,6 +101,15 @@ def _commit_some(connect: Connect, batch: Batch, committables: list[Committable]
         raise unavailable(error, batch.what("Committing")) from error
     finally:
         close_quietly(connection)
+
+
+def _of_other_roles(connection: Connection, gids: list[str]) -> set[str]:
+    """Return those that another role has prepared, some of which this one may commit."""
+    query = (
+        "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE gid OPERATOR(pg_catalog.=) ANY(%s) "
+        "AND owner OPERATOR(pg_catalog.<>) current_user"
+    )
+    return {str(gid) for (gid,) in connection.execute(query, [gids]).fetchall()}
 
 
 def _committed(connection: Connection, gid: str) -> bool:

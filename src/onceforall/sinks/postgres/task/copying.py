@@ -284,10 +284,21 @@ def _value(array: pa.Array, place: int) -> object:
     try:
         return scalar.as_py()
     except UnicodeDecodeError:
-        return array.slice(place, 1).cast("binary")[0].as_py()
+        return _undecoded(scalar)
     except (ValueError, OverflowError):
         # Python has no such date.
         return getattr(scalar, "value", "?")
+
+
+def _undecoded(scalar: pa.Scalar) -> object:
+    """Return a text that is no UTF-8 as bytes, within an array also those beside it."""
+    import pyarrow as pa
+
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_list(scalar.type) or pa.types.is_large_list(scalar.type):
+        return [_undecoded(each) for each in scalar.values]
+    return scalar.as_buffer().to_pybytes()
 
 
 def _short(value: object) -> str:
