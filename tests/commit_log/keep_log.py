@@ -3,8 +3,8 @@ tests/commit_log/keep_log.py log-<release>``.
 
 A real query with two sinks on a real broker is started three times, and killed right behind a
 decision. Its log is kept, with what binds it to its checkpoint, and with the rows of the batch in
-doubt; except for what belongs to the machine: the places of checkpoint and log, and the owner in
-the claims.
+doubt; except for what belongs to the machine: the places of checkpoint and log, and owner,
+host and storage in the claims.
 """
 
 import os
@@ -69,7 +69,12 @@ def without_the_machine(entry, generation):
     """Rewrite a claim."""
     envelope = decode(entry.read_bytes(), where=str(entry), generation=generation, index=0)
     claim = replace(
-        envelope.entry, checkpoint=CHECKPOINT, owner=f"ads@driver-1 pid {4711 + generation}"
+        envelope.entry,
+        checkpoint=CHECKPOINT,
+        owner=f"ads@driver-1 pid {4711 + generation}",
+        host="driver-1",
+        boot_id="00000000-0000-4000-8000-000000000001",
+        storage={"type": "ext4", "id": "0123456789abcdef", "folder": "4711"},
     )
     written_at = datetime.fromisoformat(envelope.written_at.replace("Z", "+00:00"))
     entry.chmod(0o644)

@@ -77,6 +77,7 @@ def left(query_id, sha256, *hashes):
 
 
 BEFORE_PLAIN_COLUMNS = (0xE57630D22D76E344, 0x2361FCF505C83157)
+SINCE_PLAIN_COLUMNS = (0x21C039FEE63DA8B6, 0xC5BCE8DEBEF3E76B)
 LOGS = {
     # before a committable said which task it was, and its proof
     "log-0.1.0.dev1": left(
@@ -92,8 +93,12 @@ LOGS = {
     "log-0.1.0": left(
         "65ad4435-5092-4f90-a523-0fa1860bc157",
         "8f6701e0e1f648f37110fb00e7fb24bb0b25e06f8d1c59fa55ac0e5757ccbd13",
-        0x21C039FEE63DA8B6,
-        0xC5BCE8DEBEF3E76B,
+        *SINCE_PLAIN_COLUMNS,
+    ),
+    "log-0.2.0": left(
+        "81af6cf0-ea44-4e44-99c6-20e0c580322c",
+        "9cb56ba157e8380ed46fd5cee0249f06073f88f48ea8cc8cdb58a521fd6c98d1",
+        *SINCE_PLAIN_COLUMNS,
     ),
 }
 ELSEWHERE = "log-0.1.0"
