@@ -291,6 +291,16 @@ def test_the_message_has_what_was_given_and_what_is_expected(made, words):
 
 
 @pytest.mark.spark
+def test_what_spark_says_of_a_frame_is_not_told_of_the_trigger(frames, monkeypatch):
+    def refusing(_):
+        raise RuntimeError("this frame can't be written")
+
+    monkeypatch.setattr(type(frames.bare), "writeStream", property(refusing))
+    with pytest.raises(RuntimeError, match="this frame can't be written"):
+        ofa.write_stream(frames.bare).trigger(availableNow=True)
+
+
+@pytest.mark.spark
 def test_an_option_that_is_no_number_names_itself_and_says_what_it_must_be(frames):
     with pytest.raises(
         ofa.OptionError,
