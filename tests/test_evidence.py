@@ -51,7 +51,7 @@ def test_a_root_that_was_moved_is_noticed(package):
 def test_a_query_runs_what_it_is_known_to_run():
     query = {file.relative_to(PACKAGE).as_posix() for file in modules_of(QUERY)}
     assert query >= {
-        "driver/coordinator.py", "driver/batch_writer.py", "driver/transaction.py", "protocol/machine.py", "task/write_task.py", "spark/commits.py", "commit_log/local.py",
+        "driver/coordinator.py", "driver/batch_writer.py", "driver/transaction.py", "protocol/machine.py", "task/write_task.py", "spark/commits.py", "commit_log/stores/local.py",
         "sinks/kafka/driver/wire.py", "sinks/files/tree.py", "sinks/postgres/merging.py",
     }  # fmt: skip
     assert not {

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from commit_log.building import CLAIM, commit, open_log, run_batches, start
-from onceforall.commit_log.local import LocalStore
+from onceforall.commit_log.stores.local import LocalStore
 from onceforall.errors import CommitLogError, OutcomeUnknownError
 from onceforall.protocol.entries import Done
 

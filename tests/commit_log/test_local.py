@@ -265,7 +265,7 @@ def test_what_is_no_file_in_place_of_an_entry_is_an_error_and_nobody_waits_for_i
         os.mknod(root / KEY, stat.S_IFSOCK | 0o600)
     for call in (f"read({KEY!r})", f"create({KEY!r}, b'x')"):
         code = (
-            "import pathlib; from onceforall.commit_log.local import LocalStore; "
+            "import pathlib; from onceforall.commit_log.stores.local import LocalStore; "
             f"LocalStore(pathlib.Path({str(root)!r})).{call}"
         )
         ended = subprocess.run(

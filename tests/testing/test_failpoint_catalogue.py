@@ -27,7 +27,7 @@ CONTRACT = (
     "retire",
     "recover",
 )
-ON_DISK = ("commit_log/local.py", "sinks/files/folders.py")
+ON_DISK = ("commit_log/stores/local.py", "sinks/files/folders.py")
 CHANGES = {"_sync", "_sync_folder", "sync_file", "sync_folder", "link", "unlink", "_make", "mkdir"}
 ONE_OR_THE_OTHER = {"LocalStore._make"}  # changes one thing, in one of two ways
 PREFIXES = {
@@ -130,11 +130,11 @@ class TestTheChecksThemselves:
 
     @pytest.mark.parametrize("step", ["synced", "linked"])
     def test_a_change_without_a_failpoint_is_found(self, step):
-        store = SOURCES["commit_log/local.py"]
+        store = SOURCES["commit_log/stores/local.py"]
         (line,) = re.findall(
             rf'^ *failpoints\.hit\("store\.create\.{step}"\)\n', store, re.MULTILINE
         )
-        assert changes_without_a_failpoint(self.without("commit_log/local.py", line))
+        assert changes_without_a_failpoint(self.without("commit_log/stores/local.py", line))
 
 
 class TestTheCatalogue:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onceforall.commit_log.local import LocalStore
 from onceforall.commit_log.log import Claimed, CommitLog
 from onceforall.commit_log.store import AlreadyExists, Created, Store
+from onceforall.commit_log.stores.local import LocalStore
 
 __all__ = ["AlreadyExists", "Claimed", "CommitLog", "Created", "LocalStore", "Store"]

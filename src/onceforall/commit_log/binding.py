@@ -28,9 +28,9 @@ from urllib.parse import unquote, urlparse
 
 from onceforall.commit_log.chains import entry_key, leading
 from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
-from onceforall.commit_log.local import LocalStore
 from onceforall.commit_log.log import CommitLog
 from onceforall.commit_log.store import AlreadyExists, Store
+from onceforall.commit_log.stores.local import LocalStore
 from onceforall.common.arguments import location_shown
 from onceforall.errors import (
     CheckpointMismatchError,
