@@ -122,7 +122,8 @@ def play(first_seed: int, schedules: int, moves: int = MOVES) -> Tally:
     try:
         for seed in range(first_seed, first_seed + schedules):
             try:
-                outcome = explore(seed, moves, FAULTS)
+                # Of three, one has a log as on an object store.
+                outcome = explore(seed, moves, FAULTS, keep_ends=seed % 3 == 2)
             except Violation as violation:
                 tally.violations.append({"seed": seed, "message": str(violation)})
                 continue

@@ -27,6 +27,7 @@ MORE_MOVES = 120
 _ANSWERS = ("before", "after", "late")
 _FAULT_KINDS: dict[str, tuple[str, ...]] = {
     "create": ("before", "after", "late", "short"),
+    "create on a network": ("before", "after", "late", "short", "twice", "again"),
     "delete": ("before", "after"),
     "listing": ("before", "lag", "lag"),
     "read": ("before",),
@@ -74,7 +75,8 @@ TIMEOUT_MS = 60_000
 class RandomFaults:
     """Faults at a rate of each schedule's own."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, *, on_a_network: bool = False) -> None:
+        self._on_a_network = on_a_network
         self._random = rng.random
         self._rates = {kind: rng.choice(rates) for kind, rates in _RATES.items()}
 
@@ -83,6 +85,8 @@ class RandomFaults:
         rate = self._rates[kind]
         if rate == 0 or self._random() >= rate:
             return None
+        if kind == "create" and self._on_a_network:
+            kind = "create on a network"
         kinds = _FAULT_KINDS[kind]
         return kinds[int(self._random() * len(kinds))]
 
@@ -218,7 +222,7 @@ class _Schedule:
         self._on_move = on_move
         draw = self.rng.random
         rates = {whim: self.rng.choice(rates) for whim, rates in _WHIMS.items()}
-        faults = RandomFaults(self.rng)
+        faults = RandomFaults(self.rng, on_a_network=self.options.keep_ends)
         self.simulation = Simulation(
             self.options,
             faults,

@@ -2,7 +2,8 @@
 operation of the schedule.
 
 A call may raise with or without having happened, a create may happen long after it raised, a short
-write may leave a temporary file behind, a listing may lag, and until a create returns, its entry is
+write may leave a temporary file behind, a listing may lag, a request may arrive twice (where the
+log keeps its ends, as on an object store), and until a create returns, its entry is
 there for readers and yet lost when the power fails.
 """
 
@@ -79,12 +80,21 @@ class SimulatedStore:
         if in_time is not None and match and key not in self.contents:
             self.world.check_in_time(int(match[1]), int(match[2]), content)
         fault = self.world.take("create")
-        if fault in {None, "after"}:
+        if fault == "twice":
+            # The network has a copy of the request, which arrives at any time.
+            self.late.append((key, content))
+            fault = None
+        if fault in {None, "after", "again"}:
             answer = self._create(key, content)
             if self.world.whims("stands before its sync"):
                 # Readers see it, and it is not durable yet: the process may stand here for long.
                 point()
             self._sync(key)
+            if fault == "again":
+                # The first answer is lost, and somebody between repeats the request: its answer is
+                # the one that the caller gets, after whatever time.
+                point()
+                answer, fault = self._create(key, content), None
             if fault is None:
                 return answer
         elif fault == "late":
@@ -188,12 +198,15 @@ class SimulatedLog(CommitLog):
             world.store,
             retain_commits=1,
             drop_after=1,
+            keep_ends=world.options.keep_ends,
             retry_pauses_ms=RETRY_PAUSES_MS,
             sleep=sleep,
             new_nonce=lambda: next(world.nonces),
             now=lambda: NOON,
         )
         self._chains = RememberingChains(world.store, world.envelopes)
+        if self._floors.ends is not None:
+            self._floors.ends = self._chains.ends
         # As soon as anything can be dropped, and a floor can go, it does.
         self._floors.keep_each = 2
         self._world = world

@@ -84,6 +84,7 @@ class Options:
         slots_restart: transactional ids count the tasks of each batch from the start, also after a
             batch that lost a task attempt (a bug).
         durable: rows are kept until their batch is complete.
+        keep_ends: the log keeps the last two entries of each chain, and a create may arrive twice.
         real_bytes: the log's entries are written as in production, JSON with a checksum; else under
             a short name.
     """
@@ -99,6 +100,7 @@ class Options:
     roll_after_entries: int = 1000
     slots_restart: bool = False
     durable: bool = False
+    keep_ends: bool = False
     real_bytes: bool = True
 
 

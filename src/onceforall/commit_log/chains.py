@@ -165,6 +165,18 @@ class Chains:
             else None
         )
 
+    def ends(self, generation: int) -> tuple[str, ...]:
+        """Return the names of the last two entries of a sealed chain: its SEAL, and what stands
+        before it; none where no SEAL is found.
+        """
+        end = self.end(generation)
+        if end is None:
+            return ()
+        return tuple(
+            entry_key(generation, index).rpartition("/")[2]
+            for index in (end.index - 1, end.index)
+        )
+
     def since_last_commit(self, generation: int) -> list[tuple[int, Entry]] | End:
         """Return a chain's entries from its last COMMIT (or its CLAIM) on, or its end when a
         cleaner was there.

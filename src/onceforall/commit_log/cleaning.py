@@ -11,6 +11,10 @@ and the walk ends. Reading takes a few operations per chain that holds a retaine
 per entry to delete; what a crash left behind is found by the next clean, since it deleted from the
 bottom too.
 
+Where the log keeps the last two entries of a chain (``keep_ends``), a pointer may lead to a COMMIT
+that has nothing below it any more. The walk then goes on; it ends at the floor, which follows the
+oldest chain that is needed.
+
 **How readers are safe.** ``sealed.json`` comes before the first deletion in a chain (see
 ``chains``).
 
@@ -23,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from onceforall.commit_log.chains import Chains, End, entry_key, leading
 from onceforall.errors import ProtocolViolationError
@@ -53,6 +58,8 @@ def clean(
     generations: tuple[int, int],
     retain_commits: int,
     mark: Callable[[int, End], None],
+    *,
+    keep_ends: bool = False,
 ) -> tuple[int, int | None]:
     """Delete what is superseded in the chains below a generation.
 
@@ -62,6 +69,7 @@ def clean(
         retain_commits: so many of the newest COMMITs stay, counted as two entries each (a COMMIT
             and its DONE).
         mark: creates ``sealed.json`` in a chain, durably.
+        keep_ends: what stands before a SEAL stays, whatever it is; see ``log``.
 
     Returns:
         The number of entries that were deleted, and the oldest generation of which more than CLAIM
@@ -76,9 +84,12 @@ def clean(
     deleted = 0
     plan, oldest_needed = _plan(chains, generations, retain_commits)
     for chain in reversed(plan):
+        work = _indexes(chains, chain)
         if chain.is_emptied and not chain.end.seal.done:
-            deleted += _delete_done_above(chains, chain, mark)
-        deleted += _delete(chains, chain.generation, chain.end, _indexes(chains, chain), mark)
+            work = [*_done_above(chains, chain), *work]
+        if keep_ends:
+            work = [(g, end, index) for g, end, index in work if index != end.index - 1]
+        deleted += _delete(chains, work, mark)
     return deleted, oldest_needed
 
 
@@ -119,7 +130,11 @@ def _plan(
     return plan, oldest_needed
 
 
-def _indexes(chains: Chains, chain: _Chain) -> list[int]:
+_Work: TypeAlias = tuple[int, End, int]
+"""An entry to delete: its chain, where that ends, and its index."""
+
+
+def _indexes(chains: Chains, chain: _Chain) -> list[_Work]:
     """Return what is there and has to go, in the order of deletion."""
     there = []
     index = min(chain.decided_index, chain.keep_from - 1)
@@ -127,31 +142,32 @@ def _indexes(chains: Chains, chain: _Chain) -> list[int]:
         there.append(index)
         index -= 1
     behind = range(chain.decided_index + 1, chain.keep_from)
-    return [*(i for i in behind if chains.exists(chain.generation, i)), *reversed(there)]
+    found = [*(i for i in behind if chains.exists(chain.generation, i)), *reversed(there)]
+    return [(chain.generation, chain.end, index) for index in found]
 
 
-def _delete_done_above(chains: Chains, chain: _Chain, mark: Callable[[int, End], None]) -> int:
-    """Delete the DONE that a later run wrote for the last COMMIT of a chain, if its own chain
+def _done_above(chains: Chains, chain: _Chain) -> list[_Work]:
+    """Return the DONE that a later run wrote for the last COMMIT of a chain, if its own chain
     has no COMMIT to be found by.
     """
     first, count = chain.generation + 1, chain.above - chain.generation - 1
     undone = leading(lambda k: not _end(chains, first + k).seal.done, count)
     if undone == count:
-        return 0
-    end = _end(chains, first + undone)
-    there = [index for index in range(1, end.index) if chains.exists(first + undone, index)]
-    return _delete(chains, first + undone, end, there, mark)
+        return []
+    generation, end = first + undone, _end(chains, first + undone)
+    there = (index for index in range(1, end.index) if chains.exists(generation, index))
+    return [(generation, end, index) for index in there]
 
 
-def _delete(
-    chains: Chains, generation: int, end: End, indexes: list[int], mark: Callable[[int, End], None]
-) -> int:
-    if indexes:
-        mark(generation, end)
-    for index in indexes:
+def _delete(chains: Chains, work: list[_Work], mark: Callable[[int, End], None]) -> int:
+    marked: set[int] = set()
+    for generation, end, index in work:
+        if generation not in marked:
+            mark(generation, end)
+            marked.add(generation)
         chains.store.delete(entry_key(generation, index))
         failpoints.hit("log.clean.deleted")
-    return len(indexes)
+    return len(work)
 
 
 def _end(chains: Chains, generation: int) -> End:

@@ -44,7 +44,9 @@ class Creator:
     def __call__(
         self, key: str, content: bytes, in_time: Callable[[], bool] | None = None
     ) -> tuple[bytes, bool]:
-        """Return the content that won, durably, and whether an answer was lost on the way.
+        """Return the content that won, durably, and whether an answer was lost on the way: this
+        was asked again, or what stands there already is the same, which only its own create can
+        have put there.
 
         Raises:
             BatchTooSlowError: ``in_time`` said no, and nothing that was asked before can have
@@ -74,9 +76,10 @@ class Creator:
                             )
                         # A create that was sent in time may still arrive; sealing finds out.
                         break
-                    return (
-                        answer.content if isinstance(answer, AlreadyExists) else content
-                    ), failure is not None
+                    won = answer.content if isinstance(answer, AlreadyExists) else content
+                    # A client may ask again by itself, and not tell.
+                    repeated = isinstance(answer, AlreadyExists) and won == content
+                    return won, failure is not None or repeated
             said = "none" if failure is None else text_of(failure).rstrip(".")
             raise NoAnswerError(
                 f"{self.store.describe(key)}: tried {len(pauses_ms)} times to create it, and got "

@@ -22,13 +22,14 @@ without a listing. So that floors are no such number of files themselves, all bu
 deleted when the next 64th is there: the 64ths have no gaps, and neither have the numbers behind the
 last of them; where none follows *afterwards*, nothing was deleted there meanwhile.
 
-The first generation's CLAIM stays: by it a log is told from an empty folder.
+The first generation's CLAIM stays: by it a log is told from an empty folder. So do the last two
+entries of each chain where the log keeps them (``keep_ends`` in ``log``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -72,6 +73,8 @@ class Floors:
         first_generation: the number of the log's first chain.
         create: creates a key with a content, durably, and makes durable what stands there already.
         now: the time that they carry for people.
+        ends: the names in a chain's folder that are never deleted; none where the chain's end can't
+            be told, which then isn't touched. None: everything goes.
     """
 
     keep_each = 64
@@ -83,11 +86,13 @@ class Floors:
         first_generation: int,
         create: Callable[[str, bytes], object],
         now: Callable[[], datetime],
+        ends: Callable[[int], Collection[str]] | None = None,
     ) -> None:
         self._store = store
         self._first = first_generation
         self._create = create
         self._now = now
+        self.ends = ends
         self._dropped = -1
         self._known = Floor(-1, first_generation, first_generation)
 
@@ -138,16 +143,24 @@ class Floors:
         # because of it deleted.
         self._make_durable(newest)
         for generation in range(newest.above, newest.generation):
-            folder = f"chains/{generation:08d}"
-            for name in self._store.list(folder):
-                if _CHAIN_NAME.fullmatch(name) and f"{folder}/{name}" != entry_key(self._first, 0):
-                    self._store.delete(f"{folder}/{name}")
+            self._drop(generation)
         kept = newest.number // self.keep_each * self.keep_each
         for name in self._store.list("floors"):
             match = _FLOOR_NAME.fullmatch(name)
             if match and int(match[1]) < kept and int(match[1]) % self.keep_each:
                 self._store.delete(floor_key(int(match[1])))
         self._dropped = newest.number
+
+    def _drop(self, generation: int) -> None:
+        folder = f"chains/{generation:08d}"
+        names = [name for name in self._store.list(folder) if _CHAIN_NAME.fullmatch(name)]
+        if self.ends is not None:
+            kept = self.ends(generation)
+            # The mark last: as long as it stands, it tells where the chain ends.
+            names = [name for name in names if kept and name not in kept]
+        for name in names:
+            if f"{folder}/{name}" != entry_key(self._first, 0):
+                self._store.delete(f"{folder}/{name}")
 
     def _there_from(self, number: int, step: int, limit: int | None = None) -> int:
         return leading(lambda k: self._store.read(floor_key(number + step * k)) is not None, limit)

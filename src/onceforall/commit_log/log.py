@@ -26,6 +26,17 @@ durable.
 Chains that nobody needs are deleted as a whole, behind a floor (see ``floors``): what is concluded
 from chains holds only if the floor has not moved meanwhile, and so does what was created in one.
 
+**Creates that land late.** On a network a create may take effect long after it was sent, twice, or
+after its key was created, read and deleted by others. Where it lands in a chain that was cleaned or
+dropped it means nothing to readers (see ``chains`` and ``floors``). Its *writer* has to find out: an
+append could stand where a deleted entry stood. It looks afterwards, at the mark and at the floor,
+which are three reads, and cheap on a disk or on HDFS. On an object store they would double a
+batch's wait. There (``keep_ends``) the last two entries of a chain stay for ever, its SEAL and the
+entry before it, also when the chain is dropped. An append can only be under way for one of these
+two places: the writer appends behind its own last acknowledged entry, and the SEAL stands behind
+the writer's last entry, or behind the one before if the SEAL was faster. So it never finds its key
+free a second time, and the answer "created" is the whole truth.
+
 Not guaranteed: anything, if two processes append to one generation, or if the store breaks one of
 its guarantees.
 """
@@ -127,6 +138,9 @@ class CommitLog:
             that an earlier one had.
         drop_after: chains of which only CLAIM and SEAL are left are deleted when there are so many
             of them.
+        keep_ends: the last two entries of a chain are never deleted, so that an append needs no
+            look at what became of its chain meanwhile; for stores where each look costs a round
+            trip. It is a property of the log: all who write it must say the same.
         retry_pauses_ms: a create without an answer is repeated after each of these pauses.
         sleep: takes seconds; injected, as the next two are, so that a simulation can replay a run.
         new_nonce: returns a string that no other call ever returned, in any process.
@@ -143,6 +157,7 @@ class CommitLog:
         retain_commits: int = 100,
         first_generation: int = 0,
         drop_after: int = 8,
+        keep_ends: bool = False,
         retry_pauses_ms: Sequence[int] = (50, 200, 1000, 3000),
         sleep: Callable[[float], None] = time.sleep,
         new_nonce: Callable[[], str] = _new_nonce,
@@ -153,13 +168,16 @@ class CommitLog:
         self._retain_commits = max(1, retain_commits)
         self._first = first_generation
         self._drop_after = drop_after
+        self._keep_ends = keep_ends
         self._ask = Creator(store, retry_pauses_ms, sleep)
         self._new_nonce = new_nonce
         self._now = now
         self._lengths: dict[int, int] = {}
         self._last_batches: dict[int, int] = {}
         self._unanswered: set[int] = set()
-        self._floors = Floors(store, first_generation, self._ask, now)
+        self._floors = Floors(
+            store, first_generation, self._ask, now, self._chains.ends if keep_ends else None
+        )
 
     @property
     def first_generation(self) -> int:
@@ -331,8 +349,10 @@ class CommitLog:
             failpoints.hit("log.append.before")
             standing = self._repeat(generation, index, nonce, content, in_time)
             failpoints.hit("log.append.after")
-            overtaken = self._chains.marked_end(generation) if standing.retried else None
-            is_dropped = self._floors.newest().generation > generation
+            overtaken, is_dropped = None, False
+            if not self._keep_ends:
+                overtaken = self._chains.marked_end(generation) if standing.retried else None
+                is_dropped = self._floors.newest().generation > generation
         except BatchTooSlowError:
             self._unanswered.discard(generation)
             raise
@@ -418,7 +438,11 @@ class CommitLog:
         """
         deleted, oldest_needed = self._steadily(
             lambda oldest: cleaning.clean(
-                self._chains, (oldest, generation), self._retain_commits, self._mark
+                self._chains,
+                (oldest, generation),
+                self._retain_commits,
+                self._mark,
+                keep_ends=self._keep_ends,
             )
         )
         # First what a crash left of the floor before; only between the two newest floors does
