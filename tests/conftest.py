@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres, spark_kafka_jars
+from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres, EmbeddedS3, spark_kafka_jars
 from onceforall.failpoints import points as failpoints
 from support.databases import drop_database, make_database
 from support.disks import small_disk
@@ -69,6 +69,24 @@ def database(postgres):
     finally:
         left = drop_database(postgres, name)
     assert not left, f"left behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """A running S3 server for the whole session.
+
+    A test that kills or freezes a server starts its own.
+    """
+    with EmbeddedS3() as running:
+        yield running
+
+
+@pytest.fixture
+def s3_bucket(s3_server):
+    """The name of an empty bucket on it, which no other test uses."""
+    name = f"b-{uuid.uuid4().hex[:12]}"
+    s3_server.create_bucket(name)
+    return name
 
 
 @pytest.fixture

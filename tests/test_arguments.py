@@ -115,6 +115,7 @@ CALLABLES = {
     "EmbeddedPostgres": (lambda _: embedded.EmbeddedPostgres, {
         "data_dir": None, "port": 0, "settings": None, "users": None, "tls": False, "bin_dir": None,
     }),
+    "EmbeddedS3": (lambda _: embedded.EmbeddedS3, {"port": 0}),
     "KafkaSink": (lambda _: ofa.KafkaSink, {"options": SERVERS, "topic": "t", "delivery": "exactly_once", "transactional_id_prefix": "p", "timestamp_column": None}),
     "FileSink": (lambda _: ofa.FileSink, {
         "path": "/nowhere", "format": "json", "partition_by": (), "time_bucket": "{at:%Y}", "time_bucket_zone": None, "max_file_bytes": 1, "compression": None,

@@ -1,5 +1,5 @@
 """Real servers for demo and tests: a Kafka broker with the jars that it and Spark's Kafka
-connector need, and a PostgreSQL server.
+connector need, a PostgreSQL server, and an S3 server.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from onceforall.embedded.cluster import EmbeddedKafkaCluster
 from onceforall.embedded.jars import kafka_jars, spark_kafka_jars
 from onceforall.embedded.kafka import EmbeddedKafka
 from onceforall.embedded.postgres import EmbeddedPostgres
+from onceforall.embedded.s3 import EmbeddedS3
 
 __all__ = [
     "EmbeddedKafka",
     "EmbeddedKafkaCluster",
     "EmbeddedPostgres",
+    "EmbeddedS3",
     "kafka_jars",
     "spark_kafka_jars",
 ]
