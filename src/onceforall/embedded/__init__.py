@@ -5,7 +5,7 @@ connector need, a PostgreSQL server, and an S3 server.
 from __future__ import annotations
 
 from onceforall.embedded.cluster import EmbeddedKafkaCluster
-from onceforall.embedded.jars import kafka_jars, spark_kafka_jars
+from onceforall.embedded.jars import kafka_jars, s3a_jars, spark_kafka_jars
 from onceforall.embedded.kafka import EmbeddedKafka
 from onceforall.embedded.postgres import EmbeddedPostgres
 from onceforall.embedded.s3 import EmbeddedS3
@@ -16,5 +16,6 @@ __all__ = [
     "EmbeddedPostgres",
     "EmbeddedS3",
     "kafka_jars",
+    "s3a_jars",
     "spark_kafka_jars",
 ]
