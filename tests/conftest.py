@@ -9,7 +9,13 @@ import uuid
 
 import pytest
 
-from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres, EmbeddedS3, spark_kafka_jars
+from onceforall.embedded import (
+    EmbeddedHdfs,
+    EmbeddedKafka,
+    EmbeddedPostgres,
+    EmbeddedS3,
+    spark_kafka_jars,
+)
 from onceforall.failpoints import points as failpoints
 from support.databases import drop_database, make_database
 from support.disks import small_disk
@@ -87,6 +93,22 @@ def s3_bucket(s3_server):
     name = f"b-{uuid.uuid4().hex[:12]}"
     s3_server.create_bucket(name)
     return name
+
+
+@pytest.fixture(scope="session")
+def hdfs_server():
+    """A running HDFS for the whole session.
+
+    A test that kills or freezes a server starts its own.
+    """
+    with EmbeddedHdfs() as running:
+        yield running
+
+
+@pytest.fixture
+def hdfs_folder(hdfs_server):
+    """The URL of a folder on it, which no other test uses; it is not there yet."""
+    return f"{hdfs_server.url}/t-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture

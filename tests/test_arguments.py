@@ -108,6 +108,7 @@ WINDOW = {
 
 # Of each callable: how to get it, and arguments that are right (names of frames stand for these).
 CALLABLES = {
+    "EmbeddedHdfs": (lambda _: embedded.EmbeddedHdfs, {"data_dir": None, "port": 0}),
     "EmbeddedKafka": (lambda _: embedded.EmbeddedKafka, {
         "data_dir": None, "port": 0, "config": None, "jars": None, "version": KAFKA_VERSION, "users": None,
     }),
