@@ -20,6 +20,7 @@ from onceforall.failpoints import points as failpoints
 from support.databases import drop_database, make_database
 from support.disks import small_disk
 from support.small_spark import small_spark
+from support.versitygw import VersityGateway
 
 
 def pytest_collection_modifyitems(items):
@@ -93,6 +94,15 @@ def s3_bucket(s3_server):
     name = f"b-{uuid.uuid4().hex[:12]}"
     s3_server.create_bucket(name)
     return name
+
+
+@pytest.fixture(scope="session")
+def second_s3_server():
+    """A running versitygw for the whole session, with the interface of ``s3_server``: for what
+    must hold on more than moto. The first use builds it, which takes minutes: such tests are
+    ``long``."""
+    with VersityGateway() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

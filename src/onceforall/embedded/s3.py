@@ -161,12 +161,14 @@ class EmbeddedS3(EmbeddedServer):
             if find_spec(module) is None:
                 raise MissingExtraError(package, "demo")
 
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", "onceforall.embedded.s3_program", str(self.port)]
+
     def _launch(self) -> None:
         folder = self._choose_data_dir()
         with (folder / self._log_name).open("ab") as log:
             log_start = log.tell()
-            command = [sys.executable, "-m", "onceforall.embedded.s3_program", str(self.port)]
-            self._own(GuardedProcess(command, directory=folder, log=log))
+            self._own(GuardedProcess(self._command(), directory=folder, log=log))
         process = self._started_process()
         deadline = time.monotonic() + _START_DEADLINE_S
         while not self._answers():
