@@ -9,11 +9,18 @@ import uuid
 
 import pytest
 
-from onceforall.embedded import EmbeddedKafka, EmbeddedPostgres, spark_kafka_jars
+from onceforall.embedded import (
+    EmbeddedHdfs,
+    EmbeddedKafka,
+    EmbeddedPostgres,
+    EmbeddedS3,
+    spark_kafka_jars,
+)
 from onceforall.failpoints import points as failpoints
 from support.databases import drop_database, make_database
 from support.disks import small_disk
 from support.small_spark import small_spark
+from support.versitygw import VersityGateway
 
 
 def pytest_collection_modifyitems(items):
@@ -69,6 +76,49 @@ def database(postgres):
     finally:
         left = drop_database(postgres, name)
     assert not left, f"left behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """A running S3 server for the whole session.
+
+    A test that kills or freezes a server starts its own.
+    """
+    with EmbeddedS3() as running:
+        yield running
+
+
+@pytest.fixture
+def s3_bucket(s3_server):
+    """The name of an empty bucket on it, which no other test uses."""
+    name = f"b-{uuid.uuid4().hex[:12]}"
+    s3_server.create_bucket(name)
+    return name
+
+
+@pytest.fixture(scope="session")
+def second_s3_server():
+    """A running versitygw for the whole session, with the interface of ``s3_server``: for what
+    must hold on more than moto. The first use builds it, which takes minutes: such tests are
+    ``long``."""
+    with VersityGateway() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def hdfs_server():
+    """A running HDFS for the whole session.
+
+    A test that kills or freezes a server starts its own.
+    """
+    with EmbeddedHdfs() as running:
+        yield running
+
+
+@pytest.fixture
+def hdfs_folder(hdfs_server):
+    """The URL of a folder on it, which no other test uses; it is not there yet."""
+    return f"{hdfs_server.url}/t-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture

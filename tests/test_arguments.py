@@ -108,6 +108,7 @@ WINDOW = {
 
 # Of each callable: how to get it, and arguments that are right (names of frames stand for these).
 CALLABLES = {
+    "EmbeddedHdfs": (lambda _: embedded.EmbeddedHdfs, {"data_dir": None, "port": 0}),
     "EmbeddedKafka": (lambda _: embedded.EmbeddedKafka, {
         "data_dir": None, "port": 0, "config": None, "jars": None, "version": KAFKA_VERSION, "users": None,
     }),
@@ -115,6 +116,7 @@ CALLABLES = {
     "EmbeddedPostgres": (lambda _: embedded.EmbeddedPostgres, {
         "data_dir": None, "port": 0, "settings": None, "users": None, "tls": False, "bin_dir": None,
     }),
+    "EmbeddedS3": (lambda _: embedded.EmbeddedS3, {"port": 0}),
     "KafkaSink": (lambda _: ofa.KafkaSink, {"options": SERVERS, "topic": "t", "delivery": "exactly_once", "transactional_id_prefix": "p", "timestamp_column": None}),
     "FileSink": (lambda _: ofa.FileSink, {
         "path": "/nowhere", "format": "json", "partition_by": (), "time_bucket": "{at:%Y}", "time_bucket_zone": None, "max_file_bytes": 1, "compression": None,

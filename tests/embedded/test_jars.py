@@ -9,7 +9,15 @@ import pytest
 
 from onceforall.embedded import jars as jars_module
 from onceforall.embedded import kafka_jars, spark_kafka_jars
-from onceforall.embedded.jars import connector_set, jar_folder, jar_set, pinned_jars
+from onceforall.embedded.jars import (
+    HADOOP_VERSIONS,
+    connector_set,
+    hadoop_set,
+    hadoop_version,
+    jar_folder,
+    jar_set,
+    pinned_jars,
+)
 from onceforall.errors import EmbeddedServerError, UnsupportedQueryError
 
 from .conftest import SMALL_SET
@@ -73,6 +81,35 @@ def test_an_unsupported_spark_is_named_with_the_supported_ones(version):
         UnsupportedQueryError, match=f"pyspark {version}; there is one for 4.0, 4.1, 4.2, 4.3"
     ):
         connector_set(version)
+
+
+@pytest.mark.parametrize("version", HADOOP_VERSIONS)
+def test_each_pinned_hadoop_has_its_client_for_s3_and_its_servers(version):
+    s3a, hdfs = (
+        {jar.module: jar.revision for jar in pinned_jars(hadoop_set(kind, version))}
+        for kind in ("s3a", "hdfs")
+    )
+    assert s3a["hadoop-aws"] == hdfs["hadoop-client-minicluster"] == version
+    sdk = {
+        jar.revision
+        for jar in pinned_jars(hadoop_set("s3a", version))
+        if jar.organisation == "software.amazon.awssdk"
+    }
+    assert len(sdk) == 1
+    # Spark has these itself, in other versions.
+    assert not {"netty-common", "slf4j-api", "httpclient", "httpcore", "commons-codec"} & set(s3a)
+
+
+def test_the_hadoop_of_the_installed_spark_is_known():
+    assert hadoop_version() in HADOOP_VERSIONS
+
+
+@pytest.mark.parametrize("kind", ["s3a", "hdfs"])
+def test_a_hadoop_without_pinned_jars_is_named_with_what_has_them(kind):
+    with pytest.raises(
+        UnsupportedQueryError, match=rf"Hadoop 3\.4\.1; jars for {kind}.*pyspark 4\.2 and 4\.3"
+    ):
+        hadoop_set(kind, "3.4.1")
 
 
 def test_a_fetch_fills_the_cache_and_leaves_nothing_else(empty_cache, repository):

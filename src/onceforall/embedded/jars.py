@@ -1,5 +1,5 @@
-"""The jars of the embedded broker, of Spark's Kafka connector and of PostgreSQL's JDBC driver:
-pinned, fetched once, and verified.
+"""The jars of the embedded servers, of Spark's Kafka connector, of Hadoop's S3A client and of
+PostgreSQL's JDBC driver: pinned, fetched once, and verified.
 
 ``pins.json`` names every jar with its size and SHA-256. The sets of it are kept in a cache folder,
 one folder per set; what is missing there is fetched with the Ivy that pyspark's wheel carries, so
@@ -49,6 +49,9 @@ KAFKA_VERSIONS = (KAFKA_VERSION, "3.9.2")
 # The connector exists up to 4.2.0 and its token provider up to 4.0.0; the 4.2 set was run with
 # pyspark 4.2 and 4.3.
 _CONNECTOR_SETS = {"4.0": "spark-4.0", "4.1": "spark-4.1", "4.2": "spark-4.2", "4.3": "spark-4.2"}
+# Of Hadoop: a client must have the version of the Hadoop that the wheel of pyspark carries. 3.4 (of
+# pyspark 4.0 and 4.1) has no set.
+HADOOP_VERSIONS = ("3.5.0",)
 _MARKER = "verified.json"
 _FETCH_PREFIX = ".fetch-"
 _FETCH_DEADLINE_S = 900.0
@@ -148,6 +151,51 @@ def connector_set(spark_version: str) -> str:
             "these, or give Spark a connector of your own through spark.jars.packages."
         )
     return _CONNECTOR_SETS[minor]
+
+
+def s3a_jars() -> list[Path]:
+    """Return the jars of Hadoop's S3A client (``s3a://``) that fit the installed pyspark, fetched
+    when they are not in the cache.
+
+    Join them with commas for ``spark.jars``. They are the client and the parts of Amazon's SDK
+    that it uses with a static key, 12 MB in place of the 686 MB of the SDK's bundle; other ways to
+    get credentials may need more of it.
+
+    Raises:
+        UnsupportedQueryError: no client is pinned for the Hadoop of the installed pyspark.
+        EmbeddedServerError: pyspark is not there, or a jar is missing and cannot be fetched, or
+            differs from its pin.
+    """
+    return jar_set(hadoop_set("s3a", hadoop_version()))
+
+
+def hadoop_set(kind: str, version: str) -> str:
+    """Return the name of a pinned set of jars for a version of Hadoop.
+
+    Args:
+        kind: ``s3a`` (the client for S3) or ``hdfs`` (the embedded servers).
+        version: of Hadoop, such as ``3.5.0``.
+
+    Raises:
+        UnsupportedQueryError: no set is pinned for this version.
+    """
+    if version not in HADOOP_VERSIONS:
+        raise UnsupportedQueryError(
+            f"The installed pyspark carries Hadoop {version}; jars for {kind} are pinned for "
+            f"Hadoop {', '.join(HADOOP_VERSIONS)}, which pyspark 4.2 and 4.3 carry. Install one of "
+            f"these, or give Spark jars of Hadoop {version} through spark.jars.packages."
+        )
+    return f"{kind}-{version}"
+
+
+def hadoop_version() -> str:
+    """Return the version of the Hadoop that the installed pyspark carries, such as ``3.5.0``.
+
+    Raises:
+        EmbeddedServerError: there is no pyspark with jars.
+    """
+    name = spark_jar("hadoop-client-api", "that fits").stem
+    return name.removeprefix("hadoop-client-api-")
 
 
 def jar_set(name: str) -> list[Path]:
@@ -295,7 +343,12 @@ def _run_ivy(jars: list[PinnedJar], work: Path, fetched: Path, folder: Path) -> 
     if not chosen:
         settings.write_text(_IVY_SETTINGS, encoding="utf-8")
     (work / "ivy.xml").write_text(_ivy_module(jars), encoding="utf-8")
-    command = [str(find_java()), "-Djava.net.useSystemProxies=true", "-jar", str(_ivy_jar())]
+    command = [
+        str(find_java()),
+        "-Djava.net.useSystemProxies=true",
+        "-jar",
+        str(spark_jar("ivy", "that fetches")),
+    ]
     command += [
         "-settings",
         str(settings),
@@ -349,22 +402,31 @@ def _ivy_module(jars: Iterable[PinnedJar]) -> str:
     )
 
 
-def _ivy_jar() -> Path:
+def spark_jar(module: str, purpose: str) -> Path:
+    """Return a jar that the installed pyspark carries.
+
+    Args:
+        module: its name without the version.
+        purpose: ends the sentence "pyspark carries the ``module`` ..." of the error.
+
+    Raises:
+        EmbeddedServerError: there is no pyspark, or it has no such jar.
+    """
     try:
         import pyspark
     except ImportError as error:
         raise EmbeddedServerError(
-            "pyspark is not installed, and it carries the Ivy that fetches. pip install pyspark"
+            f"pyspark is not installed, and it carries the {module} {purpose}. pip install pyspark"
         ) from error
     homes = [Path(pyspark.__file__).parent]
     if os.environ.get("SPARK_HOME"):
         homes.append(Path(os.environ["SPARK_HOME"]))
     for home in homes:
-        if found := sorted((home / "jars").glob("ivy-*.jar")):
+        if found := sorted((home / "jars").glob(f"{module}-[0-9]*.jar")):
             return found[-1]
     raise EmbeddedServerError(
-        f"There is no ivy-*.jar in {', '.join(str(home / 'jars') for home in homes)}. Install the "
-        "whole pyspark (not pyspark-client)."
+        f"There is no {module}-*.jar in {', '.join(str(home / 'jars') for home in homes)}. Install "
+        "the whole pyspark (not pyspark-client)."
     )
 
 
