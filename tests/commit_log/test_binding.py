@@ -308,17 +308,17 @@ def test_what_another_start_has_bound_is_durable_before_it_is_followed(
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "s3a://bucket/log",
-        "hdfs://host/log",
-        "file://host/log",
-        "abfss://c@a.dfs.core.windows.net/x",
-    ],
+    "text", ["s3a://bucket/log", "hdfs://host/log", "abfss://c@a.dfs.core.windows.net/x"]
 )
-def test_a_place_that_is_not_a_local_file_system_is_refused_with_what_is_supported(text):
-    with pytest.raises(UnsupportedQueryError, match=r"local.*file:/"):
-        binding.log_location(text)
+def test_a_place_on_a_store_is_its_url_and_opened_by_who_has_a_client(text):
+    assert binding.log_location(f"{text}/") == text
+    with pytest.raises(UnsupportedQueryError, match="which this can't open"):
+        binding.open_log_store(text)
+
+
+def test_a_local_place_names_no_host():
+    with pytest.raises(OptionError, match=r"file:/"):
+        binding.log_location("file://host/log")
 
 
 def test_a_place_is_the_same_however_it_is_written(tmp_path):
@@ -336,5 +336,4 @@ def test_a_place_is_the_same_however_it_is_written(tmp_path):
     assert binding.log_path(expected) == path
     with pytest.raises(OptionError, match="absolute"):
         binding.log_location("logs/ads")
-    with pytest.raises(UnsupportedQueryError, match="hdfs"):
-        binding.log_location(str(path), "hdfs")
+    assert binding.log_location("/logs/ads", "hdfs://nn:8020") == "hdfs://nn:8020/logs/ads"

@@ -29,8 +29,9 @@ from urllib.parse import unquote, urlparse
 from onceforall.commit_log.chains import entry_key, leading
 from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
 from onceforall.commit_log.log import CommitLog
-from onceforall.commit_log.store import AlreadyExists, Store
+from onceforall.commit_log.store import AlreadyExists, Store, keeps_ends
 from onceforall.commit_log.stores.local import LocalStore
+from onceforall.commit_log.stores.locations import is_local, remote_url
 from onceforall.common.arguments import location_shown
 from onceforall.errors import (
     CheckpointMismatchError,
@@ -65,12 +66,23 @@ class BoundLog:
         location: its URL when it lies elsewhere; None: in its home.
         id: what binds log and pointer; empty for a log of an earlier release, which has no pointer.
         first_generation: the number of its first chain.
+        keep_ends: the last two entries of its chains are never deleted; see ``log``.
     """
 
     store: Store
     location: str | None
     id: str
     first_generation: int = 0
+    keep_ends: bool = False
+
+    def log(self, *, retain_commits: int = 100) -> CommitLog:
+        """Return the log, for a run that keeps so many commits, or for a look."""
+        return CommitLog(
+            self.store,
+            retain_commits=retain_commits,
+            first_generation=self.first_generation,
+            keep_ends=self.keep_ends,
+        )
 
 
 @dataclass(frozen=True)
@@ -79,26 +91,26 @@ class _Pointer:
     id: str
     location: str | None
     first_generation: int
+    keep_ends: bool = False
 
 
-def log_location(text: str, default_scheme: str = "file") -> str:
+def log_location(text: str, default_fs: str = "file:///") -> str:
     """Return the URL of a log's folder, the same for every way to write it.
 
     Args:
-        text: an absolute path or a ``file:`` URL.
-        default_scheme: the scheme of ``fs.defaultFS``, which a path without one has.
+        text: an absolute path or a URL.
+        default_fs: ``fs.defaultFS``, which a path without a scheme is on.
 
     Raises:
-        OptionError: it is not absolute.
-        UnsupportedQueryError: it is not on a local (or locally mounted) file system.
+        OptionError: it is not absolute, names no folder, or names a user and a password.
     """
+    if not is_local(text, default_fs):
+        return remote_url(text, default_fs, what="onceforall.commitLog=")
     url = urlparse(text)
-    scheme = url.scheme or default_scheme
-    if scheme != "file" or url.netloc not in {"", "localhost"}:
-        raise UnsupportedQueryError(
-            f"onceforall.commitLog={location_shown(text)} is on {scheme}:, but this version keeps "
-            "its commit log on a local or locally mounted file system "
-            "only. Name a folder as file:/…, on storage that survives the machine."
+    if url.netloc not in {"", "localhost"}:
+        raise OptionError(
+            f"onceforall.commitLog={location_shown(text)} names a host. A local folder has one "
+            "slash or three: file:/…"
         )
     if url.scheme and (url.query or url.fragment):
         raise OptionError(
@@ -120,7 +132,18 @@ def log_path(location: str) -> Path:
 
 
 def open_log_store(location: str) -> Store:
-    """Return the store of a log elsewhere: the one place to add another kind of store."""
+    """Return the store of a log elsewhere, where no session is: a local folder.
+
+    ``onceforall.spark.stores`` opens the other kinds, which need one, or settings.
+
+    Raises:
+        UnsupportedQueryError: it is not local.
+    """
+    if not is_local(location):
+        raise UnsupportedQueryError(
+            f"The commit log lies in {location}, which this can't open. Use a command of "
+            "onceforall, or start the query."
+        )
     return LocalStore(log_path(location))
 
 
@@ -156,7 +179,13 @@ def find(
     if pointer is None or pointer.location is None:
         if wanted is not None:
             raise _already_here(home, wanted)
-        return BoundLog(home, None, "" if pointer is None else pointer.id, first)
+        return BoundLog(
+            home,
+            None,
+            "" if pointer is None else pointer.id,
+            first,
+            keep_ends=pointer is not None and pointer.keep_ends,
+        )
     if here:
         raise CheckpointMismatchError(
             f"The checkpoint has a commit log of its own in {home.describe('chains')}, and a "
@@ -170,7 +199,7 @@ def find(
     assert pointer.location is not None
     store = open_store(pointer.location)
     _check_bound(home, pointer, store)
-    return BoundLog(store, pointer.location, pointer.id, first)
+    return BoundLog(store, pointer.location, pointer.id, first, keep_ends=pointer.keep_ends)
 
 
 def pointer_of(home: Store) -> tuple[str, str | None] | None:
@@ -224,6 +253,8 @@ def bind(
             open_store(wanted), checkpoint, wanted, query_id, retired, first_generation
         )
     failpoints.hit("bind.prepared")
+    store = home if wanted is None else open_store(wanted)
+    keep_ends = keeps_ends(store)
     answer = home.create(
         _pointer_key(0),
         _encode(
@@ -233,6 +264,7 @@ def bind(
             first_generation=first_generation,
             checkpoint=checkpoint,
             written_at=_now(),
+            **({"keep_ends": True} if keep_ends else {}),
         ),
     )
     if isinstance(answer, AlreadyExists):
@@ -242,9 +274,7 @@ def bind(
         assert bound is not None
         return bound
     failpoints.hit("bind.pointed")
-    return BoundLog(
-        home if wanted is None else open_store(wanted), wanted, log_id, first_generation
-    )
+    return BoundLog(store, wanted, log_id, first_generation, keep_ends=keep_ends)
 
 
 def _make_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Store]) -> None:
@@ -348,9 +378,15 @@ def _moved(
     number = pointer.number + 1
     first = pointer.first_generation
     if dry_run:
-        return _Pointer(number, pointer.id, wanted, first)
+        return _Pointer(number, pointer.id, wanted, first, keeps_ends(open_store(wanted)))
+    keep_ends = keeps_ends(open_store(wanted))
     fields = _encode(
-        _POINTER, id=pointer.id, location=wanted, first_generation=first, written_at=_now()
+        _POINTER,
+        id=pointer.id,
+        location=wanted,
+        first_generation=first,
+        written_at=_now(),
+        **({"keep_ends": True} if keep_ends else {}),
     )
     failpoints.hit("bind.moving")
     answer = home.create(_pointer_key(number), fields)
@@ -359,7 +395,7 @@ def _moved(
         raise CheckpointMismatchError(
             f"{both}; another start has moved it at the same time. Start again without the option."
         )
-    return _Pointer(number, pointer.id, wanted, first)
+    return _Pointer(number, pointer.id, wanted, first, keep_ends)
 
 
 def _check_bound(home: Store, pointer: _Pointer, store: Store) -> None:
@@ -401,7 +437,13 @@ def _newest_pointer(home: Store) -> _Pointer | None:
     found = _decode(content, _POINTER, home.describe(key))
     location = found.get("location")
     location = None if location is None else str(location)
-    return _Pointer(count - 1, str(found["id"]), location, int(found.get("first_generation", 0)))
+    return _Pointer(
+        count - 1,
+        str(found["id"]),
+        location,
+        int(found.get("first_generation", 0)),
+        keep_ends=bool(found.get("keep_ends", False)),
+    )
 
 
 def _id_of(store: Store) -> str | None:

@@ -173,8 +173,7 @@ class Chains:
         if end is None:
             return ()
         return tuple(
-            entry_key(generation, index).rpartition("/")[2]
-            for index in (end.index - 1, end.index)
+            entry_key(generation, index).rpartition("/")[2] for index in (end.index - 1, end.index)
         )
 
     def since_last_commit(self, generation: int) -> list[tuple[int, Entry]] | End:

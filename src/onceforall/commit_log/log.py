@@ -26,16 +26,16 @@ durable.
 Chains that nobody needs are deleted as a whole, behind a floor (see ``floors``): what is concluded
 from chains holds only if the floor has not moved meanwhile, and so does what was created in one.
 
-**Creates that land late.** On a network a create may take effect long after it was sent, twice, or
-after its key was created, read and deleted by others. Where it lands in a chain that was cleaned or
-dropped it means nothing to readers (see ``chains`` and ``floors``). Its *writer* has to find out: an
-append could stand where a deleted entry stood. It looks afterwards, at the mark and at the floor,
-which are three reads, and cheap on a disk or on HDFS. On an object store they would double a
+**Creates that land late.** On a network a create may take effect long after it was sent, or twice,
+or after its key was created, read and deleted by others. Where it lands in a chain that was cleaned
+or dropped it means nothing to readers (see ``chains`` and ``floors``). Its *writer* has to find
+out: an append could stand where a deleted entry stood. It looks afterwards, at the mark and at the
+floor. These are three reads, cheap on a disk or on HDFS. On an object store they would double a
 batch's wait. There (``keep_ends``) the last two entries of a chain stay for ever, its SEAL and the
 entry before it, also when the chain is dropped. An append can only be under way for one of these
 two places: the writer appends behind its own last acknowledged entry, and the SEAL stands behind
-the writer's last entry, or behind the one before if the SEAL was faster. So it never finds its key
-free a second time, and the answer "created" is the whole truth.
+the writer's last entry, or in its place if the SEAL was faster. So it never finds its key free a
+second time, and the answer "created" is the whole truth.
 
 Not guaranteed: anything, if two processes append to one generation, or if the store breaks one of
 its guarantees.
@@ -349,10 +349,7 @@ class CommitLog:
             failpoints.hit("log.append.before")
             standing = self._repeat(generation, index, nonce, content, in_time)
             failpoints.hit("log.append.after")
-            overtaken, is_dropped = None, False
-            if not self._keep_ends:
-                overtaken = self._chains.marked_end(generation) if standing.retried else None
-                is_dropped = self._floors.newest().generation > generation
+            gone = self._gone_meanwhile(generation, index, retried=standing.retried)
         except BatchTooSlowError:
             self._unanswered.discard(generation)
             raise
@@ -365,20 +362,8 @@ class CommitLog:
             ) from error
         except Exception as error:
             raise OutcomeUnknownError(_unknown(where, text_of(error))) from error
-        if is_dropped:
-            # Ours may be older than the SEAL, and decided, completed and dropped; or it stands
-            # where that was dropped.
-            raise OutcomeUnknownError(
-                _unknown(where, "its chain was dropped meanwhile", taken_over=True)
-            )
-        if overtaken is not None and overtaken.index > index:
-            # While no answer came, the entry was decided, completed and cleaned away; what stands
-            # there now means nothing.
-            raise OutcomeUnknownError(
-                _unknown(
-                    where, "an answer was lost, and it was asked again too late", taken_over=True
-                )
-            )
+        if gone is not None:
+            raise OutcomeUnknownError(_unknown(where, gone, taken_over=True))
         if isinstance(standing.envelope.entry, Seal):
             self._unanswered.discard(generation)
             raise self._fenced(where)
@@ -392,6 +377,22 @@ class CommitLog:
         self._lengths[generation] = index + 1
         self._last_batches[generation] = entry.batch
         return index
+
+    def _gone_meanwhile(self, generation: int, index: int, *, retried: bool) -> str | None:
+        """Return why what stands in an append's place may mean nothing; None: it counts."""
+        if self._keep_ends:
+            return None
+        overtaken = self._chains.marked_end(generation) if retried else None
+        is_dropped = self._floors.newest().generation > generation
+        if is_dropped:
+            # Ours may be older than the SEAL, and decided, completed and dropped; or it stands
+            # where that was dropped.
+            return "its chain was dropped meanwhile"
+        if overtaken is not None and overtaken.index > index:
+            # While no answer came, the entry was decided, completed and cleaned away; what stands
+            # there now means nothing.
+            return "an answer was lost, and it was asked again too late"
+        return None
 
     def chain_length(self, generation: int) -> int:
         """Return how many entries our own chain has, its CLAIM included; from memory.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,21 @@ class AlreadyExists:
 @dataclass(frozen=True)
 class TooLate:
     """The key did not exist, and this call has not made it: ``in_time`` said no."""
+
+
+@runtime_checkable
+class _KeepsEnds(Protocol):
+    """A store that says how its logs are to be kept."""
+
+    @property
+    def keeps_ends(self) -> bool: ...
+
+
+def keeps_ends(store: object) -> bool:
+    """Tell whether a new log in a store keeps the last two entries of each chain (see ``log``):
+    where each look costs a round trip.
+    """
+    return isinstance(store, _KeepsEnds) and store.keeps_ends
 
 
 class Store(Protocol):

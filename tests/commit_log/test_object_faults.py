@@ -1,0 +1,213 @@
+"""The log on a real S3 API behind a proxy that loses, repeats, delays and refuses requests: obstore's
+client. Whatever the network does, one run decides, and each decision is counted once."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from commit_log.building import CLAIM, commit, folded, open_log, start
+from onceforall.commit_log.stores.objects import ObjectClient
+from onceforall.commit_log.stores.probing import probe
+from onceforall.commit_log.stores.remote import RemoteStore
+from onceforall.errors import (
+    CommitLogError,
+    FencedError,
+    OptionError,
+    OutcomeUnknownError,
+    UnsupportedQueryError,
+)
+from onceforall.protocol.entries import Done
+from support.http_faults import HttpProxy
+
+pytestmark = pytest.mark.s3
+
+ENTRIES = r"chains/"
+
+
+@pytest.fixture
+def proxy(s3_server):
+    with HttpProxy(s3_server.port) as running:
+        yield running
+
+
+def client_of(server, bucket, endpoint, **settings):
+    return ObjectClient(
+        f"s3a://{bucket}/ads",
+        {
+            "endpoint": endpoint,
+            "region": server.region,
+            "access_key_id": server.access_key,
+            "secret_access_key": server.secret_key,
+            "virtual_hosted_style_request": "false",
+            **settings,
+        },
+    )
+
+
+@pytest.fixture
+def store(s3_server, s3_bucket, proxy):
+    return RemoteStore(client_of(s3_server, s3_bucket, proxy.endpoint), "onceforall")
+
+
+@pytest.fixture
+def direct(s3_server, s3_bucket):
+    """The same log, past the proxy."""
+    return RemoteStore(client_of(s3_server, s3_bucket, s3_server.endpoint), "onceforall")
+
+
+def test_an_append_is_one_put_and_a_batch_two(store, proxy):
+    log, generation, _ = start(store, keep_ends=True)
+    proxy.forget()
+    for batch in range(3):
+        log.append(generation, commit(batch))
+        log.append(generation, Done(batch))
+    assert proxy.counts() == {("PUT", "create"): 6}
+
+
+@pytest.mark.parametrize("fault", ["cut", "lose", "twice", 409, 500, 503])
+def test_an_append_survives_what_becomes_of_its_request(store, direct, proxy, fault):
+    log, generation, _ = start(store, keep_ends=True)
+    if isinstance(fault, int):
+        proxy.answer(fault, "PUT", ENTRIES)
+    else:
+        getattr(proxy, fault)("PUT", ENTRIES)
+    log.append(generation, commit(0))
+    log.append(generation, Done(0))
+    newer, own, history = start(direct, keep_ends=True)
+    assert history.decided.commit == commit(0)
+    assert history.decided.done
+    with pytest.raises(FencedError):
+        log.append(generation, commit(1))
+    newer.append(own, commit(1))
+
+
+def test_an_append_that_arrives_long_after_its_writer_gave_up_meets_the_seal(store, direct, proxy):
+    log, generation, _ = start(store, keep_ends=True, retry_pauses_ms=())
+    late = proxy.late("PUT", ENTRIES)
+    with pytest.raises(OutcomeUnknownError):
+        log.append(generation, commit(0, "late"))
+    late.wait()
+    for batch in range(4):
+        newer, own, _ = start(direct, keep_ends=True, retain_commits=1, drop_after=1)
+        newer.append(own, commit(batch))
+        newer.append(own, Done(batch))
+        newer.clean(own)
+    last, own, before = start(direct, keep_ends=True, retain_commits=1, drop_after=1)
+    last.clean(own)
+    assert last.oldest_generation() > generation
+    answers = late.release()
+    assert answers, "the late request came to the server"
+    _, _, after = start(direct, keep_ends=True)
+    assert after.decided.commit == before.decided.commit == commit(3)
+    assert not any(
+        entry == commit(0, "late")
+        for chain in range(own + 2)
+        for _, entry in folded_entries(last, chain)
+    )
+
+
+def folded_entries(log, chain):
+    return [] if chain < log.oldest_generation() else log.entries(chain)
+
+
+def test_drivers_that_race_claim_generations_of_their_own_and_one_decides(s3_server, s3_bucket):
+    logs = [
+        open_log(
+            RemoteStore(client_of(s3_server, s3_bucket, s3_server.endpoint), "onceforall"),
+            keep_ends=True,
+        )
+        for _ in range(4)
+    ]
+    claimed, decided, fenced = [], [], []
+
+    def race(log):
+        generation = log.claim(CLAIM).generation
+        claimed.append(generation)
+        try:
+            log.seal_below(generation)
+            log.append(generation, commit(0, f"g{generation}"))
+            decided.append(generation)
+        except FencedError:
+            fenced.append(generation)
+
+    threads = [threading.Thread(target=race, args=(log,)) for log in logs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(claimed) == [0, 1, 2, 3]
+    assert max(claimed) in decided
+    last, own, history = start(logs[0]._store, keep_ends=True)
+    assert history.decided.generation == max(claimed)
+    assert len(decided) + len(fenced) == 4
+    assert folded(last, own) == history
+
+
+def test_a_start_after_many_generations_takes_few_requests(store, proxy):
+    for batch in range(40):
+        log, own, _ = start(store, keep_ends=True)
+        log.append(own, commit(batch))
+        log.append(own, Done(batch))
+        log.clean(own)
+    proxy.forget()
+    start(store, keep_ends=True)
+    assert proxy.count() < 60, proxy.counts()
+
+
+def test_a_store_that_ignores_the_condition_is_refused(s3_server, s3_bucket, monkeypatch):
+    client = client_of(s3_server, s3_bucket, s3_server.endpoint)
+    put = client._obstore.put
+
+    class Ignoring:
+        def __getattr__(self, name):
+            return getattr(client_obstore, name)
+
+        @staticmethod
+        def put(store, key, content, **_):
+            return put(store, key, content, use_multipart=False)
+
+    client_obstore = client._obstore
+    client._obstore = Ignoring()
+    with pytest.raises(UnsupportedQueryError, match="If-None-Match"):
+        probe(RemoteStore(client))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (403, "Grant it"),
+        (503, "overloaded"),
+        ("cut", "doesn't answer"),
+    ],
+)
+def test_a_store_that_refuses_or_is_silent_is_told_in_a_sentence(store, proxy, fault, words):
+    if isinstance(fault, int):
+        proxy.answer(fault, count=1000)
+    else:
+        proxy.cut(count=1000)
+    with pytest.raises(CommitLogError, match=words) as told:
+        store.create("chains/00000000/00000000.json", b"x")
+    assert "s3a://" in str(told.value)
+    assert "Debug source" not in str(told.value)
+
+
+def test_a_missing_bucket_and_wrong_settings_are_told(s3_server):
+    with pytest.raises(CommitLogError, match="There is no such bucket"):
+        RemoteStore(client_of(s3_server, "no-such-bucket", s3_server.endpoint)).create("a/b", b"")
+    with pytest.raises(CommitLogError, match="There is no such bucket"):
+        RemoteStore(client_of(s3_server, "no-such-bucket", s3_server.endpoint)).read("a/b")
+    with pytest.raises(OptionError, match="http://"):
+        client_of(s3_server, "bucket", "localhost:99")
+    with pytest.raises(OptionError, match="unknown") as told:
+        client_of(s3_server, "bucket", s3_server.endpoint, no_such_setting="secret-value")
+    assert "secret-value" not in str(told.value)
+
+
+def test_no_key_is_shown(s3_server, s3_bucket):
+    client = client_of(s3_server, s3_bucket, "http://127.0.0.1:9", secret_access_key="very-secret")
+    assert "very-secret" not in repr(client)
+    with pytest.raises(CommitLogError) as told:
+        client.create("a", b"")
+    assert "very-secret" not in str(told.value)
