@@ -10,6 +10,7 @@ from onceforall.driver.targets import check_adopted, check_targets, identity_of,
 from onceforall.errors import CheckpointMismatchError, OptionError, SinkCheckError
 from onceforall.protocol.entries import Claim, Commit, Done, Target
 from onceforall.sink import StartInfo
+from onceforall.spark.stores import Stores
 
 QUERY = "6f1c2d3e-0000-4000-8000-000000000001"
 
@@ -52,7 +53,11 @@ def decide(checkpoint, batch, *, done=True, **targets):
 
 def check(checkpoint, sink, adopt=(), name="out"):
     return check_targets(
-        last_decision(checkpoint), checkpoint, {name: sink}, {name: StartInfo(QUERY, name)}, adopt
+        last_decision(checkpoint, Stores()),
+        checkpoint,
+        {name: sink},
+        {name: StartInfo(QUERY, name)},
+        adopt,
     )
 
 
@@ -69,7 +74,7 @@ def test_a_sink_is_not_asked_where_the_log_knows_nothing_of_it(checkpoint):
 
 
 def test_a_look_at_a_checkpoint_without_a_log_makes_none(checkpoint):
-    assert last_decision(checkpoint) is None
+    assert last_decision(checkpoint, Stores()) is None
     assert not (checkpoint / "onceforall").exists()
 
 
@@ -123,7 +128,7 @@ def test_a_damaged_log_is_left_to_those_who_read_it_for_a_decision(checkpoint):
     decide(checkpoint, 3, out=Target(HERE, 3))
     (entry,) = checkpoint.glob("onceforall/chains/*/00000001.json")
     entry.write_text("{")
-    assert last_decision(checkpoint) is None
+    assert last_decision(checkpoint, Stores()) is None
 
 
 def test_an_identity_is_compared_as_the_log_gives_it_back(checkpoint):

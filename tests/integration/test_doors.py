@@ -9,7 +9,13 @@ import pytest
 from pyspark.sql import functions as F
 
 import onceforall as ofa
-from onceforall.errors import OptionError, RefusedRecordError, SchemaError, UnsupportedQueryError
+from onceforall.errors import (
+    CommitLogError,
+    OptionError,
+    RefusedRecordError,
+    SchemaError,
+    UnsupportedQueryError,
+)
 from support.reading import read_all, released, values
 from support.waiting import until
 
@@ -394,8 +400,12 @@ def test_what_cannot_be_exactly_once_is_refused_at_start_with_the_reason(source,
     with pytest.raises(UnsupportedQueryError, match="Async progress"):
         ofa.write_stream(frame).option("asyncProgressTrackingEnabled", value=True)
     with pytest.raises(UnsupportedQueryError, match="local"):
+        ofa.write_stream(frame).to(sink()).option("checkpointLocation", "ftp://host/cp").start()
+    with pytest.raises(CommitLogError, match=r"no jar for this scheme.*hadoop-aws"):
+        ofa.write_stream(frame).to(sink()).option("checkpointLocation", "s3a://bucket/cp").start()
+    with pytest.raises(OptionError, match="user and a password"):
         ofa.write_stream(frame).to(sink()).option(
-            "checkpointLocation", "hdfs://namenode/cp"
+            "checkpointLocation", "s3a://key:secret@bucket/cp"
         ).start()
     with pytest.raises(UnsupportedQueryError, match="streaming"):
         ofa.write_stream(frame.sparkSession.range(1))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from onceforall.spark.remote_path import files_below
 from support import class_archive
 from support.reading import released, values
 from support.waiting import until
@@ -33,11 +34,11 @@ class Pipeline:
     """The pipeline of ``pipeline.py``: one checkpoint and one output topic, and any number of
     drivers in turn or at once."""
 
-    def __init__(self, folder, bootstrap, topic, **config):
+    def __init__(self, folder, bootstrap, topic, *, checkpoint=None, **config):
         self.folder = Path(folder)
         self.bootstrap = bootstrap
         self.topic = topic
-        self.checkpoint = self.folder / "checkpoint"
+        self.checkpoint = self.folder / "checkpoint" if checkpoint is None else checkpoint
         self.config = {
             "bootstrap": bootstrap,
             "topic": topic,
@@ -75,7 +76,7 @@ class Pipeline:
         """Return the bodies of the commit log's entries in the order of generations, with kind,
         generation and index."""
         found = []
-        for file in sorted((self.checkpoint / "onceforall" / "chains").glob("*/*.json")):
+        for file in files_below(self.checkpoint / "onceforall" / "chains"):
             entry = json.loads(file.read_text())
             if kind is None or entry["kind"] == kind:
                 found.append(entry)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall.common import arguments, logs
-from onceforall.driver.log_folder import bind_log, check_log, put_back
+from onceforall.driver.log_folder import bind_log, check_log, check_place, put_back
 from onceforall.driver.query_run import ExactlyOnceFunction, check_sinks, shortest_timeout_ms
 from onceforall.driver.settings import InDoubt, OnDivergence, Redo, Settings
 from onceforall.driver.targets import check_adopted, check_targets, last_decision
@@ -19,8 +19,9 @@ from onceforall.driver.transaction import BatchFunction, BatchTransaction
 from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
-from onceforall.spark.hadoop_paths import absolute_location, checkpoint_folder, default_scheme
+from onceforall.spark.hadoop_paths import absolute_location
 from onceforall.spark.plans import aggregates
+from onceforall.spark.stores import Stores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,6 +93,7 @@ def exactly_once(
     in_doubt: InDoubt | None = None,
     lost_rows: str | None = None,
     adopt_target: Collection[str] = (),
+    store: Mapping[str, str] | None = None,
 ) -> Callable[[BatchFunction], ExactlyOnceFunction]:
     """Make a function ``(batch, batch_id, transaction)`` fit for ``writeStream.foreachBatch``, with
     one decision for all its writes.
@@ -122,6 +124,8 @@ def exactly_once(
             The choice stays on record in the commit log.
         adopt_target: for one start only: the names of sinks whose target was replaced, or put back
             to an older state, on purpose.
+        store: how a commit log on an object store is reached, where Spark's own settings don't
+            tell; see ``docs/stores.md``.
 
     Returns:
         A decorator. The decorated function takes (batch, batch_id).
@@ -148,6 +152,7 @@ def exactly_once(
         in_doubt,
         lost_rows,
         arguments.names("adopt_target", adopt_target, "the names of sinks, as a list of texts"),
+        store or {},
     )
     location = arguments.path("checkpoint", checkpoint)
     if not arguments.mapping(
@@ -167,16 +172,12 @@ def exactly_once(
         arguments.function("What exactly_once decorates", function)
         spark = _session()
         arguments.refuse_connect(spark, "exactly_once")
-        scheme = "file" if spark is None else default_scheme(spark)
-        path = (
-            spark_checkpoint.local_path(location)
-            if spark is None
-            else checkpoint_folder(spark, location)
-        )
-        check_log(path, settings.adopt_checkpoint)
-        put_back(path, settings, scheme)
+        stores = Stores(spark, settings.store)
+        path = stores.checkpoint(location)
+        check_log(path, stores, adopt=settings.adopt_checkpoint)
+        put_back(path, settings, stores)
         spark_checkpoint.check_take_over(path, takeover)
-        bind_log(path, settings, scheme)
+        bind_log(path, settings, stores)
         return ExactlyOnceFunction(function, location, sinks, settings)
 
     return decorate
@@ -334,18 +335,25 @@ class StreamWriter:
         location = absolute_location(spark, self._checkpoint_location())
         settings = Settings(**self._settings)
         settings.reserve_ms(shortest_timeout_ms(self._sinks))
-        checkpoint = checkpoint_folder(spark, location)
+        stores = Stores(spark, settings.store)
+        checkpoint = stores.checkpoint(location)
+        manager = spark.conf.get("spark.sql.streaming.checkpointFileManagerClass", None)
+        check_place(checkpoint, settings, stores, manager or "")
         _use_this_python(spark)
-        check_log(checkpoint, settings.adopt_checkpoint)
+        check_log(checkpoint, stores, adopt=settings.adopt_checkpoint)
         # Before all else: what reads the checkpoint may meet what is torn.
-        put_back(checkpoint, settings, default_scheme(spark))
+        put_back(checkpoint, settings, stores)
         check_adopted(settings.adopt_target, self._sinks)
         checked = {name: copy.copy(sink) for name, sink in self._sinks.items()}
         query_id = spark_checkpoint.query_id(checkpoint) or ""
         starts = {name: StartInfo(query_id, name, spark, self._output_mode) for name in checked}
         try:
             check_targets(
-                last_decision(checkpoint), checkpoint, checked, starts, settings.adopt_target
+                last_decision(checkpoint, stores),
+                checkpoint,
+                checked,
+                starts,
+                settings.adopt_target,
             )
             for name, sink in self._sinks.items():
                 if self._transforms[name] is None:
@@ -355,7 +363,7 @@ class StreamWriter:
             for sink in checked.values():
                 sink.close()
         spark_checkpoint.check_take_over(checkpoint, settings.takeover)
-        bind_log(checkpoint, settings, default_scheme(spark))
+        bind_log(checkpoint, settings, stores)
         function = ExactlyOnceFunction(self._write, location, self._sinks, settings)
         writer = self._frame.writeStream
         for apply in self._apply:
@@ -400,6 +408,11 @@ class StreamWriter:
         )
 
     def _set(self, key: str, text: str) -> None:
+        prefix = "onceforall.store."
+        if key.lower().startswith(prefix):
+            store = self._settings.setdefault("store", {})
+            store[key[len(prefix) :].lower()] = text
+            return
         known = {name.lower(): (name, *rest) for name, rest in _OPTIONS.items()}
         if key.lower() not in known:
             raise OptionError(f"Unknown option {key!r}; known are: {', '.join(sorted(_OPTIONS))}.")

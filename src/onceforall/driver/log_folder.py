@@ -7,27 +7,43 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.commit_log import binding
+from onceforall.commit_log.stores.locations import is_local
+from onceforall.commit_log.stores.probing import probe
+from onceforall.commit_log.stores.remote import RemoteStore
+from onceforall.common import logs
 from onceforall.driver import place
 from onceforall.driver.settings import Settings
-from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError
+from onceforall.errors import (
+    CheckpointMismatchError,
+    CommitLogError,
+    OptionError,
+    UnsupportedQueryError,
+)
 from onceforall.protocol.judgement import judge_claim
 from onceforall.protocol.state import RunConfig
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark import mending
+from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
+from onceforall.spark.stores import Stores
+
+logger = logs.logger("onceforall")
+
+_SWALLOWS = "AbortableStreamBasedCheckpointFileManager"
+_INSTEAD = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 
 
-def put_back(checkpoint: Path, settings: Settings, scheme: str) -> None:
+def put_back(checkpoint: AnyPath, settings: Settings, stores: Stores) -> None:
     """Put back what a loss of power took from Spark's files, before Spark reads them; see
     ``mending``.
     """
-    wanted = (
-        None if settings.commit_log is None else binding.log_location(settings.commit_log, scheme)
-    )
-    mending.put_back(checkpoint, wanted, adopt=settings.adopt_checkpoint)
+    wanted = None if settings.commit_log is None else stores.log_location(settings.commit_log)
+    mending.put_back(checkpoint, wanted, stores=stores, adopt=settings.adopt_checkpoint)
 
 
-def check_log(checkpoint: Path, adopt: bool) -> None:  # noqa: FBT001
+def check_log(checkpoint: AnyPath, stores: Stores, *, adopt: bool) -> None:
     """Refuse the log of a checkpoint that was moved, copied or cloned, before Spark starts
     anything. Nothing is written.
 
@@ -36,6 +52,7 @@ def check_log(checkpoint: Path, adopt: bool) -> None:  # noqa: FBT001
 
     Args:
         checkpoint: the checkpoint's folder.
+        stores: opens the log where it isn't local.
         adopt: it was moved on purpose.
 
     Raises:
@@ -45,12 +62,8 @@ def check_log(checkpoint: Path, adopt: bool) -> None:  # noqa: FBT001
     if adopt or not home.is_dir():
         return
     try:
-        bound = binding.find(LocalStore(home))
-        claim = (
-            None
-            if bound is None
-            else CommitLog(bound.store, first_generation=bound.first_generation).newest_claim()
-        )
+        bound = binding.find(store_at(home), open_store=stores.open)
+        claim = None if bound is None else bound.log().newest_claim()
     except (CheckpointMismatchError, CommitLogError):
         return
     if claim is None:
@@ -63,14 +76,17 @@ def check_log(checkpoint: Path, adopt: bool) -> None:  # noqa: FBT001
         raise refusal.error(refusal.message)
 
 
-def bind_log(checkpoint: Path, settings: Settings, scheme: str) -> binding.BoundLog:
+def bind_log(
+    checkpoint: AnyPath, settings: Settings, stores: Stores, *, tested: bool = False
+) -> binding.BoundLog:
     """Return the checkpoint's commit log, wherever it lies; a new one is bound to the checkpoint,
     which marks that as ours.
 
     Args:
         checkpoint: the checkpoint's folder.
         settings: ``commit_log`` and ``adopt_checkpoint`` count.
-        scheme: that of paths without one.
+        stores: opens the log where it isn't local, and tells what paths without a scheme mean.
+        tested: a remote store was tested by this start already.
 
     Raises:
         CheckpointMismatchError: checkpoint, pointer, log and option don't fit together.
@@ -78,27 +94,93 @@ def bind_log(checkpoint: Path, settings: Settings, scheme: str) -> binding.Bound
         CommitLogError: the folder can't be made or read.
     """
     home = checkpoint / spark_checkpoint.LOG_FOLDER
-    wanted = (
-        None if settings.commit_log is None else binding.log_location(settings.commit_log, scheme)
-    )
-    if wanted is not None and (
-        binding.log_path(wanted) == checkpoint or checkpoint in binding.log_path(wanted).parents
-    ):
+    wanted = None if settings.commit_log is None else stores.log_location(settings.commit_log)
+    if wanted is not None and _lies_in(wanted, checkpoint):
         raise OptionError(
             f"onceforall.commitLog={settings.commit_log} lies in the checkpoint {checkpoint} "
             "itself. Leave the option out: that is where the "
             "commit log is by default."
         )
     pointers = (
-        binding.pointer_of(LocalStore(folder))
+        binding.pointer_of(store_at(folder))
         for folder in spark_checkpoint.detached_logs(checkpoint)
     )
+    # Tested before it is trusted, and before anything is in it.
+    log_place = store_at(home) if wanted is None else stores.open(wanted)
+    if isinstance(log_place, RemoteStore) and not tested:
+        probe(log_place)
     return binding.bind(
-        LocalStore(home),
+        store_at(home),
         str(checkpoint),
         wanted,
         query_id=spark_checkpoint.query_id(checkpoint),
         retired=[pointer[0] for pointer in pointers if pointer is not None],
         first_generation=spark_checkpoint.detached_generation(checkpoint) + 1,
         adopt=settings.adopt_checkpoint,
+        open_store=stores.open,
     )
+
+
+def local_folder_of(location: str | None, checkpoint: AnyPath) -> Path | None:
+    """Return the local folder in which a log lies; None: it is on a store.
+
+    Args:
+        location: the log's; None: it lies in the checkpoint.
+        checkpoint: the query's.
+    """
+    if location is not None:
+        return binding.log_path(location) if is_local(location) else None
+    return checkpoint / spark_checkpoint.LOG_FOLDER if isinstance(checkpoint, Path) else None
+
+
+def keeps_rows(checkpoint: AnyPath, settings: Settings, stores: Stores) -> bool:
+    """Tell whether the rows of a batch can be kept beside the log: on a local disk alone."""
+    home = checkpoint / spark_checkpoint.LOG_FOLDER
+    pointer = binding.pointer_of(store_at(home))
+    if pointer is not None:
+        location = pointer[1]
+    else:
+        wanted = settings.commit_log
+        location = None if wanted is None else stores.log_location(wanted)
+    return local_folder_of(location, checkpoint) is not None
+
+
+def check_place(checkpoint: AnyPath, settings: Settings, stores: Stores, manager: str) -> None:
+    """Refuse what can't be kept where the checkpoint lies.
+
+    Args:
+        checkpoint: the query's.
+        settings: the user's.
+        stores: opens what isn't local.
+        manager: Spark's ``spark.sql.streaming.checkpointFileManagerClass``; empty where it isn't
+            set.
+
+    Raises:
+        UnsupportedQueryError: the manager loses what it can't write, or rows can't be kept there.
+        CommitLogError: the store doesn't answer.
+    """
+    if isinstance(checkpoint, RemotePath) and manager.endswith(_SWALLOWS):
+        raise UnsupportedQueryError(
+            f"spark.sql.streaming.checkpointFileManagerClass is {_SWALLOWS}, which takes a file of "
+            "the checkpoint for written when the store has refused it: the query would go on "
+            "without the plan of a batch, which then can't be replayed. Set it to "
+            f"{_INSTEAD}, or leave it out."
+        )
+    if settings.redo == "durable" and not keeps_rows(checkpoint, settings, stores):
+        raise UnsupportedQueryError(
+            "onceforall.redo=durable keeps rows beside the commit log, and this version can keep "
+            "them on local or locally mounted storage only. Put the log on such storage with "
+            "onceforall.commitLog, or leave onceforall.redo out."
+        )
+    if isinstance(checkpoint, RemotePath):
+        logger.info(
+            "The checkpoint is on %s. Rows are not kept there: where a prepared transaction is "
+            "lost and a replay of its batch gives other rows, the query stops.",
+            checkpoint,
+        )
+
+
+def _lies_in(location: str, checkpoint: AnyPath) -> bool:
+    if isinstance(checkpoint, RemotePath):
+        return f"{location}/".startswith(f"{checkpoint}/")
+    return is_local(location) and binding.log_path(location).is_relative_to(checkpoint)

@@ -28,6 +28,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from onceforall.spark.remote_path import AnyPath
+
 __all__ = ["Place", "here", "storage_of"]
 
 _WITH_STABLE_ID = {"ext2", "ext3", "ext4", "btrfs", "f2fs", "zfs"}
@@ -56,12 +58,14 @@ class Place:
     storage: Mapping[str, str] = field(default_factory=dict)
 
 
-def here(checkpoint: Path) -> Place:
-    """Return where this process runs, with a checkpoint on this storage.
+def here(checkpoint: AnyPath) -> Place:
+    """Return where this process runs, with a checkpoint on this storage; a remote one is the
+    same from everywhere.
 
     What can't be found out is left out; nothing is raised.
     """
-    return Place(socket.gethostname(), _boot_id(), storage_of(checkpoint))
+    storage = storage_of(checkpoint) if isinstance(checkpoint, Path) else {}
+    return Place(socket.gethostname(), _boot_id(), storage)
 
 
 def storage_of(

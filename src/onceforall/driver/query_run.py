@@ -18,13 +18,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onceforall.commit_log import CommitLog, binding
 from onceforall.common import arguments, logs
 from onceforall.driver import failures, place, progress, stopping
 from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.driver.coordinator import Coordinator, Resources
 from onceforall.driver.executors import check_executors
-from onceforall.driver.log_folder import bind_log
+from onceforall.driver.log_folder import bind_log, keeps_rows, local_folder_of
 from onceforall.driver.progress import BatchProgress
 from onceforall.driver.settings import Settings
 from onceforall.driver.sweeper import Sweeper
@@ -47,7 +46,8 @@ from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.determinism import Determinism
 from onceforall.spark.execution import check_execution, execution_of, name_of
 from onceforall.spark.files import SparkFiles
-from onceforall.spark.hadoop_paths import checkpoint_folder, default_scheme
+from onceforall.spark.remote_path import AnyPath
+from onceforall.spark.stores import Stores
 from onceforall.task import kept_rows as kept
 from onceforall.task.projections import Projections
 
@@ -186,7 +186,7 @@ class _QueryRun:
         self,
         execution: Any,
         query_id: str,
-        checkpoint: Path,
+        checkpoint: AnyPath,
         sinks: Mapping[str, TwoPhaseCommitSink],
     ) -> None:
         self._execution = execution
@@ -195,9 +195,11 @@ class _QueryRun:
         self._checkpoint = checkpoint
         self._sinks = sinks
         self._projections = Projections(sinks)
-        self._spark_files = SparkFiles(checkpoint)
+        # What is on a store is durable when it is there.
+        self._spark_files = SparkFiles(checkpoint) if isinstance(checkpoint, Path) else None
         self._sweeper: Sweeper | None = None
         self._taking = False
+        self._planned: tuple[int, tuple[str, ...]] = (-2, ())
         self._rows_folder: Path | None = None
         self._writer: SparkBatchWriter | None = None
         self._keeper: kept.RowKeeper | None = None
@@ -215,9 +217,10 @@ class _QueryRun:
     ) -> _QueryRun:
         execution = execution_of(spark, query_id)
         check_execution(execution)
-        checkpoint = checkpoint_folder(spark, str(execution.resolvedCheckpointRoot()))
-        named = checkpoint_folder(spark, named_checkpoint)
-        if named != checkpoint:
+        stores = Stores(spark, settings.store)
+        checkpoint = stores.checkpoint(str(execution.resolvedCheckpointRoot()))
+        named = stores.checkpoint(named_checkpoint)
+        if str(named) != str(checkpoint):
             raise CheckpointMismatchError(
                 f"exactly_once names the checkpoint {named}, but this query's checkpointLocation "
                 f"is {checkpoint}. Name the same one."
@@ -227,7 +230,9 @@ class _QueryRun:
         # object to two queries.
         sinks = {name: copy.copy(sink) for name, sink in sinks.items()}
         try:
-            return cls._opened(spark, execution, (query_id, run_id), checkpoint, sinks, settings)
+            return cls._opened(
+                spark, execution, (query_id, run_id), (checkpoint, stores), sinks, settings
+            )
         except BaseException:
             # Nobody else knows of these copies, and they have connected already.
             for sink in sinks.values():
@@ -240,15 +245,16 @@ class _QueryRun:
         spark: SparkSession,
         execution: Any,
         ids: tuple[str, str],
-        checkpoint: Path,
+        place_of_log: tuple[AnyPath, Stores],
         sinks: Mapping[str, TwoPhaseCommitSink],
         settings: Settings,
     ) -> _QueryRun:
         query_id, run_id = ids
+        checkpoint, stores = place_of_log
         output_mode = str(execution.outputMode()).lower()
         starts = {name: StartInfo(query_id, name, spark, output_mode) for name in sinks}
         found = check_targets(
-            last_decision(checkpoint), checkpoint, sinks, starts, settings.adopt_target
+            last_decision(checkpoint, stores), checkpoint, sinks, starts, settings.adopt_target
         )
         failpoints.hit("start.targets_checked")
         check_sinks(sinks, spark, query_id, output_mode)
@@ -260,7 +266,7 @@ class _QueryRun:
         }
         failpoints.hit("start.sinks_checked")
         run = cls(execution, query_id, checkpoint, sinks)
-        _tell_changed_sinks(last_decision(checkpoint), sinks)
+        _tell_changed_sinks(last_decision(checkpoint, stores), sinks)
         timeout_ms = shortest_timeout_ms(sinks)
         config = RunConfig(
             query_id=query_id,
@@ -273,7 +279,7 @@ class _QueryRun:
             roll_after_entries=max(ROLL_AFTER_ENTRIES, 4 * settings.min_batches_to_retain),
             adopt_checkpoint=settings.adopt_checkpoint,
             in_doubt=settings.in_doubt,
-            durable=settings.redo != "replay",
+            durable=settings.redo != "replay" and keeps_rows(checkpoint, settings, stores),
             kept_first=settings.redo == "durable",
             lost_rows=settings.chosen_for_lost_rows(),
             identities=found,
@@ -287,20 +293,12 @@ class _QueryRun:
             # Not the first batch of a new checkpoint: a function may have been decorated long
             # before its checkpoint was detached.
             spark_checkpoint.check_take_over(checkpoint, settings.takeover)
-        run._spark_files.sync_identity()
+        if run._spark_files is not None:
+            run._spark_files.sync_identity()
         failpoints.hit("start.checkpoint_checked")
-        bound = bind_log(checkpoint, settings, default_scheme(spark))
+        bound = bind_log(checkpoint, settings, stores, tested=True)
         failpoints.hit("start.bound")
-        log_folder = (
-            checkpoint / spark_checkpoint.LOG_FOLDER
-            if bound.location is None
-            else binding.log_path(bound.location)
-        )
-        log = CommitLog(
-            bound.store,
-            retain_commits=settings.min_batches_to_retain,
-            first_generation=bound.first_generation,
-        )
+        log = bound.log(retain_commits=settings.min_batches_to_retain)
         sweeper = run._sweeper = Sweeper(
             sinks,
             log,
@@ -309,8 +307,9 @@ class _QueryRun:
             leftovers=run._leftovers,
             forget_aborted=run._forget_aborted,
         )
-        run._rows_folder = log_folder / kept.FOLDER
-        if settings.redo != "replay":
+        folder = local_folder_of(bound.location, checkpoint)
+        run._rows_folder = None if folder is None else folder / kept.FOLDER
+        if settings.redo != "replay" and run._rows_folder is not None:
             required = settings.redo == "durable"
             run._keeper = kept.RowKeeper(
                 run._rows_folder, required=required, why_not=Determinism(execution).why_not
@@ -351,7 +350,8 @@ class _QueryRun:
 
     def _take(self, batch: DataFrame, batch_id: int, function: BatchFunction) -> None:
         assert self._coordinator is not None
-        self._spark_files.begin(batch_id)
+        if self._spark_files is not None:
+            self._spark_files.begin(batch_id)
         stateful = spark_checkpoint.keeps_state(self._checkpoint)
         # Before its first batch has run, a query's state folder does not tell whether it will keep
         # state.
@@ -370,14 +370,24 @@ class _QueryRun:
             query_name=self.query_name,
         )
         started = writer.clock()
-        offsets = spark_checkpoint.offsets_of(self._checkpoint, batch_id)
-        start = spark_checkpoint.known_offsets_of(self._checkpoint, batch_id - 1)
-        header = spark_checkpoint.header_of(self._checkpoint, batch_id)
+        plan = spark_checkpoint.plan_of(self._checkpoint, batch_id)
+        start = self._start_of(batch_id)
+        header, offsets = plan[:2], plan[2:]
+        self._planned = (batch_id, offsets)
         try:
             self._coordinator.run_batch(batch_id, offsets, stateful, writer, start, header=header)
             self._tell_progress(batch_id, writer, (writer.clock() - started) * 1000)
         finally:
             writer.close()
+
+    def _start_of(self, batch_id: int) -> tuple[str, ...]:
+        """Return where a batch's input begins: the plan of the batch before, which this run has
+        mostly read itself.
+        """
+        known, offsets = self._planned
+        if known == batch_id - 1:
+            return offsets
+        return spark_checkpoint.known_offsets_of(self._checkpoint, batch_id - 1)
 
     def stop_requested(self) -> bool:
         """Tell whether the query was asked to stop, or the process is ending."""
@@ -413,8 +423,8 @@ class _QueryRun:
             )
 
     def _forget_rows(self, batch: int) -> None:
-        assert self._rows_folder is not None
-        kept.forget(self._rows_folder, batch)
+        if self._rows_folder is not None:
+            kept.forget(self._rows_folder, batch)
 
     def _forget_aborted(self) -> None:
         try:
@@ -430,7 +440,8 @@ class _QueryRun:
         """Release what an ended run holds."""
         assert self._coordinator is not None
         self._coordinator.close()
-        self._spark_files.close()
+        if self._spark_files is not None:
+            self._spark_files.close()
         if self._sweeper is not None:
             self._sweeper.close()
 

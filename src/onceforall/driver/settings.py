@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from onceforall.common import arguments
@@ -39,6 +40,8 @@ class Settings:
             again; None: stop.
         adopt_target: the sinks whose target is another one, or an older copy, on purpose; for one
             start.
+        store: how a remote commit log is reached, by the names of ``onceforall.store.*``; never
+            shown, for it may hold keys.
     """
 
     on_divergence: OnDivergence = "warn"
@@ -51,6 +54,7 @@ class Settings:
     in_doubt: InDoubt | None = None
     lost_rows: str | None = None
     adopt_target: tuple[str, ...] = ()
+    store: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         arguments.choice("on_divergence", self.on_divergence, get_args(OnDivergence))
@@ -64,6 +68,7 @@ class Settings:
         if self.commit_log is not None:
             arguments.path("commit_log", self.commit_log)
         arguments.names("adopt_target", self.adopt_target, "the names of sinks, as a list of texts")
+        arguments.mapping("store", self.store, "a dictionary of texts, such as {'region': '…'}")
         self.chosen_for_lost_rows()
 
     def chosen_for_lost_rows(self) -> tuple[str, int] | None:

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
-from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.commit_log import binding
 from onceforall.common import logs
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionError, SinkCheckError
 from onceforall.protocol import identity
@@ -16,11 +15,13 @@ from onceforall.protocol.history import Decided
 from onceforall.protocol.identity import Identity
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark.remote_path import AnyPath, store_at
+from onceforall.spark.stores import Stores
 
 logger = logs.logger("onceforall")
 
 
-def last_decision(checkpoint: Path) -> Decided | None:
+def last_decision(checkpoint: AnyPath, stores: Stores) -> Decided | None:
     """Return the last decision in a checkpoint's log, as far as it can be seen; None where there is
     none. Nothing is written.
 
@@ -30,19 +31,15 @@ def last_decision(checkpoint: Path) -> Decided | None:
     if not home.is_dir():
         return None
     try:
-        bound = binding.find(LocalStore(home))
-        return (
-            None
-            if bound is None
-            else CommitLog(bound.store, first_generation=bound.first_generation).look().decided
-        )
+        bound = binding.find(store_at(home), open_store=stores.open)
+        return None if bound is None else bound.log().look().decided
     except (CheckpointMismatchError, CommitLogError):
         return None
 
 
 def check_targets(
     decided: Decided | None,
-    checkpoint: Path,
+    checkpoint: AnyPath,
     sinks: Mapping[str, TwoPhaseCommitSink],
     starts: Mapping[str, StartInfo],
     adopt: Collection[str] = (),

@@ -55,6 +55,7 @@ from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark import commits as spark_commits
 from onceforall.spark import mending, setting_aside
+from onceforall.spark.stores import Stores
 
 __all__ = ["Detachment", "detach"]
 
@@ -166,11 +167,13 @@ def detach(
     home = path / spark_checkpoint.LOG_FOLDER
     if not home.is_dir():
         return _detached_before(path, report)
-    bound = binding.find(LocalStore(home), wanted, adopt=adopt_checkpoint, dry_run=dry_run)
+    bound = binding.find(
+        LocalStore(home), wanted, adopt=adopt_checkpoint, dry_run=dry_run, open_store=Stores().open
+    )
     if bound is None:
         report.say("No run of onceforall ever began here.")
         return Detachment(tuple(report.steps), log=_set_aside(home, 0, report))
-    log = CommitLog(bound.store, first_generation=bound.first_generation)
+    log = bound.log()
     checked = _checked(path, sinks, log, query_id, adopt_target, dry_run=dry_run)
     config = _run_config(path, query_id, checked, adopt_checkpoint=adopt_checkpoint)
     if dry_run:

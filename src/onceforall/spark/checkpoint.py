@@ -15,6 +15,7 @@ from pathlib import Path
 from onceforall.errors import CheckpointMismatchError, ConfigurationError
 from onceforall.spark.hadoop_paths import local_folder
 from onceforall.spark.offsets import describe_batch
+from onceforall.spark.remote_path import AnyPath, RemotePath
 
 LOG_FOLDER = "onceforall"
 
@@ -36,7 +37,7 @@ def local_path(location: str) -> Path:
     return local_folder(location, what="The checkpoint").resolve()
 
 
-def offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
+def offsets_of(checkpoint: AnyPath, batch: int) -> tuple[str, ...]:
     """Return the lines of Spark's offset log for a batch's end, one per source, without version and
     metadata lines.
 
@@ -46,7 +47,16 @@ def offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
     return _entry(checkpoint, batch)[2:]
 
 
-def header_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
+def plan_of(checkpoint: AnyPath, batch: int) -> tuple[str, ...]:
+    """Return all lines of Spark's offset log for a batch: version, metadata, and one per source.
+
+    Raises:
+        CheckpointMismatchError: Spark runs the batch, but its offset log does not have it.
+    """
+    return _entry(checkpoint, batch)
+
+
+def header_of(checkpoint: AnyPath, batch: int) -> tuple[str, ...]:
     """Return the first two lines of Spark's offset log for a batch: version, and metadata
     (watermark, time, settings).
 
@@ -56,7 +66,7 @@ def header_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
     return _entry(checkpoint, batch)[:2]
 
 
-def known_offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
+def known_offsets_of(checkpoint: AnyPath, batch: int) -> tuple[str, ...]:
     """Return what ``offsets_of`` does; nothing where Spark's offset log doesn't have the batch,
     or not any more.
     """
@@ -66,7 +76,7 @@ def known_offsets_of(checkpoint: Path, batch: int) -> tuple[str, ...]:
         return ()
 
 
-def last_committed(checkpoint: Path) -> int:
+def last_committed(checkpoint: AnyPath) -> int:
     """Return the last batch in Spark's commit log, or -1."""
     return _last(checkpoint / "commits")
 
@@ -78,7 +88,7 @@ def lines_of(text: str) -> tuple[str, ...]:
     return tuple(re.split(r"\r\n|\n|\r", text.removesuffix("\n")))
 
 
-def _entry(checkpoint: Path, batch: int) -> tuple[str, ...]:
+def _entry(checkpoint: AnyPath, batch: int) -> tuple[str, ...]:
     file = checkpoint / "offsets" / str(batch)
     try:
         return lines_of(file.read_bytes().decode())
@@ -89,12 +99,12 @@ def _entry(checkpoint: Path, batch: int) -> tuple[str, ...]:
         ) from error
 
 
-def last_planned(checkpoint: Path) -> int:
+def last_planned(checkpoint: AnyPath) -> int:
     """Return the last batch in Spark's offset log, or -1."""
     return _last(checkpoint / "offsets")
 
 
-def _last(folder: Path) -> int:
+def _last(folder: AnyPath) -> int:
     try:
         return max(
             (int(file.name) for file in folder.iterdir() if file.name.isdecimal()), default=-1
@@ -103,7 +113,7 @@ def _last(folder: Path) -> int:
         return -1
 
 
-def keeps_state(checkpoint: Path) -> bool:
+def keeps_state(checkpoint: AnyPath) -> bool:
     """Tell whether a batch of this query has ever kept state."""
     try:
         return any((checkpoint / "state").iterdir())
@@ -111,7 +121,7 @@ def keeps_state(checkpoint: Path) -> bool:
         return False
 
 
-def query_id(checkpoint: Path) -> str | None:
+def query_id(checkpoint: AnyPath) -> str | None:
     """Return the id that Spark gave the query; None before its first start.
 
     Raises:
@@ -130,7 +140,7 @@ def query_id(checkpoint: Path) -> str | None:
     return str(found)
 
 
-def check_is_of_query(checkpoint: Path, expected: str) -> None:
+def check_is_of_query(checkpoint: AnyPath, expected: str) -> None:
     """See that a folder is the checkpoint of the query that runs, by the id that Spark has written
     there.
 
@@ -147,7 +157,7 @@ def check_is_of_query(checkpoint: Path, expected: str) -> None:
         )
 
 
-def check_take_over(checkpoint: Path, takeover: str | None) -> None:
+def check_take_over(checkpoint: AnyPath, takeover: str | None) -> None:
     """Refuse a plain query's checkpoint whose last batch may already be in the sinks, in part.
     Nothing is written.
 
@@ -177,14 +187,17 @@ def check_take_over(checkpoint: Path, takeover: str | None) -> None:
         )
 
 
-def detached_logs(checkpoint: Path) -> list[Path]:
+def detached_logs(checkpoint: AnyPath) -> list[Path]:
     """Return the folders of commit logs from which this checkpoint was detached, oldest first."""
+    if isinstance(checkpoint, RemotePath):
+        # A folder of an object store can't be renamed as one: there is no detaching yet.
+        return []
     return sorted(
         checkpoint.glob(f"{DETACHED_PREFIX}*"), key=lambda folder: folder.stat().st_mtime_ns
     )
 
 
-def detached_generation(checkpoint: Path) -> int:
+def detached_generation(checkpoint: AnyPath) -> int:
     """Return the newest generation of all commit logs from which this checkpoint was detached,
     or -1; their folders' names tell it.
     """

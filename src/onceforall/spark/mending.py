@@ -33,13 +33,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.commit_log import binding
 from onceforall.common import logs
 from onceforall.errors import CheckpointMismatchError, CommitLogError, OnceForAllError, OptionError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Commit
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.commits import sync_folder
+from onceforall.spark.remote_path import AnyPath, RemotePath, create_file, files_below, store_at
+from onceforall.spark.stores import Stores
 
 __all__ = ["SET_ASIDE", "Mended", "mend", "put_back"]
 
@@ -68,7 +70,7 @@ class _Repair:
     content for it.
     """
 
-    path: Path
+    path: AnyPath
     why: str
     content: bytes | None = None
 
@@ -79,13 +81,19 @@ class _Repair:
 
 
 def put_back(
-    checkpoint: Path, commit_log: str | None = None, *, adopt: bool = False, dry_run: bool = False
+    checkpoint: AnyPath,
+    commit_log: str | None = None,
+    *,
+    stores: Stores | None = None,
+    adopt: bool = False,
+    dry_run: bool = False,
 ) -> Mended:
     """Put back what Spark could not read, before it reads it; for each start.
 
     Args:
         checkpoint: the checkpoint's folder.
         commit_log: the location of the log, where the user says it.
+        stores: opens it where it isn't local.
         adopt: the checkpoint was moved here.
         dry_run: look and tell only.
 
@@ -97,7 +105,7 @@ def put_back(
         CommitLogError: a file can't be set aside or written.
     """
     try:
-        known = _known(checkpoint, commit_log, adopt=adopt)
+        known = _known(checkpoint, commit_log, stores or Stores(), adopt=adopt)
     except OnceForAllError as error:
         logger.debug(
             "what a loss of power may have taken from %s is not looked for: %s", checkpoint, error
@@ -106,13 +114,23 @@ def put_back(
     if known is None:
         return Mended(())
     repairs = _needed(checkpoint, known)
+    if isinstance(checkpoint, RemotePath):
+        # Spark's checkpoint on a store excludes nobody: a run that was replaced may have written
+        # its plan over the decided one.
+        repairs += _planned_anew(checkpoint, known)
     steps = tuple(map(str, repairs))
     if dry_run:
         return Mended(steps, dry_run=True)
     for step in steps:
-        logger.warning("after a loss of power: %s", step)
+        logger.warning("%s: %s", _reason(checkpoint), step)
     _carry_out(checkpoint, repairs)
     return Mended(steps)
+
+
+def _reason(checkpoint: AnyPath) -> str:
+    if isinstance(checkpoint, RemotePath):
+        return "another run, or a loss of power, has changed Spark's part of the checkpoint"
+    return "after a loss of power"
 
 
 def mend(
@@ -138,9 +156,12 @@ def mend(
             of power does.
         CommitLogError: the log or a file can't be read or written.
     """
-    path = spark_checkpoint.local_path(os.fspath(checkpoint))
+    stores = Stores()
+    path = stores.checkpoint(os.fspath(checkpoint))
     known = _known(
-        path, None if commit_log is None else binding.log_location(os.fspath(commit_log))
+        path,
+        None if commit_log is None else stores.log_location(os.fspath(commit_log)),
+        stores,
     )
     if known is None:
         raise OptionError(
@@ -166,16 +187,18 @@ class _Known:
     decided: Commit | None
 
 
-def _known(checkpoint: Path, commit_log: str | None, *, adopt: bool = False) -> _Known | None:
+def _known(
+    checkpoint: AnyPath, commit_log: str | None, stores: Stores, *, adopt: bool = False
+) -> _Known | None:
     home = checkpoint / spark_checkpoint.LOG_FOLDER
     if not home.is_dir():
         return None
-    store = LocalStore(home)
+    store = store_at(home)
     pointer = binding.pointer_of(store)
-    bound = binding.find(store, commit_log)
+    bound = binding.find(store, commit_log, open_store=stores.open)
     if bound is None:
         return None if pointer is None else _Known(None, None)
-    log = CommitLog(bound.store, first_generation=bound.first_generation)
+    log = bound.log()
     claim, history = log.newest_claim(), log.look()
     if claim is None:
         return _Known(None, None)
@@ -199,7 +222,7 @@ def _known(checkpoint: Path, commit_log: str | None, *, adopt: bool = False) -> 
 # --- what is needed -------------------------------------------------------------------------------
 
 
-def _needed(checkpoint: Path, known: _Known) -> list[_Repair]:
+def _needed(checkpoint: AnyPath, known: _Known) -> list[_Repair]:
     """Return the repairs that rest on the two rules alone; see the module."""
     repairs = [*_identity(checkpoint, known)]
     commit = known.decided
@@ -225,7 +248,7 @@ def _needed(checkpoint: Path, known: _Known) -> list[_Repair]:
     return repairs
 
 
-def _undecided_plans(checkpoint: Path, commit: Commit | None, finished: int) -> list[_Repair]:
+def _undecided_plans(checkpoint: AnyPath, commit: Commit | None, finished: int) -> list[_Repair]:
     """Return the repairs of plans behind the last batch that counts: of torn ones, and of those
     whose input the sources don't know any more.
     """
@@ -252,11 +275,11 @@ def _undecided_plans(checkpoint: Path, commit: Commit | None, finished: int) -> 
 
 
 def _lacks_input(
-    checkpoint: Path, before: Sequence[str], planned: Sequence[str], *, is_first: bool
+    checkpoint: AnyPath, before: Sequence[str], planned: Sequence[str], *, is_first: bool
 ) -> bool:
     for source, line in enumerate(planned):
         folder = checkpoint / "sources" / str(source)
-        whole = [file for file in _files_below(folder) if _is_entry(file, lines=2, source=True)]
+        whole = [file for file in files_below(folder) if _is_entry(file, lines=2, source=True)]
         upto = _log_offset(line)
         if is_first and folder.is_dir() and not any(_log_number(file) >= 0 for file in whole):
             # Of a Kafka source this is where the query begins: Spark would take another place than
@@ -274,14 +297,14 @@ def _lacks_input(
     return False
 
 
-def _offsets_in(file: Path) -> tuple[str, ...]:
+def _offsets_in(file: AnyPath) -> tuple[str, ...]:
     try:
         return spark_checkpoint.lines_of(file.read_bytes().decode())[2:]
     except (OSError, UnicodeDecodeError):
         return ()
 
 
-def _identity(checkpoint: Path, known: _Known) -> list[_Repair]:
+def _identity(checkpoint: AnyPath, known: _Known) -> list[_Repair]:
     file = checkpoint / "metadata"
     if not file.exists() or _id_in(file) is not None:
         # Where it is missing altogether, somebody may have begun anew on purpose; Spark or the
@@ -291,7 +314,7 @@ def _identity(checkpoint: Path, known: _Known) -> list[_Repair]:
     return [_Repair(file, "is torn, and holds the query's id", content.encode())]
 
 
-def _plan_of_decided(checkpoint: Path, commit: Commit) -> list[_Repair]:
+def _plan_of_decided(checkpoint: AnyPath, commit: Commit) -> list[_Repair]:
     file = checkpoint / "offsets" / str(commit.batch)
     if file.exists():
         is_whole = _offsets_in(file) == commit.offsets or _is_entry(
@@ -319,7 +342,7 @@ def _plan_of_decided(checkpoint: Path, commit: Commit) -> list[_Repair]:
     ]
 
 
-def _leads_up_to(checkpoint: Path, commit: Commit) -> bool:
+def _leads_up_to(checkpoint: AnyPath, commit: Commit) -> bool:
     """Tell whether everything is there that Spark needs to run a batch whose plan is put back."""
     before = str(commit.batch - 1)
     if not (checkpoint / "metadata").exists():
@@ -338,22 +361,22 @@ def _leads_up_to(checkpoint: Path, commit: Commit) -> bool:
     )
 
 
-def _has_source_log(folder: Path, last: int | None) -> bool:
+def _has_source_log(folder: AnyPath, last: int | None) -> bool:
     """Tell whether a source's own log reaches as far as a decided batch has read it; None: it
     has none that tells.
     """
     return (
-        last is None or last < 0 or any(_log_number(file) >= last for file in _files_below(folder))
+        last is None or last < 0 or any(_log_number(file) >= last for file in files_below(folder))
     )
 
 
-def _plan(checkpoint: Path, commit: Commit) -> bytes:
+def _plan(checkpoint: AnyPath, commit: Commit) -> bytes:
     return "\n".join(
         [*(commit.header or _header_like_before(checkpoint, commit)), *commit.offsets]
     ).encode()
 
 
-def _header_like_before(checkpoint: Path, commit: Commit) -> tuple[str, ...]:
+def _header_like_before(checkpoint: AnyPath, commit: Commit) -> tuple[str, ...]:
     """Return the lines for a decision of an earlier release, from the entries of the batch before
     it.
 
@@ -384,7 +407,7 @@ def _header_like_before(checkpoint: Path, commit: Commit) -> tuple[str, ...]:
     return version, '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 
 
-def _state_of_nothing(checkpoint: Path) -> list[_Repair]:
+def _state_of_nothing(checkpoint: AnyPath) -> list[_Repair]:
     """Return the repairs of state where no batch is decided or finished; Spark begins anew with
     none, or runs its first batch again.
     """
@@ -397,12 +420,12 @@ def _state_of_nothing(checkpoint: Path) -> list[_Repair]:
         )
     return [
         _Repair(file, "is empty, and no batch is decided")
-        for file in _files_below(state)
-        if not file.stat().st_size
+        for file in files_below(state)
+        if not _size(file)
     ]
 
 
-def _source_logs(checkpoint: Path, commit: Commit | None, *, is_new: bool) -> list[_Repair]:
+def _source_logs(checkpoint: AnyPath, commit: Commit | None, *, is_new: bool) -> list[_Repair]:
     """Return the torn entries of sources that no decided batch can have used, nor one that a
     plain query has finished.
     """
@@ -411,7 +434,7 @@ def _source_logs(checkpoint: Path, commit: Commit | None, *, is_new: bool) -> li
         last = -1 if is_new else _last_log_offset(commit, number)
         repairs += [
             _Repair(file, "is torn, and no decided batch has read it")
-            for file in _files_below(folder)
+            for file in files_below(folder)
             if last is not None
             and _log_number(file) > last
             and not _is_entry(file, lines=2, source=True)
@@ -442,12 +465,12 @@ def _behind_the_name(line: str) -> str:
     return rest if rest and name.replace("-", "").replace("_", "").isalnum() else line
 
 
-def _log_number(file: Path) -> int:
+def _log_number(file: AnyPath) -> int:
     number = file.name.partition(".")[0]
     return int(number) if number.isdecimal() else -1
 
 
-def _planned_anew(checkpoint: Path, known: _Known) -> list[_Repair]:
+def _planned_anew(checkpoint: AnyPath, known: _Known) -> list[_Repair]:
     """Return the repairs of plans that are whole, and not the decided ones; what is planned
     behind them goes with them.
     """
@@ -460,7 +483,9 @@ def _planned_anew(checkpoint: Path, known: _Known) -> list[_Repair]:
     if spark_checkpoint.offsets_of(checkpoint, commit.batch) == commit.offsets:
         return []
     committed = spark_checkpoint.last_committed(checkpoint)
-    if committed >= commit.batch:
+    # On a store a run that was replaced can write over a plan long after its batch is finished.
+    finished = commit.batch + 1 if isinstance(checkpoint, RemotePath) else commit.batch
+    if committed >= finished:
         raise CheckpointMismatchError(
             f"Batch {commit.batch} was decided for other offsets than {file} has, but Spark has "
             f"finished batch {committed}: no loss of power does "
@@ -479,27 +504,25 @@ def _planned_anew(checkpoint: Path, known: _Known) -> list[_Repair]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _id_in(file: Path) -> str | None:
+def _id_in(file: AnyPath) -> str | None:
     try:
         return str(json.loads(file.read_text(encoding="utf-8"))["id"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _numbered(folder: Path) -> list[tuple[int, Path]]:
+def _numbered(folder: AnyPath) -> list[tuple[int, AnyPath]]:
     try:
         return sorted((int(file.name), file) for file in folder.iterdir() if file.name.isdecimal())
     except FileNotFoundError:
         return []
 
 
-def _files_below(folder: Path) -> list[Path]:
-    return sorted(
-        file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".")
-    )
+def _size(file: AnyPath) -> int:
+    return len(file.read_bytes()) if isinstance(file, RemotePath) else file.stat().st_size
 
 
-def _is_entry(file: Path, *, lines: int, source: bool = False) -> bool:
+def _is_entry(file: AnyPath, *, lines: int, source: bool = False) -> bool:
     """Tell whether a file of one of Spark's logs is whole: a version, and so many lines at
     least, each one JSON (or ``-``).
     """
@@ -531,7 +554,7 @@ def _is_line(line: str) -> bool:
     return True
 
 
-def _carry_out(checkpoint: Path, repairs: list[_Repair]) -> None:
+def _carry_out(checkpoint: AnyPath, repairs: list[_Repair]) -> None:
     try:
         for repair in repairs:
             _carry_out_one(checkpoint, repair)
@@ -543,9 +566,14 @@ def _carry_out(checkpoint: Path, repairs: list[_Repair]) -> None:
         ) from error
 
 
-def _carry_out_one(checkpoint: Path, repair: _Repair) -> None:
+def _carry_out_one(checkpoint: AnyPath, repair: _Repair) -> None:
     path, aside = repair.path, checkpoint / SET_ASIDE
     failpoints.hit("mend.before")
+    if isinstance(path, RemotePath):
+        _carry_out_remotely(checkpoint, path, repair.content)
+        return
+    assert isinstance(checkpoint, Path)
+    assert isinstance(aside, Path)
     # With a stale checksum Spark would take what is written next for damaged; without one, nothing
     # is checked.
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
@@ -559,6 +587,18 @@ def _carry_out_one(checkpoint: Path, repair: _Repair) -> None:
         failpoints.hit("mend.set_aside")
     if repair.content is not None:
         _create(path, repair.content)
+        failpoints.hit("mend.put_back")
+
+
+def _carry_out_remotely(checkpoint: AnyPath, path: RemotePath, content: bytes | None) -> None:
+    if path.exists():
+        name = str(path).removeprefix(f"{checkpoint}/").replace("/", ".")
+        target = path.root / SET_ASIDE / f"{name}.{secrets.token_hex(4)}"
+        _unless_gone(lambda: path.rename(target))
+        failpoints.hit("mend.set_aside")
+    if content is not None:
+        if not create_file(path, content):
+            logger.info("%s is there by now", path)
         failpoints.hit("mend.put_back")
 
 

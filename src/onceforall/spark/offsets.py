@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+
+from onceforall.spark.remote_path import AnyPath
 
 _SHOWN_AT_MOST = 12
 _FILES_AT_MOST = 5
@@ -20,7 +21,7 @@ _LONGEST_TEXT = 200
 _NOTHING = "-"
 
 
-def describe_batch(checkpoint: Path, batch: int) -> str:
+def describe_batch(checkpoint: AnyPath, batch: int) -> str:
     """Return which input a batch has: per source, where it begins and ends.
 
     Args:
@@ -41,7 +42,7 @@ def describe_batch(checkpoint: Path, batch: int) -> str:
     return "; ".join(parts)
 
 
-def _sources(checkpoint: Path, batch: int) -> dict[str, str]:
+def _sources(checkpoint: AnyPath, batch: int) -> dict[str, str]:
     """Return the lines of the offset log by source; ``v2`` names each source in front of its
     offset.
     """
@@ -57,7 +58,7 @@ def _sources(checkpoint: Path, batch: int) -> dict[str, str]:
     return {source: offset for source, _, offset in pairs if offset != _NOTHING}
 
 
-def _describe(checkpoint: Path, source: str, start: str | None, end: str) -> str:
+def _describe(checkpoint: AnyPath, source: str, start: str | None, end: str) -> str:
     first, last = _json(start), _json(end)
     if _is_kafka(last):
         begin = first if _is_kafka(first) else _initial_offsets(checkpoint, source)
@@ -96,7 +97,7 @@ def _partitions(begin: Any, last: dict[str, dict[str, int]]) -> Iterator[str]:
                 yield f"{topic}[{partition}]: {start}..{last[topic][partition]}"
 
 
-def _initial_offsets(checkpoint: Path, source: str) -> Any:
+def _initial_offsets(checkpoint: AnyPath, source: str) -> Any:
     """Return where a Kafka source began; its own log has that, behind a version."""
     try:
         text = (checkpoint / "sources" / source / "0").read_text(encoding="utf-8", errors="replace")
@@ -106,7 +107,7 @@ def _initial_offsets(checkpoint: Path, source: str) -> Any:
     return offsets if _is_kafka(offsets) else None
 
 
-def _files(checkpoint: Path, source: str, before: int, last: int) -> str:
+def _files(checkpoint: AnyPath, source: str, before: int, last: int) -> str:
     names: list[str] = []
     for number in range(before + 1, last + 1):
         try:

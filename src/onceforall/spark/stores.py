@@ -1,0 +1,201 @@
+"""Opens what a location names: a local folder, or a remote store by one of two clients.
+
+With a session Hadoop's client in its JVM is the choice, for it has Spark's own credentials. obstore
+serves where there is no JVM, and where Hadoop's client can't create a key exclusively and whole:
+S3A before Hadoop 3.4.2; ABFS, whose file is there, and empty, before its content is; and file
+systems of vendors. Both write one format, and may be used at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from onceforall.commit_log import LocalStore, Store, binding
+from onceforall.commit_log.stores import objects
+from onceforall.commit_log.stores.client import StoreClient
+from onceforall.commit_log.stores.locations import is_local, remote_url
+from onceforall.commit_log.stores.remote import RemoteStore
+from onceforall.common import logs
+from onceforall.errors import OptionError, UnsupportedQueryError
+from onceforall.spark import hadoop_paths
+from onceforall.spark.hadoop_client import HadoopClient, creates_exclusively
+from onceforall.spark.remote_path import AnyPath, RemotePath
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Stores"]
+
+logger = logs.logger("onceforall")
+
+_HADOOP_ONLY = ("hdfs", "viewfs")
+_KNOWN_PROVIDERS = (
+    "SimpleAWSCredentialsProvider",
+    "TemporaryAWSCredentialsProvider",
+    "EnvironmentVariableCredentialsProvider",
+    "IAMInstanceCredentialsProvider",
+    "InstanceProfileCredentialsProvider",
+    "ContainerCredentialsProvider",
+    "WebIdentityTokenFileCredentialsProvider",
+)
+"""Where S3A can get its credentials from, as far as obstore gets the same ones."""
+
+_CLIENTS: dict[tuple[int, str], tuple[Any, HadoopClient]] = {}
+"""By gateway and URL: a client has a file system object of its own in the JVM, which would stay
+there after each start."""
+
+
+class Stores:
+    """Opens stores for one start of a query, or for one command.
+
+    Args:
+        spark: a classic session; None: there is none.
+        settings: the user's ``onceforall.store.*``, without that prefix: ``client`` is ``hadoop``
+            or ``obstore``; all else is obstore's.
+    """
+
+    def __init__(
+        self, spark: SparkSession | None = None, settings: Mapping[str, str] | None = None
+    ) -> None:
+        given = dict(settings or {})
+        self._client = given.pop("client", None)
+        if self._client not in {None, "hadoop", "obstore"}:
+            raise OptionError("onceforall.store.client is 'hadoop' or 'obstore'. Give one of them.")
+        self._settings = given
+        self._gateway: Any = None
+        self._configuration: Any = None
+        if spark is not None:
+            context: Any = spark.sparkContext
+            self._gateway = context._gateway  # noqa: SLF001
+            self._configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._spark = spark
+
+    @property
+    def default_fs(self) -> str:
+        """The URL that a path without a scheme is relative to."""
+        if self._configuration is None:
+            return "file:///"
+        return str(self._configuration.get("fs.defaultFS", "file:///"))
+
+    def checkpoint(self, location: str) -> AnyPath:
+        """Return the folder of a checkpoint; nothing is created.
+
+        Args:
+            location: a path or a URL, as Hadoop takes it.
+
+        Raises:
+            OptionError: Hadoop takes it for no path, or it names a host for a local folder.
+            UnsupportedQueryError: no client serves this kind of store.
+            CommitLogError: the store can't be opened.
+        """
+        hadoop_paths.split(location)
+        if not is_local(location, self.default_fs):
+            url = remote_url(location, self.default_fs, what="The checkpoint")
+            return RemotePath(self.client(url))
+        if self._spark is not None:
+            return hadoop_paths.checkpoint_folder(self._spark, location)
+        return hadoop_paths.local_folder(location, what="The checkpoint").resolve()
+
+    def log_location(self, text: str) -> str:
+        """Return the one way to write where a log lies; errors as ``binding.log_location``."""
+        return binding.log_location(text, self.default_fs)
+
+    def open(self, location: str) -> Store:
+        """Return the store of a location that ``log_location`` gave."""
+        if is_local(location):
+            return LocalStore(binding.log_path(location))
+        return RemoteStore(self.client(location))
+
+    def client(self, url: str) -> StoreClient:
+        """Return the client of a remote folder.
+
+        Raises:
+            UnsupportedQueryError: none serves this kind of store.
+            MissingExtraError: obstore is needed, and isn't installed.
+            CommitLogError: the store can't be opened.
+        """
+        scheme = urlsplit(url).scheme
+        if scheme not in _HADOOP_ONLY and scheme not in objects.SCHEMES:
+            raise UnsupportedQueryError(
+                f"{url} is on {scheme}:, and onceforall keeps its commit log on local file "
+                f"systems, {', '.join(_HADOOP_ONLY)} and the object stores "
+                f"{', '.join(sorted(objects.SCHEMES))} only. Use one of these, or keep the log "
+                "elsewhere than the checkpoint with onceforall.commitLog."
+            )
+        if scheme in objects.SCHEMES and self._client != "hadoop":
+            by_hadoop = (
+                self._client is None
+                and self._gateway is not None
+                and creates_exclusively(scheme, self._gateway.jvm, self._configuration, url)
+            )
+            if not by_hadoop:
+                return objects.ObjectClient(url, self._object_settings(scheme, url))
+        if self._gateway is None:
+            self._launch()
+        key = (id(self._gateway), url)
+        if key not in _CLIENTS:
+            client = HadoopClient(self._gateway, self._configuration, url)
+            _CLIENTS[key] = (self._gateway, client)
+        return _CLIENTS[key][1]
+
+    def _launch(self) -> None:
+        """Start a JVM with Spark's jars, which Hadoop's client is among."""
+        from pyspark.java_gateway import launch_gateway
+
+        self._gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        self._configuration = self._gateway.jvm.org.apache.hadoop.conf.Configuration()
+
+    def _object_settings(self, scheme: str, url: str) -> dict[str, str]:
+        """Return obstore's settings: what maps of Hadoop's, overridden by the user's."""
+        if scheme not in {"s3", "s3a", "s3n"} or self._configuration is None:
+            return self._settings
+        found = _from_s3a(self._configuration, urlsplit(url).netloc)
+        return {**found, **self._settings}
+
+
+def _from_s3a(configuration: Any, bucket: str) -> dict[str, str]:
+    def of(name: str) -> str | None:
+        for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
+            value = configuration.get(key)
+            if value:
+                return str(value)
+        return None
+
+    def secret(name: str) -> str | None:
+        for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
+            # As Hadoop does: also from a file of a credential provider (JCEKS).
+            value = configuration.getPassword(key)
+            if value:
+                return "".join(value)
+        return None
+
+    providers = of("aws.credentials.provider") or ""
+    unknown = [
+        each.strip().rpartition(".")[2]
+        for each in providers.split(",")
+        if each.strip() and each.strip().rpartition(".")[2] not in _KNOWN_PROVIDERS
+    ]
+    if unknown:
+        logger.warning(
+            "The commit log in the bucket %s is written by obstore, which doesn't know the "
+            "credentials provider %s of fs.s3a.aws.credentials.provider. It uses keys of the "
+            "settings, else of the environment or the machine. Give others by "
+            "onceforall.store.access_key_id and onceforall.store.secret_access_key.",
+            bucket, ", ".join(unknown),
+        )  # fmt: skip
+    endpoint = of("endpoint")
+    if endpoint and "://" not in endpoint:
+        plain = (of("connection.ssl.enabled") or "true").lower() == "false"
+        endpoint = f"{'http' if plain else 'https'}://{endpoint}"
+    settings = {
+        "endpoint": endpoint,
+        "region": of("endpoint.region"),
+        "access_key_id": secret("access.key"),
+        "secret_access_key": secret("secret.key"),
+        "session_token": secret("session.token"),
+    }
+    if (of("path.style.access") or "").lower() == "true":
+        settings["virtual_hosted_style_request"] = "false"
+    return {name: value for name, value in settings.items() if value}

@@ -1,0 +1,150 @@
+"""Checkpoint and commit log on S3 and on HDFS: kill -9 at the steps of a batch and of a start, two
+drivers at once, and Spark's own files overwritten by a run that was replaced. A read_committed
+reader then sees each row once."""
+
+import json
+import signal
+
+import pytest
+
+from onceforall.commit_log.stores.objects import ObjectClient
+from onceforall.embedded import s3a_jars
+from onceforall.spark.mending import SET_ASIDE
+from onceforall.spark.remote_path import RemotePath
+from support.driver import Pipeline, assert_exactly_once
+from support.http_faults import HttpProxy
+from support.web_hdfs import WebHdfs
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+HALF_THE_REQUESTS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+def s3_client(server, bucket):
+    return ObjectClient(
+        f"s3a://{bucket}/checkpoints/ads",
+        {
+            "endpoint": server.endpoint,
+            "region": server.region,
+            "access_key_id": server.access_key,
+            "secret_access_key": server.secret_key,
+            "virtual_hosted_style_request": "false",
+        },
+    )
+
+
+@pytest.fixture(
+    params=[pytest.param("s3", marks=pytest.mark.s3), pytest.param("hdfs", marks=pytest.mark.hdfs)]
+)
+def remote(request):
+    """The checkpoint's place as a test reads it, and the settings that Spark needs for it."""
+    if request.param == "s3":
+        server, bucket = request.getfixturevalue("s3_server"), request.getfixturevalue("s3_bucket")
+        return RemotePath(s3_client(server, bucket)), {
+            "spark.jars": ",".join(map(str, s3a_jars())),
+            "spark.sql.streaming.checkpointFileManagerClass": HALF_THE_REQUESTS,
+            **server.spark_settings(),
+        }
+    server, url = request.getfixturevalue("hdfs_server"), request.getfixturevalue("hdfs_folder")
+    return RemotePath(WebHdfs(server.web_url, url)), dict(server.spark_settings())
+
+
+@pytest.fixture
+def pipeline(tmp_path, broker, topic, remote):
+    place, spark = remote
+    made = Pipeline(
+        tmp_path, broker.bootstrap_servers, topic(partitions=3), checkpoint=place, spark=spark
+    )
+    yield made
+    made.close()
+
+
+def test_a_driver_killed_behind_its_decision_and_again_in_recovery(pipeline):
+    pipeline.start("append_commit.after=kill@3").wait_until_killed()
+    pipeline.start("seal.after=kill").wait_until_killed()
+    pipeline.run()
+    assert_exactly_once(pipeline)
+    assert {entry["kind"] for entry in pipeline.entries()} == {"CLAIM", "SEAL", "COMMIT", "DONE"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        "store.create.before=kill@9",
+        "store.create.after=kill@9",
+        "append_commit.before=kill@3",
+        "kafka.end_txn.after=kill@6",
+        "commit.after=kill@3",
+        "append_done.before=kill@3",
+        "return_batch.after_done=kill@3",
+        "claim.after=kill",
+        "bind.pointed=kill",
+        "log.append.after=kill@2",
+    ],
+)
+def test_a_driver_killed_at_any_step(pipeline, failpoint):
+    pipeline.start(failpoint).wait_until_killed()
+    pipeline.run()
+    assert_exactly_once(pipeline)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kill", ["append_done.before=kill@5", "append_commit.after=kill@5"])
+def test_a_frozen_driver_that_was_replaced_decides_nothing_and_what_it_wrote_over_is_put_back(
+    pipeline, kill
+):
+    """Spark's checkpoint excludes no second writer: what a replaced run writes over the plan of a
+    decided batch is put back from the log by the next start."""
+    frozen = pipeline.start("append_commit.before=freeze@3", until_batch=99)
+    frozen.wait_for_failpoint("append_commit.before")
+    successor = pipeline.start(kill)
+    successor.wait_until_killed()
+    decided = pipeline.entries("COMMIT")[-1]["body"]
+    plan = pipeline.checkpoint / "offsets" / str(decided["batch"])
+    version, header, *_ = plan.read_text().split("\n")
+    other = json.dumps({"offset": 987_654, "timestamp": 1})
+    pipeline.checkpoint.client.replace(plan.key, f"{version}\n{header}\n{other}".encode())
+    driver = pipeline.run()
+    assert "other offsets than were decided" in driver.log()
+    assert [each.name for each in (pipeline.checkpoint / SET_ASIDE).iterdir()]
+    frozen.signal(signal.SIGCONT)
+    frozen.wait()
+    assert "FencedError" in str(frozen.status()["error"])
+    assert_exactly_once(pipeline)
+
+
+@pytest.mark.s3
+def test_on_s3_each_entry_is_one_put_by_hadoops_client_too(
+    tmp_path, broker, topic, s3_server, s3_bucket
+):
+    with HttpProxy(s3_server.port) as proxy:
+        spark = {
+            "spark.jars": ",".join(map(str, s3a_jars())),
+            **s3_server.spark_settings(),
+            "spark.hadoop.fs.s3a.endpoint": proxy.endpoint,
+        }
+        pipeline = Pipeline(
+            tmp_path,
+            broker.bootstrap_servers,
+            topic(partitions=3),
+            checkpoint=RemotePath(s3_client(s3_server, s3_bucket)),
+            spark=spark,
+        )
+        # An answer that is lost is asked for again, and nothing is written twice.
+        proxy.lose("PUT", r"chains/00000000/00000005\.json$")
+        driver = pipeline.run()
+        pipeline.close()
+    assert_exactly_once(pipeline)
+    entries = [entry["index"] for entry in pipeline.entries()]
+    assert len(entries) >= 13
+    for index in entries[3:]:
+        key = rf"chains/00000000/{index:08d}\.json$"
+        puts = proxy.count("PUT", "create", key)
+        assert puts == (2 if index == 5 else 1), (index, driver.log())
+        # Only the one whose answer was lost is looked at: S3A asks for its size, then for it.
+        assert proxy.count(key=key) - puts == (2 if index == 5 else 0), proxy.counts()

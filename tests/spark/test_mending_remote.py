@@ -1,0 +1,93 @@
+"""What a start puts back of Spark's files on a store, where a run that was replaced may have written
+over them."""
+
+import pytest
+
+from commit_log.test_remote import ScriptedClient
+from onceforall.commit_log import binding
+from onceforall.errors import CheckpointMismatchError
+from onceforall.protocol.entries import Claim, Commit, Digest, Done
+from onceforall.spark import mending
+from onceforall.spark.remote_path import RemotePath, store_at
+
+QUERY = "8e9a4e2c-1111-2222-3333-444455556666"
+HEADER = ("v1", '{"batchWatermarkMs":0}')
+
+
+def offsets(batch):
+    return (f'{{"t":{{"0":{10 * batch}}}}}',)
+
+
+def plan(batch, upto=None):
+    return "\n".join([*HEADER, *offsets(batch if upto is None else upto)]).encode()
+
+
+@pytest.fixture
+def checkpoint():
+    """Batches 0 to 3 are decided and complete; Spark has planned and finished all of them."""
+    place = RemotePath(ScriptedClient())
+    contents = place.client.contents
+    contents["metadata"] = f'{{"id":"{QUERY}"}}'.encode()
+    bound = binding.bind(store_at(place / "onceforall"), str(place), None, query_id=QUERY)
+    log = bound.log()
+    generation = log.claim(Claim(QUERY, "run", str(place), "tests")).generation
+    for batch in range(4):
+        contents[f"offsets/{batch}"] = plan(batch)
+        log.append(
+            generation,
+            Commit(batch, offsets(batch), {"out": ()}, {"out/0": (Digest(1, 1),)}, header=HEADER),
+        )
+        log.append(generation, Done(batch))
+        contents[f"commits/{batch}"] = b'v1\n{"nextBatchWatermarkMs":0}'
+    return place
+
+
+def test_nothing_is_touched_where_nothing_is_wrong(checkpoint):
+    before = dict(checkpoint.client.contents)
+    assert mending.put_back(checkpoint).steps == ()
+    assert checkpoint.client.contents == before
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_plan_that_a_replaced_run_has_written_over_is_put_back(checkpoint, finished, caplog):
+    contents = checkpoint.client.contents
+    if not finished:
+        del contents["commits/3"]
+    contents["offsets/3"] = plan(3, upto=77)
+    contents["offsets/4"] = plan(4, upto=99)
+    done = mending.put_back(checkpoint)
+    assert contents["offsets/3"] == plan(3)
+    assert "offsets/4" not in contents
+    assert len(done.steps) == 2
+    assert "another run" in caplog.text
+    aside = {key: c for key, c in contents.items() if key.startswith(mending.SET_ASIDE)}
+    assert sorted(aside.values()) == sorted([plan(3, upto=77), plan(4, upto=99)])
+    assert mending.put_back(checkpoint).steps == ()
+
+
+def test_what_is_planned_and_not_decided_stays(checkpoint):
+    checkpoint.client.contents["offsets/4"] = plan(4)
+    assert mending.put_back(checkpoint).steps == ()
+    assert checkpoint.client.contents["offsets/4"] == plan(4)
+
+
+def test_a_plan_that_is_missing_or_torn_is_put_back(checkpoint):
+    contents = checkpoint.client.contents
+    for torn in (None, b"v1\n{"):
+        del contents["commits/3"]
+        if torn is None:
+            del contents["offsets/3"]
+        else:
+            contents["offsets/3"] = torn
+        assert mending.put_back(checkpoint).steps
+        assert contents["offsets/3"] == plan(3)
+        contents["commits/3"] = b'v1\n{"nextBatchWatermarkMs":0}'
+
+
+def test_a_checkpoint_that_is_further_than_its_log_is_no_other_runs_work(checkpoint):
+    contents = checkpoint.client.contents
+    contents["offsets/3"] = plan(3, upto=77)
+    contents["offsets/4"] = plan(4)
+    contents["commits/4"] = b'v1\n{"nextBatchWatermarkMs":0}'
+    with pytest.raises(CheckpointMismatchError):
+        mending.put_back(checkpoint)
