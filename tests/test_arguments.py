@@ -128,7 +128,7 @@ CALLABLES = {
     }),
     "exactly_once": (lambda _: ofa.exactly_once, {
         "checkpoint": "/nowhere", "sinks": {"files": sink()}, "on_divergence": "warn", "min_batches_to_retain": 1, "decision_reserve_ms": None,
-        "adopt_checkpoint": False, "takeover": None, "commit_log": None, "redo": "auto", "in_doubt": None, "lost_rows": None, "adopt_target": (),
+        "adopt_checkpoint": False, "takeover": None, "commit_log": None, "redo": "auto", "in_doubt": None, "lost_rows": None, "adopt_target": (), "store": None,
     }),
     "exactly_once(…)": (lambda frames: ofa.exactly_once(frames.folder / "checkpoint", sinks={"files": sink()}), {"decorates": print}),
     "detach": (lambda _: ofa.detach, {

@@ -25,6 +25,7 @@ _COMMAND_GROUPS = (
     "onceforall.cli.detach",
     "onceforall.cli.files",
     "onceforall.cli.kafka",
+    "onceforall.cli.store",
 )
 
 _INTERRUPTED = 128 + signal.SIGINT
