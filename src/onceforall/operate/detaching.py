@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.commit_log.stores.locations import is_local
 from onceforall.common import arguments
 from onceforall.driver import place
 from onceforall.driver.coordinator import Coordinator, Prepared, Resources
@@ -318,7 +319,7 @@ def _foresee(
 
 
 def _foresee_elsewhere(location: str | None, report: _Report) -> None:
-    if location is not None:
+    if location is not None and is_local(location):
         report.say(
             f"The folder {binding.log_path(location)}, which has its entries, would be renamed, "
             "too."

@@ -233,7 +233,7 @@ class HadoopClient:
         try:
             stream.write(bytearray(content))
             if in_time is not None and not in_time():
-                stream.getWrappedStream().abort()
+                stream.abort()
                 return "too late"
             # This is the request.
             stream.close()

@@ -96,8 +96,8 @@ def local_folder(location: str, default_scheme: str = "file", what: str = "The p
     scheme = found.scheme or default_scheme
     if scheme != "file":
         raise UnsupportedQueryError(
-            f"{what} {location_shown(location)} is on {scheme}:, and this version works on local "
-            "or locally mounted file systems only. Mount it, or use a "
+            f"{what} {location_shown(location)} is on {scheme}:, and this works on local or "
+            "locally mounted file systems only. Mount it, or use a "
             "path that starts with file:/."
         )
     if found.authority is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onceforall.commit_log import binding
+from onceforall.commit_log.stores.locations import is_local
 from onceforall.errors import CommitLogError
 from onceforall.failpoints import points as failpoints
 from onceforall.spark import checkpoint as spark_checkpoint
@@ -79,6 +80,12 @@ def set_aside_elsewhere(folder: Path, log_id: str, location: str | None, say: Sa
 
     The checkpoint is a plain one already.
     """
+    if location is not None and not is_local(location):
+        say(
+            f"Its entries stay in {location}, for a folder there can't be renamed as one. A new "
+            "log of this checkpoint needs another place. Delete them when nobody needs them."
+        )
+        return
     if location is None or binding.bound_id(location) != log_id:
         return
     elsewhere = binding.log_path(location)

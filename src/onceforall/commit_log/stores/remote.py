@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from onceforall.commit_log.store import AlreadyExists, Created, TooLate
 from onceforall.commit_log.stores.client import StoreClient
@@ -19,6 +20,13 @@ from onceforall.failpoints import points as failpoints
 __all__ = ["RemoteStore"]
 
 _KEY_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", re.ASCII)
+
+
+@runtime_checkable
+class _LeavesTemporaryFiles(Protocol):
+    """A client whose creates go through a temporary file."""
+
+    def clean_temporary_files(self) -> int: ...
 
 
 class RemoteStore:
@@ -78,6 +86,12 @@ class RemoteStore:
         failpoints.hit("store.delete.before")
         self._client.delete(self._key(key))
         failpoints.hit("store.delete.after")
+
+    def clean_temporary_files(self) -> int:
+        """Delete what crashed writers left, where the client leaves anything."""
+        if isinstance(self._client, _LeavesTemporaryFiles):
+            return self._client.clean_temporary_files()
+        return 0
 
     def describe(self, key: str) -> str:
         """Return the URL."""
