@@ -11,8 +11,9 @@ from onceforall.commit_log.stores.objects import ObjectClient
 from onceforall.embedded import s3a_jars
 from onceforall.spark.mending import SET_ASIDE
 from onceforall.spark.remote_path import RemotePath
-from support.driver import Pipeline, assert_exactly_once
+from support.driver import ROWS_PER_BATCH, Pipeline, assert_exactly_once
 from support.http_faults import HttpProxy
+from support.reading import released, values
 from support.web_hdfs import WebHdfs
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -116,6 +117,44 @@ def test_a_frozen_driver_that_was_replaced_decides_nothing_and_what_it_wrote_ove
     frozen.wait()
     assert "FencedError" in str(frozen.status()["error"])
     assert_exactly_once(pipeline)
+
+
+def counts_after(batches):
+    """What the stateful query gives, batch by batch: each bucket's count and last value."""
+    expected, counted = [], {}
+    for batch in range(batches):
+        for row in range(batch * ROWS_PER_BATCH, (batch + 1) * ROWS_PER_BATCH):
+            n, _ = counted.get(row % 7, (0, 0))
+            counted[row % 7] = (n + 1, row)
+        expected += [f"{bucket}:{n}:{last}" for bucket, (n, last) in counted.items()]
+    return expected
+
+
+KILLS = [
+    "append_commit.before=kill@2",
+    "append_commit.after=kill@2",
+    "kafka.end_txn.after=kill@3",
+    "append_done.before=kill@2",
+    "return_batch.after_done=kill@2",
+]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_a_stateful_query_that_is_killed_twenty_times_counts_right(pipeline):
+    """Its state lies on the store, too: what a bucket's count was in each batch tells."""
+    kills = 0
+    for number in range(20):
+        driver = pipeline.start(KILLS[number % len(KILLS)], stateful=True, until_batch=99)
+        driver.wait_until_killed()
+        kills += 1
+    assert kills == 20
+    pipeline.run(stateful=True, until_batch=pipeline.batches() + 1)
+    released(pipeline.bootstrap, pipeline.topic)
+    batches = pipeline.batches()
+    assert batches > 15
+    seen = values(pipeline.bootstrap, pipeline.topic)
+    assert sorted(seen) == sorted(counts_after(batches))
 
 
 @pytest.mark.s3

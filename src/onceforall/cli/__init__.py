@@ -25,6 +25,7 @@ _COMMAND_GROUPS = (
     "onceforall.cli.detach",
     "onceforall.cli.files",
     "onceforall.cli.kafka",
+    "onceforall.cli.log",
     "onceforall.cli.store",
 )
 

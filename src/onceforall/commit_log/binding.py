@@ -92,6 +92,7 @@ class _Pointer:
     location: str | None
     first_generation: int
     keep_ends: bool = False
+    from_home: bool = False
 
 
 def log_location(text: str, default_fs: str = "file:///") -> str:
@@ -186,7 +187,7 @@ def find(
             first,
             keep_ends=pointer is not None and pointer.keep_ends,
         )
-    if here:
+    if here and not pointer.from_home:
         raise CheckpointMismatchError(
             f"The checkpoint has a commit log of its own in {home.describe('chains')}, and a "
             f"pointer to another one in {pointer.location}. "
@@ -275,6 +276,67 @@ def bind(
         return bound
     failpoints.hit("bind.pointed")
     return BoundLog(store, wanted, log_id, first_generation, keep_ends=keep_ends)
+
+
+def log_id_at(store: Store, bound: BoundLog, checkpoint: str) -> str:
+    """Return the id under which a log is to lie in another place: its own, or what an earlier
+    try has left there for it. The place is marked with it.
+
+    Raises:
+        CheckpointMismatchError: the place holds another log.
+    """
+    content = store.read(_BINDING)
+    if content is None:
+        if _has_entries(store, bound.first_generation) or store.list("chains"):
+            raise CheckpointMismatchError(
+                f"{store.describe('')} holds a commit log that is not this checkpoint's. Name an "
+                "empty folder."
+            )
+        log_id = bound.id or uuid.uuid4().hex
+        answer = store.create(
+            _BINDING, _encode(_LOG, id=log_id, checkpoint=checkpoint, written_at=_now())
+        )
+        content = answer.content if isinstance(answer, AlreadyExists) else store.read(_BINDING)
+        assert content is not None
+    found = _decode(content, _LOG, store.describe(_BINDING))
+    if found["checkpoint"] != checkpoint or (bound.id and found["id"] != bound.id):
+        raise CheckpointMismatchError(
+            f"{store.describe('')} holds the commit log of the checkpoint {found['checkpoint']}, "
+            f"and this one is {checkpoint}. Name an empty folder."
+        )
+    return str(found["id"])
+
+
+def point_to(home: Store, bound: BoundLog, location: str, log_id: str, store: Store) -> None:
+    """Make a checkpoint point to where its log was moved, by the next pointer.
+
+    Raises:
+        CheckpointMismatchError: somebody has made it point elsewhere meanwhile.
+    """
+    pointer = _newest_pointer(home)
+    number = 0 if pointer is None else pointer.number + 1
+    if pointer is not None and pointer.location == location:
+        return
+    from_home = bound.location is None or (pointer is not None and pointer.from_home)
+    answer = home.create(
+        _pointer_key(number),
+        _encode(
+            _POINTER,
+            id=log_id,
+            location=location,
+            first_generation=bound.first_generation,
+            written_at=_now(),
+            **({"keep_ends": True} if keeps_ends(store) else {}),
+            **({"from_home": True} if from_home else {}),
+        ),
+    )
+    if isinstance(answer, AlreadyExists):
+        newest = _newest_pointer(home)
+        if newest is None or newest.location != location:
+            raise CheckpointMismatchError(
+                f"Another command has moved the log of {home.describe('')} at the same time, to "
+                f"{newest.location if newest else 'nowhere'}. Look which place is right."
+            )
 
 
 def _make_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Store]) -> None:
@@ -443,6 +505,7 @@ def _newest_pointer(home: Store) -> _Pointer | None:
         location,
         int(found.get("first_generation", 0)),
         keep_ends=bool(found.get("keep_ends", False)),
+        from_home=bool(found.get("from_home", False)),
     )
 
 

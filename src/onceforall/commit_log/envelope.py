@@ -24,6 +24,7 @@ from datetime import datetime, timezone
 from typing import Any, TypeGuard
 
 from onceforall.errors import (
+    CheckpointMismatchError,
     CommitLogError,
     ConfigurationError,
     CorruptEntryError,
@@ -32,7 +33,17 @@ from onceforall.errors import (
 )
 from onceforall.protocol.entries import Claim, Commit, Done, Entry, Seal, entry_from_body
 
-__all__ = ["FORMAT", "RESTORE", "Envelope", "decode", "decode_fields", "encode", "encode_fields"]
+__all__ = [
+    "FORMAT",
+    "MOVED",
+    "RESTORE",
+    "Envelope",
+    "decode",
+    "decode_fields",
+    "encode",
+    "encode_fields",
+    "encode_moved",
+]
 
 FORMAT = 1
 """The version of the format that this release writes; it reads all versions up to it."""
@@ -56,6 +67,25 @@ class Envelope:
     generation: int
     index: int
     written_at: str
+
+
+MOVED = "MOVED"
+"""The kind of what stands behind the last CLAIM of a log that was moved: no run gets past it. An
+earlier release says that a newer one has written it."""
+
+
+def encode_moved(location: str, *, nonce: str, generation: int, index: int) -> bytes:
+    """Return what ends a log that lies in another place from now on."""
+    return encode_fields(
+        {
+            "onceforall": FORMAT,
+            "kind": MOVED,
+            "generation": generation,
+            "index": index,
+            "nonce": nonce,
+            "body": {"location": location},
+        }
+    )
 
 
 def encode(entry: Entry, *, nonce: str, generation: int, index: int, written_at: datetime) -> bytes:
@@ -127,6 +157,12 @@ def decode(content: bytes, *, where: str, generation: int, index: int | None) ->
             f"Put back what stood at this place. {RESTORE}"
         )
     kind = fields.get("kind")
+    if kind == MOVED:
+        raise CheckpointMismatchError(
+            f"{where}: this commit log was moved to {body.get('location')}, and nothing is decided "
+            "here any more. Run 'onceforall log move' once more for this checkpoint: it makes the "
+            "checkpoint point there. If this checkpoint is an older copy, it must not be started."
+        )
     if kind not in _KINDS:
         raise _newer(where, f"its kind {kind!r} is unknown to this release")
     try:

@@ -1,0 +1,238 @@
+"""Takes the commit log of a stopped query from one place to another: between disks and stores.
+
+The order, and why a crash anywhere leaves something that the same command goes on with:
+
+1. A generation is claimed in the old place and all below it are sealed, as by a start: no other run
+   decides anything from here on.
+2. Everything that still counts is copied to the new place, created if absent, read back and
+   compared. Entries never change, so that a second try finds the same.
+3. Behind the claim, in the old place, a MOVED entry is created. It is the point of no return. A run
+   that has started meanwhile seals that chain first, and then the move gives up; or it meets the
+   entry, and stops with an error that says where the log is now.
+4. The checkpoint's next pointer leads to the new place.
+
+Between 3 and 4 the query can't be started, and the error says which command to repeat.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+
+from onceforall.commit_log import CommitLog, Store, binding
+from onceforall.commit_log.chains import Chains, entry_key, sealed_key
+from onceforall.commit_log.creating import Creator
+from onceforall.commit_log.envelope import MOVED, decode_fields, encode_moved
+from onceforall.commit_log.floors import Floors
+from onceforall.commit_log.store import keeps_ends
+from onceforall.common import arguments
+from onceforall.driver import place
+from onceforall.errors import CheckpointMismatchError, CommitLogError, FencedError, OptionError
+from onceforall.protocol.entries import Claim
+from onceforall.protocol.judgement import judge_claim
+from onceforall.protocol.state import RunConfig
+from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark.remote_path import AnyPath, store_at
+from onceforall.spark.stores import Stores
+
+__all__ = ["Moved", "move_log"]
+
+_PAUSES_MS = (50, 200, 1000, 3000)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a move did.
+
+    Attributes:
+        location: where the log lies now.
+        entries: how many files or objects were copied or found there already.
+        generation: the one that the move claimed in the old place.
+    """
+
+    location: str
+    entries: int
+    generation: int
+
+
+def move_log(
+    checkpoint: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, str] | None = None,
+) -> Moved:
+    """Move the commit log of a stopped query, and make its checkpoint point there.
+
+    Stop the query first. A run that is still alive is fenced. Repeating it after a crash or an
+    error is safe, and does what is left. The old place keeps its files; nothing is decided there
+    any more, and they may be deleted when nobody wants to look at them. The checkpoint itself stays
+    where it is.
+
+    Args:
+        checkpoint: the query's checkpoint.
+        to: where the log is to lie: an absolute path or a URL, of a folder that is empty or not
+            there, outside of the checkpoint.
+        settings: how stores are reached, by the names of ``onceforall.store.*``.
+
+    Raises:
+        OptionError: this is no checkpoint of onceforall's, or the new place is no such folder.
+        CheckpointMismatchError: the new place holds another log; the last decided batch isn't
+            complete on its sinks; the checkpoint was copied or moved.
+        FencedError: a run of the query has started meanwhile; the log is where it was.
+        CommitLogError: a store doesn't answer, or an entry is damaged, or what was copied reads
+            differently.
+    """
+    stores = Stores(None, settings)
+    path = stores.checkpoint(arguments.path("checkpoint", checkpoint))
+    location = stores.log_location(arguments.path("to", to))
+    if f"{location}/".startswith((f"{path}/", f"file://{path}/")):
+        raise OptionError(
+            f"{location} lies in the checkpoint {path} itself. Name a folder outside of it."
+        )
+    home = store_at(path / spark_checkpoint.LOG_FOLDER)
+    bound = binding.find(home, open_store=stores.open)
+    query_id = spark_checkpoint.query_id(path)
+    if bound is None or query_id is None:
+        raise OptionError(
+            f"{path} has no commit log of onceforall (no folder '{spark_checkpoint.LOG_FOLDER}' "
+            "with entries). Name the folder that is the query's checkpointLocation."
+        )
+    target = stores.open(location)
+    if bound.location == location:
+        return Moved(location, 0, bound.log().newest_generation() or 0)
+    unfinished = _moved_before(bound)
+    if unfinished is None:
+        log_id = binding.log_id_at(target, bound, str(path))
+        generation, entries = _copy(bound, target, path, query_id)
+        _leave_moved(bound.store, generation, location)
+    else:
+        generation, known = unfinished
+        if known != location:
+            raise CheckpointMismatchError(
+                f"An earlier move of this log to {known} has passed the point of no return. "
+                f"Finish it: onceforall log move {path} {known}"
+            )
+        log_id, entries = binding.log_id_at(target, bound, str(path)), 0
+    binding.point_to(home, bound, location, log_id, target)
+    return Moved(location, entries, generation)
+
+
+def _copy(bound: binding.BoundLog, target: Store, path: AnyPath, query_id: str) -> tuple[int, int]:
+    """Seal the old place, copy what counts, and see that it says the same; return the generation
+    that was claimed there and how many entries there are.
+    """
+    log = bound.log()
+    here = place.here(path)
+    refusal = judge_claim(
+        RunConfig(query_id, "", str(path), (), **asdict(here)), log.newest_claim()
+    )
+    if refusal is not None:
+        raise refusal.error(refusal.message)
+    owner = f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} (log move)"
+    claim = Claim(query_id, f"move-{uuid.uuid4()}", str(path), owner, **asdict(here))
+    generation = log.claim(claim).generation
+    decided = log.seal_below(generation).decided
+    if decided is not None and not decided.done:
+        raise CheckpointMismatchError(
+            f"Batch {decided.commit.batch} is decided and not known to be complete on its sinks. "
+            "Start the query once more, for instance with trigger(availableNow=True), and move the "
+            "log after that. Nothing was moved."
+        )
+    entries = 0
+    oldest = log.oldest_generation()
+    ask = Creator(target, _PAUSES_MS, time.sleep)
+    for key in _keys(bound, oldest, generation):
+        content = bound.store.read(key)
+        if content is None:
+            raise CommitLogError(f"{bound.store.describe(key)} has vanished while it was copied.")
+        _create(ask, target, key, content)
+        entries += 1
+    if oldest > bound.first_generation:
+        # What was dropped isn't copied, and one floor says so.
+        Floors(target, bound.first_generation, ask, _now).raise_to(oldest)
+    moved = CommitLog(
+        target, first_generation=bound.first_generation, keep_ends=keeps_ends(target)
+    ).look()
+    if moved.decided != decided:
+        raise CommitLogError(
+            f"The copy in {target.describe('')} doesn't say what the log in "
+            f"{bound.store.describe('')} says. Nothing was moved. Empty the new place, and try "
+            "again; if it happens again, please report this as a bug."
+        )
+    return generation, entries
+
+
+def _keys(bound: binding.BoundLog, oldest: int, generation: int) -> Iterator[str]:
+    """Yield the keys of all that still counts, in the order in which they were written: whoever
+    reads a part of them sees a log that ends earlier.
+    """
+    chains = Chains(bound.store)
+    if oldest > bound.first_generation:
+        # By it a log is told from an empty folder.
+        yield entry_key(bound.first_generation, 0)
+    for chain in range(oldest, generation):
+        end = chains.end(chain)
+        assert end is not None
+        if chains.marked_end(chain) is not None:
+            # First, for what is missing before the SEAL was cleaned away.
+            yield sealed_key(chain)
+        for index in range(end.index + 1):
+            if bound.store.read(entry_key(chain, index)) is not None:
+                yield entry_key(chain, index)
+    yield entry_key(generation, 0)
+
+
+def _create(ask: Creator, target: Store, key: str, content: bytes) -> None:
+    standing, _ = ask(key, content)
+    if standing != content:
+        raise CheckpointMismatchError(
+            f"{target.describe(key)} holds something else than the log has there. Name an empty "
+            "folder."
+        )
+    if target.read(key) != content:
+        raise CommitLogError(
+            f"{target.describe(key)} doesn't read as it was written. Don't use this store for a "
+            "commit log; 'onceforall store check' tells more."
+        )
+
+
+def _leave_moved(store: Store, generation: int, location: str) -> None:
+    """Pass the point of no return: behind this entry nobody decides in the old place."""
+    content = encode_moved(location, nonce=uuid.uuid4().hex, generation=generation, index=1)
+    standing, _ = Creator(store, _PAUSES_MS, time.sleep)(entry_key(generation, 1), content)
+    if standing != content:
+        raise FencedError(
+            f"A run of this query has started while its log was copied, and seals "
+            f"{store.describe(entry_key(generation, 0))}. Nothing was moved. Stop the query, and "
+            "try again."
+        )
+
+
+def _moved_before(bound: binding.BoundLog) -> tuple[int, str] | None:
+    """Return the generation and the new place of a move that has passed the point of no return;
+    None: there was none.
+
+    Starts that met it have claimed generations above, and could seal none.
+    """
+    newest = bound.log().newest_generation()
+    if newest is None:
+        return None
+    for generation in range(newest, bound.first_generation - 1, -1):
+        content = bound.store.read(entry_key(generation, 1))
+        if content is None:
+            continue
+        fields = decode_fields(content, bound.store.describe(entry_key(generation, 1)))
+        if fields.get("kind") != MOVED:
+            return None
+        return generation, str(fields["body"]["location"])
+    return None
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

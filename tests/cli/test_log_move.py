@@ -1,0 +1,311 @@
+"""``onceforall log move``: nothing that was decided is lost, the old place can't run on, and a move
+that was killed anywhere is finished by the same command."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from commit_log.building import commit, open_log
+from commit_log.stores import Actor
+from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.commit_log.floors import Floors
+from onceforall.commit_log.stores.objects import ObjectClient
+from onceforall.commit_log.stores.remote import RemoteStore
+from onceforall.driver import place
+from onceforall.errors import CheckpointMismatchError, FencedError, OptionError
+from onceforall.operate.moving import move_log
+from onceforall.protocol.entries import Claim, Done
+from onceforall.spark.stores import Stores
+
+PROGRAM = "import sys; from onceforall.cli import main; sys.exit(main())"
+QUERY = "8e9a4e2c-1111-2222-3333-444455556666"
+
+
+class Checkpoint:
+    """A checkpoint with a log in its home, and runs of the query as far as the log sees them."""
+
+    def __init__(self, folder):
+        self.path = folder / "checkpoint"
+        (self.path / "commits").mkdir(parents=True)
+        (self.path / "metadata").write_text(json.dumps({"id": QUERY}))
+        self.home = self.path / "onceforall"
+
+    def bound(self):
+        return binding.bind(LocalStore(self.home), str(self.path), None, query_id=QUERY)
+
+    def start(self, **options):
+        bound = self.bound()
+        log = open_log(
+            bound.store,
+            first_generation=bound.first_generation,
+            keep_ends=bound.keep_ends,
+            **options,
+        )
+        here = place.here(self.path)
+        claim = Claim(
+            QUERY, "run", str(self.path), "tests",
+            host=here.host, boot_id=here.boot_id, storage=here.storage,
+        )  # fmt: skip
+        generation = log.claim(claim).generation
+        return log, generation, log.seal_below(generation)
+
+    def live(self, *batches, **options):
+        log, generation, _ = self.start(**options)
+        if options:
+            log.clean(generation)
+        for batch in batches:
+            log.append(generation, commit(batch, f"g{generation}"))
+            log.append(generation, Done(batch))
+        return log, generation
+
+    def move(self, to):
+        return move_log(str(self.path), str(to))
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return Checkpoint(tmp_path)
+
+
+def old_place(checkpoint, first=0):
+    return open_log(LocalStore(checkpoint.home), first_generation=first)
+
+
+def assert_sealed(log):
+    """Nobody decides there any more, and the error says where the log is."""
+    generation = log.claim(Claim(QUERY, "late", "/somewhere", "tests")).generation
+    with pytest.raises(CheckpointMismatchError, match="was moved to file:"):
+        log.seal_below(generation)
+
+
+def test_a_log_is_moved_and_the_query_goes_on_there(checkpoint, tmp_path):
+    checkpoint.live(0, 1)
+    checkpoint.live(2)
+    moved = checkpoint.move(tmp_path / "elsewhere")
+    assert moved.location == (tmp_path / "elsewhere").as_uri()
+    assert moved.entries == 11
+    bound = checkpoint.bound()
+    assert bound.location == moved.location
+    log, generation, history = checkpoint.start()
+    assert generation == 3
+    assert (history.decided.commit, history.decided.done) == (commit(2, "g1"), True)
+    log.append(generation, commit(3))
+    assert_sealed(old_place(checkpoint))
+    assert checkpoint.move(tmp_path / "elsewhere").entries == 0
+
+
+def test_a_run_that_is_alive_is_fenced(checkpoint, tmp_path):
+    log, generation = checkpoint.live(0)
+    checkpoint.move(tmp_path / "elsewhere")
+    with pytest.raises(FencedError):
+        log.append(generation, commit(1))
+    assert checkpoint.start()[2].decided.commit == commit(0, "g0")
+
+
+def test_a_log_that_was_cleaned_and_dropped_is_moved(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(Floors, "keep_each", 2)
+    for batch in range(12):
+        checkpoint.live(2 * batch, 2 * batch + 1, retain_commits=1, drop_after=1)
+    log, _ = checkpoint.live(retain_commits=1, drop_after=1)
+    assert log.oldest_generation() > 3
+    checkpoint.move(tmp_path / "elsewhere")
+    new, generation, history = checkpoint.start(retain_commits=1, drop_after=1)
+    assert history.decided.commit == commit(23, "g11")
+    assert new.oldest_generation() == log.oldest_generation()
+    new.clean(generation)
+    checkpoint.live(24, retain_commits=1, drop_after=1)
+    assert checkpoint.start()[2].decided.commit.batch == 24
+    assert_sealed(old_place(checkpoint))
+
+
+def test_a_log_is_moved_twice(checkpoint, tmp_path):
+    checkpoint.live(0)
+    checkpoint.move(tmp_path / "b")
+    checkpoint.live(1)
+    checkpoint.move(tmp_path / "c")
+    checkpoint.live(2)
+    assert checkpoint.bound().location == (tmp_path / "c").as_uri()
+    assert checkpoint.start()[2].decided.commit.batch == 2
+    assert_sealed(old_place(checkpoint))
+    assert_sealed(open_log(LocalStore(tmp_path / "b")))
+
+
+def test_a_batch_that_is_not_complete_is_completed_first(checkpoint, tmp_path):
+    log, generation = checkpoint.live(0)
+    log.append(generation, commit(1))
+    with pytest.raises(CheckpointMismatchError, match="Batch 1 is decided.*Start the query once"):
+        checkpoint.move(tmp_path / "elsewhere")
+    assert checkpoint.bound().location is None
+    log, generation, _ = checkpoint.start()
+    log.append(generation, Done(1))
+    checkpoint.move(tmp_path / "elsewhere")
+    assert checkpoint.start()[2].decided.done
+
+
+def test_places_that_can_not_be_are_refused_and_nothing_is_moved(checkpoint, tmp_path):
+    checkpoint.live(0)
+    with pytest.raises(OptionError, match="in the checkpoint"):
+        checkpoint.move(checkpoint.path / "logs")
+    with pytest.raises(OptionError, match="absolute"):
+        checkpoint.move("logs")
+    with pytest.raises(OptionError, match="no commit log"):
+        move_log(str(tmp_path / "nothing"), str(tmp_path / "elsewhere"))
+    other = Checkpoint(tmp_path / "other")
+    other.live(5)
+    other.move(tmp_path / "taken")
+    with pytest.raises(CheckpointMismatchError, match="Name an empty folder"):
+        checkpoint.move(tmp_path / "taken")
+    with pytest.raises(CheckpointMismatchError, match="Name an empty folder"):
+        checkpoint.move(other.home)
+    assert checkpoint.start()[2].decided.commit == commit(0, "g0")
+    assert other.start()[2].decided.commit == commit(5, "g0")
+
+
+def test_a_run_that_starts_while_the_log_is_copied_wins_and_the_move_can_be_repeated(
+    checkpoint, tmp_path, monkeypatch
+):
+    checkpoint.live(0)
+    opened = Stores.open
+
+    class Slow(LocalStore):
+        started = False
+
+        def create(self, key, content, in_time=None):
+            if key.startswith("chains/") and not Slow.started:
+                Slow.started = True
+                checkpoint.live(1)
+            return super().create(key, content, in_time)
+
+    monkeypatch.setattr(
+        Stores,
+        "open",
+        lambda self, where: (
+            Slow(binding.log_path(where)) if "new" in where else opened(self, where)
+        ),
+    )
+    with pytest.raises(FencedError, match="Nothing was moved"):
+        checkpoint.move(tmp_path / "new")
+    assert checkpoint.bound().location is None
+    checkpoint.live(2)
+    monkeypatch.setattr(Stores, "open", opened)
+    checkpoint.move(tmp_path / "new")
+    assert checkpoint.start()[2].decided.commit.batch == 2
+
+
+@pytest.mark.parametrize(
+    "goes_on",
+    [
+        pytest.param(True, id="the query goes on"),
+        pytest.param(False, id="the move is repeated", marks=pytest.mark.long),
+    ],
+)
+def test_a_move_that_was_killed_anywhere_loses_nothing(tmp_path, monkeypatch, goes_on):
+    """Between any two operations on the old place, the new one and the checkpoint."""
+    opened, stores_at = Stores.open, binding.bound_id
+    refused = finished_alone = 0
+    # Between the point of no return and the pointer are more operations than these steps.
+    for kill_at in itertools.count(0, 3 if goes_on else 1):
+        checkpoint = Checkpoint(tmp_path / str(kill_at))
+        checkpoint.live(0)
+        actor = Actor(LocalStore(checkpoint.home))
+        elsewhere = tmp_path / str(kill_at) / "elsewhere"
+
+        def store_at(folder, actor=actor, checkpoint=checkpoint):
+            assert folder == checkpoint.home
+            return actor
+
+        def open_store(self, where, actor=actor):
+            return Sharing(LocalStore(binding.log_path(where)), actor)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("onceforall.operate.moving.store_at", store_at)
+            patched.setattr(Stores, "open", open_store)
+            actor.start(lambda c=checkpoint, to=elsewhere: c.move(to))
+            for _ in range(kill_at):
+                if actor.running:
+                    actor.step()
+            finished = not actor.running
+            actor.kill()
+        batches = 1
+        if goes_on:
+            try:
+                checkpoint.live(batches)
+                batches += 1
+            except CheckpointMismatchError as error:
+                refused += "onceforall log move" in str(error)
+        checkpoint.move(elsewhere)
+        assert checkpoint.bound().location == elsewhere.as_uri()
+        history = checkpoint.start()[2]
+        assert history.decided.commit.batch == batches - 1
+        assert_sealed(old_place(checkpoint))
+        checkpoint.live(batches)
+        finished_alone += finished
+        if finished:
+            assert kill_at > 20
+            break
+    assert finished_alone == 1
+    assert not goes_on or refused > 0, "no kill came between the point of no return and the pointer"
+    assert (opened, stores_at) == (Stores.open, binding.bound_id)
+
+
+class Sharing:
+    """Another store, whose operations are steps of the same actor."""
+
+    def __init__(self, store, actor):
+        self.store, self.actor = store, actor
+
+    def read(self, key):
+        return self.actor.around("read", lambda: self.store.read(key), key)
+
+    def list(self, folder):
+        return self.actor.around("list", lambda: self.store.list(folder), folder)
+
+    def create(self, key, content, in_time=None):
+        return self.actor.around("create", lambda: self.store.create(key, content), key, content)
+
+    def describe(self, key):
+        return self.store.describe(key)
+
+
+@pytest.mark.s3
+def test_by_the_command_to_s3(checkpoint, s3_server, s3_bucket):
+    for batch in range(4):
+        checkpoint.live(batch)
+    environment = {
+        **os.environ,
+        "AWS_ENDPOINT_URL": s3_server.endpoint,
+        "AWS_ACCESS_KEY_ID": s3_server.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3_server.secret_key,
+        "AWS_REGION": s3_server.region,
+    }
+    url = f"s3a://{s3_bucket}/logs/ads"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "log", "move", str(checkpoint.path), url],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert url in done.stdout
+    pointer = json.loads((checkpoint.home / "pointer" / "00000001.json").read_text())
+    assert (pointer["location"], pointer["keep_ends"], pointer["from_home"]) == (url, True, True)
+    client = ObjectClient(
+        url,
+        {
+            "endpoint": s3_server.endpoint,
+            "region": s3_server.region,
+            "access_key_id": s3_server.access_key,
+            "secret_access_key": s3_server.secret_key,
+        },
+    )
+    found = CommitLog(RemoteStore(client), keep_ends=True).look()
+    assert found.decided.commit == commit(3, "g3")
+    assert_moved = open_log(LocalStore(checkpoint.home))
+    generation = assert_moved.claim(Claim(QUERY, "late", "/somewhere", "tests")).generation
+    with pytest.raises(CheckpointMismatchError, match="was moved to s3a:"):
+        assert_moved.seal_below(generation)
