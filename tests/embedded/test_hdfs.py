@@ -36,6 +36,7 @@ def get(server, path):
         return answer.read()
 
 
+@pytest.mark.long
 def test_it_keeps_its_content_over_a_kill_a_restart_and_a_stop(tmp_path):
     folder = tmp_path / "deeper" / "hdfs"
     with EmbeddedHdfs(data_dir=folder) as server:

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 import onceforall as ofa
 from onceforall.driver import sweeper
-from onceforall.errors import OptionError, UnsupportedQueryError
+from onceforall.errors import CommitLogError, OptionError
 from onceforall.failpoints import points as failpoints
 from support.reading import held_back, values
 from support.waiting import until
@@ -490,7 +490,7 @@ class TestTheLogElsewhere:
             )(print)
         with pytest.raises(ofa.CheckpointMismatchError, match="not share"):
             pipeline.writer(commitLog=str(tmp_path / "log")).start()
-        with pytest.raises(UnsupportedQueryError, match="s3a:"):
+        with pytest.raises(CommitLogError, match="s3a://bucket/log: Spark has no jar"):
             pipeline.writer(commitLog="s3a://bucket/log").start()
         assert not pipeline.checkpoint.exists()
 
