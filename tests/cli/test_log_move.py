@@ -113,6 +113,11 @@ def test_a_log_that_was_cleaned_and_dropped_is_moved(checkpoint, tmp_path, monke
     log, _ = checkpoint.live(retain_commits=1, drop_after=1)
     assert log.oldest_generation() > 3
     checkpoint.move(tmp_path / "elsewhere")
+    (floor,) = (tmp_path / "elsewhere" / "floors").iterdir()
+    fields = json.loads(floor.read_text())
+    assert fields["above"] == fields["generation"] == log.oldest_generation(), (
+        "the first clean there would look for each chain that was dropped in the old place"
+    )
     new, generation, history = checkpoint.start(retain_commits=1, drop_after=1)
     assert history.decided.commit == commit(23, "g11")
     assert new.oldest_generation() == log.oldest_generation()

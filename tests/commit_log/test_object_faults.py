@@ -156,6 +156,12 @@ def test_a_start_after_many_generations_takes_few_requests(store, proxy):
     assert proxy.count() < 60, proxy.counts()
 
 
+def test_the_test_of_a_start_takes_few_requests(store, proxy):
+    probe(store)
+    assert 5 <= proxy.count() <= 8, proxy.counts()
+    assert proxy.count(kind="delete") == 1
+
+
 def test_a_store_that_ignores_the_condition_is_refused(s3_server, s3_bucket, monkeypatch):
     client = client_of(s3_server, s3_bucket, s3_server.endpoint)
     put = client._obstore.put

@@ -25,6 +25,20 @@ def test_the_batch_after_the_last_decided_one_is_written():
     assert judge(request(8), history(7), 7) is Verdict.WRITE
 
 
+@pytest.mark.parametrize("start", [(), offsets(7)])
+def test_a_batch_that_begins_where_the_decided_one_ends_or_nobody_knows_where_is_written(start):
+    asked = BatchRequested(8, offsets(8), stateful=False, start=start)
+    assert judge(asked, history(7), 7) is Verdict.WRITE
+
+
+def test_a_batch_that_begins_elsewhere_than_the_decided_one_ends_is_refused():
+    """A replaced run has written over the plan that Spark went on from."""
+    asked = BatchRequested(8, offsets(8), stateful=False, start=offsets(6))
+    refused(
+        judge(asked, history(7), 7), CheckpointMismatchError, "Batch 8 begins at", "start again"
+    )
+
+
 def test_the_last_decided_batch_is_skipped_by_a_query_without_state():
     assert judge(request(7), history(7), 6) is Verdict.SKIP
 

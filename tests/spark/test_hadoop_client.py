@@ -68,6 +68,16 @@ def test_what_a_client_promises(client):
     assert left == []
 
 
+def test_what_a_killed_writer_left_is_cleaned_and_nothing_else(client):
+    left = f".00000003.json.{'0' * 32}.tmp"
+    client.replace(left, b"half")
+    client.create("kept.json", b"whole")
+    assert client.clean_temporary_files() == 0, "it may be a live writer's"
+    cleaned = client.clean_temporary_files(older_than_s=-1)
+    assert cleaned == (0 if client.is_far else 1), "S3 has none, for a PUT is whole or nothing"
+    assert client.read("kept.json") == b"whole"
+
+
 def test_of_many_creators_one_wins(client):
     found = check(lambda: RemoteStore(client), creators=4, rounds=5)
     assert found.kept, found.verdicts

@@ -5,7 +5,7 @@ import pytest
 
 from commit_log.test_remote import ScriptedClient
 from onceforall.commit_log import binding
-from onceforall.errors import CheckpointMismatchError
+from onceforall.errors import CheckpointMismatchError, CommitLogError
 from onceforall.protocol.entries import Claim, Commit, Digest, Done
 from onceforall.spark import mending
 from onceforall.spark.remote_path import RemotePath, store_at
@@ -82,6 +82,21 @@ def test_a_plan_that_is_missing_or_torn_is_put_back(checkpoint):
         assert mending.put_back(checkpoint).steps
         assert contents["offsets/3"] == plan(3)
         contents["commits/3"] = b'v1\n{"nextBatchWatermarkMs":0}'
+
+
+def test_a_log_that_can_not_be_read_for_a_moment_ends_the_start(checkpoint, monkeypatch):
+    """Spark would go on from a plan that nobody has compared."""
+    checkpoint.client.contents["offsets/3"] = plan(3, upto=77)
+    read = checkpoint.client.read
+
+    def failing(key):
+        if key.startswith("onceforall/chains"):
+            raise CommitLogError(f"cannot read {key}: The store is overloaded")
+        return read(key)
+
+    monkeypatch.setattr(checkpoint.client, "read", failing)
+    with pytest.raises(CommitLogError, match="overloaded"):
+        mending.put_back(checkpoint)
 
 
 def test_a_checkpoint_that_is_further_than_its_log_is_no_other_runs_work(checkpoint):

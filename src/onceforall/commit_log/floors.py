@@ -132,6 +132,12 @@ class Floors:
             self._content(newest.number + 1, generation, newest.generation),
         )
 
+    def begin_at(self, generation: int) -> None:
+        """Raise the first floor of a log that was copied without what had been dropped: nothing
+        lies below it.
+        """
+        self._create(floor_key(0), self._content(0, generation, generation))
+
     def drop(self) -> None:
         """Delete the chains between the newest floor and the one before it, as far as they are
         there, and floors that nobody needs.

@@ -106,7 +106,9 @@ def bind_log(
         for folder in spark_checkpoint.detached_logs(checkpoint)
     )
     # Tested before it is trusted, and before anything is in it.
-    log_place = store_at(home) if wanted is None else stores.open(wanted)
+    pointer = binding.pointer_of(store_at(home))
+    location = wanted if pointer is None else pointer[1]
+    log_place = store_at(home) if location is None else stores.open(location)
     if isinstance(log_place, RemoteStore) and not tested:
         probe(log_place)
     return binding.bind(

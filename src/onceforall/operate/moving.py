@@ -70,9 +70,9 @@ def move_log(
     """Move the commit log of a stopped query, and make its checkpoint point there.
 
     Stop the query first. A run that is still alive is fenced. Repeating it after a crash or an
-    error is safe, and does what is left. The old place keeps its files; nothing is decided there
-    any more, and they may be deleted when nobody wants to look at them. The checkpoint itself stays
-    where it is.
+    error is safe, and does what is left. The old place keeps its files, and nothing is decided
+    there any more: its folders ``chains`` and ``floors`` may be deleted. The checkpoint itself
+    stays where it is, with the folder ``onceforall/pointer``, which leads to the log.
 
     Args:
         checkpoint: the query's checkpoint.
@@ -155,7 +155,7 @@ def _copy(bound: binding.BoundLog, target: Store, path: AnyPath, query_id: str) 
         entries += 1
     if oldest > bound.first_generation:
         # What was dropped isn't copied, and one floor says so.
-        Floors(target, bound.first_generation, ask, _now).raise_to(oldest)
+        _begin_floors(target, bound.first_generation, oldest, ask)
     moved = CommitLog(
         target, first_generation=bound.first_generation, keep_ends=keeps_ends(target)
     ).look()
@@ -166,6 +166,15 @@ def _copy(bound: binding.BoundLog, target: Store, path: AnyPath, query_id: str) 
             "again; if it happens again, please report this as a bug."
         )
     return generation, entries
+
+
+def _begin_floors(target: Store, first: int, oldest: int, ask: Creator) -> None:
+    floors = Floors(target, first, ask, _now)
+    if floors.newest().number < 0:
+        floors.begin_at(oldest)
+    elif floors.newest().generation < oldest:
+        # An earlier try has begun them, and chains were dropped in the old place since.
+        floors.raise_to(oldest)
 
 
 def _keys(bound: binding.BoundLog, oldest: int, generation: int) -> Iterator[str]:
@@ -220,10 +229,11 @@ def _moved_before(bound: binding.BoundLog) -> tuple[int, str] | None:
 
     Starts that met it have claimed generations above, and could seal none.
     """
-    newest = bound.log().newest_generation()
+    log = bound.log()
+    newest = log.newest_generation()
     if newest is None:
         return None
-    for generation in range(newest, bound.first_generation - 1, -1):
+    for generation in range(newest, log.oldest_generation() - 1, -1):
         content = bound.store.read(entry_key(generation, 1))
         if content is None:
             continue

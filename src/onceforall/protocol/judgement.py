@@ -54,8 +54,8 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
 
     Returns:
         A verdict, or a refusal with its error. A batch is written only when it follows directly on
-        the last decided one (or nothing was ever decided), and passed over only when the decision
-        was made for these very offsets.
+        the last decided one and begins where that ends, as far as is known (or nothing was ever
+        decided), and passed over only when the decision was made for these very offsets.
     """
     decided = history.decided
     if request.batch <= spark_committed:
@@ -67,7 +67,8 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
             "start this one again.",
         )
     if decided is None or request.batch == decided.commit.batch + 1:
-        return Verdict.WRITE
+        elsewhere = None if decided is None else _judge_begin(request, decided.commit)
+        return elsewhere or Verdict.WRITE
     last = decided.commit.batch
     if request.batch < last:
         return Refusal(
@@ -93,6 +94,23 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
             f"{_short(request.offsets)}. {REMEDY}",
         )
     return Verdict.DIGEST if request.stateful else Verdict.SKIP
+
+
+def _judge_begin(request: BatchRequested, before: Commit) -> Refusal | None:
+    """Refuse a batch that is known to begin elsewhere than the decided one before it ends.
+
+    On a store Spark's checkpoint excludes no second writer: a run that was replaced can write over
+    the plan from which the next one is made, also behind the start's own look at it.
+    """
+    if not request.start or request.start == before.offsets:
+        return None
+    return Refusal(
+        CheckpointMismatchError,
+        f"Batch {request.batch} begins at {_short(request.start)}, where Spark's plan of batch "
+        f"{before.batch} ends, but batch {before.batch} was decided up to "
+        f"{_short(before.offsets)}: another run has written over that plan, or the checkpoint was "
+        f"edited. On a store (HDFS, S3) the next start puts it back; start again. {REMEDY}",
+    )
 
 
 def judge_claim(config: RunConfig, newest: Claim | None) -> Refusal | None:

@@ -102,11 +102,15 @@ def put_back(
         checkpoint's: the start itself refuses that.
 
     Raises:
-        CommitLogError: a file can't be set aside or written.
+        CommitLogError: a file can't be set aside or written; or the checkpoint is on a store and
+            its log can't be read.
     """
     try:
         known = _known(checkpoint, commit_log, stores or Stores(), adopt=adopt)
     except OnceForAllError as error:
+        if isinstance(checkpoint, RemotePath) and isinstance(error, CommitLogError):
+            # Spark would read a plan that nobody has compared; a store fails for a moment, too.
+            raise
         logger.debug(
             "what a loss of power may have taken from %s is not looked for: %s", checkpoint, error
         )
