@@ -1,8 +1,11 @@
 """Hadoop's client on S3 and on HDFS, and beside obstore's: the same answers, the same bytes."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
+from pyspark import SparkConf
+from pyspark.java_gateway import launch_gateway
 
 from commit_log.building import commit, start
 from onceforall.commit_log.stores.objects import ObjectClient
@@ -13,21 +16,30 @@ from onceforall.errors import CommitLogError, FencedError, OptionError, Unsuppor
 from onceforall.protocol.entries import Done
 from onceforall.spark.hadoop_client import HadoopClient
 from onceforall.spark.stores import Stores
-from support.small_spark import small_spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.hdfs]
 
 
 @pytest.fixture(scope="module")
 def spark(s3_server, hdfs_server):
-    settings = {
-        "spark.jars": ",".join(map(str, s3a_jars())),
-        **s3_server.spark_settings(),
-        **hdfs_server.spark_settings(),
-    }
-    session = small_spark("local[1]", "", settings).getOrCreate()
-    yield session
-    session.stop()
+    """What ``Stores`` takes of a session, in a JVM of its own: that of the other tests in this
+    process has no jars of S3A, and can't get any."""
+    conf = SparkConf(loadDefaults=False)
+    conf.set("spark.driver.extraClassPath", ":".join(map(str, s3a_jars())))
+    gateway = launch_gateway(conf)
+    configuration = gateway.jvm.org.apache.hadoop.conf.Configuration()
+    settings = {**s3_server.spark_settings(), **hdfs_server.spark_settings()}
+    for name, value in settings.items():
+        configuration.set(name.removeprefix("spark.hadoop."), value)
+    context = SimpleNamespace(
+        _gateway=gateway,
+        _jvm=gateway.jvm,
+        _jsc=SimpleNamespace(hadoopConfiguration=lambda: configuration),
+    )
+    yield SimpleNamespace(sparkContext=context)
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)
 
 
 @pytest.fixture(params=["s3", "hdfs"])
