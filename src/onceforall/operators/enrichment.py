@@ -30,6 +30,7 @@ from onceforall.operators.postgres_lookup import PostgresLookup
 from onceforall.task.secret_values import Handover
 
 if TYPE_CHECKING:
+    import psycopg
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
@@ -154,21 +155,13 @@ def _arrow_type(kind: DataType, name: str) -> pa.DataType:
 
 
 def _create_pins(lookup: PostgresLookup, schema: str) -> None:
-    from contextlib import closing
-
-    import psycopg
-
     from onceforall.operators import _pins
-    from onceforall.sinks.postgres.server_errors import statement_error
 
-    with closing(lookup.connect(10.0)) as connection:
-        try:
-            with lookup.answering(connection):
-                _pins.create(connection, schema)
-        except psycopg.Error as error:
-            raise statement_error(
-                error, f"Making the table {schema}.{_pins.TABLE}, which pin=True needs,"
-            ) from error
+    def create(connection: psycopg.Connection[Any]) -> None:
+        with lookup.answering(connection):
+            _pins.create(connection, schema)
+
+    lookup.at_start(create, f"Making the table {schema}.{_pins.TABLE}, which pin=True needs,")
 
 
 def _check_options(

@@ -136,22 +136,32 @@ class PostgresLookup(Lookup):
         """Connect, and see that table and columns are there and may be read; see
         ``Lookup.check``.
         """
-        from onceforall.sinks.postgres.server_errors import translated
-
         if key_count != len(self._key):
             raise OptionError(
                 f"enrich asks by {key_count} columns, and {self!r} has {len(self._key)} of key."
             )
+
+        def look(connection: psycopg.Connection[Any]) -> None:
+            self.columns = {**self.columns, **self._types(connection)}
+            self._run(connection, self._composed(connection), [[] for _ in self._key])
+
         try:
-            with (
-                contextlib.closing(self.connect(self._PATIENCE_AT_START_S)) as connection,
-                translated(f"Looking at {self!r}"),
-            ):
-                self.columns = {**self.columns, **self._types(connection)}
-                statement = self._composed(connection)
-                self._run(connection, statement, [[] for _ in self._key])
+            self.at_start(look, f"Looking at {self!r}")
         except SinkUnavailableError as error:
             raise SinkCheckError(f"{self!r} can't be asked: {error}") from error
+
+    def at_start(self, action: Callable[[psycopg.Connection[Any]], None], what: str) -> None:
+        """Do something that may be done twice, with a connection of its own; where that breaks,
+        again, for ten seconds.
+        """
+        from onceforall.sinks.postgres.server_errors import translated
+        from onceforall.sinks.postgres.statements import patiently
+
+        def once() -> None:
+            with contextlib.closing(self.connect(0.0)) as connection, translated(what):
+                action(connection)
+
+        patiently(once, self._PATIENCE_AT_START_S, what)
 
     def fetch(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Version]]:
         """Return what is known of these keys; see ``Lookup.fetch``.

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from onceforall.errors import RefusedRecordError, SchemaError
 from onceforall.sinks.postgres.driver.columns import postgres_columns
+from onceforall.sinks.postgres.driver.json_text import as_json
 from onceforall.sinks.postgres.driver.table_creation import create
 from onceforall.sinks.postgres.driver.table_lookup import describe
 from onceforall.sinks.postgres.task.copying import CopyStream
@@ -129,6 +130,63 @@ def test_a_text_within_json_that_is_no_utf8_is_refused_and_not_replaced(spark, c
     assert written(connection, table, nothing) == 1
     with pytest.raises(RefusedRecordError, match="column j is no valid UTF-8"):
         written(connection, table, spark.sql(f"SELECT 3 id, {value} j"))
+
+
+def _shapes(depth):
+    """Values with one text each, which ``{}`` stands for, at every place that a type has."""
+    yield "{}"
+    if depth == 0:
+        return
+    for inner in _shapes(depth - 1):
+        yield f"array('ok', {inner})" if inner == "{}" else f"array({inner})"
+        yield f"map(1, {inner})"
+        yield f"named_struct('a', {inner}, 'A', 'ok')"
+        yield f"named_struct('A', X'ff', 'a', {inner})"
+        yield f"named_struct('a', X'ff', 'b.`c', {inner}, 'n', cast(null AS STRING))"
+    yield "map({}, X'ff')"
+
+
+def test_a_bad_text_is_found_wherever_a_type_has_one(spark):
+    shapes = [shape for shape in _shapes(3) if shape != "{}"]
+    assert len(shapes) > 150
+    for text, is_good in ((BAD, False), ("'ü'", True)):
+        frame = spark.sql(
+            "SELECT " + ", ".join(f"{shape.format(text)} c{n}" for n, shape in enumerate(shapes))
+        )
+        found = frame.select(
+            [
+                F.is_valid_utf8(as_json(F.col(field.name), field.dataType)).alias(field.name)
+                for field in frame.schema.fields
+            ]
+        ).first()
+        wrong = [shape for shape, valid in zip(shapes, found, strict=True) if valid is not is_good]
+        assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("sort", "value", "arrives"),
+    [
+        ("YEAR", "INTERVAL '-3' YEAR", "-3 years"),
+        ("MONTH", "INTERVAL '-14' MONTH", "-1 years -2 mons"),
+        ("YEAR TO MONTH", "INTERVAL '178956970-7' YEAR TO MONTH", "178956970 years 7 mons"),
+        ("DAY", "INTERVAL '-3' DAY", "-72:00:00"),
+        ("HOUR", "INTERVAL '30' HOUR", "30:00:00"),
+        ("MINUTE", "INTERVAL '61' MINUTE", "01:01:00"),
+        ("SECOND", "INTERVAL '1.000001' SECOND", "00:00:01.000001"),
+        ("DAY TO HOUR", "INTERVAL '1 2' DAY TO HOUR", "26:00:00"),
+        ("HOUR TO SECOND", "INTERVAL '1:2:3.5' HOUR TO SECOND", "01:02:03.5"),
+        ("MINUTE TO SECOND", "INTERVAL '-2:3' MINUTE TO SECOND", "-00:02:03"),
+    ],
+)
+def test_an_interval_of_any_fields_arrives(spark, connection, sort, value, arrives):
+    frame = spark.sql(f"SELECT {value} v, array({value}, null) vs, cast(null AS INTERVAL {sort}) n")
+    assert f"interval {sort}".lower() == frame.schema["v"].dataType.simpleString()
+    table = create(connection, "intervals", frame.schema, [])
+    assert written(connection, table, frame) == 1
+    found = connection.execute(
+        "SELECT v::text, vs[1]::text, vs[2], n, v = vs[1] FROM intervals"
+    ).fetchone()
+    assert found == (arrives, arrives, None, None, True)
 
 
 def test_columns_are_matched_by_name_exactly_first_and_then_without_case(spark, connection):

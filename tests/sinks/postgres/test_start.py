@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from onceforall.errors import OptionError, SinkCheckError
+from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
 from onceforall.sink import StartInfo
 from onceforall.sinks.postgres.sink import PostgresSink
 from support.postgres_sink import KEYED, TABLE, Query, make_role, rows
@@ -22,6 +22,11 @@ def execute(url, *statements):
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement)
+
+
+def execute_one(url, statement):
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(statement).fetchone()[0]
 
 
 def check(url, output_mode="append", **options):
@@ -167,3 +172,77 @@ def test_without_psycopg_the_library_can_be_imported_and_the_sink_says_what_to_i
 def test_a_staging_schema_that_the_driver_would_take_for_a_placeholder_is_refused():
     with pytest.raises(OptionError, match="must not contain a percent sign"):
         PostgresSink("postgresql://localhost/x", "t", staging_schema="st%s")
+
+
+class Breaking(psycopg.Connection):
+    """A connection whose session the server ends before its nth statement; for one connection."""
+
+    left: int | None = None
+    always = False
+    ended = 0
+
+    def execute(self, *arguments, **named):
+        cls = Breaking
+        if (cls.left is not None or cls.always) and self.info.parameter_status(
+            "application_name"
+        ) == "ofa-check":
+            if cls.always or cls.left == 0:
+                with psycopg.Connection.connect(
+                    self.info.dsn, password=self.info.password
+                ) as other:
+                    other.execute("SELECT pg_terminate_backend(%s, 5000)", [self.info.backend_pid])
+                cls.ended += 1
+                cls.left = None
+            else:
+                cls.left -= 1
+        return super().execute(*arguments, **named)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "staged",
+        pytest.param("prepared", marks=pytest.mark.long),
+        pytest.param("upsert", marks=pytest.mark.long),
+    ],
+)
+def test_a_start_goes_on_whichever_of_its_statements_the_connection_breaks_at(
+    database, monkeypatch, mode
+):
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    schema = StructType([StructField("id", LongType()), StructField("n", LongType())])
+    fold = {"accumulate": {"n": "sum"}} if mode == "staged" else {}
+    monkeypatch.setattr(psycopg, "connect", Breaking.connect)
+    monkeypatch.setattr(Breaking, "ended", 0)
+    statements = 0
+    while True:
+        execute(database, "DROP TABLE IF EXISTS t, u; DROP SCHEMA IF EXISTS onceforall CASCADE")
+        start = StartInfo("q", "out", output_mode="append")
+        options = {"key": "id", "mode": mode, "create_table": True, "retry_for_s": 5, **fold}
+        sink, other = PostgresSink(database, "t", **options), PostgresSink(database, "u", **options)
+        other.check(StartInfo("q", "other", output_mode="append"))
+        monkeypatch.setattr(Breaking, "left", statements)
+        sink.identity(start)
+        sink.check(start)
+        sink.check_beside(start, {"other": other})
+        sink.holds(start, 0)
+        sink.columns(schema)
+        assert execute_one(database, "SELECT to_regclass('t') IS NOT NULL")
+        if Breaking.left is not None:
+            break
+        statements += 1
+        assert Breaking.ended == statements
+    assert statements > 20
+
+
+def test_a_start_whose_connection_breaks_again_and_again_says_so(database, monkeypatch):
+    execute(database, TABLE)
+    monkeypatch.setattr(psycopg, "connect", Breaking.connect)
+    monkeypatch.setattr(Breaking, "always", True)
+    sink = PostgresSink(database, "t", retry_for_s=0.5)
+    with pytest.raises(
+        SinkUnavailableError, match=r"Checking t did not succeed within 0\.5 s.*administrator"
+    ):
+        sink.check(StartInfo("q", "out", output_mode="append"))
+    assert Breaking.ended > 1

@@ -254,14 +254,22 @@ class PostgresSink(TwoPhaseCommitSink):
     def _at_start(
         self, look: Callable[[Connection], T], what: str = "Looking at the database of"
     ) -> T:
-        from onceforall.sinks.postgres.statements import close_quietly
+        """Do something that may be done twice, with a connection of its own; where that breaks,
+        again.
+        """
+        from onceforall.sinks.postgres.statements import close_quietly, patiently
 
-        connection = self._connect(_AT_START, patience_s=self._options.retry_for_s)
-        try:
-            with translated(f"{what} {self._options.table}"):
-                return look(connection)
-        finally:
-            close_quietly(connection)
+        sentence = f"{what} {self._options.table}"
+
+        def once() -> T:
+            connection = self._connect(_AT_START)
+            try:
+                with translated(sentence):
+                    return look(connection)
+            finally:
+                close_quietly(connection)
+
+        return patiently(once, self._options.retry_for_s, sentence, self._stoppable)
 
     @failpoints.around("postgres.check")
     def check(self, start: StartInfo) -> None:
@@ -334,15 +342,13 @@ class PostgresSink(TwoPhaseCommitSink):
     def _described(self, schema: StructType) -> Table:
         if self._found.table is None:
             from onceforall.sinks.postgres.driver.start import find_or_make_table
-            from onceforall.sinks.postgres.statements import close_quietly
 
-            connection = self._connect(_AT_START, patience_s=self._options.retry_for_s)
-            try:
-                self._found = find_or_make_table(
+            self._found = self._at_start(
+                lambda connection: find_or_make_table(
                     connection, self._access, self._options, self._output_mode, schema
-                )
-            finally:
-                close_quietly(connection)
+                ),
+                "Looking up or making table",
+            )
         assert self._found.table is not None
         return self._found.table
 

@@ -249,10 +249,9 @@ def _converted(source: Column, spark: DataType, target: PgType) -> Column:
         )
         return source if is_plain else source.cast("string")
     if sort == "YearMonthIntervalType":
-        # Arrow has no such interval: whole months.
-        return (f.extract(f.lit("YEAR"), source) * 12 + f.extract(f.lit("MONTH"), source)).cast(
-            "int"
-        )
+        # Arrow has no such interval: whole months. One of MONTH alone has no YEAR to extract.
+        whole = source.cast("interval year to month")
+        return (f.extract(f.lit("YEAR"), whole) * 12 + f.extract(f.lit("MONTH"), whole)).cast("int")
     if isinstance(spark, ArrayType) and target.element is not None:
         element, to = spark.elementType, target.element
         # A second dimension has the same element type in PostgreSQL.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyspark.sql import Column
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
 _OPTIONS = {
     "ignoreNullFields": "false",
@@ -82,11 +82,11 @@ def _has_bad_text(source: Column, spark: DataType) -> Column | None:
         return ~f.coalesce(f.is_valid_utf8(source.cast("string")), f.lit(True))  # noqa: FBT003
     parts: Iterable[Column | None] = ()
     if isinstance(spark, StructType):
-        folded = [name.lower() for name in spark.names]
+        # By their places: Spark can't tell names apart that differ in case only.
+        placed = source.cast(_by_place(spark))
         parts = [
-            _has_bad_text(source.getField(field.name), field.dataType)
-            for field in spark.fields
-            if folded.count(field.name.lower()) == 1  # Spark could not tell which is meant
+            _has_bad_text(placed.getField(f"_{place}"), field.dataType)
+            for place, field in enumerate(spark.fields)
         ]
     elif isinstance(spark, ArrayType):
         parts = [_any_bad(source, spark.elementType)]
@@ -100,6 +100,24 @@ def _has_bad_text(source: Column, spark: DataType) -> Column | None:
     for part in found[1:]:
         bad = part if bad is None else bad | part
     return bad
+
+
+def _by_place(spark: StructType) -> StructType:
+    """Return a struct's type with fields named by their places, to which Spark casts it as it is:
+    https://spark.apache.org/docs/latest/sql-ref-ansi-compliance.html#cast.
+    """
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType(
+        [
+            # No cast has VARCHAR or CHAR as its target.
+            StructField(
+                f"_{place}",
+                StringType() if type(field.dataType).__name__ in _TEXTS else field.dataType,
+            )
+            for place, field in enumerate(spark.fields)
+        ]
+    )
 
 
 def _any_bad(array: Column, element: DataType) -> Column | None:
