@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from chaos.workload import EMPTY_BATCHES
 from chaos.worlds import KEYS, PARTITIONS
 from onceforall.errors import CheckpointMismatchError, SinkUnavailableError
+from onceforall.spark.remote_path import files_below
 from onceforall.testing import observers
 from onceforall.testing.checker import (
     RunningCheck,
@@ -50,7 +51,10 @@ class Watch:
         self._torn_reads = []
         whole = [] if world.config.get("postgres", {}).get("mode") == "prepared" else ["postgres"]
         self._check = RunningCheck(self._truth, whole=["files", *whole], settle_s=SETTLE_S)
-        self._log = observers.CommitLogObserver(world.checkpoint)
+        place = world.place
+        self._log = observers.CommitLogObserver(
+            str(world.checkpoint), store=None if place is None else place.store
+        )
         self._observers = {sink: self._observer(sink) for sink in world.sinks}
 
     def _truth_of(self, batches):
@@ -168,7 +172,7 @@ class Watch:
 
     def _left_in_the_log(self):
         """Rows that are kept for a redo, behind the batches that they were kept for."""
-        found = [str(file) for file in self._world.log.rglob("*.arrow")]
+        found = [str(file) for file in files_below(self._world.log) if file.name.endswith(".arrow")]
         return [f"leftover: kept rows {', '.join(found[:5])}"] if found else []
 
     def _read_anew(self, sink):

@@ -5,6 +5,7 @@ from chaos import nemeses_identity as identity
 from chaos import nemeses_power as power
 from chaos import nemeses_servers as servers
 from chaos import nemeses_sources as sources
+from chaos import nemeses_stores as stores
 from chaos import nemeses_storm as storms
 from chaos import nemeses_tasks as tasks
 from chaos import nemeses_times as times
@@ -34,6 +35,23 @@ SCENARIOS = {
             "two-drivers",
             ("two drivers on one checkpoint", "SIGSTOP and SIGCONT behind a successor"),
             storms.two_drivers,
+        ),
+        Scenario(
+            "store-s3",
+            (
+                "checkpoint on S3: SIGKILL, SIGSTOP and replacement of drivers",
+                (
+                    "S3 requests cut, delayed, repeated, late, answered with 409, 500 and 503, "
+                    "and their answers lost"
+                ),
+            ),
+            stores.on_s3,
+            weight=2,
+        ),
+        Scenario(
+            "store-hdfs",
+            ("checkpoint on HDFS: SIGKILL, SIGSTOP and replacement of drivers",),
+            stores.on_hdfs,
         ),
         Scenario(
             "cluster",

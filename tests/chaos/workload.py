@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from chaos.machine import end_what_was_left
+from onceforall.spark.stores import Stores
 from support.driver_program import configured, jvm_of, leave
 from support.small_spark import small_spark
 
@@ -128,21 +129,23 @@ def run(spark, config):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     try:
-        watch(query, config)
+        watch(spark, query, config)
         query.awaitTermination(60)
         return None if query.exception() is None else str(query.exception())
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
 
-def watch(query, config):
+def watch(spark, query, config):
     """Return when the query has ended or was stopped because its end is wanted; arm failpoints
     behind its first batch.
 
     Spark's commit log tells how far it is: asking the query itself so often would take more time
     than its batches.
     """
-    commits = Path(config["checkpoint"]) / "commits"
+    commits = Stores(spark).checkpoint(config["checkpoint"]) / "commits"
+    # On a store each look is a request, which Spark's own wait for.
+    pause_s = 0.03 if isinstance(commits, Path) else 0.5
     begun = newest(commits)
     looks = 0
     while looks % 8 or query.isActive:
@@ -152,7 +155,7 @@ def watch(query, config):
         if newest(commits) >= config["until_batch"] or stop_is_wanted(config):
             query.stop()
             return
-        time.sleep(0.03)
+        time.sleep(pause_s)
 
 
 def newest(commits):

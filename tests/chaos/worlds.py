@@ -7,13 +7,15 @@ import json
 import signal
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import psycopg
 
 from chaos import sources, workload
 from chaos.tally import Tally
+from onceforall.spark.remote_path import RemotePath, files_below
 from support.databases import make_database
 from support.driver import Driver
 from support.waiting import until
@@ -30,6 +32,21 @@ KINDS = {
     "all": {"sinks": ["kafka", "files", "postgres"], "postgres": {"mode": "staged"}},
 }
 """The columns of the matrix; ``all`` is one decision over three sinks."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a checkpoint lies, if not on the disk.
+
+    Attributes:
+        path: as the campaign reads it.
+        spark: the settings with which Spark does.
+        store: those of the commit log's own client, for an observer.
+    """
+
+    path: RemotePath
+    spark: dict
+    store: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -57,10 +74,10 @@ class World:
     """A query with one checkpoint and sinks of one kind.
 
     ``start`` starts a driver process; any number of them, in turn or at once. ``tally`` counts the
-    SIGKILLs by the kind of process.
+    SIGKILLs by the kind of process. ``place`` is where its checkpoint lies, if not on the disk.
     """
 
-    def __init__(self, folder, kind, servers, *, rows_per_batch=2000, **config):
+    def __init__(self, folder, kind, servers, *, rows_per_batch=2000, place=None, **config):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True)
         self.kind = kind
@@ -76,7 +93,8 @@ class World:
         self.detached = False
         """Whether the commit log begins anew on the way: what was decided before is what Spark
         has finished."""
-        self.checkpoint = self.folder / "checkpoint"
+        self.place = place
+        self.checkpoint = self.folder / "checkpoint" if place is None else place.path
         self.topic = f"chaos-{uuid.uuid4().hex[:12]}"
         self.stateful = bool(config.get("stateful"))
         if "source" in config:
@@ -97,6 +115,7 @@ class World:
             "files": str(self.folder / "files"),
             "database": self.database,
             "checkpoint": str(self.checkpoint),
+            "spark": {} if place is None else place.spark,
             "rows_per_batch": rows_per_batch,
             "keys": KEYS,
             "partitions": PARTITIONS,
@@ -190,20 +209,23 @@ class World:
     @property
     def log(self):
         """The commit log's folder."""
-        return Path(
-            self.config.get("options", {}).get(
-                "onceforall.commitLog", self.checkpoint / "onceforall"
-            )
-        )
+        named = self.config.get("options", {}).get("onceforall.commitLog")
+        return self.checkpoint / "onceforall" if named is None else Path(named)
 
     def entries(self, kind):
-        """The bodies of the commit log's entries of a kind, with the time of their files."""
+        """The bodies of the commit log's entries of a kind, with the time of their files; on a
+        store, which is not this machine, that at which they were made."""
         found = []
-        for file in sorted((self.log / "chains").glob("*/*.json")):
+        for file in files_below(self.log / "chains"):
             with contextlib.suppress(FileNotFoundError):
                 entry = json.loads(file.read_text())
                 if entry["kind"] == kind:
-                    found.append((file.stat().st_mtime, entry["body"]))
+                    at = (
+                        file.stat().st_mtime
+                        if self.place is None
+                        else datetime.fromisoformat(entry["written_at"]).timestamp()
+                    )
+                    found.append((at, entry["body"]))
         return found
 
     def newest(self, kind):

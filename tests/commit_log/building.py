@@ -34,7 +34,7 @@ def put(store, generation, index, entry, nonce="n"):
 
 def open_log(store, **options):
     """A log that doesn't pause between retries."""
-    return CommitLog(store, sleep=lambda _: None, **options)
+    return CommitLog(store, **{"sleep": lambda _: None, **options})
 
 
 def start(store, **options):

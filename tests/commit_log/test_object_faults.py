@@ -83,6 +83,61 @@ def test_an_append_survives_what_becomes_of_its_request(store, direct, proxy, fa
     newer.append(own, commit(1))
 
 
+@pytest.mark.parametrize("arrives", [False, True])
+def test_a_decision_waits_for_a_store_that_is_away_says_so_and_is_one(
+    store, direct, proxy, caplog, arrives
+):
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if sum(slept) > 30:
+            away.end()
+
+    log, own, _ = start(store, keep_ends=True, sleep=sleep, goes_on=lambda: True)
+    if arrives:
+        proxy.lose("PUT", ENTRIES)
+    away = proxy.cut(count=100_000)
+    index = log.append(own, commit(1))
+    assert sum(slept) > 30
+    told = [record.message for record in caplog.records if "waits for its store" in record.message]
+    assert len(told) == 1
+    assert "asks again every 5 s" in told[0]
+    log.append(own, Done(1))
+    assert [entry for _, entry in open_log(direct).entries(own)][index:] == [commit(1), Done(1)]
+
+
+def test_a_store_that_is_away_is_waited_for_until_the_query_is_stopped(store, proxy):
+    asked = []
+
+    def goes_on():
+        asked.append(True)
+        return len(asked) < 30
+
+    log, own, _ = start(store, keep_ends=True, goes_on=goes_on)
+    proxy.answer(503, count=100_000)
+    with pytest.raises(OutcomeUnknownError, match="tried [67] times"):
+        log.append(own, commit(1))
+    assert len(asked) == 30
+    with pytest.raises(OutcomeUnknownError, match="the append before got no answer"):
+        log.append(own, commit(1))
+
+
+def test_a_decision_that_came_too_late_behind_a_store_that_is_away_is_in_doubt(store, proxy):
+    """What was sent in time may still arrive: it is neither decided nor undecided."""
+    asked = []
+
+    def in_time():
+        asked.append(True)
+        return len(asked) <= 7
+
+    log, own, _ = start(store, keep_ends=True, goes_on=lambda: True)
+    proxy.cut("PUT", count=100_000)
+    with pytest.raises(OutcomeUnknownError):
+        log.append(own, commit(1), in_time)
+    assert len(asked) == 8
+
+
 def test_an_append_that_arrives_long_after_its_writer_gave_up_meets_the_seal(store, direct, proxy):
     log, generation, _ = start(store, keep_ends=True, retry_pauses_ms=())
     late = proxy.late("PUT", ENTRIES)

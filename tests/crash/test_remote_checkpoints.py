@@ -14,6 +14,7 @@ from onceforall.spark.remote_path import RemotePath
 from support.driver import ROWS_PER_BATCH, Pipeline, assert_exactly_once
 from support.http_faults import HttpProxy
 from support.reading import released, values
+from support.waiting import until
 from support.web_hdfs import WebHdfs
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -187,3 +188,41 @@ def test_on_s3_each_entry_is_one_put_by_hadoops_client_too(
         assert puts == (2 if index == 5 else 1), (index, driver.log())
         # Only the one whose answer was lost is looked at: S3A asks for its size, then for it.
         assert proxy.count(key=key) - puts == (2 if index == 5 else 0), proxy.counts()
+
+
+@pytest.mark.s3
+@pytest.mark.long
+def test_a_store_of_the_log_that_goes_away_is_waited_for_and_a_stop_ends_the_waiting(
+    tmp_path, broker, topic, s3_server, s3_bucket
+):
+    with HttpProxy(s3_server.port) as proxy:
+        spark = {
+            "spark.jars": ",".join(map(str, s3a_jars())),
+            **s3_server.spark_settings(),
+            "spark.hadoop.fs.s3a.endpoint": proxy.endpoint,
+            # Of the client itself: else one create alone takes minutes to fail.
+            "spark.hadoop.fs.s3a.attempts.maximum": "1",
+            "spark.hadoop.fs.s3a.retry.limit": "1",
+        }
+        pipeline = Pipeline(
+            tmp_path,
+            broker.bootstrap_servers,
+            topic(partitions=3),
+            checkpoint=RemotePath(s3_client(s3_server, s3_bucket)),
+            spark=spark,
+        )
+        away = proxy.cut("PUT", r"chains/00000000/00000005\.json$", count=100_000)
+        driver = pipeline.start()
+        until(lambda: "waits for its store" in driver.log(), 120, "a warning")
+        away.end()
+        driver.wait()
+        assert_exactly_once(pipeline)
+        away = proxy.cut("PUT", r"chains/00000001/00000003\.json$", count=100_000)
+        driver = pipeline.start(until_batch=pipeline.batches() + 5)
+        until(lambda: "waits for its store" in driver.log(), 120, "a warning")
+        driver.signal(signal.SIGTERM, jvm=False)
+        driver.wait()
+        away.end()
+        pipeline.run(until_batch=pipeline.batches() + 2)
+        pipeline.close()
+    assert_exactly_once(pipeline)

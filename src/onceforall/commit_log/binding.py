@@ -75,10 +75,15 @@ class BoundLog:
     first_generation: int = 0
     keep_ends: bool = False
 
-    def log(self, *, retain_commits: int = 100) -> CommitLog:
-        """Return the log, for a run that keeps so many commits, or for a look."""
+    def log(
+        self, *, retain_commits: int = 100, goes_on: Callable[[], bool] | None = None
+    ) -> CommitLog:
+        """Return the log, for a run that keeps so many commits, or for a look; ``goes_on`` says
+        whether a store that is away is waited for.
+        """
         return CommitLog(
             self.store,
+            goes_on=goes_on,
             retain_commits=retain_commits,
             first_generation=self.first_generation,
             keep_ends=self.keep_ends,

@@ -4,13 +4,21 @@ asked for again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from onceforall.commit_log.store import AlreadyExists, Store, TooLate
+from onceforall.common import logs
 from onceforall.errors import BatchTooSlowError, CommitLogError, text_of
 from onceforall.failpoints import points as failpoints
 
 __all__ = ["Creator", "NoAnswerError"]
+
+_log = logs.logger("onceforall")
+
+_PAUSE_S = 5.0
+_SLICE_S = 0.2
+_TELL_EVERY_S = 60.0
 
 
 class NoAnswerError(CommitLogError):
@@ -32,14 +40,21 @@ class Creator:
         store: the log's.
         pauses_ms: a create without an answer is repeated after each of these pauses.
         sleep: takes seconds.
+        goes_on: asked where all of them were in vain: True repeats the create every few seconds
+            until there is an answer, or this says no. None: never.
     """
 
     def __init__(
-        self, store: Store, pauses_ms: Sequence[int], sleep: Callable[[float], None]
+        self,
+        store: Store,
+        pauses_ms: Sequence[int],
+        sleep: Callable[[float], None],
+        goes_on: Callable[[], bool] | None = None,
     ) -> None:
         self.store = store
         self._pauses_ms = tuple(pauses_ms)
         self._sleep = sleep
+        self._goes_on = goes_on
 
     def __call__(
         self, key: str, content: bytes, in_time: Callable[[], bool] | None = None
@@ -53,13 +68,20 @@ class Creator:
                 created it.
             NoAnswerError: nobody knows.
         """
-        pauses_ms = [0, *self._pauses_ms]
         failure: Exception | None = None
+        tries, pauses_ms, told_s = 0, iter(self._pauses_ms), -_TELL_EVERY_S
         try:
-            for pause_ms in pauses_ms:
+            while True:
                 if failure is not None:
-                    self._sleep(pause_ms / 1000)
+                    pause_ms = next(pauses_ms, None)
+                    if pause_ms is not None:
+                        self._sleep(pause_ms / 1000)
+                    else:
+                        told_s = self._tell(key, failure, told_s)
+                        if not self._pause():
+                            break
                     failpoints.hit("log.create.again")
+                tries += 1
                 try:
                     answer = (
                         self.store.create(key, content)
@@ -82,10 +104,35 @@ class Creator:
                     return won, failure is not None or repeated
             said = "none" if failure is None else text_of(failure).rstrip(".")
             raise NoAnswerError(
-                f"{self.store.describe(key)}: tried {len(pauses_ms)} times to create it, and got "
-                f"no answer; the last error was: {said}"
+                f"{self.store.describe(key)}: tried {tries} times to create it, and got no "
+                f"answer; the last error was: {said}"
             ) from failure
         finally:
             # An error refers to this frame; with the frame referring to it, both would stay, and
             # the store with them.
             failure = None
+
+    def _tell(self, key: str, failure: Exception, told_s: float) -> float:
+        """Say that the query waits, once a minute; return when that was said last."""
+        now_s = time.monotonic()
+        if self._goes_on is None or now_s - told_s < _TELL_EVERY_S:
+            return told_s
+        _log.warning(
+            "%s can't be created; the query waits for its store, and asks again every %g s until "
+            "there is an answer or the query is stopped: %s",
+            self.store.describe(key),
+            _PAUSE_S,
+            # What a client advises where nobody waits.
+            text_of(failure).removesuffix(", then restart the query."),
+        )
+        return now_s
+
+    def _pause(self) -> bool:
+        """Wait before the next try; in slices, for the query may be stopped meanwhile. False: it
+        is, or nobody waits.
+        """
+        for _ in range(int(_PAUSE_S / _SLICE_S)):
+            if self._goes_on is None or not self._goes_on():
+                return False
+            self._sleep(_SLICE_S)
+        return True

@@ -142,6 +142,7 @@ class CommitLog:
             look at what became of its chain meanwhile; for stores where each look costs a round
             trip. It is a property of the log: all who write it must say the same.
         retry_pauses_ms: a create without an answer is repeated after each of these pauses.
+        goes_on: asked where all of these were in vain: whether to ask for ever; see ``Creator``.
         sleep: takes seconds; injected, as the next two are, so that a simulation can replay a run.
         new_nonce: returns a string that no other call ever returned, in any process.
         now: the time that entries carry for people.
@@ -160,6 +161,7 @@ class CommitLog:
         keep_ends: bool = False,
         retry_pauses_ms: Sequence[int] = (50, 200, 1000, 3000),
         sleep: Callable[[float], None] = time.sleep,
+        goes_on: Callable[[], bool] | None = None,
         new_nonce: Callable[[], str] = _new_nonce,
         now: Callable[[], datetime] = _now,
     ) -> None:
@@ -169,7 +171,7 @@ class CommitLog:
         self._first = first_generation
         self._drop_after = drop_after
         self._keep_ends = keep_ends
-        self._ask = Creator(store, retry_pauses_ms, sleep)
+        self._ask = Creator(store, retry_pauses_ms, sleep, goes_on)
         self._new_nonce = new_nonce
         self._now = now
         self._lengths: dict[int, int] = {}

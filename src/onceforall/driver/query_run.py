@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onceforall.commit_log import LocalStore
 from onceforall.common import arguments, logs
 from onceforall.driver import failures, place, progress, stopping
 from onceforall.driver.batch_writer import SparkBatchWriter
@@ -298,7 +299,12 @@ class _QueryRun:
         failpoints.hit("start.checkpoint_checked")
         bound = bind_log(checkpoint, settings, stores, tested=True)
         failpoints.hit("start.bound")
-        log = bound.log(retain_commits=settings.min_batches_to_retain)
+        log = bound.log(
+            retain_commits=settings.min_batches_to_retain,
+            # A store that is away comes back. A local folder that can't be written stays so until
+            # somebody mends it, and is told at once.
+            goes_on=None if isinstance(bound.store, LocalStore) else run.waits_for_store,
+        )
         sweeper = run._sweeper = Sweeper(
             sinks,
             log,
@@ -392,6 +398,10 @@ class _QueryRun:
     def stop_requested(self) -> bool:
         """Tell whether the query was asked to stop, or the process is ending."""
         return stopping.PROCESS.begun or not self.is_active()
+
+    def waits_for_store(self) -> bool:
+        """Tell whether a commit log that gives no answer is asked again."""
+        return not self.stop_requested()
 
     def ask_to_stop(self) -> None:
         """Ask Spark to stop the query; see ``stopping.Run``. It returns when the batch has

@@ -8,6 +8,7 @@ systems of vendors. Both write one format, and may be used at the same time.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -141,10 +142,8 @@ class Stores:
         return _CLIENTS[key][1]
 
     def _launch(self) -> None:
-        """Start a JVM with Spark's jars, which Hadoop's client is among."""
-        from pyspark.java_gateway import launch_gateway
-
-        self._gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        """Start a JVM with Spark's jars, which Hadoop's client is among; one per process."""
+        self._gateway = _launched_gateway()
         self._configuration = self._gateway.jvm.org.apache.hadoop.conf.Configuration()
 
     def _object_settings(self, scheme: str, url: str) -> dict[str, str]:
@@ -153,6 +152,13 @@ class Stores:
             return self._settings
         found = _from_s3a(self._configuration, urlsplit(url).netloc)
         return {**found, **self._settings}
+
+
+@functools.cache
+def _launched_gateway() -> Any:
+    from pyspark.java_gateway import launch_gateway
+
+    return launch_gateway()  # type: ignore[no-untyped-call]
 
 
 def _from_s3a(configuration: Any, bucket: str) -> dict[str, str]:

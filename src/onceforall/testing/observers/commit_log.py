@@ -5,11 +5,13 @@ nothing.
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Mapping
 
-from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.commit_log import CommitLog, binding
 from onceforall.errors import CommitLogError
 from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark.remote_path import AnyPath, store_at
+from onceforall.spark.stores import Stores
 from onceforall.testing.checker import LogView
 
 _TRIES = 20
@@ -20,20 +22,33 @@ class CommitLogObserver:
     while it reads.
 
     Args:
-        checkpoint: the checkpoint's folder.
+        checkpoint: the checkpoint's folder, or its URL on a store. One on HDFS starts a JVM.
         first_batch: the first batch that the query writes: not 0 where a plain query's checkpoint
             was taken over.
+        store: settings of the store, as ``onceforall.store.*`` without that prefix.
+
+    Raises:
+        OptionError, UnsupportedQueryError: there can't be a checkpoint at such a place.
+        MissingExtraError: obstore is needed, and isn't installed.
+        CommitLogError: the store can't be opened.
     """
 
-    def __init__(self, checkpoint: str | os.PathLike[str], *, first_batch: int = 0) -> None:
-        self._checkpoint = spark_checkpoint.local_path(os.fspath(checkpoint))
+    def __init__(
+        self,
+        checkpoint: str | os.PathLike[str],
+        *,
+        first_batch: int = 0,
+        store: Mapping[str, str] | None = None,
+    ) -> None:
+        self._stores = Stores(None, store)
+        self._checkpoint = self._stores.checkpoint(os.fspath(checkpoint))
         self._first_batch = first_batch
 
     def __repr__(self) -> str:
         return f"CommitLogObserver({str(self._checkpoint)!r})"
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> AnyPath:
         """The checkpoint's folder."""
         return self._checkpoint
 
@@ -94,9 +109,5 @@ class CommitLogObserver:
         home = self._checkpoint / spark_checkpoint.LOG_FOLDER
         if not home.is_dir():
             return None
-        bound = binding.find(LocalStore(home))
-        return (
-            None
-            if bound is None
-            else CommitLog(bound.store, first_generation=bound.first_generation)
-        )
+        bound = binding.find(store_at(home), open_store=self._stores.open)
+        return None if bound is None else bound.log()
