@@ -19,6 +19,12 @@ ANYTHING = ""
 MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
+NAMES = {
+    "cut": "connections cut",
+    "lose": "answers lost",
+    "twice": "requests repeated",
+    "delay": "requests delayed",
+}
 
 
 def on_s3(arena):
@@ -67,7 +73,7 @@ def on_s3(arena):
             count=arena.rng.randint(1, 3),
             **more,
         )
-        siege.struck(f"S3: {does.replace('twice', 'repeated').replace('cut', 'connection cut')}")
+        siege.struck(f"S3: {NAMES[does]}")
 
     def answered():
         status = arena.rng.choice([500, 503])

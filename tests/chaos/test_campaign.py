@@ -21,10 +21,8 @@ from onceforall.failpoints.catalogue import CATALOGUE
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 
 CELLS = [
-    matrix.Cell("append_commit.before", "all", "first"),
     matrix.Cell("postgres.confirm.merged", "all", "first"),
     matrix.Cell("file.commit.renamed", "all", "recovery"),
-    matrix.Cell("task.pre_commit.one", "all", "first"),
     matrix.Cell("postgres.task.staged", "all", "first"),
 ]
 
@@ -38,7 +36,7 @@ def test_the_short_part_of_the_campaign_finds_no_violation(tmp_path):
         seed=7,
         cells=CELLS,
         scenarios={"storm": SCENARIOS["storm"]},
-        scenario_s=20,
+        scenario_s=15,
         rounds=1,
     )
     assert campaign.run(), campaign.results.data["found"]
@@ -48,7 +46,7 @@ def test_the_short_part_of_the_campaign_finds_no_violation(tmp_path):
     }
     # Each cell's, and at least one in the storm: how many that has time for, depends on the machine.
     assert data["kills"] > len(CELLS)
-    assert data["records"] > 30_000
+    assert data["records"] > 20_000
     assert data["scenarios"]["storm"]["runs"] == 1
     assert "| violations | **0** |" in (tmp_path / "results.md").read_text()
 

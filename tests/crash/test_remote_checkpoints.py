@@ -63,12 +63,20 @@ def pipeline(tmp_path, broker, topic, remote):
     made.close()
 
 
-def test_a_driver_killed_behind_its_decision_and_again_in_recovery(pipeline):
+def test_a_driver_killed_behind_its_decision(pipeline):
     pipeline.start("append_commit.after=kill@3").wait_until_killed()
-    pipeline.start("seal.after=kill").wait_until_killed()
     pipeline.run()
     assert_exactly_once(pipeline)
     assert {entry["kind"] for entry in pipeline.entries()} == {"CLAIM", "SEAL", "COMMIT", "DONE"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["claim.after", "seal.after", "recover.after"])
+def test_a_driver_killed_behind_its_decision_and_again_in_recovery(pipeline, step):
+    pipeline.start("append_commit.after=kill@3").wait_until_killed()
+    pipeline.start(f"{step}=kill").wait_until_killed()
+    pipeline.run()
+    assert_exactly_once(pipeline)
 
 
 @pytest.mark.long

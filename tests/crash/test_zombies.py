@@ -84,6 +84,7 @@ def test_a_stop_that_is_asked_for_while_a_commit_waits_for_the_broker_ends_at_on
         assert_exactly_once(pipeline)
 
 
+@pytest.mark.long  # test_sinks.py has that of PostgreSQL, with three sinks
 def test_a_broker_killed_between_decision_and_commit_delays_the_batch_and_loses_nothing(
     tmp_path, pipeline_on
 ):

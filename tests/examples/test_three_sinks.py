@@ -94,12 +94,8 @@ def test_the_sums_in_the_table_are_those_of_the_input(broker, topic, database, t
         "SPARK_LOCAL_IP": "127.0.0.1",
         "TZ": "UTC",
     }
-    # Behind the merge of a batch, and behind the decision of a later one; then a run that ends.
-    for armed, ends in (
-        ("postgres.commit.after=kill@2", -9),
-        ("append_commit.after=kill@2", -9),
-        ("", 0),
-    ):
+    # Behind the merge of a batch; then a run that ends.
+    for armed, ends in (("postgres.commit.after=kill@2", -9), ("", 0)):
         life = ProgramProcess(
             program,
             [str(tmp_path / "input")],
