@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence upgrade mutants compat docs release lock clean
+.PHONY: store-costs redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence upgrade mutants compat docs release lock clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -59,6 +59,9 @@ acceptance: $(READY)  ## two figures that a reader of the output feels, in build
 
 bench: $(READY)  ## everything side by side, for BENCH_MINUTES (240); goes on where it ended; writes build/bench/performance.md
 	$(BIN)/python -m benchmarks $(BENCH)
+
+store-costs: $(READY)  ## requests that a batch sends to S3 for its checkpoint; writes docs/store-costs.md
+	PYTHONPATH=tests:. $(BIN)/python -m benchmarks.stores.requests
 
 bench-long: $(READY)  ## a query at steady load for BENCH_LONG_MINUTES (60): nothing may grow
 	$(BIN)/python -m benchmarks.long_run --minutes $(or $(BENCH_LONG_MINUTES),60)

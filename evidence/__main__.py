@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from evidence.digests import ROOT, package_digest, protocol_digest, query_digest
+from evidence.digests import (
+    ROOT,
+    package_digest,
+    protocol_digest,
+    query_digest,
+    stores_digest,
+)
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -96,6 +102,13 @@ RESULTS = (
         r'"harness": "(\w+)"',
         harness_of_the_benchmarks,
         "make bench, four hours",
+    ),
+    Result(
+        "docs/store-costs.md",
+        "requests to a store",
+        r"Measured code: `(\w+)`",
+        stores_digest,
+        "make store-costs, a quarter of an hour",
     ),
     Result(
         "docs/profile.json",

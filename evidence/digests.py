@@ -27,6 +27,10 @@ PROTOCOL = ("onceforall.driver.coordinator", "onceforall.commit_log", "onceforal
 """What of it a simulated run has."""
 
 
+STORES = ("onceforall.driver.coordinator", "onceforall.commit_log", "onceforall.spark.stores")
+"""What decides how many requests a batch sends to the store of its log."""
+
+
 def modules_of(roots: Iterable[str], package: Path = PACKAGE) -> list[Path]:
     """Return the files of a package that these modules import, and what those import, wherever the
     statement stands; sorted.
@@ -67,6 +71,11 @@ def digest_of(files: Iterable[Path], root: Path = ROOT) -> str:
 def query_digest() -> str:
     """Return the digest of what a query of the campaign and of the benchmarks runs."""
     return digest_of(modules_of(QUERY))
+
+
+def stores_digest() -> str:
+    """Return the digest of what sends requests to the store of a commit log."""
+    return digest_of(modules_of(STORES))
 
 
 def protocol_digest() -> str:

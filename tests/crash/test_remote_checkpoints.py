@@ -7,50 +7,23 @@ import signal
 
 import pytest
 
-from onceforall.commit_log.stores.objects import ObjectClient
 from onceforall.embedded import s3a_jars
 from onceforall.spark.mending import SET_ASIDE
 from onceforall.spark.remote_path import RemotePath
 from support.driver import ROWS_PER_BATCH, Pipeline, assert_exactly_once
 from support.http_faults import HttpProxy
+from support.places import remote_place, s3_client
 from support.reading import released, values
 from support.waiting import until
-from support.web_hdfs import WebHdfs
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
-
-HALF_THE_REQUESTS = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
-
-
-def s3_client(server, bucket):
-    return ObjectClient(
-        f"s3a://{bucket}/checkpoints/ads",
-        {
-            "endpoint": server.endpoint,
-            "region": server.region,
-            "access_key_id": server.access_key,
-            "secret_access_key": server.secret_key,
-            "virtual_hosted_style_request": "false",
-        },
-    )
 
 
 @pytest.fixture(
     params=[pytest.param("s3", marks=pytest.mark.s3), pytest.param("hdfs", marks=pytest.mark.hdfs)]
 )
 def remote(request):
-    """The checkpoint's place as a test reads it, and the settings that Spark needs for it."""
-    if request.param == "s3":
-        server, bucket = request.getfixturevalue("s3_server"), request.getfixturevalue("s3_bucket")
-        return RemotePath(s3_client(server, bucket)), {
-            "spark.jars": ",".join(map(str, s3a_jars())),
-            "spark.sql.streaming.checkpointFileManagerClass": HALF_THE_REQUESTS,
-            **server.spark_settings(),
-        }
-    server, url = request.getfixturevalue("hdfs_server"), request.getfixturevalue("hdfs_folder")
-    return RemotePath(WebHdfs(server.web_url, url)), dict(server.spark_settings())
+    return remote_place(request, request.param)
 
 
 @pytest.fixture

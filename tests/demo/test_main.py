@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 
 import pytest
 
@@ -39,3 +40,20 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["demo", "--out", str(tmp_path / "file" / "out")]) == 2
     assert "--out" in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    "checkpoint",
+    [pytest.param("s3", marks=pytest.mark.s3), pytest.param("hdfs", marks=pytest.mark.hdfs)],
+)
+def test_the_demo_loses_and_doubles_nothing_with_its_checkpoints_on_a_store(tmp_path, checkpoint):
+    asked = ["demo", "--events", "60000", "--checkpoint", checkpoint, "--out", str(tmp_path)]
+    assert main(asked) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["passed"]
+    assert (tmp_path / "report.html").exists()

@@ -10,6 +10,8 @@ from confluent_kafka import Producer
 from onceforall.demo import observe
 from onceforall.demo.feed import Feed
 from onceforall.demo.flights import PARTITIONS, event_of
+from onceforall.spark.remote_path import create_file
+from onceforall.spark.stores import Stores
 from support.waiting import until
 
 
@@ -42,6 +44,32 @@ def test_a_batch_between_the_two_logs_is_in_flight(checkpoint):
 
 def test_a_batch_in_both_logs_is_not_in_flight(checkpoint):
     assert observe.in_flight(checkpoint(planned=2, committed=2)) is None
+
+
+@pytest.mark.s3
+def test_on_a_store_a_batch_ends_where_the_next_one_is_planned(s3_server, s3_bucket):
+    store = {
+        "endpoint": s3_server.endpoint,
+        "region": s3_server.region,
+        "access_key_id": s3_server.access_key,
+        "secret_access_key": s3_server.secret_key,
+        "virtual_hosted_style_request": "false",
+    }
+    checkpoint = Stores(None, store).checkpoint(f"s3a://{s3_bucket}/demo") / "events"
+    for number in range(3):
+        plan = [
+            "v1",
+            json.dumps({"batchTimestampMs": 5000 + 1000 * number}),
+            json.dumps({"flights": {"0": 10 * (number + 1)}}),
+        ]
+        assert create_file(checkpoint / "offsets" / str(number), "\n".join(plan).encode())
+        if number < 2:
+            assert create_file(checkpoint / "commits" / str(number), b"v1\n{}")
+    assert observe.in_flight(checkpoint) == 2
+    assert observe.completed_batches(checkpoint, "flights") == [
+        observe.Batch(0, 5.0, 6.0, 10),
+        observe.Batch(1, 6.0, 7.0, 10),
+    ]
 
 
 def test_before_the_first_batch_nothing_is_taken(tmp_path):

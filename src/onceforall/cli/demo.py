@@ -45,6 +45,13 @@ def add_commands(groups: Any) -> None:
         action="store_true",
         help="keep checkpoints, files and the servers' data, and print where they are",
     )
+    demo.add_argument(
+        "--checkpoint",
+        choices=("local", "s3", "hdfs"),
+        default="local",
+        help="where the checkpoints lie: on the disk (the default), or on an S3 server or an HDFS "
+        "that the demo starts",
+    )
     demo.set_defaults(run=_run)
     _add_ads(demo.add_subparsers(title="other demos", metavar="ads"))
 
@@ -107,7 +114,12 @@ def _run(arguments: argparse.Namespace) -> int:
     with _orderly_end():
         return run_demo(
             Options(
-                arguments.kills, arguments.seed, arguments.events, arguments.out, arguments.keep
+                arguments.kills,
+                arguments.seed,
+                arguments.events,
+                arguments.out,
+                arguments.keep,
+                arguments.checkpoint,
             )
         )
 

@@ -9,6 +9,7 @@ code 1), or until the stop file exists: then it takes what is there and ends (0)
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -27,6 +28,9 @@ QUERIES = ("events", "windows")
 DATABASE_VARIABLE = "ONCEFORALL_DEMO_DATABASE"
 """The environment variable with the URL of the database."""
 
+SETTINGS_VARIABLE = "ONCEFORALL_DEMO_SETTINGS"
+"""That with Spark's settings for the checkpoints' store, as JSON."""
+
 WATERMARK_DELAY_DAYS = 6
 """More than partitions can be apart: a chunk of the feed is a day of flights, and Spark reads
 all partitions in proportion."""
@@ -43,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = _parser().parse_args(argv)
     # Taken out, so that the JVM and its Python workers don't inherit the password.
     settings.database = os.environ.pop(DATABASE_VARIABLE)
+    settings.spark = json.loads(os.environ.pop(SETTINGS_VARIABLE, "{}"))
     spark = _session(settings)
     try:
         flights = _read(spark, settings)
@@ -64,8 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         "--work-dir",
         type=Path,
         required=True,
-        help="checkpoints, files and Spark's temporary files",
+        help="files and Spark's temporary files",
     )
+    parser.add_argument("--checkpoints", required=True, help="folder or URL of the checkpoints")
     parser.add_argument("--stop-file", type=Path, required=True)
     parser.add_argument(
         "--jars", required=True, help="Spark's Kafka connector and the JDBC driver, by commas"
@@ -107,6 +113,7 @@ def _session(settings: argparse.Namespace) -> SparkSession:
         # The report draws every batch from the checkpoints.
         "spark.sql.streaming.minBatchesToRetain": "100000",
         "spark.sql.streaming.metricsEnabled": "false",
+        **settings.spark,
     }
     for key, value in configuration.items():
         builder = builder.config(key, value)
@@ -189,7 +196,7 @@ def _start(rows: DataFrame, query: str, settings: argparse.Namespace) -> Streami
         work_dir=settings.work_dir,
     )
     start = start_with_onceforall if settings.writer == "onceforall" else start_with_spark
-    return start(rows, query, output, str(settings.work_dir / "checkpoints" / query))
+    return start(rows, query, output, f"{settings.checkpoints}/{query}")
 
 
 def _stay(queries: Sequence[StreamingQuery], stop_file: Path) -> int:

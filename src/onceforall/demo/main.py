@@ -47,6 +47,7 @@ class Options:
         events: only the first so many flights; None: all.
         out: the folder of the reports and logs.
         keep: keep checkpoints, files and the servers' data.
+        checkpoint: where the checkpoints lie: ``local``, ``s3`` or ``hdfs``.
     """
 
     kills: int = 5
@@ -54,6 +55,7 @@ class Options:
     events: int | None = None
     out: Path = Path("build/demo")
     keep: bool = False
+    checkpoint: str = "local"
 
 
 def run_demo(options: Options) -> int:
@@ -89,14 +91,15 @@ def run_demo(options: Options) -> int:
         kill_delays(seed, options.kills),
     )
     truths = {"events": true_events(flights), "windows": true_windows(flights)}
-    with Stage("onceforall-demo-", keep=options.keep) as stage:
+    stage_of = Stage("onceforall-demo-", keep=options.keep, checkpoint=options.checkpoint)
+    with stage_of as stage:
         setup_s = time.monotonic() - started
         with Display(len(flights), options.kills) as display:
             display.say(
                 f"Kafka runs at {stage.broker.bootstrap_servers}, PostgreSQL "
                 f"{stage.postgres.version} at "
                 f"{stage.postgres.host}:{stage.postgres.port}. {len(flights):,} flights, seed "
-                f"{seed}."
+                f"{seed}. Checkpoints lie {stage.checkpoints.where}."
             )
             outcomes: dict[str, Outcome] = {}
             for writer in WRITERS:
@@ -127,6 +130,7 @@ def _place(writer: str, stage: Stage, out: Path) -> Place:
         stage.work_dir / writer,
         out / f"{writer}.log",
         stage.jars,
+        stage.checkpoints,
     )
     for topic in (place.input, *(place.output(query).topic for query in QUERIES)):
         stage.broker.create_topic(topic, partitions=PARTITIONS)

@@ -13,6 +13,7 @@ from typing import Any
 
 from onceforall.errors import CheckpointMismatchError, MissingExtraError, SinkUnavailableError
 from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark.remote_path import AnyPath
 
 _READ_DEADLINE_S = 60.0
 _ENDS_DEADLINE_S = 10
@@ -36,7 +37,7 @@ class Batch:
     events: int
 
 
-def position(checkpoint: Path, topic: str, batch: int) -> list[int]:
+def position(checkpoint: AnyPath, topic: str, batch: int) -> list[int]:
     """Return the end offset of each partition of `topic` in a planned batch; empty for batch -1."""
     if batch < 0:
         return []
@@ -49,31 +50,49 @@ def position(checkpoint: Path, topic: str, batch: int) -> list[int]:
     return [int(offsets[partition]) for partition in sorted(offsets, key=int)]
 
 
-def committed_position(checkpoint: Path, topic: str) -> list[int]:
+def committed_position(checkpoint: AnyPath, topic: str) -> list[int]:
     """Return the end offset of each partition in the last completed batch; empty before the
     first.
     """
     return position(checkpoint, topic, spark_checkpoint.last_committed(checkpoint))
 
 
-def in_flight(checkpoint: Path) -> int | None:
+def in_flight(checkpoint: AnyPath) -> int | None:
     """Return the batch that is planned and not completed, or None."""
     planned = spark_checkpoint.last_planned(checkpoint)
     return planned if planned > spark_checkpoint.last_committed(checkpoint) else None
 
 
-def completed_batches(checkpoint: Path, topic: str) -> list[Batch]:
+def completed_batches(checkpoint: AnyPath, topic: str) -> list[Batch]:
     """Return every completed batch of a query whose checkpoint keeps them all."""
     batches = []
     before = 0
     for number in range(spark_checkpoint.last_committed(checkpoint) + 1):
         end = sum(position(checkpoint, topic, number))
-        planned_at, committed_at = (
-            (checkpoint / log / str(number)).stat().st_mtime for log in ("offsets", "commits")
-        )
-        batches.append(Batch(number, planned_at, committed_at, end - before))
+        batches.append(Batch(number, *_moments(checkpoint, number), end - before))
         before = end
     return batches
+
+
+def _moments(checkpoint: AnyPath, batch: int) -> tuple[float, float]:
+    """Return when a batch was planned and when it was completed.
+
+    On a store, whose clock is another one, the first is what the plan says, and the second that of
+    the next plan, which follows at once while there is input.
+    """
+    if isinstance(checkpoint, Path):
+        planned_at, committed_at = (
+            (checkpoint / log / str(batch)).stat().st_mtime for log in ("offsets", "commits")
+        )
+        return planned_at, committed_at
+    planned_at = _planned_at(checkpoint, batch)
+    is_last = spark_checkpoint.last_planned(checkpoint) == batch
+    return planned_at, planned_at if is_last else _planned_at(checkpoint, batch + 1)
+
+
+def _planned_at(checkpoint: AnyPath, batch: int) -> float:
+    metadata = json.loads(spark_checkpoint.header_of(checkpoint, batch)[-1])
+    return float(metadata["batchTimestampMs"]) / 1000
 
 
 def read_values(bootstrap_servers: str, topic: str, partitions: int) -> list[bytes]:

@@ -18,6 +18,7 @@ reads files and tables.
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,16 +26,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from onceforall.demo import observe
+from onceforall.demo.checkpoints import Checkpoints
 from onceforall.demo.driver import Driver
 from onceforall.demo.feed import Feed
 from onceforall.demo.flights import Event
-from onceforall.demo.job import DATABASE_VARIABLE, QUERIES
+from onceforall.demo.job import DATABASE_VARIABLE, QUERIES, SETTINGS_VARIABLE
 from onceforall.demo.onlooker import Onlooker, looks_at
 from onceforall.demo.outcome import Outcome, Story
 from onceforall.demo.outputs import SINKS, Output, leftovers, output_of
 from onceforall.demo.truth import Batches, Truth, Verdict, agreement, judge
 from onceforall.errors import EmbeddedServerError, OnceForAllError
 from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark.remote_path import AnyPath
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,6 +50,8 @@ _SHARE_WHILE_STARTING = 0.4
 # Production goes on for a while after the planned kill, so that no kill falls into silence.
 _PRODUCTION_AFTER_KILL_S = 1.0
 _TICK_S = 0.05
+_TICK_ON_A_STORE_S = 0.5
+"""There each look is a request, which the queries' own wait for."""
 _PROGRESS_DEADLINE_S = 180.0
 _STOP_DEADLINE_S = 120.0
 _UNEXPECTED_ENDS_ALLOWED = 2
@@ -87,9 +92,10 @@ class Place:
         writer: ``onceforall`` or ``spark``, for the job.
         bootstrap_servers: the broker.
         database: URL of this writer's database, with its password.
-        work_dir: checkpoints, files and temporary files of this run.
+        work_dir: files and temporary files of this run.
         log: where the job's output goes.
-        jars: Spark's Kafka connector and the JDBC driver.
+        jars: Spark's Kafka connector, the JDBC driver, and what the checkpoints' place needs.
+        checkpoints: where the checkpoints lie.
     """
 
     writer: str
@@ -98,6 +104,7 @@ class Place:
     work_dir: Path
     log: Path
     jars: Sequence[Path]
+    checkpoints: Checkpoints
 
     @property
     def input(self) -> str:
@@ -111,9 +118,9 @@ class Place:
             self.writer, query, bootstrap_servers=servers, database=database, work_dir=self.work_dir
         )
 
-    def checkpoint(self, query: str) -> Path:
+    def checkpoint(self, query: str) -> AnyPath:
         """The checkpoint of a query."""
-        return self.work_dir / "checkpoints" / query
+        return self.checkpoints.of(self.writer, query)
 
 
 class WriterRun:
@@ -128,6 +135,8 @@ class WriterRun:
         self._stop_file = place.work_dir / "stop"
         self._checkpoints = [place.checkpoint(query) for query in QUERIES]
         self._story = Story(time.time())
+        is_local = all(isinstance(checkpoint, Path) for checkpoint in self._checkpoints)
+        self._tick_s = _TICK_S if is_local else _TICK_ON_A_STORE_S
 
     def __enter__(self) -> Self:
         self._place.work_dir.mkdir(parents=True, exist_ok=True)
@@ -200,7 +209,7 @@ class WriterRun:
                 self._start_driver(midway)
                 kill_at = time.monotonic() + delay_s
             self._tell("running")
-            time.sleep(min(_TICK_S, max(0.0, kill_at - time.monotonic())))
+            time.sleep(min(self._tick_s, max(0.0, kill_at - time.monotonic())))
         self._kill()
 
     def _start_driver(self, target: int, max_offsets: int = MAX_OFFSETS_PER_TRIGGER) -> None:
@@ -216,7 +225,10 @@ class WriterRun:
                 self._arguments(max_offsets),
                 work_dir=self._place.work_dir,
                 log=self._place.log,
-                environment={DATABASE_VARIABLE: self._place.database},
+                environment={
+                    DATABASE_VARIABLE: self._place.database,
+                    SETTINGS_VARIABLE: json.dumps(dict(self._place.checkpoints.spark)),
+                },
             )
             self._feed.advance(target)
             if self._await_progress(before):
@@ -233,7 +245,7 @@ class WriterRun:
                 return False
             self._check(deadline, "complete a batch")
             self._tell("starting")
-            time.sleep(_TICK_S)
+            time.sleep(self._tick_s)
         return True
 
     def _kill(self) -> None:
@@ -268,7 +280,7 @@ class WriterRun:
                 self._start_driver(len(self._plan.events), LAST_MAX_OFFSETS_PER_TRIGGER)
             self._check(deadline, "take all events")
             self._tell("running")
-            time.sleep(_TICK_S)
+            time.sleep(self._tick_s)
         # Not before: it moves the watermark past every flight that has not been counted yet.
         self._feed.publish([self._plan.closing])
         self._stop_file.touch()
@@ -323,6 +335,7 @@ class WriterRun:
             "--bootstrap-servers": place.bootstrap_servers,
             "--input": place.input,
             "--work-dir": str(place.work_dir),
+            "--checkpoints": str(place.checkpoint("")).rstrip("/"),
             "--stop-file": str(self._stop_file),
             "--jars": ",".join(map(str, place.jars)),
             "--max-offsets-per-trigger": str(max_offsets),

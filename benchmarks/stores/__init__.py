@@ -1,0 +1,1 @@
+"""What a checkpoint on a store costs."""

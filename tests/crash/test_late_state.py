@@ -1,0 +1,74 @@
+"""State that a replaced run writes late, behind its successor: on a local disk, on S3 and on HDFS."""
+
+import signal
+
+import pytest
+
+from support.driver import Pipeline
+from support.places import remote_place
+from support.reading import released, values
+from support.waiting import Story, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
+
+
+@pytest.fixture(
+    params=[
+        "local",
+        pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("hdfs", marks=pytest.mark.hdfs),
+    ]
+)
+def pipeline(request, tmp_path, broker, topic):
+    place, spark = (None, {}) if request.param == "local" else remote_place(request, request.param)
+    made = Pipeline(
+        tmp_path, broker.bootstrap_servers, topic(partitions=3), checkpoint=place, spark=spark
+    )
+    yield made
+    made.close()
+
+
+SALTED = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("version", [1, 2])
+def test_state_that_a_replaced_run_writes_late_counts_only_where_its_files_have_no_names_of_their_own(
+    tmp_path, pipeline, version
+):
+    """A driver is frozen while its batch hasn't come to the state yet, and wakes behind its
+    successor. With ``checkpointFormatVersion=2`` nobody reads what it writes then. With 1 it stands
+    in the place of its successor's, which the next start reads: the hazard that the pages name."""
+    settings = {
+        **pipeline.config["spark"],
+        **SALTED,
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": str(version),
+    }
+
+    def run(until_batch):
+        pipeline.run(salt=1, until_batch=until_batch, spark=settings)
+
+    run(2)
+    hold = tmp_path / "hold"
+    hold.touch()
+    frozen = pipeline.start(salt=1000, holds=str(hold), until_batch=99, spark=settings)
+    until((tmp_path / "hold.reached").exists, 150, Story(frozen.log))
+    frozen.signal(signal.SIGSTOP)
+    run(6)
+    hold.unlink()
+    frozen.signal(signal.SIGCONT)
+    frozen.wait()
+    assert "FencedError" in frozen.log()
+    run(12)
+    released(pipeline.bootstrap, pipeline.topic)
+    batches = pipeline.batches()
+    assert batches > 12
+    expected = sorted(f"{batch % 6}:{20 * (batch // 6 + 1)}" for batch in range(batches))
+    seen = sorted(values(pipeline.bootstrap, pipeline.topic))
+    assert len(seen) == batches
+    assert (seen == expected) == (version == 2), seen
