@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PAGE = ROOT / "docs" / "store-costs.md"
-FIRST, LAST = 10, 40
+FIRST, LAST = 5, 20
 """The batches between whose plans requests are counted."""
 
 MANAGERS = {

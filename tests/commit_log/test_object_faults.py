@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 
+import boto3
 import pytest
 
 from commit_log.building import CLAIM, commit, folded, open_log, start
@@ -19,6 +20,7 @@ from onceforall.errors import (
     UnsupportedQueryError,
 )
 from onceforall.protocol.entries import Done
+from onceforall.spark.remote_path import RemotePath, files_below
 from support.http_faults import HttpProxy
 
 pytestmark = pytest.mark.s3
@@ -272,3 +274,17 @@ def test_no_key_is_shown(s3_server, s3_bucket):
     with pytest.raises(CommitLogError) as told:
         client.create("a", b"")
     assert "very-secret" not in str(told.value)
+
+
+def test_a_mark_of_a_folder_is_no_file_in_it(s3_server, s3_bucket):
+    """S3A writes an empty object whose key ends with a slash for each empty folder."""
+    client = client_of(s3_server, s3_bucket, s3_server.endpoint)
+    raw = boto3.client("s3", **s3_server.client_arguments)
+    for key in ("ads/", "ads/state/", "ads/state/0/_metadata/", "ads/state/1"):
+        raw.put_object(Bucket=s3_bucket, Key=key, Body=b"")
+    assert client.list("") == ["state/"]
+    assert client.list("state") == ["0/", "1"]
+    assert client.list("state/0") == ["_metadata/"]
+    assert client.list("state/0/_metadata") == []
+    assert not (RemotePath(client, "state") / "0" / "_metadata").is_dir()
+    assert [str(file)[-7:] for file in files_below(RemotePath(client))] == ["state/1"]

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from onceforall.spark.remote_path import files_below
 from support.driver import Pipeline
 from support.places import remote_place
 from support.reading import released, values
@@ -26,6 +27,11 @@ def pipeline(request, tmp_path, broker, topic):
     )
     yield made
     made.close()
+
+
+def state_of(pipeline):
+    """The content of the state's files."""
+    return {str(file): file.read_bytes() for file in files_below(pipeline.checkpoint / "state")}
 
 
 SALTED = {
@@ -60,10 +66,12 @@ def test_state_that_a_replaced_run_writes_late_counts_only_where_its_files_have_
     until((tmp_path / "hold.reached").exists, 150, Story(frozen.log))
     frozen.signal(signal.SIGSTOP)
     run(6)
+    before = state_of(pipeline)
     hold.unlink()
     frozen.signal(signal.SIGCONT)
     frozen.wait()
     assert "FencedError" in frozen.log()
+    assert state_of(pipeline) != before, "it wrote no state; the test proves nothing"
     run(12)
     released(pipeline.bootstrap, pipeline.topic)
     batches = pipeline.batches()

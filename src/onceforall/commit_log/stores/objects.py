@@ -203,12 +203,17 @@ class ObjectClient:
         with self._explained("list", folder):
             found = self._obstore.list_with_delimiter(self._again, folder or None)
             prefix = f"{folder}/" if folder else ""
-            files = (str(each["path"]).removeprefix(prefix) for each in found["objects"])
+            # An object of the folder's own name, but for a slash that isn't shown, marks a folder,
+            # as S3A does it.
+            files = (
+                path.removeprefix(prefix)
+                for each in found["objects"]
+                if (path := str(each["path"])) != folder
+            )
             folders = (
                 f"{str(each).rstrip('/').removeprefix(prefix)}/"
                 for each in found["common_prefixes"]
             )
-            # An object of the folder's own name marks an empty folder, for some clients.
             return sorted(name for name in (*files, *folders) if name.strip("/"))
 
     def move(self, key: str, to: str) -> None:
