@@ -17,11 +17,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
     params=[
         "local",
         pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("s3 default", marks=pytest.mark.s3),
         pytest.param("hdfs", marks=pytest.mark.hdfs),
     ]
 )
 def pipeline(request, tmp_path, broker, topic):
-    place, spark = (None, {}) if request.param == "local" else remote_place(request, request.param)
+    kind, _, is_default = request.param.partition(" ")
+    place, spark = (None, {}) if kind == "local" else remote_place(request, kind)
+    if is_default:
+        spark.pop("spark.sql.streaming.checkpointFileManagerClass")
     made = Pipeline(
         tmp_path, broker.bootstrap_servers, topic(partitions=3), checkpoint=place, spark=spark
     )
@@ -80,3 +84,28 @@ def test_state_that_a_replaced_run_writes_late_counts_only_where_its_files_have_
     seen = sorted(values(pipeline.bootstrap, pipeline.topic))
     assert len(seen) == batches
     assert (seen == expected) == (version == 2), seen
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_state_of_an_attempt_that_was_never_decided_does_not_count(pipeline, version):
+    """It stands in the place of the state that the replay of its batch comes to."""
+    settings = {
+        **pipeline.config["spark"],
+        **SALTED,
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": str(version),
+    }
+    pipeline.run(salt=1, until_batch=2, spark=settings)
+    killed = pipeline.start("append_commit.before=kill", salt=1000, until_batch=99, spark=settings)
+    killed.wait_until_killed()
+    pipeline.run(salt=1, until_batch=6, spark=settings)
+    pipeline.run(salt=1, until_batch=12, spark=settings)
+    assert_counted_once(pipeline)
+
+
+def assert_counted_once(pipeline):
+    released(pipeline.bootstrap, pipeline.topic)
+    batches = pipeline.batches()
+    assert batches > 12
+    expected = sorted(f"{batch % 6}:{20 * (batch // 6 + 1)}" for batch in range(batches))
+    assert sorted(values(pipeline.bootstrap, pipeline.topic)) == expected
