@@ -17,15 +17,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
     params=[
         "local",
         pytest.param("s3", marks=pytest.mark.s3),
-        pytest.param("s3 default", marks=pytest.mark.s3),
         pytest.param("hdfs", marks=pytest.mark.hdfs),
     ]
 )
 def pipeline(request, tmp_path, broker, topic):
-    kind, _, is_default = request.param.partition(" ")
-    place, spark = (None, {}) if kind == "local" else remote_place(request, kind)
-    if is_default:
-        spark.pop("spark.sql.streaming.checkpointFileManagerClass")
+    kind = request.param
+    place, spark = (None, {}) if kind == "local" else remote_place(request, kind, stateful=True)
     made = Pipeline(
         tmp_path, broker.bootstrap_servers, topic(partitions=3), checkpoint=place, spark=spark
     )

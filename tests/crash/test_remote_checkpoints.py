@@ -12,7 +12,7 @@ from onceforall.spark.mending import SET_ASIDE
 from onceforall.spark.remote_path import RemotePath
 from support.driver import ROWS_PER_BATCH, Pipeline, assert_exactly_once
 from support.http_faults import HttpProxy
-from support.places import remote_place, s3_client
+from support.places import MANAGER, remote_place, s3_client
 from support.reading import released, values
 from support.waiting import until
 
@@ -125,6 +125,7 @@ KILLS = [
 @pytest.mark.timeout(1500)
 def test_a_stateful_query_that_is_killed_twenty_times_counts_right(pipeline):
     """Its state lies on the store, too: what a bucket's count was in each batch tells."""
+    pipeline.config["spark"].pop(MANAGER, None)
     kills = 0
     for number in range(20):
         driver = pipeline.start(KILLS[number % len(KILLS)], stateful=True, until_batch=99)

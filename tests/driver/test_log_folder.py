@@ -72,3 +72,22 @@ def test_a_file_manager_that_swallows_errors_is_refused_on_a_store_alone(tmp_pat
     with pytest.raises(UnsupportedQueryError, match="refused it"):
         check_place(RemotePath(ScriptedClient()), Settings(), Stores(), manager)
     check_place(tmp_path, Settings(), Stores(), manager)
+
+
+@pytest.mark.parametrize("manager", ["FileSystemBased", "FileContextBased"])
+def test_a_file_manager_that_leaves_state_of_nothing_is_refused_where_state_is_kept_on_a_store(
+    tmp_path, manager
+):
+    """crash/test_late_state.py shows what it does."""
+    name = f"org.apache.spark.sql.execution.streaming.checkpointing.{manager}CheckpointFileManager"
+    stateless, stateful = ScriptedClient(), ScriptedClient()
+    stateful.contents["state/0/0/1.changelog"] = b""
+    check_place(RemotePath(stateless), Settings(), Stores(), name, 1)
+    check_place(RemotePath(stateful), Settings(), Stores(), name, 2)
+    (tmp_path / "state" / "0").mkdir(parents=True)
+    check_place(tmp_path, Settings(), Stores(), name, 1)
+    if manager == "FileContextBased":
+        check_place(RemotePath(stateful), Settings(), Stores(), name, 1)
+    else:
+        with pytest.raises(UnsupportedQueryError, match="checkpointFormatVersion=2"):
+            check_place(RemotePath(stateful), Settings(), Stores(), name, 1)

@@ -5,6 +5,7 @@ from onceforall.embedded import s3a_jars
 from onceforall.spark.remote_path import RemotePath
 from support.web_hdfs import WebHdfs
 
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 HALF_THE_REQUESTS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
@@ -23,18 +24,19 @@ def s3_client(server, bucket):
     )
 
 
-def remote_place(request, kind):
+def remote_place(request, kind, *, stateful=False):
     """A checkpoint's place as a test reads it, and the settings that Spark needs for it.
 
     Args:
         request: pytest's, for the fixtures of the servers.
         kind: ``s3`` or ``hdfs``.
+        stateful: the query keeps state, for which the manager with half the requests is no good.
     """
     if kind == "s3":
         server, bucket = request.getfixturevalue("s3_server"), request.getfixturevalue("s3_bucket")
         return RemotePath(s3_client(server, bucket)), {
             "spark.jars": ",".join(map(str, s3a_jars())),
-            "spark.sql.streaming.checkpointFileManagerClass": HALF_THE_REQUESTS,
+            **({} if stateful else {MANAGER: HALF_THE_REQUESTS}),
             **server.spark_settings(),
         }
     server, url = request.getfixturevalue("hdfs_server"), request.getfixturevalue("hdfs_folder")

@@ -14,10 +14,6 @@ from onceforall.spark.stores import Stores
 KINDS = ("local", "s3", "hdfs")
 
 _BUCKET = "onceforall-demo"
-_MANAGER = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
-"""Half the requests of Spark's default; see docs/stores.md."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +59,9 @@ def opened(kind: str, work_dir: Path) -> Iterator[Checkpoints]:
                 "secret_access_key": s3.secret_key,
                 "virtual_hosted_style_request": "false",
             }
-            spark = {
-                **s3.spark_settings(),
-                "spark.sql.streaming.checkpointFileManagerClass": _MANAGER,
-            }
             root = Stores(None, store).checkpoint(f"s3a://{_BUCKET}/demo")
-            yield Checkpoints(root, f"on an S3 server (moto) at {s3.endpoint}", spark, s3a_jars())
+            where = f"on an S3 server (moto) at {s3.endpoint}"
+            yield Checkpoints(root, where, s3.spark_settings(), s3a_jars())
     elif kind == "hdfs":
         with EmbeddedHdfs(data_dir=work_dir / "hdfs") as hdfs:
             root = Stores(None).checkpoint(f"{hdfs.url}/demo")

@@ -11,7 +11,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall.common import arguments, logs
-from onceforall.driver.log_folder import bind_log, check_log, check_place, put_back
+from onceforall.driver.log_folder import (
+    bind_log,
+    check_log,
+    check_place,
+    file_manager,
+    put_back,
+)
 from onceforall.driver.query_run import ExactlyOnceFunction, check_sinks, shortest_timeout_ms
 from onceforall.driver.settings import InDoubt, OnDivergence, Redo, Settings
 from onceforall.driver.targets import check_adopted, check_targets, last_decision
@@ -174,7 +180,7 @@ def exactly_once(
         arguments.refuse_connect(spark, "exactly_once")
         stores = Stores(spark, settings.store)
         path = stores.checkpoint(location)
-        check_place(path, settings, stores, _file_manager(spark))
+        check_place(path, settings, stores, *file_manager(spark))
         check_log(path, stores, adopt=settings.adopt_checkpoint)
         put_back(path, settings, stores)
         spark_checkpoint.check_take_over(path, takeover)
@@ -338,7 +344,7 @@ class StreamWriter:
         settings.reserve_ms(shortest_timeout_ms(self._sinks))
         stores = Stores(spark, settings.store)
         checkpoint = stores.checkpoint(location)
-        check_place(checkpoint, settings, stores, _file_manager(spark))
+        check_place(checkpoint, settings, stores, *file_manager(spark))
         _use_this_python(spark)
         check_log(checkpoint, stores, adopt=settings.adopt_checkpoint)
         # Before all else: what reads the checkpoint may meet what is torn.
@@ -431,12 +437,6 @@ def _check_name(name: str) -> None:
             f"The sink name {arguments.shown(name)} is not usable: it must be 1 to 200 printable "
             "characters."
         )
-
-
-def _file_manager(spark: SparkSession | None) -> str:
-    """Return what Spark writes a checkpoint's files with; empty where nobody has chosen."""
-    name = "spark.sql.streaming.checkpointFileManagerClass"
-    return "" if spark is None else spark.conf.get(name, None) or ""
 
 
 def _session() -> SparkSession | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onceforall.commit_log import binding
 from onceforall.commit_log.stores.locations import is_local
@@ -27,12 +28,17 @@ from onceforall.spark import mending
 from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
 from onceforall.spark.stores import Stores
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 logger = logs.logger("onceforall")
 
 _SWALLOWS = "AbortableStreamBasedCheckpointFileManager"
-_INSTEAD = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
+_LEAVES_STATE = "FileSystemBasedCheckpointFileManager"
+_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_FORMAT_WITH_NAMES = 2
+"""Each writer's files of state have names of their own."""
 
 
 def put_back(checkpoint: AnyPath, settings: Settings, stores: Stores) -> None:
@@ -147,7 +153,46 @@ def keeps_rows(checkpoint: AnyPath, settings: Settings, stores: Stores) -> bool:
     return local_folder_of(location, checkpoint) is not None
 
 
-def check_place(checkpoint: AnyPath, settings: Settings, stores: Stores, manager: str) -> None:
+def file_manager(spark: SparkSession | None) -> tuple[str, int]:
+    """Return with which class Spark writes a checkpoint's files (empty where nobody has chosen),
+    and in which format it names those of state.
+    """
+    if spark is None:
+        return "", 1
+    version = spark.conf.get(_STATE_FORMAT, "1") or "1"
+    return spark.conf.get(_MANAGER, "") or "", int(version)
+
+
+def check_state_files(checkpoint: AnyPath, manager: str, state_format: int) -> None:
+    """Refuse a class of Spark's that doesn't write state files over those of an attempt that came
+    to nothing.
+
+    It renames a temporary file, and where the file system refuses that because the name is taken
+    (HDFS and S3A do, a local one doesn't), it goes on as if nothing were
+    (``FileSystemBasedCheckpointFileManager.renameTempFile``). In format 1 the state of a batch that
+    was never decided then stays in the place of the replay's.
+
+    Raises:
+        UnsupportedQueryError: naming the setting and what to use instead.
+    """
+    if (
+        isinstance(checkpoint, RemotePath) and manager.endswith(_LEAVES_STATE) and state_format < 2  # noqa: PLR2004  the format whose files have names of their own
+    ):
+        raise UnsupportedQueryError(
+            f"The query keeps state in {checkpoint}, and {_MANAGER} is {_LEAVES_STATE}. On a store "
+            "it leaves the state of an attempt that was never decided in the place of the one that "
+            f"counts. Leave it out; or begin a new checkpoint with {_STATE_FORMAT}=2 and the "
+            "RocksDB provider."
+        )
+
+
+def check_place(
+    checkpoint: AnyPath,
+    settings: Settings,
+    stores: Stores,
+    manager: str = "",
+    state_format: int = 1,
+) -> None:
     """Refuse what can't be kept where the checkpoint lies.
 
     Args:
@@ -156,18 +201,21 @@ def check_place(checkpoint: AnyPath, settings: Settings, stores: Stores, manager
         stores: opens what isn't local.
         manager: Spark's ``spark.sql.streaming.checkpointFileManagerClass``; empty where it isn't
             set.
+        state_format: Spark's ``spark.sql.streaming.stateStore.checkpointFormatVersion``.
 
     Raises:
-        UnsupportedQueryError: the manager loses what it can't write, or rows can't be kept there.
+        UnsupportedQueryError: the manager loses what it can't write, or state that counts, or rows
+            can't be kept there.
         CommitLogError: the store doesn't answer.
     """
     if isinstance(checkpoint, RemotePath) and manager.endswith(_SWALLOWS):
         raise UnsupportedQueryError(
-            f"spark.sql.streaming.checkpointFileManagerClass is {_SWALLOWS}, which takes a file of "
-            "the checkpoint for written when the store has refused it: the query would go on "
-            "without the plan of a batch, which then can't be replayed. Set it to "
-            f"{_INSTEAD}, or leave it out."
+            f"{_MANAGER} is {_SWALLOWS}, which takes a file of the checkpoint for written when the "
+            "store has refused it: the query would go on without the plan of a batch, which then "
+            "can't be replayed. Leave it out."
         )
+    if spark_checkpoint.keeps_state(checkpoint):
+        check_state_files(checkpoint, manager, state_format)
     if settings.redo == "durable" and not keeps_rows(checkpoint, settings, stores):
         raise UnsupportedQueryError(
             "onceforall.redo=durable keeps rows beside the commit log, and this version can keep "

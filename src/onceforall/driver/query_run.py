@@ -24,7 +24,13 @@ from onceforall.driver import failures, place, progress, stopping
 from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.driver.coordinator import Coordinator, Resources
 from onceforall.driver.executors import check_executors
-from onceforall.driver.log_folder import bind_log, keeps_rows, local_folder_of
+from onceforall.driver.log_folder import (
+    bind_log,
+    check_state_files,
+    file_manager,
+    keeps_rows,
+    local_folder_of,
+)
 from onceforall.driver.progress import BatchProgress
 from onceforall.driver.settings import Settings
 from onceforall.driver.sweeper import Sweeper
@@ -359,6 +365,9 @@ class _QueryRun:
         if self._spark_files is not None:
             self._spark_files.begin(batch_id)
         stateful = spark_checkpoint.keeps_state(self._checkpoint)
+        if stateful:
+            # A start before the first batch didn't know it yet.
+            check_state_files(self._checkpoint, *file_manager(batch.sparkSession))
         # Before its first batch has run, a query's state folder does not tell whether it will keep
         # state.
         consume_all = stateful or batch_id == 0
