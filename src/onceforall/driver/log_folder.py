@@ -176,7 +176,9 @@ def check_state_files(checkpoint: AnyPath, manager: str, state_format: int) -> N
         UnsupportedQueryError: naming the setting and what to use instead.
     """
     if (
-        isinstance(checkpoint, RemotePath) and manager.endswith(_LEAVES_STATE) and state_format < 2  # noqa: PLR2004  the format whose files have names of their own
+        isinstance(checkpoint, RemotePath)
+        and manager.endswith(_LEAVES_STATE)
+        and state_format < _FORMAT_WITH_NAMES
     ):
         raise UnsupportedQueryError(
             f"The query keeps state in {checkpoint}, and {_MANAGER} is {_LEAVES_STATE}. On a store "
