@@ -48,7 +48,7 @@ def explained(error: OSError) -> str:
 
 
 @contextlib.contextmanager
-def failing_the_attempt(folder: Path) -> Iterator[None]:
+def failing_the_attempt(folder: object) -> Iterator[None]:
     """In a task: turn an error of the file system into an ``AttemptFailedError`` that names the
     folder.
     """
@@ -62,7 +62,7 @@ def failing_the_attempt(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def asking_again(what: str, folder: Path) -> Iterator[None]:
+def asking_again(what: str, folder: object) -> Iterator[None]:
     """On the driver: turn an error of the file system into a ``SinkUnavailableError``, so that
     it is asked again.
     """

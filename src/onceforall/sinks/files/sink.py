@@ -38,7 +38,8 @@ from onceforall.sink import (
 from onceforall.sinks.files.data_files import slim
 from onceforall.sinks.files.folders import asking_again
 from onceforall.sinks.files.layout import layout_of
-from onceforall.sinks.files.paths import STAGING, local_folder
+from onceforall.sinks.files.paths import local_folder
+from onceforall.sinks.files.places.local import LocalTarget
 from onceforall.sinks.files.task.formats import Format, file_format
 from onceforall.sinks.files.task.writer import FileTransaction, Plan
 from onceforall.sinks.files.time_buckets import time_bucket as parsed_bucket
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from onceforall.sinks.files.data_files import DataFile
     from onceforall.sinks.files.driver.committing import Folder
     from onceforall.sinks.files.driver.new_partitions import NewPartition, NewPartitions
-    from onceforall.sinks.files.driver.spark_metadata import SparkMetadata
     from onceforall.sinks.files.driver.staged_files import StagedFiles
 
 _log = logs.logger("onceforall.sinks.files")
@@ -105,7 +105,7 @@ class FileSink(TwoPhaseCommitSink):
             OptionError: naming the argument, the reason and what to use instead.
             UnsupportedQueryError: the path is on another kind of file system.
         """
-        self._location = arguments.path("path", path)
+        location = arguments.path("path", path)
         self._root = local_folder(path)
         columns = arguments.names(
             "partition_by", partition_by, "the name of a column, or a list of names"
@@ -146,10 +146,13 @@ class FileSink(TwoPhaseCommitSink):
         bucket = None if time_bucket is None else parsed_bucket(time_bucket, time_bucket_zone)
         form = file_format(format, compression, options)
         self._plan = Plan(
-            str(self._root), form, tuple(columns), bucket, max_file_bytes, max_open_files
+            LocalTarget(str(self._root), location, spark_metadata),
+            form,
+            tuple(columns),
+            bucket,
+            max_file_bytes,
+            max_open_files,
         )
-        self._spark_metadata = spark_metadata
-        self._interval: int | None = None
         self._on_new_partitions = on_new_partitions
         self._is_compared = False
         self._make_driver_side()
@@ -211,7 +214,7 @@ class FileSink(TwoPhaseCommitSink):
         if not self._is_compared:
             self._is_compared = True
             warn_of_changes(
-                self._root, schema, form.kind, self._plan.partition_by, self._plan.bucket
+                self._folder.tree, schema, form.kind, self._plan.partition_by, self._plan.bucket
             )
         return super().columns(schema)
 
@@ -246,7 +249,7 @@ class FileSink(TwoPhaseCommitSink):
         """
         files = transaction.finish()
         if not files or transaction.schema is None:
-            transaction.tree.delete_folder_of_files(transaction.staging)
+            transaction.staging.discard()
             return None
         layout = layout_of(transaction.schema, self._plan.partition_by, self._plan.form.body())
         return {
@@ -254,6 +257,7 @@ class FileSink(TwoPhaseCommitSink):
             "extension": self._plan.form.extension,
             "files": [slim(file) for file in files],
             "layout": layout.body(),
+            **transaction.staging.body(),
         }
 
     @failpoints.around("file.discard")
@@ -273,7 +277,7 @@ class FileSink(TwoPhaseCommitSink):
 
         with self._lock:
             if self._driver_folder is None:
-                self._driver_folder = Folder(self._root)
+                self._driver_folder = Folder(self._plan.target.place())
             return self._driver_folder
 
     def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
@@ -288,7 +292,7 @@ class FileSink(TwoPhaseCommitSink):
 
         with asking_again("read the id of the folder", self._root):
             try:
-                return {"folder": folder_id(self._root)}
+                return {"folder": folder_id(self._folder.tree)}
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
@@ -315,21 +319,7 @@ class FileSink(TwoPhaseCommitSink):
             CommitLogError: a file of ours is damaged, or something else stands in its place.
             UnsupportedQueryError: paths without a scheme are not local in this session.
         """
-        from onceforall.sinks.files.driver.start_checks import (
-            check_folder,
-            check_session,
-            check_spark_metadata,
-        )
-
-        if start.spark is not None:
-            self._interval = check_session(start.spark, self._location)
-        check_folder(self._root)
-        check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
-
-    def _spark_log(self) -> SparkMetadata:
-        from onceforall.sinks.files.driver.spark_metadata import SparkMetadata
-
-        return SparkMetadata(self._root, self._interval)
+        self._folder.place.check(start.spark)
 
     @failpoints.around("file.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
@@ -349,14 +339,13 @@ class FileSink(TwoPhaseCommitSink):
         from onceforall.sinks.files.driver.confirming import confirm
         from onceforall.sinks.files.driver.identity import folder_id
         from onceforall.sinks.files.driver.staged_files import with_shared_layouts
-        from onceforall.sinks.files.driver.start_checks import check_spark_metadata
 
         if not committables:
             return committables
         with asking_again("look at the temp files", self._root):
             confirm(self._folder, [_read(c) for c in committables])
-            check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
-            folder = folder_id(self._root)
+            self._folder.place.confirm_others()
+            folder = folder_id(self._folder.tree)
         failpoints.hit("file.confirm.after")
         first, *others = (
             {**committable, "folder": folder} for committable in with_shared_layouts(committables)
@@ -383,8 +372,8 @@ class FileSink(TwoPhaseCommitSink):
         return report
 
     def _continue_spark_log(self, batch: int, staged: Sequence[StagedFiles]) -> None:
-        log = self._spark_log()
-        if self._spark_metadata == "continue" and log.exists():
+        log = self._folder.place.spark_log()
+        if log is not None:
             recorded = self._folder.manifests(staged[0].name).find(batch)
             assert recorded is not None
             log.add([file for file, _ in recorded.files])
@@ -418,9 +407,7 @@ class FileSink(TwoPhaseCommitSink):
         """
         with asking_again("delete temp files", self._root):
             for committable in committables:
-                self._folder.tree.delete_folder_of_files(
-                    self._folder.staging(_read(committable).attempt)
-                )
+                self._folder.place.discard(_read(committable).attempt)
                 failpoints.hit("file.abort.deleted")
 
     @failpoints.around("file.retire")
@@ -445,13 +432,13 @@ class FileSink(TwoPhaseCommitSink):
         count = 0
         with asking_again("look for temp files", self._root):
             try:
-                names = self._folder.tree.names(self._root / STAGING)
+                names = self._folder.place.attempts()
             except FileNotFoundError:
                 return 0
-            self._folder.delete_temporary_manifests(sweep.query_id)
+            self._folder.place.delete_temporary_manifests(sweep.query_id)
             for name in names:
                 if sweep.covers_name(name):
-                    count += self._folder.tree.delete_folder_of_files(self._root / STAGING / name)
+                    count += self._folder.place.discard(name)
                     failpoints.hit("file.recover.deleted")
         return count
 

@@ -20,7 +20,7 @@ from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.layout import Layout
 from onceforall.sinks.files.manifests.chain import all_of
 from onceforall.sinks.files.manifests.content import BatchFiles
-from onceforall.sinks.files.paths import HOME, MANIFESTS, local_folder
+from onceforall.sinks.files.paths import HOME, local_folder
 from onceforall.sinks.files.reading import with_arrow, with_spark
 from onceforall.sinks.files.tree import Tree
 
@@ -93,8 +93,7 @@ def read_files(
         )
     code = None if sink is None else sink_code(sink)
     batches = []
-    manifests = all_of(root / MANIFESTS) if (root / MANIFESTS).is_dir() else ()
-    for each in manifests:
+    for each in all_of(Tree(root)):
         if query_id not in {None, each.query_id} or code not in {None, each.sink}:
             continue
         batches += [
