@@ -20,6 +20,7 @@ from onceforall.embedded.jars import KAFKA_VERSION
 from onceforall.operators import _checks
 from onceforall.sink import StartInfo
 from onceforall.sinks.files import CommittedFiles
+from onceforall.sinks.files.reading.sources import LocalSource
 from onceforall.spark import hadoop_paths
 from onceforall.task.projections import Projections
 
@@ -85,7 +86,7 @@ def writer(method):
 
 
 def committed_files(_):
-    return CommittedFiles(Path("/nowhere"), ()).to_spark
+    return CommittedFiles(LocalSource(Path("/nowhere")), ()).to_spark
 
 
 class HastyLookup(operators.PostgresLookup):
@@ -396,7 +397,9 @@ MyFrame = type("MyFrame", (RemoteFrame,), {"__module__": "mine"})
 
 DOORS = {
     "write_stream": lambda frame: ofa.write_stream(frame),
-    "read_files": lambda _: CommittedFiles(Path("/nowhere"), ()).to_spark(RemoteSession()),
+    "read_files": lambda _: CommittedFiles(LocalSource(Path("/nowhere")), ()).to_spark(
+        RemoteSession()
+    ),
     "exactly_once": lambda frame: ofa.exactly_once("/nowhere", sinks={"files": sink()})(print)(
         frame, 0
     ),

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote
 
@@ -36,10 +37,11 @@ from onceforall.sink import (
     TwoPhaseCommitSink,
 )
 from onceforall.sinks.files.data_files import slim
-from onceforall.sinks.files.folders import asking_again
+from onceforall.sinks.files.folders import asking_again, at_start
 from onceforall.sinks.files.layout import layout_of
 from onceforall.sinks.files.paths import local_folder
 from onceforall.sinks.files.places.local import LocalTarget
+from onceforall.sinks.files.places.s3 import checked_storage, is_s3, s3_root, s3_target
 from onceforall.sinks.files.task.formats import Format, file_format
 from onceforall.sinks.files.task.writer import FileTransaction, Plan
 from onceforall.sinks.files.time_buckets import time_bucket as parsed_bucket
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from onceforall.sinks.files.driver.committing import Folder
     from onceforall.sinks.files.driver.new_partitions import NewPartition, NewPartitions
     from onceforall.sinks.files.driver.staged_files import StagedFiles
+    from onceforall.sinks.files.places import Target
 
 _log = logs.logger("onceforall.sinks.files")
 
@@ -76,12 +79,13 @@ class FileSink(TwoPhaseCommitSink):
         max_open_files: int = 50,
         spark_metadata: Literal["refuse", "continue"] = "refuse",
         on_new_partitions: Callable[[list[NewPartition]], object] | None = None,
+        storage: Mapping[str, str] | None = None,
     ) -> None:
         """Nothing is touched yet.
 
         Args:
-            path: the folder, local or mounted, the same for driver and executors; a path or a
-                ``file:`` URL.
+            path: the folder, local or mounted, the same for driver and executors: a path or a
+                ``file:`` URL; or a prefix in a bucket: an ``s3:`` or ``s3a:`` URL.
             format: ``parquet``, ``json`` (lines), ``csv`` or ``orc``.
             partition_by: the columns whose values go into folders' names (``day=2026-11-21``), and
                 not into the files.
@@ -100,13 +104,18 @@ class FileSink(TwoPhaseCommitSink):
             on_new_partitions: called on the driver, after a commit, with the partitions that this
                 run writes to for the first time. It is called again for them at the next commit
                 when it raises, and after a restart.
+            storage: how to reach the bucket: ``endpoint``, ``region``, ``access_key_id``,
+                ``secret_access_key``, ``session_token``, ``virtual_hosted_style_request``. What is
+                not given comes from Spark's settings ``fs.s3a.*``, and keys that are not there
+                either from boto3's own chain, in each process. Keys are never shown or pickled.
 
         Raises:
             OptionError: naming the argument, the reason and what to use instead.
             UnsupportedQueryError: the path is on another kind of file system.
         """
         location = arguments.path("path", path)
-        self._root = local_folder(path)
+        self._given = _target(location, spark_metadata, storage)
+        self._root = self._given.root
         columns = arguments.names(
             "partition_by", partition_by, "the name of a column, or a list of names"
         )
@@ -146,7 +155,7 @@ class FileSink(TwoPhaseCommitSink):
         bucket = None if time_bucket is None else parsed_bucket(time_bucket, time_bucket_zone)
         form = file_format(format, compression, options)
         self._plan = Plan(
-            LocalTarget(str(self._root), location, spark_metadata),
+            self._given,
             form,
             tuple(columns),
             bucket,
@@ -196,6 +205,15 @@ class FileSink(TwoPhaseCommitSink):
         output mode.
         """
         return Capabilities(two_phase=True, output_modes=frozenset({"append"}))
+
+    @property
+    def task_imports(self) -> Mapping[str, str]:
+        """boto3, on S3."""
+        return {} if isinstance(self._given, LocalTarget) else {"boto3": "onceforall[s3]"}
+
+    def secrets(self) -> Mapping[str, str]:
+        """Return the keys of the bucket; none of a local folder."""
+        return self._plan.target.secrets
 
     def columns(self, schema: StructType) -> list[Column]:
         """Return all columns, as they are.
@@ -280,7 +298,17 @@ class FileSink(TwoPhaseCommitSink):
                 self._driver_folder = Folder(self._plan.target.place())
             return self._driver_folder
 
-    def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
+    def _connect(self, start: StartInfo) -> None:
+        """Take from the session what it knows of the target."""
+        if start.spark is None:
+            return
+        target = self._given.with_session(start.spark)
+        if target != self._plan.target:
+            with self._lock:
+                self._plan = replace(self._plan, target=target)
+                self._driver_folder = None
+
+    def identity(self, start: StartInfo) -> Mapping[str, Any] | None:
         """Return the folder's id; None where there is no folder, or none of a FileSink: a mount
         point whose volume is not mounted, perhaps.
 
@@ -290,7 +318,8 @@ class FileSink(TwoPhaseCommitSink):
         """
         from onceforall.sinks.files.driver.identity import folder_id
 
-        with asking_again("read the id of the folder", self._root):
+        self._connect(start)
+        with at_start("read the id of the folder", self._root):
             try:
                 return {"folder": folder_id(self._folder.tree)}
             except (FileNotFoundError, NotADirectoryError):
@@ -303,7 +332,8 @@ class FileSink(TwoPhaseCommitSink):
             SinkUnavailableError: the file system gives no answer.
             CommitLogError: a manifest is damaged.
         """
-        with asking_again("look for the manifest", self._root):
+        self._connect(start)
+        with at_start("look for the manifest", self._root):
             return (
                 self._folder.manifests_of(start.query_id, sink_code(start.sink)).find(batch)
                 is not None
@@ -319,7 +349,9 @@ class FileSink(TwoPhaseCommitSink):
             CommitLogError: a file of ours is damaged, or something else stands in its place.
             UnsupportedQueryError: paths without a scheme are not local in this session.
         """
-        self._folder.place.check(start.spark)
+        self._connect(start)
+        with asking_again("look at the folder", self._root):
+            self._folder.place.check(start.spark)
 
     @failpoints.around("file.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
@@ -441,6 +473,29 @@ class FileSink(TwoPhaseCommitSink):
                     count += self._folder.place.discard(name)
                     failpoints.hit("file.recover.deleted")
         return count
+
+
+def _target(location: str, spark_metadata: object, storage: object) -> Target:
+    """Return what a path names.
+
+    Raises:
+        OptionError: it is no place of files, or another argument doesn't fit it.
+        UnsupportedQueryError: it is on another kind of file system.
+    """
+    if not is_s3(location):
+        if storage is not None:
+            raise OptionError(
+                "storage is given with a local path. Leave it out, or give the s3a: URL of a "
+                "bucket as path."
+            )
+        return LocalTarget(str(local_folder(location)), location, str(spark_metadata))
+    root, settings = s3_root(location), checked_storage(storage)
+    if spark_metadata == "continue":
+        raise OptionError(
+            "spark_metadata='continue' works on local folders only. Leave it out, and write to a "
+            "prefix without a log of Spark's own file sink."
+        )
+    return s3_target(root, settings)
 
 
 def _read(committable: Committable) -> StagedFiles:

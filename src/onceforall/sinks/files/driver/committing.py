@@ -160,7 +160,7 @@ class Folder:
         failpoints.hit("file.commit.before_clearing")
         for transaction in staged:
             with contextlib.suppress(OSError):
-                self.place.discard(transaction.attempt)
+                self.place.clear(transaction)
         failpoints.hit("file.commit.cleared")
 
     def retire(self, staged: StagedFiles) -> None:

@@ -1,4 +1,5 @@
-"""Where a file sink's files lie, and what differs by that: a local folder (``local``).
+"""Where a file sink's files lie, and what differs by that: a local folder (``local``), or a
+prefix in a bucket of S3 (``s3``).
 
 The steps of a batch are the same everywhere (modules ``task.writer`` and ``driver.committing``).
 What a step is made of depends on the place, and is behind three small interfaces:
@@ -8,7 +9,8 @@ What a step is made of depends on the place, and is behind three small interface
 - ``Place``: on the driver, everything else.
 
 Ids of folders and manifests are small files with names of their own: ``Files`` reads them and
-creates them, each at once and never over another. ``tree.Tree`` is that of a local folder.
+creates them, each at once and never over another. ``tree.Tree`` is that of a local folder,
+``places.s3.tree.S3Tree`` that of a bucket.
 """
 
 from __future__ import annotations
@@ -38,6 +40,21 @@ class Target(Protocol):
     @property
     def root(self) -> AnyPath:
         """The folder, for messages and lengths."""
+
+    @property
+    def root_bytes(self) -> int:
+        """How long the part of a file's path is that says the folder."""
+
+    @property
+    def longest_path(self) -> int:
+        """How long a path may be, in bytes."""
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """What tasks need and a pickle doesn't have."""
+
+    def with_session(self, spark: SparkSession) -> Target:
+        """Return the target with what a session knows of it."""
 
     def staging(self, attempt: TaskAttempt) -> Staging:
         """Return the place of an attempt's files; nothing is touched yet."""
@@ -184,6 +201,9 @@ class Place(Protocol):
 
     def discard(self, attempt: str) -> bool:
         """Delete what is left of an attempt and isn't published; False when there was nothing."""
+
+    def clear(self, staged: StagedFiles) -> None:
+        """Delete what staging has left of a committed transaction; a sweep does what fails."""
 
     def unpublish(self, staged: StagedFiles, file: DataFile) -> None:
         """Delete a file of a lost transaction where it was published."""

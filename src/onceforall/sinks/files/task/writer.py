@@ -81,9 +81,7 @@ class FileTransaction:
         self.is_over = False
         self.files: list[DataFile] = []
         self.schema: pa.Schema | None = None
-        self._partitioner = Partitioner(
-            plan.partition_by, plan.bucket, len(str(self._root).encode())
-        )
+        self._partitioner = Partitioner(plan.partition_by, plan.bucket, plan.target)
         self._heaps: OrderedDict[Destination, _Heap] = OrderedDict()
         self._waiting_bytes = 0
         self._ordinal = 0

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onceforall.sinks.files.paths import LONGEST_PATH
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
     from onceforall.sink import TaskAttempt
     from onceforall.sinks.files.places.local.place import LocalPlace
     from onceforall.sinks.files.places.local.staging import LocalStaging
@@ -34,6 +40,25 @@ class LocalTarget:
     def root(self) -> Path:
         """The folder."""
         return Path(self.folder)
+
+    @property
+    def root_bytes(self) -> int:
+        """The length of the folder's path."""
+        return len(self.folder.encode())
+
+    @property
+    def longest_path(self) -> int:
+        """What file systems take."""
+        return LONGEST_PATH
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """There are none."""
+        return {}
+
+    def with_session(self, spark: SparkSession) -> LocalTarget:  # noqa: ARG002
+        """No session knows more of it."""
+        return self
 
     def staging(self, attempt: TaskAttempt) -> LocalStaging:
         """Return the folder of an attempt's temp files."""

@@ -97,6 +97,10 @@ class LocalPlace:
         """Delete an attempt's temp files."""
         return self.tree.delete_folder_of_files(self._staging(attempt))
 
+    def clear(self, staged: StagedFiles) -> None:
+        """Delete the temp files' names."""
+        self.discard(staged.attempt)
+
     def delete_temporary_manifests(self, query_id: str) -> None:
         """Delete what killed processes of this query left beside its manifests, and in Spark's
         log.
