@@ -65,19 +65,30 @@ def under_test(place, form, **more):
     )
 
 
-def check(place, form, **more):
-    place.storage["secret_access_key"] = SECRET
-    report = check_sink(under_test(place, form, **more))
-    assert len(report.passed) > 20
+QUICK = (
+    "commit_in_two_processes_at_once",
+    "lost_transactions_are_reported",
+    "no_secret_is_shown",
+    "another_target_has_another_identity",
+    "killed_after_pre_commit",
+    "frozen_driver_of_a_decided_batch",
+)
+"""What is tested each time; a case takes ten seconds and more here."""
+
+
+def check(place, form, crash_points=1, only=None):
+    place.storage["secret_access_key"] = SECRET  # moto checks none
+    report = check_sink(under_test(place, form, crash_points=crash_points), only=only)
     assert not report.skipped
+    return report.passed
 
 
-def test_the_file_sink_keeps_the_contract_on_s3(place):
-    check(place, "parquet", crash_points=1)
+def test_the_file_sink_keeps_the_most_of_the_contract_on_s3(place):
+    assert set(check(place, "parquet", only=QUICK)) == set(QUICK)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("form", ["orc", "json", "csv"])
-def test_the_file_sink_keeps_the_contract_on_s3_in_each_format(place, form):
-    check(place, form, crash_points=1)
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("form", ["parquet", "json"])
+def test_the_file_sink_keeps_the_contract_on_s3(place, form):
+    assert len(check(place, form)) > 20
