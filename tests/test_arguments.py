@@ -121,7 +121,7 @@ CALLABLES = {
     "KafkaSink": (lambda _: ofa.KafkaSink, {"options": SERVERS, "topic": "t", "delivery": "exactly_once", "transactional_id_prefix": "p", "timestamp_column": None}),
     "FileSink": (lambda _: ofa.FileSink, {
         "path": "/nowhere", "format": "json", "partition_by": (), "time_bucket": "{at:%Y}", "time_bucket_zone": None, "max_file_bytes": 1, "compression": None,
-        "options": None, "max_open_files": 1, "spark_metadata": "refuse", "on_new_partitions": None,
+        "options": None, "max_open_files": 1, "spark_metadata": "refuse", "on_new_partitions": None, "storage": None,
     }),
     "PostgresSink": (lambda _: ofa.PostgresSink, {
         "conninfo": DATABASE, "table": "t", "key": None, "mode": "staged", "on_conflict": "update", "accumulate": None, "create_table": False, "password": None,
@@ -135,7 +135,7 @@ CALLABLES = {
     "detach": (lambda _: ofa.detach, {
         "checkpoint": "/nowhere", "sinks": {"files": sink()}, "commit_log": None, "adopt_checkpoint": False, "adopt_target": (), "timeout_s": 1, "dry_run": False,
     }),
-    "read_files": (lambda _: ofa.read_files, {"path": "/nowhere", "query_id": None, "sink": None, "from_batch": None, "to_batch": None, "skip_deleted": False}),
+    "read_files": (lambda _: ofa.read_files, {"path": "/nowhere", "query_id": None, "sink": None, "from_batch": None, "to_batch": None, "skip_deleted": False, "storage": None}),
     "to_spark": (committed_files, {"spark": "spark"}),
     "error_of": (lambda _: ofa.error_of, {"query_or_exception": None}),
     "progress_of": (lambda _: ofa.progress_of, {"query": SimpleNamespace(runId="x")}),

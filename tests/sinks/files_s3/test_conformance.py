@@ -4,16 +4,16 @@ processes."""
 from __future__ import annotations
 
 import contextlib
+import uuid
 
 import pyarrow as pa
 import pytest
 
 from onceforall.errors import ConfigurationError
 from onceforall.testing.conformance import SinkUnderTest, check_sink
+from sinks.files_s3.place import prefix_on
 
 pytestmark = pytest.mark.s3
-
-SECRET = "hush-hush-hush"
 
 
 def under_test(place, form, **more):
@@ -58,7 +58,7 @@ def under_test(place, form, **more):
         leftovers=leftovers,
         lose=lose,
         another_target=another_target,
-        secrets=[SECRET],
+        secrets=[place.storage["secret_access_key"]],
         preload=["boto3", "pyarrow.parquet"],
         patience_s=60,
         **more,
@@ -76,19 +76,28 @@ QUICK = (
 """What is tested each time; a case takes ten seconds and more here."""
 
 
-def check(place, form, crash_points=1, only=None):
-    place.storage["secret_access_key"] = SECRET  # moto checks none
-    report = check_sink(under_test(place, form, crash_points=crash_points), only=only)
+def check(place, form, only=None):
+    report = check_sink(under_test(place, form, crash_points=1), only=only)
     assert not report.skipped
     return report.passed
 
 
 def test_the_file_sink_keeps_the_most_of_the_contract_on_s3(place):
-    assert set(check(place, "parquet", only=QUICK)) == set(QUICK)
+    place.storage["secret_access_key"] = "hush-hush-hush"  # moto checks none
+    assert set(check(place, "parquet", QUICK)) == set(QUICK)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("form", ["parquet", "json"])
 def test_the_file_sink_keeps_the_contract_on_s3(place, form):
+    place.storage["secret_access_key"] = "hush-hush-hush"
     assert len(check(place, form)) > 20
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_file_sink_keeps_the_contract_on_a_second_server(second_s3_server):
+    name = f"b-{uuid.uuid4().hex[:12]}"
+    second_s3_server.create_bucket(name)
+    assert len(check(prefix_on(second_s3_server, name), "parquet")) > 20

@@ -143,6 +143,9 @@ def _check_lifecycle(bucket: Bucket) -> None:
     except S3Error as error:
         if not error.refused or error.code in {"NoSuchBucket", "InvalidAccessKeyId"}:
             raise
+        if error.code in {"NotImplemented", "MethodNotAllowed"}:
+            _log.info("The store of %s knows no lifecycle of buckets.", bucket.root.bucket)
+            return
         _log.warning(
             "Whether a rule of the lifecycle of %s aborts incomplete multipart uploads can't be "
             "seen (%s). Such a rule destroys batches that are decided and not complete: grant "
