@@ -48,7 +48,7 @@ from onceforall.sinks.files.time_buckets import time_bucket as parsed_bucket
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import StructType
 
     from onceforall.sinks.files.data_files import DataFile
@@ -231,6 +231,8 @@ class FileSink(TwoPhaseCommitSink):
             check_delimiter(schema, form.options.get("delimiter", ","), self._plan.partition_by)
         if not self._is_compared:
             self._is_compared = True
+            if not isinstance(self._given, LocalTarget):
+                self._connect(_active_session())
             warn_of_changes(
                 self._folder.tree, schema, form.kind, self._plan.partition_by, self._plan.bucket
             )
@@ -298,11 +300,11 @@ class FileSink(TwoPhaseCommitSink):
                 self._driver_folder = Folder(self._plan.target.place())
             return self._driver_folder
 
-    def _connect(self, start: StartInfo) -> None:
-        """Take from the session what it knows of the target."""
-        if start.spark is None:
+    def _connect(self, spark: SparkSession | None) -> None:
+        """Take from a session what it knows of the target."""
+        if spark is None:
             return
-        target = self._given.with_session(start.spark)
+        target = self._given.with_session(spark)
         if target != self._plan.target:
             with self._lock:
                 self._plan = replace(self._plan, target=target)
@@ -318,7 +320,7 @@ class FileSink(TwoPhaseCommitSink):
         """
         from onceforall.sinks.files.driver.identity import folder_id
 
-        self._connect(start)
+        self._connect(start.spark)
         with at_start("read the id of the folder", self._root):
             try:
                 return {"folder": folder_id(self._folder.tree)}
@@ -332,7 +334,7 @@ class FileSink(TwoPhaseCommitSink):
             SinkUnavailableError: the file system gives no answer.
             CommitLogError: a manifest is damaged.
         """
-        self._connect(start)
+        self._connect(start.spark)
         with at_start("look for the manifest", self._root):
             return (
                 self._folder.manifests_of(start.query_id, sink_code(start.sink)).find(batch)
@@ -349,7 +351,7 @@ class FileSink(TwoPhaseCommitSink):
             CommitLogError: a file of ours is damaged, or something else stands in its place.
             UnsupportedQueryError: paths without a scheme are not local in this session.
         """
-        self._connect(start)
+        self._connect(start.spark)
         with asking_again("look at the folder", self._root):
             self._folder.place.check(start.spark)
 
@@ -473,6 +475,19 @@ class FileSink(TwoPhaseCommitSink):
                     count += self._folder.place.discard(name)
                     failpoints.hit("file.recover.deleted")
         return count
+
+
+def _active_session() -> SparkSession | None:
+    """Return the session of this thread, or the only one; a start asks for columns before it gives
+    the sink a session.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkException:
+        return None
 
 
 def _target(location: str, spark_metadata: object, storage: object) -> Target:
