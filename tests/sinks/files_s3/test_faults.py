@@ -3,10 +3,13 @@ file sink and S3: nothing is lost, nothing is there twice."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sink import Sweep
+from onceforall.sinks.files.places.s3 import staging
 from sinks.files.building import QUERY, attempt, numbers, permit, prepared
 
 pytestmark = pytest.mark.s3
@@ -140,6 +143,35 @@ def test_a_task_that_is_refused_fails_its_attempt_and_leaves_nothing(place, prox
     fault.end()
     sink.discard(transaction)
     assert place.left() == []
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "orc", "json"])
+def test_a_part_that_fails_while_rows_are_written_fails_the_attempt_with_the_stores_word(
+    place, proxy, far, monkeypatch, form
+):
+    monkeypatch.setattr(staging, "PART_BYTES", 10_000)
+    sink = far.sink(format=form, max_file_bytes=20_000)
+    fault = proxy.answer(403, "PUT", kind="part", count=1000)
+    transaction = sink.begin_transaction(attempt())
+    rows = numbers(2000, t=[os.urandom(20).hex() for _ in range(2000)])
+    refused = pytest.raises(AttemptFailedError, match=r"cannot send a part.*s3:PutObject")
+    with refused:  # noqa: PT012  ORC keeps a stripe back
+        sink.invoke(transaction, rows)
+        sink.pre_commit(transaction)
+    fault.end()
+    sink.discard(transaction)
+    assert place.left() == []
+
+
+def test_a_record_that_somebody_changed_lets_a_task_give_up_without_an_error(place, far):
+    sink = far.sink()
+    transaction = sink.begin_transaction(attempt())
+    sink.invoke(transaction, numbers(1))
+    transaction.staging.open("part-x", "")
+    (record,) = place.keys("_onceforall/uploads/")
+    with place.client() as client:
+        client.put_object(Bucket=place.bucket, Key=f"{place.key}/{record}", Body=b"?")
+    sink.discard(transaction)
 
 
 def test_a_sweep_without_an_answer_is_made_later(place, proxy, far):

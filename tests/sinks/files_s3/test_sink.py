@@ -22,7 +22,7 @@ from onceforall.sinks.files.driver import manifest_writing
 from onceforall.sinks.files.places.s3 import staging
 from onceforall.sinks.files.reading.mending import check_files
 from sinks.files.building import QUERY, attempt, commit, numbers, permit, prepared
-from sinks.files_s3.place import Prefix
+from sinks.files_s3.place import Prefix, prefix_on
 
 pytestmark = pytest.mark.s3
 
@@ -350,6 +350,16 @@ class TestAStartRefuses:
     def test_a_rule_that_aborts_uploads_at_once(self, place):
         rule(place, 0)
         self.refused(place, "aborts incomplete multipart uploads after 0 days.* Raise it")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["access_key_id", "secret_access_key"])
+def test_a_start_refuses_a_wrong_key(second_s3_server, name):
+    bucket = f"keys-{name[:3]}"
+    second_s3_server.create_bucket(bucket)
+    place = prefix_on(second_s3_server, bucket)
+    place.storage[name] = "wrong-key"
+    TestAStartRefuses().refused(place, "doesn't accept the key|may not do that")
 
 
 def rule(place, days, prefix="", status="Enabled"):

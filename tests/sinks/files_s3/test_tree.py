@@ -6,6 +6,7 @@ import pytest
 
 from onceforall.sinks.files.folders import PlaceError
 from onceforall.sinks.files.places.s3 import staging
+from onceforall.sinks.files.places.s3.bucket import S3Error
 from onceforall.sinks.files.places.s3.paths import S3Path
 from onceforall.sinks.files.places.s3.tree import S3Tree
 
@@ -57,6 +58,27 @@ def test_a_second_name_is_never_put_over_another_object(tree):
     assert tree.read(tree.root / "c") == b"a"
     with pytest.raises(FileExistsError):
         tree.link(tree.root / "a", tree.root / "b")
+
+
+@pytest.mark.parametrize(
+    ("code", "refused", "words"),
+    [
+        ("NoSuchBucket", True, "Create it"),
+        ("SignatureDoesNotMatch", True, "right access key"),
+        ("ExpiredToken", True, "Give a new one"),
+        ("403", True, "s3:ListBucket"),
+        ("PermanentRedirect", True, "Give its region"),
+        ("NoCredentialsError", True, "by storage="),
+        ("SlowDown", False, "Wait"),
+        ("EndpointConnectionError", False, "Mend the network"),
+        ("InternalError", False, "Mend the cause"),
+    ],
+)
+def test_an_error_says_what_to_do_and_whether_asking_again_can_help(code, refused, words):
+    error = S3Error("read", S3Path("s3a://b", "k"), code)
+    assert error.refused == refused
+    assert str(error).startswith(f"cannot read s3a://b/k (the answer was {code}). ")
+    assert words in str(error)
 
 
 class Parts:

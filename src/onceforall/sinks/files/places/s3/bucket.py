@@ -44,7 +44,9 @@ _REMEDIES: tuple[tuple[frozenset[str], str, bool], ...] = (
     # Codes, what to do, and whether asking again can't help.
     (frozenset({"NoSuchBucket"}), "There is no such bucket. Create it, or mend the path", True),
     (
-        frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"}),
+        frozenset(
+            {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "XAdminUserNotFound"}
+        ),
         "The store doesn't accept the key. Give the right access key and secret",
         True,
     ),

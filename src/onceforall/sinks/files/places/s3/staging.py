@@ -7,6 +7,7 @@ import io
 import secrets
 from typing import IO, Any, cast
 
+from onceforall.errors import SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.places.s3.bucket import Bucket
 from onceforall.sinks.files.places.s3.paths import S3Path
@@ -57,9 +58,9 @@ class S3Staging:
         """All is durable."""
 
     def discard(self) -> None:
-        """Abort all uploads."""
+        """Abort all uploads; a sweep says what can't be."""
         if self._count:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(SinkUnavailableError):
                 discard(self._bucket, self._attempt)
 
     def body(self) -> dict[str, Any]:
