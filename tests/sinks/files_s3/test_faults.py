@@ -155,7 +155,7 @@ def test_a_part_that_fails_while_rows_are_written_fails_the_attempt_with_the_sto
     transaction = sink.begin_transaction(attempt())
     rows = numbers(2000, t=[os.urandom(20).hex() for _ in range(2000)])
     refused = pytest.raises(AttemptFailedError, match=r"cannot send a part.*s3:PutObject")
-    with refused:  # noqa: PT012  ORC keeps a stripe back
+    with refused:  # ORC keeps a stripe back
         sink.invoke(transaction, rows)
         sink.pre_commit(transaction)
     fault.end()

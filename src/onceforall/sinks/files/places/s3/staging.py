@@ -69,7 +69,11 @@ class S3Staging:
 
 
 class _Upload(io.RawIOBase):
-    """A file that is sent in parts while it is written."""
+    """A file that is sent in parts while it is written.
+
+    An error is kept until ``end``: pyarrow's ORC writer ends the whole process when a write of its
+    file fails while it is closed.
+    """
 
     def __init__(self, bucket: Bucket, path: S3Path, upload: str) -> None:
         super().__init__()
@@ -79,6 +83,7 @@ class _Upload(io.RawIOBase):
         self._path = path
         self._waiting = bytearray()
         self._size = 0
+        self._failure: Exception | None = None
 
     def writable(self) -> bool:
         return True
@@ -88,12 +93,20 @@ class _Upload(io.RawIOBase):
 
     def write(self, content: Any) -> int:
         with memoryview(content) as view:
-            self._waiting += view
             count = view.nbytes
+            if self._failure is None:
+                self._waiting += view
         self._size += count
+        try:
+            self._send_full()
+        except Exception as error:  # noqa: BLE001  raised by end
+            self._failure = error
+            self._waiting.clear()
+        return count
+
+    def _send_full(self) -> None:
         while len(self._waiting) >= (size := self._part_bytes()):
             self._send(size)
-        return count
 
     def _part_bytes(self) -> int:
         return min(PART_BYTES << (len(self.etags) // _PARTS_PER_SIZE), _LARGEST_PART)
@@ -105,6 +118,8 @@ class _Upload(io.RawIOBase):
 
     def end(self) -> int:
         """Send what is left; an upload has at least one part."""
+        if self._failure is not None:
+            raise self._failure
         if self._waiting or not self.etags:
             self._send(len(self._waiting))
         self.close()
