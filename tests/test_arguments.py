@@ -20,6 +20,7 @@ from onceforall.embedded.jars import KAFKA_VERSION
 from onceforall.operators import _checks
 from onceforall.sink import StartInfo
 from onceforall.sinks.files import CommittedFiles
+from onceforall.sinks.files.reading.sources import LocalSource
 from onceforall.spark import hadoop_paths
 from onceforall.task.projections import Projections
 
@@ -85,7 +86,7 @@ def writer(method):
 
 
 def committed_files(_):
-    return CommittedFiles(Path("/nowhere"), ()).to_spark
+    return CommittedFiles(LocalSource(Path("/nowhere")), ()).to_spark
 
 
 class HastyLookup(operators.PostgresLookup):
@@ -120,7 +121,7 @@ CALLABLES = {
     "KafkaSink": (lambda _: ofa.KafkaSink, {"options": SERVERS, "topic": "t", "delivery": "exactly_once", "transactional_id_prefix": "p", "timestamp_column": None}),
     "FileSink": (lambda _: ofa.FileSink, {
         "path": "/nowhere", "format": "json", "partition_by": (), "time_bucket": "{at:%Y}", "time_bucket_zone": None, "max_file_bytes": 1, "compression": None,
-        "options": None, "max_open_files": 1, "spark_metadata": "refuse", "on_new_partitions": None,
+        "options": None, "max_open_files": 1, "spark_metadata": "refuse", "on_new_partitions": None, "storage": None,
     }),
     "PostgresSink": (lambda _: ofa.PostgresSink, {
         "conninfo": DATABASE, "table": "t", "key": None, "mode": "staged", "on_conflict": "update", "accumulate": None, "create_table": False, "password": None,
@@ -134,7 +135,7 @@ CALLABLES = {
     "detach": (lambda _: ofa.detach, {
         "checkpoint": "/nowhere", "sinks": {"files": sink()}, "commit_log": None, "adopt_checkpoint": False, "adopt_target": (), "timeout_s": 1, "dry_run": False,
     }),
-    "read_files": (lambda _: ofa.read_files, {"path": "/nowhere", "query_id": None, "sink": None, "from_batch": None, "to_batch": None, "skip_deleted": False}),
+    "read_files": (lambda _: ofa.read_files, {"path": "/nowhere", "query_id": None, "sink": None, "from_batch": None, "to_batch": None, "skip_deleted": False, "storage": None}),
     "to_spark": (committed_files, {"spark": "spark"}),
     "error_of": (lambda _: ofa.error_of, {"query_or_exception": None}),
     "progress_of": (lambda _: ofa.progress_of, {"query": SimpleNamespace(runId="x")}),
@@ -396,7 +397,9 @@ MyFrame = type("MyFrame", (RemoteFrame,), {"__module__": "mine"})
 
 DOORS = {
     "write_stream": lambda frame: ofa.write_stream(frame),
-    "read_files": lambda _: CommittedFiles(Path("/nowhere"), ()).to_spark(RemoteSession()),
+    "read_files": lambda _: CommittedFiles(LocalSource(Path("/nowhere")), ()).to_spark(
+        RemoteSession()
+    ),
     "exactly_once": lambda frame: ofa.exactly_once("/nowhere", sinks={"files": sink()})(print)(
         frame, 0
     ),

@@ -14,6 +14,7 @@ from chaos.recipes import DECIDED, LIFE_S, UNDECIDED, Lost, Recipe, lose
 from chaos.workload import EMPTY_BATCHES
 from onceforall.sinks.files.manifests.chain import all_of
 from onceforall.sinks.files.manifests.content import Manifest, encode
+from onceforall.sinks.files.tree import Tree
 from support.waiting import until
 
 TESTS = Path(__file__).parents[1]
@@ -286,7 +287,7 @@ class Skipped(Recipe):
 
     @staticmethod
     def _skip(world):
-        (each,) = all_of(Path(world.config["files"]) / "_onceforall" / "manifests")
+        (each,) = all_of(Tree(Path(world.config["files"])))
         last = max(each.listing().loose)
         manifest = each.read_link(last)
         each.path_of(last).write_bytes(

@@ -24,7 +24,7 @@ import socket
 import sys
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from onceforall.embedded.network import HOST
@@ -33,6 +33,7 @@ _DEADLINE_S = 20.0
 _OF_A_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "expect"}
 _CODES = {
     403: "AccessDenied",
+    404: "NoSuchUpload",
     409: "ConditionalRequestConflict",
     500: "InternalError",
     503: "SlowDown",
@@ -242,9 +243,17 @@ class HttpProxy:
         return self._plan("late", method, key, **which)
 
     def answer(self, status, method=None, key="", **which):
-        """Answer with 403, 409, 500 or 503; the server doesn't get the request."""
+        """Answer with 403, 404 (NoSuchUpload), 409, 500 or 503; the server doesn't get the request."""
         assert status in _CODES
         return self._plan("answer", method, key, value=status, **which)
+
+    def without(self, header, method=None, key="", *, count=1_000_000, **which):
+        """Pass the request on without a header, named in lower case."""
+        return self._plan("without", method, key, value=header, count=count, **which)
+
+    def say(self, body, method=None, key="", **which):
+        """Answer 200 with this body; the server doesn't get the request."""
+        return self._plan("say", method, key, value=body, **which)
 
     def _plan(self, does, method, key, *, kind=None, nth=1, count=1, value=None):
         fault = Fault(does, method, key, kind, nth, count, value)
@@ -295,6 +304,11 @@ class HttpProxy:
             return None
         if does == "answer":
             return _own_answer(fault.value)
+        if does == "say":
+            return Answer(200, "OK", (("Content-Type", "application/xml"),), fault.value)
+        if does == "without":
+            left = tuple(h for h in request.headers if h[0].lower() != fault.value)
+            request = replace(request, headers=left)
         if does == "delay":
             self._stopping.wait(fault.value)
         if does == "twice":

@@ -27,7 +27,7 @@ from onceforall.spark.remote_path import AnyPath, RemotePath
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Stores"]
+__all__ = ["Stores", "s3a_settings"]
 
 logger = logs.logger("onceforall")
 
@@ -150,7 +150,7 @@ class Stores:
         """Return obstore's settings: what maps of Hadoop's, overridden by the user's."""
         if scheme not in {"s3", "s3a", "s3n"} or self._configuration is None:
             return self._settings
-        found = _from_s3a(self._configuration, urlsplit(url).netloc)
+        found = _from_s3a(self._configuration, urlsplit(url).netloc, _OBSTORE)
         return {**found, **self._settings}
 
 
@@ -161,7 +161,28 @@ def _launched_gateway() -> Any:
     return launch_gateway()  # type: ignore[no-untyped-call]
 
 
-def _from_s3a(configuration: Any, bucket: str) -> dict[str, str]:
+def s3a_settings(spark: SparkSession, bucket: str) -> dict[str, str]:
+    """Return what boto3 can take of a session's settings of S3A, by obstore's names; the keys
+    too.
+    """
+    context: Any = spark.sparkContext
+    return _from_s3a(context._jsc.hadoopConfiguration(), bucket, _BOTO3)  # noqa: SLF001
+
+
+_OBSTORE = (
+    "The commit log in the bucket %s is written by obstore, which doesn't know the credentials "
+    "provider %s of fs.s3a.aws.credentials.provider. It uses keys of the settings, else of the "
+    "environment or the machine. Give others by onceforall.store.access_key_id and "
+    "onceforall.store.secret_access_key."
+)
+_BOTO3 = (
+    "The files in the bucket %s are written by boto3, which doesn't know the credentials provider "
+    "%s of fs.s3a.aws.credentials.provider. It uses keys of the settings, else of the environment "
+    "or the machine. Give others by FileSink(storage=…)."
+)
+
+
+def _from_s3a(configuration: Any, bucket: str, unknown_provider: str) -> dict[str, str]:
     def of(name: str) -> str | None:
         for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
             value = configuration.get(key)
@@ -184,13 +205,7 @@ def _from_s3a(configuration: Any, bucket: str) -> dict[str, str]:
         if each.strip() and each.strip().rpartition(".")[2] not in _KNOWN_PROVIDERS
     ]
     if unknown:
-        logger.warning(
-            "The commit log in the bucket %s is written by obstore, which doesn't know the "
-            "credentials provider %s of fs.s3a.aws.credentials.provider. It uses keys of the "
-            "settings, else of the environment or the machine. Give others by "
-            "onceforall.store.access_key_id and onceforall.store.secret_access_key.",
-            bucket, ", ".join(unknown),
-        )  # fmt: skip
+        logger.warning(unknown_provider, bucket, ", ".join(unknown))
     endpoint = of("endpoint")
     if endpoint and "://" not in endpoint:
         plain = (of("connection.ssl.enabled") or "true").lower() == "false"

@@ -11,6 +11,7 @@ from onceforall.sinks.files.driver import manifest_writing
 from onceforall.sinks.files.manifests.chain import Manifests
 from onceforall.sinks.files.manifests.content import Manifest, encode
 from onceforall.sinks.files.reading.mending import check_files, mend_files
+from onceforall.sinks.files.tree import Tree
 from sinks.files.building import QUERY, checked, commit, numbers, permit
 from support.syncing import Recorder
 
@@ -29,7 +30,7 @@ def write(root, batches):
 def says_after(root, batch, after):
     """Let a manifest name another predecessor, as a driver with a stale listing writes it."""
     path = folder_of(root) / f"{batch}.json"
-    found = Manifests(root / "_onceforall" / "manifests", QUERY, CODE).read_link(batch)
+    found = Manifests(Tree(root), QUERY, CODE).read_link(batch)
     path.write_bytes(encode(Manifest(after, found.batches), QUERY, CODE))
 
 

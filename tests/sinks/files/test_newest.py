@@ -191,7 +191,7 @@ def test_a_late_writer_gives_no_second_name_and_one_of_an_earlier_batch_disturbs
     decided = write(tmp_path, range(8))
     before = second_names(tmp_path)
     assert checked(tmp_path).commit(permit(6), decided[6]).completed
-    ManifestWriter(tmp_path / "_onceforall" / "manifests", QUERY, sink_code("out"))._mark(3)
+    ManifestWriter(Tree(tmp_path), QUERY, sink_code("out"))._mark(3)
     assert second_names(tmp_path) == before
     os.link(folder_of(tmp_path) / "7.json", folder_of(tmp_path) / newest_name(0))
     assert batches(tmp_path) == list(range(8))

@@ -1,7 +1,7 @@
 """A task or a driver in a process of its own, to be killed: ``python worker.py FOLDER STEP``.
 
-``prepare`` writes two tasks' rows and leaves their committables in ``FOLDER.json``; ``commit`` and
-``abort`` take them from there; ``batches`` commits one small batch after the other until it is
+``prepare`` writes two tasks' rows and leaves their committables in ``FOLDER.json``, or in the option
+``kept``; ``commit`` and ``abort`` take them from there; ``batches`` commits one small batch after the other until it is
 killed.
 """
 
@@ -21,9 +21,10 @@ from sinks.files.building import QUERY, commit, numbers, permit, prepared
 def main():
     folder, step, *rest = sys.argv[1:]
     options = json.loads(rest[0]) if rest else {}
+    kept_at = options.pop("kept", None)
     sink = FileSink(folder, **{"partition_by": ["p"], **options})
     sink.check(StartInfo(QUERY, "out"))
-    kept = Path(f"{folder}.json")
+    kept = Path(kept_at or f"{folder}.json")
     if step == "prepare":
         rows = [numbers(4, 4 * i, p=["a", "b", "a/..", None]) for i in range(2)]
         kept.write_text(

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from onceforall.errors import AttemptFailedError, SinkUnavailableError
+from onceforall.errors import AttemptFailedError, SinkCheckError, SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -37,8 +37,22 @@ _REMEDIES = {
 }
 
 
+class PlaceError(OSError):
+    """An error of a place that is no file system: its text says what happened, and what helps.
+
+    Attributes:
+        refused: whether asking again can't help.
+    """
+
+    def __init__(self, words: str, refused: bool) -> None:  # noqa: FBT001
+        super().__init__(words)
+        self.refused = refused
+
+
 def explained(error: OSError) -> str:
     """Return what an error of the operating system says and what helps."""
+    if isinstance(error, PlaceError):
+        return str(error)
     code = error.errno or 0
     at = f"{error.filename}: " if code in {errno.ELOOP, errno.ENOTDIR} and error.filename else ""
     return (
@@ -48,7 +62,7 @@ def explained(error: OSError) -> str:
 
 
 @contextlib.contextmanager
-def failing_the_attempt(folder: Path) -> Iterator[None]:
+def failing_the_attempt(folder: object) -> Iterator[None]:
     """In a task: turn an error of the file system into an ``AttemptFailedError`` that names the
     folder.
     """
@@ -62,7 +76,7 @@ def failing_the_attempt(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def asking_again(what: str, folder: Path) -> Iterator[None]:
+def asking_again(what: str, folder: object) -> Iterator[None]:
     """On the driver: turn an error of the file system into a ``SinkUnavailableError``, so that
     it is asked again.
     """
@@ -72,6 +86,21 @@ def asking_again(what: str, folder: Path) -> Iterator[None]:
         raise SinkUnavailableError(
             f"Cannot {what} in {folder}: {explained(error)}; it is tried again."
         ) from error
+
+
+@contextlib.contextmanager
+def at_start(what: str, folder: object) -> Iterator[None]:
+    """On the driver, before any data moves: as ``asking_again``, but what no repetition can mend is
+    a ``SinkCheckError``.
+    """
+    try:
+        with asking_again(what, folder):
+            yield
+    except SinkUnavailableError as error:
+        cause = error.__cause__
+        if isinstance(cause, PlaceError) and cause.refused:
+            raise SinkCheckError(f"FileSink {cause}.") from cause
+        raise
 
 
 def sync_file(descriptor: int) -> None:

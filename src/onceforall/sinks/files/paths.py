@@ -27,6 +27,8 @@ from onceforall.spark import hadoop_paths
 
 HOME = "_onceforall"
 STAGING = f"{HOME}/staging"
+UPLOADS = f"{HOME}/uploads"
+"""On S3, in place of ``STAGING``: a record of each upload of an undecided attempt."""
 MANIFESTS = f"{HOME}/manifests"
 SPARK_METADATA = "_spark_metadata"
 
@@ -38,6 +40,9 @@ LONGEST_NAME = 255
 
 LONGEST_PATH = 4000
 """In bytes; Linux ends at 4096."""
+
+LONGEST_KEY = 1024
+"""In bytes, for S3."""
 
 _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(0x20)}
 

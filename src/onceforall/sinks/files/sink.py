@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote
 
@@ -36,23 +37,25 @@ from onceforall.sink import (
     TwoPhaseCommitSink,
 )
 from onceforall.sinks.files.data_files import slim
-from onceforall.sinks.files.folders import asking_again
+from onceforall.sinks.files.folders import asking_again, at_start
 from onceforall.sinks.files.layout import layout_of
-from onceforall.sinks.files.paths import STAGING, local_folder
+from onceforall.sinks.files.paths import local_folder
+from onceforall.sinks.files.places.local import LocalTarget
+from onceforall.sinks.files.places.s3 import checked_storage, is_s3, s3_root, s3_target
 from onceforall.sinks.files.task.formats import Format, file_format
 from onceforall.sinks.files.task.writer import FileTransaction, Plan
 from onceforall.sinks.files.time_buckets import time_bucket as parsed_bucket
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import StructType
 
     from onceforall.sinks.files.data_files import DataFile
     from onceforall.sinks.files.driver.committing import Folder
     from onceforall.sinks.files.driver.new_partitions import NewPartition, NewPartitions
-    from onceforall.sinks.files.driver.spark_metadata import SparkMetadata
     from onceforall.sinks.files.driver.staged_files import StagedFiles
+    from onceforall.sinks.files.places import Target
 
 _log = logs.logger("onceforall.sinks.files")
 
@@ -76,12 +79,13 @@ class FileSink(TwoPhaseCommitSink):
         max_open_files: int = 50,
         spark_metadata: Literal["refuse", "continue"] = "refuse",
         on_new_partitions: Callable[[list[NewPartition]], object] | None = None,
+        storage: Mapping[str, str] | None = None,
     ) -> None:
         """Nothing is touched yet.
 
         Args:
-            path: the folder, local or mounted, the same for driver and executors; a path or a
-                ``file:`` URL.
+            path: the folder, local or mounted, the same for driver and executors: a path or a
+                ``file:`` URL; or a prefix in a bucket: an ``s3:`` or ``s3a:`` URL.
             format: ``parquet``, ``json`` (lines), ``csv`` or ``orc``.
             partition_by: the columns whose values go into folders' names (``day=2026-11-21``), and
                 not into the files.
@@ -100,13 +104,18 @@ class FileSink(TwoPhaseCommitSink):
             on_new_partitions: called on the driver, after a commit, with the partitions that this
                 run writes to for the first time. It is called again for them at the next commit
                 when it raises, and after a restart.
+            storage: how to reach the bucket: ``endpoint``, ``region``, ``access_key_id``,
+                ``secret_access_key``, ``session_token``, ``virtual_hosted_style_request``. What is
+                not given comes from Spark's settings ``fs.s3a.*``, and keys that are not there
+                either from boto3's own chain, in each process. Keys are never shown or pickled.
 
         Raises:
             OptionError: naming the argument, the reason and what to use instead.
             UnsupportedQueryError: the path is on another kind of file system.
         """
-        self._location = arguments.path("path", path)
-        self._root = local_folder(path)
+        location = arguments.path("path", path)
+        self._given = _target(location, spark_metadata, storage)
+        self._root = self._given.root
         columns = arguments.names(
             "partition_by", partition_by, "the name of a column, or a list of names"
         )
@@ -146,10 +155,13 @@ class FileSink(TwoPhaseCommitSink):
         bucket = None if time_bucket is None else parsed_bucket(time_bucket, time_bucket_zone)
         form = file_format(format, compression, options)
         self._plan = Plan(
-            str(self._root), form, tuple(columns), bucket, max_file_bytes, max_open_files
+            self._given,
+            form,
+            tuple(columns),
+            bucket,
+            max_file_bytes,
+            max_open_files,
         )
-        self._spark_metadata = spark_metadata
-        self._interval: int | None = None
         self._on_new_partitions = on_new_partitions
         self._is_compared = False
         self._make_driver_side()
@@ -194,6 +206,15 @@ class FileSink(TwoPhaseCommitSink):
         """
         return Capabilities(two_phase=True, output_modes=frozenset({"append"}))
 
+    @property
+    def task_imports(self) -> Mapping[str, str]:
+        """boto3, on S3."""
+        return {} if isinstance(self._given, LocalTarget) else {"boto3": "onceforall[s3]"}
+
+    def secrets(self) -> Mapping[str, str]:
+        """Return the keys of the bucket; none of a local folder."""
+        return self._plan.target.secrets
+
     def columns(self, schema: StructType) -> list[Column]:
         """Return all columns, as they are.
 
@@ -210,8 +231,10 @@ class FileSink(TwoPhaseCommitSink):
             check_delimiter(schema, form.options.get("delimiter", ","), self._plan.partition_by)
         if not self._is_compared:
             self._is_compared = True
+            if not isinstance(self._given, LocalTarget):
+                self._connect(_active_session())
             warn_of_changes(
-                self._root, schema, form.kind, self._plan.partition_by, self._plan.bucket
+                self._folder.tree, schema, form.kind, self._plan.partition_by, self._plan.bucket
             )
         return super().columns(schema)
 
@@ -246,7 +269,7 @@ class FileSink(TwoPhaseCommitSink):
         """
         files = transaction.finish()
         if not files or transaction.schema is None:
-            transaction.tree.delete_folder_of_files(transaction.staging)
+            transaction.staging.discard()
             return None
         layout = layout_of(transaction.schema, self._plan.partition_by, self._plan.form.body())
         return {
@@ -254,6 +277,7 @@ class FileSink(TwoPhaseCommitSink):
             "extension": self._plan.form.extension,
             "files": [slim(file) for file in files],
             "layout": layout.body(),
+            **transaction.staging.body(),
         }
 
     @failpoints.around("file.discard")
@@ -273,10 +297,20 @@ class FileSink(TwoPhaseCommitSink):
 
         with self._lock:
             if self._driver_folder is None:
-                self._driver_folder = Folder(self._root)
+                self._driver_folder = Folder(self._plan.target.place())
             return self._driver_folder
 
-    def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002
+    def _connect(self, spark: SparkSession | None) -> None:
+        """Take from a session what it knows of the target."""
+        if spark is None:
+            return
+        target = self._given.with_session(spark)
+        if target != self._plan.target:
+            with self._lock:
+                self._plan = replace(self._plan, target=target)
+                self._driver_folder = None
+
+    def identity(self, start: StartInfo) -> Mapping[str, Any] | None:
         """Return the folder's id; None where there is no folder, or none of a FileSink: a mount
         point whose volume is not mounted, perhaps.
 
@@ -286,9 +320,10 @@ class FileSink(TwoPhaseCommitSink):
         """
         from onceforall.sinks.files.driver.identity import folder_id
 
-        with asking_again("read the id of the folder", self._root):
+        self._connect(start.spark)
+        with at_start("read the id of the folder", self._root):
             try:
-                return {"folder": folder_id(self._root)}
+                return {"folder": folder_id(self._folder.tree)}
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
@@ -299,7 +334,8 @@ class FileSink(TwoPhaseCommitSink):
             SinkUnavailableError: the file system gives no answer.
             CommitLogError: a manifest is damaged.
         """
-        with asking_again("look for the manifest", self._root):
+        self._connect(start.spark)
+        with at_start("look for the manifest", self._root):
             return (
                 self._folder.manifests_of(start.query_id, sink_code(start.sink)).find(batch)
                 is not None
@@ -315,21 +351,9 @@ class FileSink(TwoPhaseCommitSink):
             CommitLogError: a file of ours is damaged, or something else stands in its place.
             UnsupportedQueryError: paths without a scheme are not local in this session.
         """
-        from onceforall.sinks.files.driver.start_checks import (
-            check_folder,
-            check_session,
-            check_spark_metadata,
-        )
-
-        if start.spark is not None:
-            self._interval = check_session(start.spark, self._location)
-        check_folder(self._root)
-        check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
-
-    def _spark_log(self) -> SparkMetadata:
-        from onceforall.sinks.files.driver.spark_metadata import SparkMetadata
-
-        return SparkMetadata(self._root, self._interval)
+        self._connect(start.spark)
+        with asking_again("look at the folder", self._root):
+            self._folder.place.check(start.spark)
 
     @failpoints.around("file.confirm")
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
@@ -349,14 +373,13 @@ class FileSink(TwoPhaseCommitSink):
         from onceforall.sinks.files.driver.confirming import confirm
         from onceforall.sinks.files.driver.identity import folder_id
         from onceforall.sinks.files.driver.staged_files import with_shared_layouts
-        from onceforall.sinks.files.driver.start_checks import check_spark_metadata
 
         if not committables:
             return committables
         with asking_again("look at the temp files", self._root):
             confirm(self._folder, [_read(c) for c in committables])
-            check_spark_metadata(self._root, self._spark_metadata, self._spark_log())
-            folder = folder_id(self._root)
+            self._folder.place.confirm_others()
+            folder = folder_id(self._folder.tree)
         failpoints.hit("file.confirm.after")
         first, *others = (
             {**committable, "folder": folder} for committable in with_shared_layouts(committables)
@@ -383,8 +406,8 @@ class FileSink(TwoPhaseCommitSink):
         return report
 
     def _continue_spark_log(self, batch: int, staged: Sequence[StagedFiles]) -> None:
-        log = self._spark_log()
-        if self._spark_metadata == "continue" and log.exists():
+        log = self._folder.place.spark_log()
+        if log is not None:
             recorded = self._folder.manifests(staged[0].name).find(batch)
             assert recorded is not None
             log.add([file for file, _ in recorded.files])
@@ -418,9 +441,7 @@ class FileSink(TwoPhaseCommitSink):
         """
         with asking_again("delete temp files", self._root):
             for committable in committables:
-                self._folder.tree.delete_folder_of_files(
-                    self._folder.staging(_read(committable).attempt)
-                )
+                self._folder.place.discard(_read(committable).attempt)
                 failpoints.hit("file.abort.deleted")
 
     @failpoints.around("file.retire")
@@ -445,15 +466,51 @@ class FileSink(TwoPhaseCommitSink):
         count = 0
         with asking_again("look for temp files", self._root):
             try:
-                names = self._folder.tree.names(self._root / STAGING)
+                names = self._folder.place.attempts()
             except FileNotFoundError:
                 return 0
-            self._folder.delete_temporary_manifests(sweep.query_id)
+            self._folder.place.delete_temporary_manifests(sweep.query_id)
             for name in names:
                 if sweep.covers_name(name):
-                    count += self._folder.tree.delete_folder_of_files(self._root / STAGING / name)
+                    count += self._folder.place.discard(name)
                     failpoints.hit("file.recover.deleted")
         return count
+
+
+def _active_session() -> SparkSession | None:
+    """Return the session of this thread, or the only one; a start asks for columns before it gives
+    the sink a session.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkException:
+        return None
+
+
+def _target(location: str, spark_metadata: object, storage: object) -> Target:
+    """Return what a path names.
+
+    Raises:
+        OptionError: it is no place of files, or another argument doesn't fit it.
+        UnsupportedQueryError: it is on another kind of file system.
+    """
+    if not is_s3(location):
+        if storage is not None:
+            raise OptionError(
+                "storage is given with a local path. Leave it out, or give the s3a: URL of a "
+                "bucket as path."
+            )
+        return LocalTarget(str(local_folder(location)), location, str(spark_metadata))
+    root, settings = s3_root(location), checked_storage(storage)
+    if spark_metadata == "continue":
+        raise OptionError(
+            "spark_metadata='continue' works on local folders only. Leave it out, and write to a "
+            "prefix without a log of Spark's own file sink."
+        )
+    return s3_target(root, settings)
 
 
 def _read(committable: Committable) -> StagedFiles:

@@ -158,6 +158,10 @@ class Tree:
                 found.append(os.stat(path.name, dir_fd=folder, follow_symlinks=False))
         return os.path.samestat(*found)
 
+    def is_folder(self, folder: Path) -> bool:
+        """Tell whether there is such a folder, or a link to one."""
+        return folder.is_dir()
+
     def names(self, folder: Path) -> list[str]:
         """Return what lies in a folder."""
         with self._opened(folder, _LIST) as descriptor:

@@ -18,6 +18,7 @@ from onceforall.sinks.files.reading.committed_files import (
     CommittedFiles,
     read_files,
 )
+from onceforall.sinks.files.reading.sources import LocalSource
 from onceforall.testing.checker import NO_ROWS, Rows
 from onceforall.testing.checker.rows import Array
 from onceforall.testing.observers.base import Ids, decoded, joined
@@ -146,7 +147,7 @@ class FileObserver:
 
     def _read(self, batch: CommittedBatch) -> tuple[Array, Array | None]:
         try:
-            table = CommittedFiles(self._root, [batch]).to_arrow()
+            table = CommittedFiles(LocalSource(self._root), [batch]).to_arrow()
         except OSError as error:
             raise SinkUnavailableError(
                 f"Batch {batch.files.batch} in {self._root} can't be read: {error}. A committed "

@@ -33,13 +33,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName
 from onceforall.sink import CommitReport, LostTransaction
-from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.driver.identity import folder_id
 from onceforall.sinks.files.driver.manifest_writing import ManifestWriter
 from onceforall.sinks.files.driver.staged_files import (
@@ -49,17 +47,17 @@ from onceforall.sinks.files.driver.staged_files import (
     read_staged,
 )
 from onceforall.sinks.files.manifests.content import BatchFiles
-from onceforall.sinks.files.paths import MANIFESTS, SPARK_METADATA, STAGING
-from onceforall.sinks.files.tree import Tree
+from onceforall.sinks.files.places import Place
 
 
 class Folder:
     """A sink's folder, as the driver sees it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, place: Place) -> None:
         """Nothing is looked at yet."""
-        self.root = root
-        self.tree = Tree(root)
+        self.place = place
+        self.root = place.root
+        self.tree = place.tree
 
     def manifests(self, name: TransactionName) -> ManifestWriter:
         """Return the manifests of a transaction's query and sink."""
@@ -67,23 +65,7 @@ class Folder:
 
     def manifests_of(self, query_id: str, code: str) -> ManifestWriter:
         """Return the manifests of a query and one of its sinks, by the sink's code."""
-        return ManifestWriter(self.root / MANIFESTS, query_id, code)
-
-    def staging(self, attempt: str) -> Path:
-        """Return the folder of an attempt's temp files."""
-        return self.root / STAGING / attempt
-
-    def delete_temporary_manifests(self, query_id: str) -> None:
-        """Delete what killed processes of this query left beside its manifests, and in Spark's
-        log.
-        """
-        query = self.root / MANIFESTS / query_id
-        names: list[str] = []
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            names = self.tree.names(query)
-        for folder in [*(query / name for name in names), self.root / SPARK_METADATA]:
-            with contextlib.suppress(NotADirectoryError):
-                self.tree.delete_temporary_files(folder)
+        return ManifestWriter(self.tree, query_id, code)
 
     def commit(self, batch: int, committables: Sequence[Committable]) -> CommitReport:
         """Do the steps of the module's docstring.
@@ -95,20 +77,15 @@ class Folder:
         strange = self._decided_for_another(committables)
         if strange is not None:
             return CommitReport(in_doubt=tuple(LostTransaction(c, strange) for c in committables))
-        staged, in_doubt = _read_all(batch, committables)
+        staged, in_doubt = self._read_all(batch, committables)
         lost: list[LostTransaction] = []
         todo: list[StagedFiles] = []
         done: list[StagedFiles] = []
-        for transaction in staged:
-            with self.tree.held(self.staging(transaction.attempt)):
-                missing = [
-                    reason
-                    for file in transaction.files
-                    if (reason := self._missing(transaction.attempt, file)) is not None
-                ]
-            # The manifest is read after the files were looked for: what vanished since was in
-            # there.
-            recorded = self.manifests(transaction.name).find(batch)
+        looked = self.place.missing(staged)
+        # The manifest is read after the files were looked for: what vanished since was in there.
+        manifests = {name: self.manifests_of(*name).find(batch) for name in _names(staged)}
+        for transaction, missing in zip(staged, looked, strict=True):
+            recorded = manifests[transaction.name.query_id, transaction.name.sink_code]
             if recorded is not None and transaction.attempt in recorded.attempts:
                 done.append(transaction)
             elif missing:
@@ -143,7 +120,7 @@ class Folder:
         return CommitReport(tuple(unique.values()), (), tuple(lost), tuple(in_doubt))
 
     def _decided_for_another(self, committables: Sequence[Committable]) -> str | None:
-        here = folder_id(self.root)
+        here = folder_id(self.tree)
         others = {str(c["folder"]) for c in committables if "folder" in c} - {here}
         if not others:
             return None
@@ -153,38 +130,6 @@ class Folder:
             "of the old folder is not mounted. Start once more with the old path, or mount the "
             "volume; a new folder wants a sink with another "
             "name"
-        )
-
-    def _missing(self, attempt: str, file: DataFile) -> tuple[bool, str] | None:
-        """Return why a file can't be committed, and whether that leaves a doubt; None when it
-        can, or is.
-        """
-        temporary, target = self.staging(attempt) / file.name, self.root / file.path
-        size = self.tree.size(temporary)
-        if size == file.bytes:
-            return None
-        there = self.tree.size(target)
-        if there == file.bytes:
-            return None
-        if there is not None:
-            return (
-                True,
-                (
-                    f"{target} has {there} bytes, and {file.bytes} were decided: somebody changed it. "  # noqa: E501
-                    "Put it back, or move it away"
-                ),
-            )
-        if size is not None:
-            return (
-                False,
-                f"the temp file {temporary} has {size} bytes, and {file.bytes} were decided",
-            )
-        return (
-            False,
-            (
-                f"neither the temp file {temporary} nor {target} is there, and no manifest has it: "
-                "somebody deleted it"
-            ),
         )
 
     def _complete(
@@ -197,14 +142,7 @@ class Folder:
         sweep deletes temp files when the answer is that the batch is complete.
         """
         failpoints.hit("file.commit.before")
-        folders: set[str] = set()
-        refused: list[LostTransaction] = []
-        for transaction in todo:
-            with self.tree.held(self.staging(transaction.attempt)):
-                reason = self._place_all(transaction, folders)
-            if reason is not None:
-                refused.append(LostTransaction(transaction.committable, reason))
-        self.tree.sync_all(_with_parents(self.root, folders))
+        refused = self.place.publish(todo)
         failpoints.hit("file.commit.synced")
         if refused or not whole:
             return refused
@@ -217,42 +155,12 @@ class Folder:
             if t.attempt not in added.attempts
         ]
 
-    def _place_all(self, transaction: StagedFiles, folders: set[str]) -> str | None:
-        """Give a transaction's files their targets' names; return what stands in the way.
-        ``folders``: those that are made already.
-        """
-        for file in transaction.files:
-            if file.folder not in folders:
-                self.tree.make_folder(self.root / file.folder)
-                folders.add(file.folder)
-            reason = self._place(transaction.attempt, file)
-            if reason is not None:
-                return reason
-            failpoints.hit("file.commit.renamed")
-        return None
-
-    def _place(self, attempt: str, file: DataFile) -> str | None:
-        """Give a file its target's name; return what stands in the way."""
-        temporary, target = self.staging(attempt) / file.name, self.root / file.path
-        try:
-            self.tree.link(temporary, target)
-        except FileExistsError:
-            with contextlib.suppress(FileNotFoundError):
-                if not self.tree.are_same(temporary, target):
-                    return f"{target} is there and isn't ours. Move it away"
-        except FileNotFoundError:
-            # Another process has come further with this batch, or a human deletes files at this
-            # moment.
-            if self.tree.size(target) != file.bytes:
-                raise
-        return None
-
     def _clear(self, staged: Iterable[StagedFiles]) -> None:
         """Delete the temp files of committed attempts; what fails, a sweep repeats."""
         failpoints.hit("file.commit.before_clearing")
         for transaction in staged:
             with contextlib.suppress(OSError):
-                self.tree.delete_folder_of_files(self.staging(transaction.attempt))
+                self.place.clear(transaction)
         failpoints.hit("file.commit.cleared")
 
     def retire(self, staged: StagedFiles) -> None:
@@ -267,45 +175,46 @@ class Folder:
         if (
             not is_committed
             and _LOST not in staged.committable
-            and all(self._missing(staged.attempt, file) is None for file in staged.files)
+            and not self.place.missing([staged])[0]
         ):
             return  # Neither lost nor committed: it waits for its commit.
         # The temp files go first, so that a driver that wakes now finds nothing to make a target
         # of.
-        self.tree.delete_folder_of_files(self.staging(staged.attempt))
+        self.place.discard(staged.attempt)
         failpoints.hit("file.retire.temporary_deleted")
         for file in () if is_committed else staged.files:
-            if self.tree.size(self.root / file.path) in {file.bytes, None}:
-                with contextlib.suppress(FileNotFoundError):
-                    self.tree.unlink(self.root / file.path)
-                    failpoints.hit("file.retire.deleted")
+            self.place.unpublish(staged, file)
 
+    def _read_all(
+        self, batch: int, committables: Sequence[Committable]
+    ) -> tuple[list[StagedFiles], list[LostTransaction]]:
+        staged, in_doubt = [], []
+        for committable in committables:
+            read = self._read_of(batch, committable)
+            if isinstance(read, StagedFiles):
+                staged.append(read)
+            else:
+                in_doubt.append(read)
+        return staged, in_doubt
 
-def _read_all(
-    batch: int, committables: Sequence[Committable]
-) -> tuple[list[StagedFiles], list[LostTransaction]]:
-    staged, in_doubt = [], []
-    for committable in committables:
-        read = _read_of(batch, committable)
-        if isinstance(read, StagedFiles):
-            staged.append(read)
+    def _read_of(self, batch: int, committable: Committable) -> StagedFiles | LostTransaction:
+        try:
+            read = read_staged(committable)
+            self.place.check_committable(read)
+        except ValueError as error:
+            reason = str(error)
         else:
-            in_doubt.append(read)
-    return staged, in_doubt
+            if read.name.batch == batch:
+                return read
+            reason = f"it is of batch {read.name.batch}"
+        return LostTransaction(
+            committable,
+            f"the committable is damaged: {reason}. Restore the commit log from a backup",
+        )
 
 
-def _read_of(batch: int, committable: Committable) -> StagedFiles | LostTransaction:
-    try:
-        read = read_staged(committable)
-    except ValueError as error:
-        reason = str(error)
-    else:
-        if read.name.batch == batch:
-            return read
-        reason = f"it is of batch {read.name.batch}"
-    return LostTransaction(
-        committable, f"the committable is damaged: {reason}. Restore the commit log from a backup"
-    )
+def _names(staged: Iterable[StagedFiles]) -> set[tuple[str, str]]:
+    return {(t.name.query_id, t.name.sink_code) for t in staged}
 
 
 def _batch_files(batch: int, staged: Sequence[StagedFiles]) -> BatchFiles:
@@ -338,16 +247,6 @@ def _unreadable(staged: Sequence[StagedFiles], todo: list[StagedFiles]) -> list[
         )
         for t in unknown
     ]
-
-
-def _with_parents(root: Path, folders: Iterable[str]) -> set[Path]:
-    found: set[Path] = {root}
-    for folder in folders:
-        at = root
-        for part in folder.split("/") if folder else ():
-            at /= part
-            found.add(at)
-    return found
 
 
 __all__ = ["Folder"]

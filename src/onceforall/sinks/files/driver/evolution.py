@@ -17,12 +17,10 @@ from onceforall.sinks.files.common_types import are_texts
 from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.layout import Layout
 from onceforall.sinks.files.manifests.chain import all_of
-from onceforall.sinks.files.paths import MANIFESTS
+from onceforall.sinks.files.places import Files
 from onceforall.sinks.files.time_buckets import TimeBucket, sample_folder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
@@ -30,7 +28,7 @@ _log = logs.logger("onceforall.sinks.files")
 
 
 def warn_of_changes(
-    root: Path,
+    tree: Files,
     schema: StructType,
     form: str,
     partition_by: Sequence[str],
@@ -40,7 +38,7 @@ def warn_of_changes(
     written there.
 
     Args:
-        root: the folder.
+        tree: the folder.
         schema: the columns that will be written.
         form: the format.
         partition_by: the columns that go into folders' names.
@@ -49,8 +47,9 @@ def warn_of_changes(
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
+    root = tree.root
     try:
-        files = newest_files(root)
+        files = newest_files(tree)
         mine = (*partition_by, *(bucket.hive_columns if bucket else ()))
         kinds = {
             repr((layout, *file.partition)): (layout, [*file.partition]) for file, layout in files
@@ -96,7 +95,7 @@ def warn_of_changes(
         )  # fmt: skip
 
 
-def newest_files(root: Path) -> list[tuple[DataFile, Layout]]:
+def newest_files(tree: Files) -> list[tuple[DataFile, Layout]]:
     """Return the files of the newest batch of each query and sink in a folder; it opens one
     manifest of each.
 
@@ -105,7 +104,7 @@ def newest_files(root: Path) -> list[tuple[DataFile, Layout]]:
         OSError: the folder can't be read.
     """
     found: list[tuple[DataFile, Layout]] = []
-    for manifests in all_of(root / MANIFESTS) if (root / MANIFESTS).is_dir() else ():
+    for manifests in all_of(tree):
         links = manifests.listing().chain()
         if links:
             found += manifests.read_link(links[-1]).batches[-1].files

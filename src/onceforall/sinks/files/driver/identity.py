@@ -9,43 +9,41 @@ and would be written again there, though its files may be in the first already.
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 
 from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
 from onceforall.errors import ForeignEntryError
 from onceforall.sinks.files.paths import HOME
-from onceforall.sinks.files.tree import Tree
+from onceforall.sinks.files.places import Files
 
 NAME = "folder.json"
 
 _KIND = "FOLDER"
 
 
-def make_folder_id(root: Path) -> str:
-    """Return a folder's id, and give it one if it has none; ``root/_onceforall`` must be there.
+def make_folder_id(tree: Files) -> str:
+    """Return a folder's id, and give it one if it has none; ``_onceforall`` in it must be there.
 
     Raises:
         OSError: the file can't be made.
         CommitLogError: it is damaged, or none of ours.
     """
-    path = root / HOME / NAME
-    tree = Tree(root)
+    path = tree.root / HOME / NAME
     if not tree.is_there(path):
         tree.create(
             path, encode_fields({"onceforall": FORMAT, "kind": _KIND, "id": uuid.uuid4().hex})
         )
-    return folder_id(root)
+    return folder_id(tree)
 
 
-def folder_id(root: Path) -> str:
+def folder_id(tree: Files) -> str:
     """Return a folder's id.
 
     Raises:
         OSError: it has none (the volume is not mounted, perhaps), or it can't be read.
         CommitLogError: it is damaged, or none of ours.
     """
-    path = root / HOME / NAME
-    fields = decode_fields(Tree(root).read(path), str(path))
+    path = tree.root / HOME / NAME
+    fields = decode_fields(tree.read(path), str(path))
     if fields.get("kind") != _KIND or not isinstance(fields.get("id"), str):
         raise ForeignEntryError(
             f"{path} is not the id of a folder of FileSink. Put back the file that stood there."

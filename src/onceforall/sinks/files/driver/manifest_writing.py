@@ -7,13 +7,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 from onceforall.common import logs
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.files.manifests.chain import Manifests
 from onceforall.sinks.files.manifests.content import BatchFiles, Manifest, encode
 from onceforall.sinks.files.manifests.names import name_of, newest_name
+from onceforall.sinks.files.places import AnyPath
 
 MERGE_AFTER = 100
 MERGED_BYTES = 16 << 20
@@ -94,7 +94,7 @@ class ManifestWriter(Manifests):
         self.tree.sync_all([*self._above(), self.folder])
         self._mark(batch)
 
-    def _above(self) -> list[Path]:
+    def _above(self) -> list[AnyPath]:
         """Return the folders that have a name on the way here, from the sink's own down: each
         may have been made and not synced.
         """

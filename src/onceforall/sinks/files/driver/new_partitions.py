@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from onceforall.common import logs
 from onceforall.errors import text_of
 from onceforall.sinks.files.data_files import DataFile
+from onceforall.sinks.files.places import AnyPath
 
 _log = logs.logger("onceforall.sinks.files")
 
@@ -31,7 +31,7 @@ class NewPartition(NamedTuple):
 class NewPartitions:
     """What a run has told of, and what it has still to tell."""
 
-    def __init__(self, root: Path, tell: Callable[[list[NewPartition]], object]) -> None:
+    def __init__(self, root: AnyPath, tell: Callable[[list[NewPartition]], object]) -> None:
         """Take the sink's folder, and the user's function."""
         self._root = root
         self._tell = tell

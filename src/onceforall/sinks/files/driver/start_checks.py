@@ -91,7 +91,7 @@ def check_folder(root: Path) -> None:
     _check_links(root)
     _check_foreign(root)
     try:
-        make_folder_id(root)
+        make_folder_id(tree)
     except OSError as error:
         raise SinkCheckError(
             f"The folder {root} can't be given an id: {explained(error)}."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from pathlib import Path
 
 from onceforall.errors import CorruptEntryError
 from onceforall.sinks.files.manifests.content import (
@@ -22,7 +21,8 @@ from onceforall.sinks.files.manifests.names import (
     name_of,
     newest_name,
 )
-from onceforall.sinks.files.tree import Tree
+from onceforall.sinks.files.paths import MANIFESTS
+from onceforall.sinks.files.places import AnyPath, Files
 
 _TRIES = 200
 
@@ -30,12 +30,10 @@ _TRIES = 200
 class Manifests:
     """The manifests of one query and sink."""
 
-    def __init__(self, folder: Path, query_id: str, sink: str) -> None:
-        """Take the folder ``_onceforall/manifests`` of the sink's folder, Spark's query id, and
-        ``sink_code`` of the sink's name.
-        """
-        self.folder = folder / query_id / sink
-        self.tree = Tree(folder.parents[1])
+    def __init__(self, tree: Files, query_id: str, sink: str) -> None:
+        """Take the sink's folder, Spark's query id, and ``sink_code`` of the sink's name."""
+        self.folder = tree.root / MANIFESTS / query_id / sink
+        self.tree = tree
         self.query_id = query_id
         self.sink = sink
 
@@ -141,7 +139,7 @@ class Manifests:
         """Tell whether a manifest's name is taken: asked by the name, and not of a listing."""
         return self.tree.is_there(self.folder / name_of(link))
 
-    def path_of(self, link: tuple[int, int] | int) -> Path:
+    def path_of(self, link: tuple[int, int] | int) -> AnyPath:
         """Return where a manifest lies."""
         return self.folder / name_of(link)
 
@@ -196,38 +194,37 @@ class Manifests:
         )
 
 
-def all_of(folder: Path) -> Iterable[Manifests]:
-    """Return the manifests of all queries and sinks below ``_onceforall/manifests``, in the order
-    of their names.
+def all_of(tree: Files) -> Iterable[Manifests]:
+    """Return the manifests of all queries and sinks in a sink's folder, in the order of their
+    names.
 
     Raises:
         OSError: a folder can't be read, or a link stands in its place (ELOOP): none is followed.
     """
-    for query in queries_of(folder):
-        yield from sinks_of(folder, query)
+    if tree.is_folder(tree.root / MANIFESTS):
+        for query in queries_of(tree):
+            yield from sinks_of(tree, query)
 
 
-def queries_of(folder: Path) -> list[str]:
+def queries_of(tree: Files) -> list[str]:
     """Return the names of what lies in ``_onceforall/manifests``, sorted: those of queries, and
     perhaps of something foreign.
     """
-    return sorted(Tree(folder.parents[1]).names(folder))
+    return sorted(tree.names(tree.root / MANIFESTS))
 
 
-def sinks_of(folder: Path, query_id: str) -> list[Manifests]:
+def sinks_of(tree: Files, query_id: str) -> list[Manifests]:
     """Return the manifests of one query's sinks, in the order of their names; none where the name
     is a plain file's.
 
     Raises:
         OSError: it can't be read, or a link stands in its place or in a sink's (ELOOP).
     """
-    tree = Tree(folder.parents[1])
+    query = tree.root / MANIFESTS / query_id
     try:
-        names = tree.names(folder / query_id)
+        names = tree.names(query)
     except NotADirectoryError:
         return []
     return [
-        Manifests(folder, query_id, name)
-        for name in sorted(names)
-        if tree.size(folder / query_id / name) is None
+        Manifests(tree, query_id, name) for name in sorted(names) if tree.size(query / name) is None
     ]

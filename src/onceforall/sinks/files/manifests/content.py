@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from onceforall.commit_log.envelope import encode_fields
 from onceforall.errors import CommitLogError, CorruptEntryError, ForeignEntryError, NewerEntryError
 from onceforall.sinks.files.data_files import DataFile, data_file
 from onceforall.sinks.files.layout import Layout, read_layout
+from onceforall.sinks.files.places import AnyPath
 
 FORMAT = 1
 
@@ -71,7 +71,7 @@ def encode(manifest: Manifest, query_id: str, sink: str) -> bytes:
     )
 
 
-def decode(content: bytes, path: Path, query_id: str, sink: str) -> Manifest:
+def decode(content: bytes, path: AnyPath, query_id: str, sink: str) -> Manifest:
     """Read a manifest back.
 
     Raises:
@@ -137,12 +137,12 @@ _ADVICE = (
 )
 
 
-def corrupt(path: Path, reason: str) -> CorruptEntryError:
+def corrupt(path: AnyPath, reason: str) -> CorruptEntryError:
     """Return the error of a manifest that is damaged, or of the folder of such ones."""
     return CorruptEntryError(f"The manifest {path} is damaged: {reason}. {_ADVICE}")
 
 
-def incomplete(folder: Path, reason: str) -> CorruptEntryError:
+def incomplete(folder: AnyPath, reason: str) -> CorruptEntryError:
     """Return the error of a folder that lacks a manifest."""
     return CorruptEntryError(f"The manifests are incomplete: {folder}/{reason}. {_ADVICE}")
 
@@ -154,7 +154,7 @@ def without_advice(error: CommitLogError) -> str:
     return str(error).partition(f". {_ADVICE}")[0].removesuffix(".")
 
 
-def foreign(path: Path, reason: str) -> ForeignEntryError:
+def foreign(path: AnyPath, reason: str) -> ForeignEntryError:
     """Return the error of what lies among the manifests and is none of theirs."""
     return ForeignEntryError(
         f"{path} does not belong here: {reason}. Move it away, and put back what lay there."

@@ -5,11 +5,10 @@ there.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onceforall.common import arguments
@@ -20,9 +19,9 @@ from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.layout import Layout
 from onceforall.sinks.files.manifests.chain import all_of
 from onceforall.sinks.files.manifests.content import BatchFiles
-from onceforall.sinks.files.paths import HOME, MANIFESTS, local_folder
+from onceforall.sinks.files.paths import HOME
 from onceforall.sinks.files.reading import with_arrow, with_spark
-from onceforall.sinks.files.tree import Tree
+from onceforall.sinks.files.reading.sources import Source, source_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,16 +48,19 @@ def read_files(
     from_batch: int | None = None,
     to_batch: int | None = None,
     skip_deleted: bool = False,
+    storage: Mapping[str, str] | None = None,
 ) -> CommittedFiles:
     """Return what is committed in a folder of ``FileSink`` at this moment; it needs no Spark.
 
     Args:
-        path: the sink's folder.
+        path: the sink's folder, or the URL of its prefix in a bucket.
         query_id: only this query's.
         sink: only those of the sink of this name.
         from_batch: only batches from this one on.
         to_batch: only batches up to this one, itself included.
         skip_deleted: leave out data files that are gone: deleted by hand, for retention.
+        storage: how to reach the bucket, as ``FileSink`` takes it; what it doesn't say, boto3 and
+            pyarrow look for in the environment.
 
     Returns:
         A snapshot of the committed files. Each batch is in it whole or not at all, and with it all
@@ -80,11 +82,12 @@ def read_files(
         if batch is not None:
             arguments.whole(name, batch, 0)
     arguments.flag("skip_deleted", skip_deleted)
-    root = local_folder(path)
-    if not (root / HOME).is_dir():
+    source = source_of(path, storage)
+    tree, root = source.tree, source.root
+    if not tree.is_folder(root / HOME):
         reason = (
             "holds no folder _onceforall: no FileSink has written there"
-            if root.is_dir()
+            if tree.is_folder(root)
             else "does not exist"
         )
         raise ConfigurationError(
@@ -93,8 +96,7 @@ def read_files(
         )
     code = None if sink is None else sink_code(sink)
     batches = []
-    manifests = all_of(root / MANIFESTS) if (root / MANIFESTS).is_dir() else ()
-    for each in manifests:
+    for each in all_of(tree):
         if query_id not in {None, each.query_id} or code not in {None, each.sink}:
             continue
         batches += [
@@ -103,17 +105,19 @@ def read_files(
             if (from_batch is None or batch.batch >= from_batch)
             and (to_batch is None or batch.batch <= to_batch)
         ]
-    return CommittedFiles(root, tuple(batches), skip_deleted=skip_deleted)
+    return CommittedFiles(source, tuple(batches), skip_deleted=skip_deleted)
 
 
 class CommittedFiles:
     """A snapshot of the committed files of a folder. It doesn't change when more is committed."""
 
     def __init__(
-        self, root: Path, batches: Sequence[CommittedBatch], *, skip_deleted: bool = False
+        self, source: Source, batches: Sequence[CommittedBatch], *, skip_deleted: bool = False
     ) -> None:
+        root = source.root
+        self._source = source
         self._root = root
-        self._tree = Tree(root)
+        self._tree = source.tree
         self.batches = tuple(batches)
         files = [pair for batch in batches for pair in batch.files.files]
         self._files: list[tuple[DataFile, Layout]] = [
@@ -130,7 +134,9 @@ class CommittedFiles:
 
     @property
     def paths(self) -> list[str]:
-        """The absolute paths of the files, for any reader that takes a list of them."""
+        """The absolute paths of the files, or their URLs, for any reader that takes a list of
+        them.
+        """
         return [str(self._root / file.path) for file, _ in self._files]
 
     @property
@@ -196,7 +202,7 @@ class CommittedFiles:
 
     def _dataset(self, block: int) -> Dataset:
         self._check_files()
-        return with_arrow.dataset_of(self._root, self._files, self.schema, block)
+        return with_arrow.dataset_of(self._source, self._files, self.schema, block)
 
     def to_arrow(self) -> pa.Table:
         """Read everything into memory; errors as those of ``dataset``."""
@@ -222,7 +228,7 @@ class CommittedFiles:
         """
         arguments.check_session(spark, "read_files(…).to_spark")
         self._check_files()
-        return with_spark.frame_of(spark, self._root, self._files, self.schema)
+        return with_spark.frame_of(spark, self._source, self._files, self.schema)
 
     def _check_files(self) -> None:
         """See that no reader is led out of the folder: by a link in the place of a data file, or

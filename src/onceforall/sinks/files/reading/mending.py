@@ -82,14 +82,15 @@ def check_files(path: str | os.PathLike[str]) -> list[Finding]:
         )
     if not (root / MANIFESTS).is_dir():
         return []
+    tree = Tree(root)
     try:
-        queries = queries_of(root / MANIFESTS)
+        queries = queries_of(tree)
     except OSError as error:
         return [_unreadable(root / MANIFESTS, error)]
     found: list[Finding] = []
     for query in queries:
         try:
-            sinks = sinks_of(root / MANIFESTS, query)
+            sinks = sinks_of(tree, query)
         except OSError as error:
             found.append(_unreadable(root / MANIFESTS / query, error))
             continue

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import ConfigurationError
 from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.layout import Layout
+from onceforall.sinks.files.reading.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,7 +18,7 @@ CSV_BLOCK, _LARGEST_BLOCK = 16 << 20, (1 << 31) - 1
 
 
 def dataset_of(
-    root: Path, files: Sequence[tuple[DataFile, Layout]], schema: pa.Schema, block: int
+    source: Source, files: Sequence[tuple[DataFile, Layout]], schema: pa.Schema, block: int
 ) -> Dataset:
     """Return a dataset of files by the columns of the whole; ``block``: how much of CSV is read
     at once, and the longest row.
@@ -33,12 +33,12 @@ def dataset_of(
             field.type != schema.field(field.name).type for field in layout.schema_in_file()
         )
         in_memory = [file for file in group if at_once or _is_read_at_once(file, layout)]
-        parts += [ds.dataset(_text_table(root, file, layout, schema)) for file in in_memory]
+        parts += [ds.dataset(_text_table(source, file, layout, schema)) for file in in_memory]
         if len(in_memory) < len(group):
             # A block is memory, and a file smaller than one needs none of the full size.
             form = _format(layout, min(block, max(file.bytes for file in group) + 1))
             fragments = [
-                _fragment(root, form, file, schema)
+                _fragment(source, form, file, schema)
                 for file in group
                 if not at_once and not _is_read_at_once(file, layout)
             ]
@@ -55,9 +55,8 @@ def _by_layout(files: Sequence[tuple[DataFile, Layout]]) -> Iterator[tuple[Layou
     yield from groups.values()
 
 
-def _fragment(root: Path, form: Any, file: DataFile, schema: pa.Schema) -> Any:
+def _fragment(source: Source, form: Any, file: DataFile, schema: pa.Schema) -> Any:
     import pyarrow.compute as pc
-    from pyarrow import fs
 
     guarantee = None
     for name, text in file.partition.items():
@@ -67,8 +66,8 @@ def _fragment(root: Path, form: Any, file: DataFile, schema: pa.Schema) -> Any:
             else pc.field(name) == _value(name, text, schema)
         )
         guarantee = value if guarantee is None else guarantee & value
-    path = str(root / file.path)
-    return form.make_fragment(path, filesystem=fs.LocalFileSystem(), partition_expression=guarantee)
+    path, files = source.in_arrow(file)
+    return form.make_fragment(path, filesystem=files, partition_expression=guarantee)
 
 
 def _value(name: str, text: str | None, schema: pa.Schema) -> Any:
@@ -82,7 +81,7 @@ def _value(name: str, text: str | None, schema: pa.Schema) -> Any:
     return pa.scalar(text, pa.string()).cast(kind)
 
 
-def _text_table(root: Path, file: DataFile, layout: Layout, schema: pa.Schema) -> pa.Table:
+def _text_table(source: Source, file: DataFile, layout: Layout, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -91,7 +90,7 @@ def _text_table(root: Path, file: DataFile, layout: Layout, schema: pa.Schema) -
     stored = layout.schema_in_file()
 
     def read(block: int) -> pa.Table:
-        with pa.input_stream(str(root / file.path), compression="detect") as stream:
+        with source.stream(file) as stream:
             if layout.reading["format"] == "csv":
                 return csv.read_csv(stream, **_csv(layout, block))
             return decoded(stream.read(), stored)

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import ConfigurationError
 from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.layout import CSV_NULL, Layout
 from onceforall.sinks.files.paths import partition_of
+from onceforall.sinks.files.reading.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def frame_of(
-    spark: SparkSession, root: Path, files: Sequence[tuple[DataFile, Layout]], whole: pa.Schema
+    spark: SparkSession, source: Source, files: Sequence[tuple[DataFile, Layout]], whole: pa.Schema
 ) -> DataFrame:
     """Return a DataFrame over exactly these files.
 
     Args:
         spark: the session.
-        root: the sink's folder.
+        source: the sink's folder.
         files: each with its layout.
         whole: the columns of all.
 
@@ -41,7 +41,7 @@ def frame_of(
 
     # Spark reads every field of a file as nullable, and casts to nothing narrower.
     schema = _nullable(from_arrow_schema(whole, prefer_timestamp_ntz=True))
-    frames = []
+    frames, root = [], source.root
     for reading, stored, base, group in _by_reading(files, schema):
         names = list(stored)
         _check_time_parser(spark, reading, schema)
@@ -49,7 +49,7 @@ def frame_of(
         # partition columns from all of its paths together, and passes over files whose folders say
         # nothing where those of others do. CSV goes by columns' positions.
         here = StructType([schema[name] if kind is None else kind for name, kind in stored.items()])
-        reader = spark.read.schema(here).option("basePath", f"file://{root / base.folder}")
+        reader = spark.read.schema(here).option("basePath", source.in_spark(root / base.folder))
         # What the session's settings would choose otherwise.
         reader = reader.options(ignoreMissingFiles=False, ignoreCorruptFiles=False)
         if reading["format"] == "parquet":
@@ -63,7 +63,7 @@ def frame_of(
                 header=reading["header"], sep=reading["delimiter"], escape='"', multiLine=True, nullValue=CSV_NULL, enforceSchema=False  # noqa: E501
             )  # fmt: skip
         frame = reader.format(reading["format"]).load(
-            [_spark_path(root / file.path) for file in group]
+            [_spark_path(source.in_spark(root / file.path)) for file in group]
         )
         known = {
             name: _as_text_of_a_folder(col(_quoted(name)), stored[name], schema[name])
@@ -265,10 +265,9 @@ def _nullable(schema: StructType) -> StructType:
     )
 
 
-def _spark_path(path: Path) -> str:
+def _spark_path(path: str) -> str:
     """Return a path that Spark takes literally: it expands ``*`` and its like."""
-    escaped = "".join(f"\\{char}" if char in "*?[]{}\\" else char for char in str(path))
-    return f"file://{escaped}"
+    return "".join(f"\\{char}" if char in "*?[]{}\\" else char for char in path)
 
 
 def _quoted(name: str) -> str:

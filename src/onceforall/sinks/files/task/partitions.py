@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import RefusedRecordError
-from onceforall.sinks.files.paths import LONGEST_NAME, LONGEST_PATH, NULL, hive_folder, plain_folder
+from onceforall.sinks.files.paths import LONGEST_NAME, NULL, hive_folder, plain_folder
+from onceforall.sinks.files.places import Target
 from onceforall.sinks.files.task.texts import check_texts
 from onceforall.sinks.files.task.times import check_text, check_times, outside, refuse
 from onceforall.sinks.files.time_buckets import TimeBucket
@@ -29,12 +30,12 @@ class Partitioner:
     """Parts record batches by destination."""
 
     def __init__(
-        self, partition_by: Sequence[str], bucket: TimeBucket | None, root_bytes: int
+        self, partition_by: Sequence[str], bucket: TimeBucket | None, target: Target
     ) -> None:
-        """Take the columns, and how long the path of the sink's folder is."""
+        """Take the columns, and the sink's folder: how long a path may be below it."""
         self._partition_by = tuple(partition_by)
         self._bucket = bucket
-        self._root_bytes = root_bytes
+        self._target = target
         self._known: dict[tuple[str | None, ...], Destination] = {}
 
     def parts(
@@ -111,10 +112,11 @@ class Partitioner:
                     partition.append((name, None if value == NULL else value))
         folder = "/".join(folders)
         too_long = [name for name in folders if len(name.encode()) > LONGEST_NAME]
-        if too_long or self._root_bytes + len(folder.encode()) > LONGEST_PATH - LONGEST_NAME:
+        longest = self._target.longest_path
+        if too_long or self._target.root_bytes + len(folder.encode()) > longest - LONGEST_NAME:
             raise RefusedRecordError(
                 "A value makes a folder's name that is too long for a file system "
-                f"({LONGEST_NAME} bytes for a name, {LONGEST_PATH} "
+                f"({LONGEST_NAME} bytes for a name, {longest} "
                 f"for a path): {(too_long or folders)[0][:80]}… Shorten the value in the query, "
                 "or partition by another column."
             )

@@ -14,19 +14,17 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from onceforall.errors import RefusedRecordError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import TaskAttempt
 from onceforall.sinks.files.data_files import DataFile, file_name
-from onceforall.sinks.files.folders import failing_the_attempt, sync_file
-from onceforall.sinks.files.paths import STAGING
+from onceforall.sinks.files.folders import failing_the_attempt
+from onceforall.sinks.files.places import Target
 from onceforall.sinks.files.task.formats import FileFormat, FormatWriter, in_utc
 from onceforall.sinks.files.task.partitions import Destination, Partitioner
 from onceforall.sinks.files.time_buckets import TimeBucket
-from onceforall.sinks.files.tree import Tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +37,7 @@ MEMORY_BYTES = 128 << 20
 class Plan:
     """How files are made; pickled to the tasks as part of the sink."""
 
-    folder: str
+    target: Target
     form: FileFormat
     partition_by: tuple[str, ...] = ()
     bucket: TimeBucket | None = None
@@ -78,19 +76,17 @@ class FileTransaction:
         self._plan = plan
         self._attempt = attempt
         self.name = attempt.name
-        self._root = Path(plan.folder)
-        self.tree = Tree(self._root)
-        self.staging = self._root / STAGING / self.name
+        self._root = plan.target.root
+        self.staging = plan.target.staging(attempt)
         self.is_over = False
         self.files: list[DataFile] = []
         self.schema: pa.Schema | None = None
-        self._partitioner = Partitioner(plan.partition_by, plan.bucket, len(plan.folder.encode()))
+        self._partitioner = Partitioner(plan.partition_by, plan.bucket, plan.target)
         self._heaps: OrderedDict[Destination, _Heap] = OrderedDict()
         self._waiting_bytes = 0
         self._ordinal = 0
         with failing_the_attempt(self._root):
-            self.tree.make_folder(self.staging.parent)
-            self.tree.make_new_folder(self.staging)
+            self.staging.begin()
             failpoints.hit("file.begin.made")
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -127,9 +123,7 @@ class FileTransaction:
                 self._flush(destination, heap)
                 self._end(destination, heap)
             failpoints.hit("file.pre_commit.before_sync")
-            self.tree.sync(self.staging)
-            failpoints.hit("file.pre_commit.folder_synced")
-            self.tree.sync(self.staging.parent)
+            self.staging.finish()
         self.is_over = True
         failpoints.hit("file.pre_commit.after")
         return self.files
@@ -149,7 +143,7 @@ class FileTransaction:
                     heap.open.file.close()
         self._heaps.clear()
         with contextlib.suppress(OSError):
-            self.tree.delete_folder_of_files(self.staging)
+            self.staging.discard()
 
     def _flush(self, destination: Destination, heap: _Heap) -> None:
         """Write what waits for a destination; files that are full are ended on the way."""
@@ -180,7 +174,7 @@ class FileTransaction:
                 self._attempt.partition, self._ordinal, self.name, self._plan.form.extension
             )
             self._ordinal += 1
-            file = self.tree.open_new(self.staging / name, 1 << 20)
+            file = self.staging.open(name, destination.folder)
             try:
                 failpoints.hit("file.write.opened")
                 heap.open = _Open(
@@ -206,11 +200,7 @@ class FileTransaction:
             return
         opened = heap.open
         opened.writer.close()
-        opened.file.flush()
-        failpoints.hit("file.pre_commit.file_written")
-        sync_file(opened.file.fileno())
-        size = opened.file.seek(0, 2)
-        opened.file.close()
+        size = self.staging.end(opened.file)
         heap.open = None
         if not heap.waiting:
             del self._heaps[destination]

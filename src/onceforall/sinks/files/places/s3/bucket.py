@@ -1,0 +1,387 @@
+"""Requests to a bucket by boto3, which is imported here only. It is boto3 and not obstore, for that
+one doesn't tell the ids of multipart uploads.
+
+Requests are repeated by boto3, also those whose answer was lost. Each is one that may be done
+twice; who creates (``If-None-Match``) must compare what stands there afterwards, and who begins an
+upload must look for a second one (``begin_upload`` does).
+
+Errors are ``S3Error``: with the store's own code and a remedy, and without its message, which may
+show parts of a request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from onceforall.errors import MissingExtraError
+from onceforall.sinks.files.folders import PlaceError
+from onceforall.sinks.files.places.s3.paths import S3Path
+
+_ATTEMPTS = 5
+_CONNECT_TIMEOUT_S = 5
+_READ_TIMEOUT_S = 60
+_CLIENTS_KEPT = 8
+THREADS = 16
+"""How many requests of a driver are under way at once."""
+
+_RIGHTS = (
+    "Grant it s3:PutObject, s3:GetObject, s3:DeleteObject, s3:AbortMultipartUpload, "
+    "s3:ListMultipartUploadParts, s3:ListBucket and s3:ListBucketMultipartUploads"
+)
+_REGION = (
+    "The bucket is in another region. Give its region: fs.s3a.endpoint.region, or "
+    "storage={'region': …}"
+)
+_NO_KEYS = (
+    "No keys were found. Give them in Spark's settings (fs.s3a.access.key), by storage=, or in the "
+    "environment of driver and executors"
+)
+_REMEDIES: tuple[tuple[frozenset[str], str, bool], ...] = (
+    # Codes, what to do, and whether asking again can't help.
+    (frozenset({"NoSuchBucket"}), "There is no such bucket. Create it, or mend the path", True),
+    (
+        frozenset(
+            {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "XAdminUserNotFound"}
+        ),
+        "The store doesn't accept the key. Give the right access key and secret",
+        True,
+    ),
+    (
+        frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired"}),
+        "The session token has expired. Give a new one",
+        True,
+    ),
+    (
+        frozenset({"AccessDenied", "403", "Forbidden", "AllAccessDisabled"}),
+        f"The key may not do that. {_RIGHTS}",
+        True,
+    ),
+    (
+        frozenset(
+            {
+                "PermanentRedirect",
+                "301",
+                "AuthorizationHeaderMalformed",
+                "IllegalLocationConstraintException",
+                "TemporaryRedirect",
+            }
+        ),
+        _REGION,
+        True,
+    ),
+    (
+        frozenset({"NotImplemented", "MethodNotAllowed", "501", "405"}),
+        "The store doesn't know this request. Use another store",
+        True,
+    ),
+    (
+        frozenset({"NoCredentialsError", "PartialCredentialsError"}),
+        _NO_KEYS,
+        True,
+    ),
+    (
+        frozenset({"SlowDown", "ServiceUnavailable", "503", "429", "RequestLimitExceeded"}),
+        "The store is overloaded. Wait, or lower its load",
+        False,
+    ),
+    (
+        frozenset(
+            {
+                "EndpointConnectionError",
+                "ConnectTimeoutError",
+                "ReadTimeoutError",
+                "ConnectionClosedError",
+                "ConnectionError",
+                "HTTPClientError",
+                "ProxyConnectionError",
+                "SSLError",
+            }
+        ),
+        "The store doesn't answer. Mend the network or the endpoint",
+        False,
+    ),
+)
+
+
+class S3Error(PlaceError):
+    """A request that failed.
+
+    Attributes:
+        code: the store's, or the name of boto3's error.
+    """
+
+    def __init__(self, what: str, path: S3Path, code: str) -> None:
+        remedy, refused = next(
+            ((words, final) for codes, words, final in _REMEDIES if code in codes),
+            ("Mend the cause", False),
+        )
+        super().__init__(f"cannot {what} {path} (the answer was {code}). {remedy}", refused)
+        self.code = code
+
+
+class Bucket:
+    """Requests about what lies below a prefix. Safe for several threads.
+
+    Args:
+        root: the prefix.
+        settings: ``endpoint``, ``region``, keys, as ``FileSink(storage=…)`` has them.
+
+    Raises:
+        MissingExtraError: boto3 isn't installed.
+    """
+
+    def __init__(self, root: S3Path, settings: Mapping[str, str]) -> None:
+        self.root = root
+        self._settings = dict(settings)
+        self._name = root.bucket_name
+        try:
+            import boto3  # noqa: F401
+        except ImportError as error:
+            raise MissingExtraError("boto3", "s3") from error
+
+    def __repr__(self) -> str:
+        return f"Bucket({str(self.root)!r})"
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings, with the keys."""
+        return self._settings
+
+    @property
+    def _client(self) -> Any:
+        return _client_of(self._settings)
+
+    # --- objects ----------------------------------------------------------------------------------
+
+    def put(self, path: S3Path, content: bytes) -> None:
+        """Write an object, whatever stands there."""
+        with self._explained("write", path):
+            self._client.put_object(Bucket=self._name, Key=path.key, Body=content)
+
+    def put_new(self, path: S3Path, content: bytes) -> None:
+        """Write an object if there is none; whatever it raises, it may have been written."""
+        with self._explained("create", path):
+            self._client.put_object(Bucket=self._name, Key=path.key, Body=content, IfNoneMatch="*")
+
+    def get(self, path: S3Path) -> bytes:
+        """Return an object's content.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        with self._explained("read", path, missing={"NoSuchKey", "404"}):
+            answer = self._client.get_object(Bucket=self._name, Key=path.key)
+            with contextlib.closing(answer["Body"]) as body:
+                content: bytes = body.read()
+            return content
+
+    def head(self, path: S3Path) -> tuple[int, Mapping[str, str]] | None:
+        """Return an object's size and metadata; None where there is none."""
+        try:
+            with self._explained("look for", path, missing={"NoSuchKey", "404"}):
+                answer = self._client.head_object(Bucket=self._name, Key=path.key)
+                return int(answer["ContentLength"]), dict(answer["Metadata"])
+        except FileNotFoundError:
+            return None
+
+    def delete(self, path: S3Path) -> None:
+        """Delete an object; it need not be there."""
+        with (
+            self._explained("delete", path, missing={"NoSuchKey", "404"}),
+            contextlib.suppress(FileNotFoundError),
+        ):
+            self._client.delete_object(Bucket=self._name, Key=path.key)
+
+    def names(self, folder: S3Path, most: int | None = None) -> list[str]:
+        """Return the names of what lies in a folder.
+
+        Args:
+            folder: the folder.
+            most: how many are enough; None: all.
+        """
+        prefix = f"{folder.key}/" if folder.key else ""
+        found: list[str] = []
+        more: dict[str, Any] = {} if most is None else {"MaxKeys": most}
+        while True:
+            with self._explained("list", folder):
+                answer = self._client.list_objects_v2(
+                    Bucket=self._name, Prefix=prefix, Delimiter="/", **more
+                )
+            found += [each["Key"][len(prefix) :] for each in answer.get("Contents", ())]
+            found += [
+                each["Prefix"][len(prefix) :].rstrip("/")
+                for each in answer.get("CommonPrefixes", ())
+            ]
+            token = answer.get("NextContinuationToken")
+            if not token or (most is not None and len(found) >= most):
+                # An object of the folder's own name marks an empty one, for some clients.
+                return [name for name in found if name]
+            more["ContinuationToken"] = token
+
+    # --- uploads ----------------------------------------------------------------------------------
+
+    def begin_upload(self, path: S3Path, metadata: Mapping[str, str]) -> str:
+        """Begin an upload, and return its id.
+
+        An answer that was lost leaves an upload that nobody knows: where the request was repeated,
+        all others of this key are aborted.
+        """
+        with self._explained("begin an upload to", path):
+            answer = self._client.create_multipart_upload(
+                Bucket=self._name, Key=path.key, Metadata=dict(metadata)
+            )
+        upload = str(answer["UploadId"])
+        if answer["ResponseMetadata"].get("RetryAttempts"):
+            for other in self.uploads(path):
+                if other != upload:
+                    self.abort(path, other)
+        return upload
+
+    def send_part(self, path: S3Path, upload: str, number: int, content: bytes) -> str:
+        """Send a part, and return its ETag."""
+        with self._explained("send a part of", path):
+            answer = self._client.upload_part(
+                Bucket=self._name, Key=path.key, UploadId=upload, PartNumber=number, Body=content
+            )
+        return str(answer["ETag"]).strip('"')
+
+    def parts(self, path: S3Path, upload: str) -> list[tuple[str, int]] | None:
+        """Return ETag and size of an upload's parts, in order; None where there is no such
+        upload.
+        """
+        found: list[tuple[str, int]] = []
+        marker: dict[str, int] = {}
+        while True:
+            try:
+                with self._explained("list the parts of", path, missing={"NoSuchUpload", "404"}):
+                    answer = self._client.list_parts(
+                        Bucket=self._name, Key=path.key, UploadId=upload, **marker
+                    )
+            except FileNotFoundError:
+                return None
+            found += [
+                (str(each["ETag"]).strip('"'), int(each["Size"]))
+                for each in answer.get("Parts", ())
+            ]
+            if not answer.get("IsTruncated"):
+                return found
+            marker = {"PartNumberMarker": int(answer["NextPartNumberMarker"])}
+
+    def complete(self, path: S3Path, upload: str, etags: Sequence[str]) -> None:
+        """Complete an upload.
+
+        Raises:
+            FileNotFoundError: there is no such upload: completed before, or aborted.
+        """
+        parts = [{"PartNumber": at, "ETag": etag} for at, etag in enumerate(etags, start=1)]
+        with self._explained("complete the upload to", path, missing={"NoSuchUpload", "404"}):
+            self._client.complete_multipart_upload(
+                Bucket=self._name, Key=path.key, UploadId=upload, MultipartUpload={"Parts": parts}
+            )
+
+    def abort(self, path: S3Path, upload: str) -> None:
+        """Abort an upload; it need not be there."""
+        with (
+            contextlib.suppress(FileNotFoundError),
+            self._explained("abort the upload to", path, missing={"NoSuchUpload", "404"}),
+        ):
+            self._client.abort_multipart_upload(Bucket=self._name, Key=path.key, UploadId=upload)
+
+    def uploads(self, path: S3Path) -> list[str]:
+        """Return the ids of the uploads to exactly this key."""
+        found: list[str] = []
+        marker: dict[str, str] = {}
+        while True:
+            with self._explained("list the uploads to", path):
+                answer = self._client.list_multipart_uploads(
+                    Bucket=self._name, Prefix=path.key, **marker
+                )
+            found += [
+                str(each["UploadId"])
+                for each in answer.get("Uploads", ())
+                if each["Key"] == path.key
+            ]
+            if not answer.get("IsTruncated"):
+                return found
+            marker = {
+                "KeyMarker": answer["NextKeyMarker"],
+                "UploadIdMarker": answer["NextUploadIdMarker"],
+            }
+
+    def lifecycle(self) -> list[Mapping[str, Any]]:
+        """Return the rules of the bucket's lifecycle."""
+        here = S3Path(self.root.bucket)
+        try:
+            with self._explained(
+                "read the lifecycle of", here, missing={"NoSuchLifecycleConfiguration", "404"}
+            ):
+                answer = self._client.get_bucket_lifecycle_configuration(Bucket=self._name)
+        except FileNotFoundError:
+            return []
+        return list(answer.get("Rules", ()))
+
+    @contextlib.contextmanager
+    def _explained(
+        self, what: str, path: S3Path, missing: frozenset[str] | set[str] = frozenset()
+    ) -> Iterator[None]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            yield
+        except ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", "no code"))
+            if code in missing:
+                raise FileNotFoundError(2, f"not there ({code})", str(path)) from None
+            raise S3Error(what, path, code) from None
+        except (BotoCoreError, ValueError, OSError) as error:
+            if isinstance(error, S3Error):
+                raise
+            # Its text may show settings.
+            raise S3Error(what, path, type(error).__name__) from None
+
+
+_lock = threading.Lock()
+_clients: dict[tuple[int, tuple[tuple[str, str], ...]], Any] = {}
+
+
+def _client_of(settings: Mapping[str, str]) -> Any:
+    """Return boto3's client, one for each process and store: making one takes a tenth of a
+    second, and its connections are kept.
+    """
+    key = os.getpid(), tuple(sorted(settings.items()))
+    with _lock:
+        if key not in _clients:
+            while len(_clients) >= _CLIENTS_KEPT:
+                del _clients[next(iter(_clients))]
+            _clients[key] = _new_client(settings)
+        return _clients[key]
+
+
+def _new_client(settings: Mapping[str, str]) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    style = settings.get("virtual_hosted_style_request")
+    addressing = "auto" if style is None else "virtual" if style == "true" else "path"
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=settings.get("endpoint"),
+        region_name=settings.get("region"),
+        aws_access_key_id=settings.get("access_key_id"),
+        aws_secret_access_key=settings.get("secret_access_key"),
+        aws_session_token=settings.get("session_token"),
+        config=Config(
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            read_timeout=_READ_TIMEOUT_S,
+            retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+            max_pool_connections=THREADS,
+            s3={"addressing_style": addressing},
+            # Not all stores know the checksums that newer releases of boto3 add by themselves.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )

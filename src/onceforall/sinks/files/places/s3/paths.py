@@ -1,0 +1,48 @@
+"""Keys of a bucket, with the part of ``pathlib.Path``'s interface that the file sink uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class S3Path:
+    """A key, or a prefix.
+
+    Attributes:
+        bucket: the URL of the bucket, such as ``s3a://lake``.
+        key: without a slash at its beginning or end; empty for the bucket itself.
+    """
+
+    bucket: str
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.bucket}/{self.key}".rstrip("/")
+
+    def __truediv__(self, name: str) -> S3Path:
+        return S3Path(self.bucket, f"{self.key}/{name}".strip("/"))
+
+    @property
+    def bucket_name(self) -> str:
+        """The bucket's name."""
+        return self.bucket.partition("://")[2]
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def parent(self) -> S3Path:
+        """What it is in; of the bucket, itself."""
+        return S3Path(self.bucket, self.key.rpartition("/")[0])
+
+    @property
+    def parents(self) -> list[S3Path]:
+        """All that it is in, the nearest first."""
+        found, at = [], self
+        while at.key:
+            at = at.parent
+            found.append(at)
+        return found

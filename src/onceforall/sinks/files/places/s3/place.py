@@ -1,0 +1,204 @@
+"""The driver's side of a prefix in a bucket: uploads are completed, one request for each file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from onceforall.common.threads import Threads
+from onceforall.errors import AttemptFailedError
+from onceforall.failpoints import points as failpoints
+from onceforall.sink import LostTransaction
+from onceforall.sinks.files.data_files import DataFile
+from onceforall.sinks.files.driver.staged_files import StagedFiles
+from onceforall.sinks.files.folders import PlaceError
+from onceforall.sinks.files.paths import UPLOADS
+from onceforall.sinks.files.places.s3 import records
+from onceforall.sinks.files.places.s3.bucket import THREADS, Bucket
+from onceforall.sinks.files.places.s3.checks import check_bucket, check_spark_metadata
+from onceforall.sinks.files.places.s3.paths import S3Path
+from onceforall.sinks.files.places.s3.tree import S3Tree
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class S3Place:
+    """A prefix, as the driver sees it."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        """Nothing is looked at yet."""
+        self._bucket = bucket
+        self.root = bucket.root
+        self.tree = S3Tree(bucket)
+
+    def check(self, spark: SparkSession | None) -> None:  # noqa: ARG002  its settings are known
+        """Make all requests once that a batch will need; errors as those of ``check_bucket``."""
+        check_bucket(self._bucket, self.tree)
+
+    def confirm_others(self) -> None:
+        """See that no log of Spark's keeps readers from what we write.
+
+        Raises:
+            SinkCheckError: naming it.
+        """
+        check_spark_metadata(self._bucket)
+
+    def spark_log(self) -> None:
+        """There is none that is kept up."""
+
+    def check_committable(self, staged: StagedFiles) -> None:
+        """See that each file has an upload.
+
+        Raises:
+            ValueError: it hasn't.
+        """
+        _uploads(staged)
+
+    def attempts(self) -> list[str]:
+        """Return the names of attempts with records."""
+        return self.tree.names(self.root / UPLOADS)
+
+    def discard(self, attempt: str) -> bool:
+        """Abort an attempt's uploads, and delete their records."""
+        return records.discard(self._bucket, attempt)
+
+    def clear(self, staged: StagedFiles) -> None:
+        """Delete the records of uploads that are complete."""
+        for ordinal in sorted(int(file.name.split("-")[2]) for file in staged.files):
+            self._bucket.delete(records.record_of(self.root, staged.attempt, ordinal))
+
+    def delete_temporary_manifests(self, query_id: str) -> None:
+        """A put leaves nothing behind."""
+
+    def confirm(self, staged: Sequence[StagedFiles]) -> None:
+        """See that each upload has its parts, and that its key is free.
+
+        Raises:
+            AttemptFailedError: it isn't so.
+        """
+        for reason in self._of_each(staged, self._unconfirmed):
+            if reason is not None:
+                raise AttemptFailedError(f"Nothing of this batch is decided: {reason}.")
+
+    def _unconfirmed(self, staged: StagedFiles, at: int) -> str | None:
+        file = staged.files[at]
+        path = self.root / file.path
+        strange = self._wrong_parts(staged, at)
+        if strange is not None:
+            return strange
+        if self._bucket.head(path) is not None:
+            return f"{path} is there already, and it isn't ours. Move it away"
+        return None
+
+    def _wrong_parts(self, staged: StagedFiles, at: int) -> str | None:
+        """Return what is wrong with the parts of an upload; also where there is no upload."""
+        file, (upload, etags) = staged.files[at], _uploads(staged)[at]
+        path = self.root / file.path
+        found = self._bucket.parts(path, upload)
+        if found is None:
+            return (
+                f"the upload to {path} is gone: somebody aborted it, or a rule of the bucket's "
+                "lifecycle did"
+            )
+        size = sum(each for _, each in found)
+        if [etag for etag, _ in found] != etags or size != file.bytes:
+            return (
+                f"the upload to {path} has {len(found)} parts of {size} bytes in all, and "
+                f"{len(etags)} of {file.bytes} were sent"
+            )
+        return None
+
+    def missing(self, staged: Sequence[StagedFiles]) -> list[list[tuple[bool, str]]]:
+        """Look for the upload or the object of each file."""
+        each = iter(self._of_each(staged, self._missing))
+        return [
+            [reason for _ in transaction.files if (reason := next(each)) is not None]
+            for transaction in staged
+        ]
+
+    def _missing(self, staged: StagedFiles, at: int) -> tuple[bool, str] | None:
+        path = self.root / staged.files[at].path
+        strange = self._wrong_parts(staged, at)
+        if strange is None:
+            return None
+        # Complete already, perhaps: the server forgets such an upload.
+        found = self._is_ours(staged, staged.files[at])
+        if found is None:
+            return (False, f"{strange}, and there is no {path}")
+        if not found:
+            return (True, f"{path} is there and isn't ours. Move it away")
+        return None
+
+    def _is_ours(self, staged: StagedFiles, file: DataFile) -> bool | None:
+        """Tell whether an object is what an upload of ours became; None: there is none."""
+        found = self._bucket.head(self.root / file.path)
+        if found is None:
+            return None
+        size, metadata = found
+        return size == file.bytes and metadata.get(records.MARK) == staged.committable["mark"]
+
+    def publish(self, staged: Sequence[StagedFiles]) -> list[LostTransaction]:
+        """Complete all uploads."""
+        each = iter(self._of_each(staged, self._complete))
+        refused = []
+        for transaction in staged:
+            reasons = [reason for _ in transaction.files if (reason := next(each)) is not None]
+            if reasons:
+                refused.append(LostTransaction(transaction.committable, reasons[0]))
+        return refused
+
+    def _complete(self, staged: StagedFiles, at: int) -> str | None:
+        file, (upload, etags) = staged.files[at], _uploads(staged)[at]
+        path = self.root / file.path
+        try:
+            self._bucket.complete(path, upload, etags)
+        except FileNotFoundError:
+            # Done before, by us or by another process; or aborted since it was looked for.
+            found = self._is_ours(staged, file)
+            if found is None:
+                raise PlaceError(
+                    f"the upload to {path} is gone. It is looked for once more", refused=False
+                ) from None
+            if not found:
+                return f"{path} is there and isn't ours. Move it away"
+        failpoints.hit("file.commit.renamed")
+        return None
+
+    def unpublish(self, staged: StagedFiles, file: DataFile) -> None:
+        """Delete an object, if it is ours."""
+        if self._is_ours(staged, file):
+            self._bucket.delete(self.root / file.path)
+            failpoints.hit("file.retire.deleted")
+
+    def _of_each(
+        self, staged: Iterable[StagedFiles], do: Callable[[StagedFiles, int], R]
+    ) -> list[R]:
+        """Do something for each file, several at a time; the first error is raised when all have
+        ended.
+        """
+        todo = [(each, at) for each in staged for at in range(len(each.files))]
+        if len(todo) == 1:
+            return [do(*todo[0])]
+        with Threads(THREADS, thread_name_prefix="onceforall-s3") as threads:
+            return [done.result() for done in [threads.submit(do, *each) for each in todo]]
+
+
+def _uploads(staged: StagedFiles) -> list[tuple[str, list[str]]]:
+    try:
+        found = [
+            (str(upload), [str(etag) for etag in etags])
+            for upload, etags in staged.committable["uploads"]
+        ]
+        str(staged.committable["mark"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError("it lacks the uploads of its files, which FileSink on S3 has") from error
+    if len(found) != len(staged.files):
+        raise ValueError(f"it has {len(found)} uploads and {len(staged.files)} files")
+    return found
+
+
+__all__ = ["S3Path", "S3Place"]

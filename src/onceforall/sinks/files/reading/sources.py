@@ -1,0 +1,134 @@
+"""Where the files lie that are read, and how pyarrow and Spark name and open them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from onceforall.common import arguments
+from onceforall.errors import OptionError
+from onceforall.sinks.files.data_files import DataFile
+from onceforall.sinks.files.paths import local_folder
+from onceforall.sinks.files.places import AnyPath, Files
+from onceforall.sinks.files.places.s3 import checked_storage, is_s3, s3_root, s3_target
+from onceforall.sinks.files.tree import Tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from onceforall.sinks.files.places.s3 import S3Target
+
+
+class Source(Protocol):
+    """A sink's folder, for readers."""
+
+    @property
+    def root(self) -> AnyPath:
+        """The folder."""
+
+    @property
+    def tree(self) -> Files:
+        """Its small files."""
+
+    def in_arrow(self, file: DataFile) -> tuple[str, Any]:
+        """Return a file's path for pyarrow, and the file system that it is of."""
+
+    def stream(self, file: DataFile) -> Any:
+        """Open a file with pyarrow, and take its compression off."""
+
+    def in_spark(self, path: AnyPath) -> str:
+        """Return a path as Hadoop names it."""
+
+
+class LocalSource:
+    """A local folder."""
+
+    def __init__(self, root: Path) -> None:
+        """Nothing is looked at yet."""
+        self.root = root
+        self.tree = Tree(root)
+
+    def in_arrow(self, file: DataFile) -> tuple[str, Any]:
+        """Return the path."""
+        from pyarrow import fs
+
+        return str(self.root / file.path), fs.LocalFileSystem()
+
+    def stream(self, file: DataFile) -> Any:
+        """Open a file."""
+        import pyarrow as pa
+
+        return pa.input_stream(str(self.root / file.path), compression="detect")
+
+    def in_spark(self, path: AnyPath) -> str:
+        """Return a ``file:`` URL."""
+        return f"file://{path}"
+
+
+class S3Source:
+    """A prefix in a bucket: manifests by boto3, files by pyarrow's own client."""
+
+    def __init__(self, target: S3Target) -> None:
+        """Nothing is looked at yet."""
+        from onceforall.sinks.files.places.s3.tree import S3Tree
+
+        self.root = target.root
+        self.tree = S3Tree(target.bucket())
+        self._settings = self.tree.bucket.settings
+        self._files: Any = None
+
+    def in_arrow(self, file: DataFile) -> tuple[str, Any]:
+        """Return bucket and key."""
+        path = self.root / file.path
+        return f"{path.bucket_name}/{path.key}", self._file_system()
+
+    def stream(self, file: DataFile) -> Any:
+        """Open a file."""
+        path, files = self.in_arrow(file)
+        return files.open_input_stream(path, compression="detect")
+
+    def in_spark(self, path: AnyPath) -> str:
+        """Return an ``s3a:`` URL: the only scheme of these that Hadoop serves."""
+        return f"s3a://{path.bucket_name}/{path.key}".rstrip("/")
+
+    def _file_system(self) -> Any:
+        from pyarrow import fs
+
+        if self._files is None:
+            given = self._settings
+            endpoint = urlsplit(given["endpoint"]) if "endpoint" in given else None
+            options = {
+                "access_key": given.get("access_key_id"),
+                "secret_key": given.get("secret_access_key"),
+                "session_token": given.get("session_token"),
+                "region": given.get("region"),
+                "endpoint_override": None if endpoint is None else endpoint.netloc,
+                "scheme": None if endpoint is None else endpoint.scheme,
+                "force_virtual_addressing": given.get("virtual_hosted_style_request") == "true",
+            }
+            self._files = fs.S3FileSystem(
+                **{name: value for name, value in options.items() if value is not None}
+            )
+        return self._files
+
+
+def source_of(path: str | os.PathLike[str], storage: Mapping[str, str] | None) -> Source:
+    """Return what a path names.
+
+    Raises:
+        OptionError: it names no folder, or ``storage`` doesn't fit it.
+        UnsupportedQueryError: it is on another kind of file system.
+        MissingExtraError: boto3 isn't installed.
+    """
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if is_s3(text):
+        root = s3_root(arguments.path("path", path))
+        return S3Source(s3_target(root, checked_storage(storage)))
+    if storage is not None:
+        raise OptionError(
+            "storage is given with a local path. Leave it out, or give the s3a: URL of a bucket as "
+            "path."
+        )
+    return LocalSource(local_folder(path))
