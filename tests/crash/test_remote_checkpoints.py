@@ -2,6 +2,7 @@
 drivers at once, and Spark's own files overwritten by a run that was replaced. A read_committed
 reader then sees each row once."""
 
+import contextlib
 import json
 import signal
 
@@ -159,8 +160,8 @@ def test_on_s3_each_entry_is_one_put_by_hadoops_client_too(
         )
         # An answer that is lost is asked for again, and nothing is written twice.
         proxy.lose("PUT", r"chains/00000000/00000005\.json$")
-        driver = pipeline.run()
-        pipeline.close()
+        with contextlib.closing(pipeline):
+            driver = pipeline.run()
     assert_exactly_once(pipeline)
     entries = [entry["index"] for entry in pipeline.entries()]
     assert len(entries) >= 13
@@ -177,7 +178,7 @@ def test_on_s3_each_entry_is_one_put_by_hadoops_client_too(
 def test_a_store_of_the_log_that_goes_away_is_waited_for_and_a_stop_ends_the_waiting(
     tmp_path, broker, topic, s3_server, s3_bucket
 ):
-    with HttpProxy(s3_server.port) as proxy:
+    with HttpProxy(s3_server.port) as proxy, contextlib.ExitStack() as running:
         spark = {
             "spark.jars": ",".join(map(str, s3a_jars())),
             **s3_server.spark_settings(),
@@ -186,12 +187,16 @@ def test_a_store_of_the_log_that_goes_away_is_waited_for_and_a_stop_ends_the_wai
             "spark.hadoop.fs.s3a.attempts.maximum": "1",
             "spark.hadoop.fs.s3a.retry.limit": "1",
         }
-        pipeline = Pipeline(
-            tmp_path,
-            broker.bootstrap_servers,
-            topic(partitions=3),
-            checkpoint=RemotePath(s3_client(s3_server, s3_bucket)),
-            spark=spark,
+        pipeline = running.enter_context(
+            contextlib.closing(
+                Pipeline(
+                    tmp_path,
+                    broker.bootstrap_servers,
+                    topic(partitions=3),
+                    checkpoint=RemotePath(s3_client(s3_server, s3_bucket)),
+                    spark=spark,
+                )
+            )
         )
         away = proxy.cut("PUT", r"chains/00000000/00000005\.json$", count=100_000)
         driver = pipeline.start()
@@ -206,5 +211,4 @@ def test_a_store_of_the_log_that_goes_away_is_waited_for_and_a_stop_ends_the_wai
         driver.wait()
         away.end()
         pipeline.run(until_batch=pipeline.batches() + 2)
-        pipeline.close()
     assert_exactly_once(pipeline)
