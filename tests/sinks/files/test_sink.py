@@ -730,7 +730,7 @@ def test_slices_of_nested_rows_are_written_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"path": "s3://bucket/x"}, UnsupportedQueryError, "s3:"),
+        ({"path": "gs://bucket/x"}, UnsupportedQueryError, "gs:"),
         ({"path": "hdfs://nn/x"}, UnsupportedQueryError, "hdfs:"),
         ({"path": ""}, OptionError, "path"),
         ({"path": "file://host/x"}, OptionError, "host"),
