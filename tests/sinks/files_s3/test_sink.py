@@ -13,6 +13,7 @@ from onceforall.errors import (
     AttemptFailedError,
     ConfigurationError,
     OptionError,
+    RefusedRecordError,
     SinkCheckError,
     SinkUnavailableError,
     UnsupportedQueryError,
@@ -429,6 +430,38 @@ def test_arguments_that_do_not_fit_are_refused(path, options):
     with pytest.raises(OptionError) as caught:
         FileSink(path, **options)
     assert "secret@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3a://lake/a\nb",
+        "s3a://lake/a\tb",
+        "s3a://la\nke/a",
+        "s3a://lake/a\uffffb",
+    ],
+)
+def test_a_prefix_with_characters_that_would_get_lost_is_refused(path):
+    with pytest.raises(OptionError, match="path"):
+        FileSink(path)
+
+
+def test_an_endpoint_with_a_password_is_refused_and_does_not_show_it():
+    endpoint = "http://user:very-secret@127.0.0.1:9"
+    with pytest.raises(OptionError, match="endpoint") as told:
+        FileSink("s3a://lake/ads", storage={"endpoint": endpoint})
+    assert "very-secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("character", ["\ufffe", "\uffff"])
+def test_a_partition_that_no_listing_could_show_is_refused_with_its_row(place, character):
+    """One such key, and moto can list nothing of the bucket any more."""
+    sink = place.checked(partition_by=["p"])
+    with pytest.raises(RefusedRecordError, match=r"U\+FFF[EF], which S3 can't list"):
+        prepared(sink, numbers(1, p=[f"a{character}b"]))
+    assert sink.recover(Sweep(QUERY, "out", 1)) == 0
+    commit(sink, 0, numbers(2, p=["\ufffd", "ü"]))
+    assert place.numbers() == [0, 1]
 
 
 def test_what_does_not_work_on_s3_says_so(place):

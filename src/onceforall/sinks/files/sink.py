@@ -498,12 +498,13 @@ def _target(location: str, spark_metadata: object, storage: object) -> Target:
         UnsupportedQueryError: it is on another kind of file system.
     """
     if not is_s3(location):
+        folder = local_folder(location)
         if storage is not None:
             raise OptionError(
                 "storage is given with a local path. Leave it out, or give the s3a: URL of a "
                 "bucket as path."
             )
-        return LocalTarget(str(local_folder(location)), location, str(spark_metadata))
+        return LocalTarget(str(folder), location, str(spark_metadata))
     root, settings = s3_root(location), checked_storage(storage)
     if spark_metadata == "continue":
         raise OptionError(

@@ -49,6 +49,9 @@ class Target(Protocol):
     def longest_path(self) -> int:
         """How long a path may be, in bytes."""
 
+    def unfit(self, folder: str) -> str | None:
+        """Return what of a folder's name can't be written here; None: nothing."""
+
     @property
     def secrets(self) -> Mapping[str, str]:
         """What tasks need and a pickle doesn't have."""

@@ -120,6 +120,12 @@ class Partitioner:
                 f"for a path): {(too_long or folders)[0][:80]}… Shorten the value in the query, "
                 "or partition by another column."
             )
+        unfit = self._target.unfit(folder)
+        if unfit is not None:
+            raise RefusedRecordError(
+                f"A value makes a folder's name with the character {unfit}, which S3 can't list: "
+                f"{ascii(folder)[:80]}. Replace it in the query, or partition by another column."
+            )
         return Destination(folder, tuple(partition))
 
 

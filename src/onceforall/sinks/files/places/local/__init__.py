@@ -46,6 +46,10 @@ class LocalTarget:
         """The length of the folder's path."""
         return len(self.folder.encode())
 
+    def unfit(self, folder: str) -> str | None:  # noqa: ARG002  as the interface has it
+        """A file system takes every name."""
+        return None
+
     @property
     def longest_path(self) -> int:
         """What file systems take."""

@@ -78,6 +78,9 @@ def s3_root(location: str) -> S3Path:
         or not names
         or any(name in {".", ".."} for name in names)
         or "\\" in parts.path
+        # The parser of URLs would leave some of them out.
+        or any(not each.isprintable() for each in location)
+        or _unlisted(location)
     ):
         raise OptionError(
             f"path={location_shown(location)!r} must name a bucket and a folder in it, such as "
@@ -90,6 +93,20 @@ def s3_root(location: str) -> S3Path:
             f"{LONGEST_KEY} at the most; give a folder of up to {_LONGEST_PREFIX}."
         )
     return S3Path(f"{parts.scheme.lower()}://{parts.netloc}", "/".join(names))
+
+
+def _unlisted(text: str) -> str | None:
+    """Return the first character that XML 1.0 can't have (https://www.w3.org/TR/xml/#charsets):
+    one such key, and no answer that lists it can be read.
+    """
+    return next(
+        (
+            f"U+{ord(each):04X}"
+            for each in text
+            if each in "\ufffe\uffff" or (each < " " and each not in "\t\n\r")
+        ),
+        None,
+    )
 
 
 def checked_storage(storage: object) -> dict[str, str]:
@@ -130,10 +147,17 @@ def check_settings(given: Mapping[str, str]) -> None:
             "storage needs access_key_id and secret_access_key together (and session_token only "
             "with them). Give both, or none: then boto3 looks for them in the environment."
         )
-    if "endpoint" in given and urlsplit(given["endpoint"]).scheme not in {"http", "https"}:
-        raise OptionError(
-            "storage['endpoint'] must begin with http:// or https://. Write it in full."
-        )
+    if "endpoint" in given:
+        endpoint = urlsplit(given["endpoint"])
+        if endpoint.scheme not in {"http", "https"}:
+            raise OptionError(
+                "storage['endpoint'] must begin with http:// or https://. Write it in full."
+            )
+        if "@" in endpoint.netloc:
+            raise OptionError(
+                "storage['endpoint'] names a user or a password, which would be shown. Give keys "
+                "as access_key_id and secret_access_key."
+            )
     if given.get("virtual_hosted_style_request", "true") not in {"true", "false"}:
         raise OptionError("storage['virtual_hosted_style_request'] must be 'true' or 'false'.")
 
@@ -163,6 +187,10 @@ class S3Target:
     def root_bytes(self) -> int:
         """The length of the prefix."""
         return len(self.root.key.encode())
+
+    def unfit(self, folder: str) -> str | None:
+        """Return the characters that S3 can't list, for its answers are XML 1.0."""
+        return _unlisted(folder)
 
     @property
     def longest_path(self) -> int:
