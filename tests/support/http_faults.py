@@ -251,6 +251,10 @@ class HttpProxy:
         """Pass the request on without a header, named in lower case."""
         return self._plan("without", method, key, value=header, count=count, **which)
 
+    def bare_404(self, method=None, key="", **which):
+        """Answer as a gateway would that doesn't know S3."""
+        return self._plan("bare 404", method, key, **which)
+
     def say(self, body, method=None, key="", **which):
         """Answer 200 with this body; the server doesn't get the request."""
         return self._plan("say", method, key, value=body, **which)
@@ -304,6 +308,10 @@ class HttpProxy:
             return None
         if does == "answer":
             return _own_answer(fault.value)
+        if does == "bare 404":
+            return Answer(
+                404, "Not Found", (("Content-Type", "text/plain"),), b"404 page not found"
+            )
         if does == "say":
             return Answer(200, "OK", (("Content-Type", "application/xml"),), fault.value)
         if does == "without":

@@ -15,7 +15,6 @@ from onceforall.driver.log_folder import (
     bind_log,
     check_log,
     check_place,
-    file_manager,
     put_back,
 )
 from onceforall.driver.query_run import ExactlyOnceFunction, check_sinks, shortest_timeout_ms
@@ -27,6 +26,7 @@ from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.hadoop_paths import absolute_location
 from onceforall.spark.plans import aggregates
+from onceforall.spark.state_files import file_manager
 from onceforall.spark.stores import Stores
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from onceforall.commit_log import binding
 from onceforall.commit_log.stores.locations import is_local
@@ -26,17 +25,13 @@ from onceforall.protocol.state import RunConfig
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark import mending
 from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
+from onceforall.spark.state_files import MANAGER, STATE_FORMAT
 from onceforall.spark.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 logger = logs.logger("onceforall")
 
 _SWALLOWS = "AbortableStreamBasedCheckpointFileManager"
 _LEAVES_STATE = "FileSystemBasedCheckpointFileManager"
-_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-_STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _FORMAT_WITH_NAMES = 2
 """Each writer's files of state have names of their own."""
 
@@ -153,16 +148,6 @@ def keeps_rows(checkpoint: AnyPath, settings: Settings, stores: Stores) -> bool:
     return local_folder_of(location, checkpoint) is not None
 
 
-def file_manager(spark: SparkSession | None) -> tuple[str, int]:
-    """Return with which class Spark writes a checkpoint's files (empty where nobody has chosen),
-    and in which format it names those of state.
-    """
-    if spark is None:
-        return "", 1
-    version = spark.conf.get(_STATE_FORMAT, "1") or "1"
-    return spark.conf.get(_MANAGER, "") or "", int(version)
-
-
 def check_state_files(checkpoint: AnyPath, manager: str, state_format: int) -> None:
     """Refuse a class of Spark's that doesn't write state files over those of an attempt that came
     to nothing.
@@ -181,9 +166,9 @@ def check_state_files(checkpoint: AnyPath, manager: str, state_format: int) -> N
         and state_format < _FORMAT_WITH_NAMES
     ):
         raise UnsupportedQueryError(
-            f"The query keeps state in {checkpoint}, and {_MANAGER} is {_LEAVES_STATE}. On a store "
+            f"The query keeps state in {checkpoint}, and {MANAGER} is {_LEAVES_STATE}. On a store "
             "it leaves the state of an attempt that was never decided in the place of the one that "
-            f"counts. Leave it out; or begin a new checkpoint with {_STATE_FORMAT}=2 and the "
+            f"counts. Leave it out; or begin a new checkpoint with {STATE_FORMAT}=2 and the "
             "RocksDB provider."
         )
 
@@ -212,7 +197,7 @@ def check_place(
     """
     if isinstance(checkpoint, RemotePath) and manager.endswith(_SWALLOWS):
         raise UnsupportedQueryError(
-            f"{_MANAGER} is {_SWALLOWS}, which takes a file of the checkpoint for written when the "
+            f"{MANAGER} is {_SWALLOWS}, which takes a file of the checkpoint for written when the "
             "store has refused it: the query would go on without the plan of a batch, which then "
             "can't be replayed. Leave it out."
         )

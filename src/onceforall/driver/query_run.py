@@ -27,7 +27,6 @@ from onceforall.driver.executors import check_executors
 from onceforall.driver.log_folder import (
     bind_log,
     check_state_files,
-    file_manager,
     keeps_rows,
     local_folder_of,
 )
@@ -54,6 +53,7 @@ from onceforall.spark.determinism import Determinism
 from onceforall.spark.execution import check_execution, execution_of, name_of
 from onceforall.spark.files import SparkFiles
 from onceforall.spark.remote_path import AnyPath
+from onceforall.spark.state_files import file_manager
 from onceforall.spark.stores import Stores
 from onceforall.task import kept_rows as kept
 from onceforall.task.projections import Projections

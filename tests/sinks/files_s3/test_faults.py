@@ -183,3 +183,40 @@ def test_a_sweep_without_an_answer_is_made_later(place, proxy, far):
     fault.end()
     assert sink.recover(Sweep(QUERY, "out", 1)) == 1
     assert place.left() == []
+
+
+@pytest.mark.parametrize(
+    "which",
+    [
+        {"kind": "list parts"},
+        {"kind": "head"},
+        {"kind": "complete upload"},
+        {"key": "part-"},
+        {"key": ""},
+    ],
+    ids=str,
+)
+def test_a_404_that_is_not_the_stores_own_loses_nothing(far, proxy, place, which):
+    sink, kept = written(far)
+    gateway = proxy.bare_404(count=100_000, **which)
+    for _ in range(3):
+        # Nothing may be called lost: the uploads stand.
+        try:
+            report = sink.commit(permit(), kept)
+        except SinkUnavailableError:
+            continue
+        assert report.lost == report.in_doubt == ()
+    gateway.end()
+    assert len(sink.commit(permit(), kept).completed) == len(kept)
+    assert_whole(place)
+
+
+@pytest.mark.parametrize("key", ["part-", ""], ids=["data", "all"])
+def test_a_404_that_is_not_the_stores_own_undoes_no_commit(far, proxy, place, key):
+    sink, kept = written(far)
+    sink.commit(permit(), kept)
+    gateway = proxy.bare_404(key=key, count=100_000)
+    with pytest.raises(SinkUnavailableError):
+        far.sink(partition_by=["p"]).commit(permit(), kept)
+    gateway.end()
+    assert_whole(place)

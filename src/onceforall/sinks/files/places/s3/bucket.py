@@ -5,6 +5,9 @@ Requests are repeated by boto3, also those whose answer was lost. Each is one th
 twice; who creates (``If-None-Match``) must compare what stands there afterwards, and who begins an
 upload must look for a second one (``begin_upload`` does).
 
+That something isn't there counts only in S3's own words (``NoSuchKey``, ``NoSuchUpload``): a bare
+404 may be a gateway's. The answer to a HEAD has no words, so ``is_absent`` asks once more.
+
 Errors are ``S3Error``: with the store's own code and a remedy, and without its message, which may
 show parts of a request.
 """
@@ -167,14 +170,15 @@ class Bucket:
         with self._explained("create", path):
             self._client.put_object(Bucket=self._name, Key=path.key, Body=content, IfNoneMatch="*")
 
-    def get(self, path: S3Path) -> bytes:
-        """Return an object's content.
+    def get(self, path: S3Path, part: str | None = None) -> bytes:
+        """Return an object's content, or a part of it (as the header ``Range`` has it).
 
         Raises:
             FileNotFoundError: there is none.
         """
-        with self._explained("read", path, missing={"NoSuchKey", "404"}):
-            answer = self._client.get_object(Bucket=self._name, Key=path.key)
+        with self._explained("read", path, missing={"NoSuchKey"}):
+            only = {} if part is None else {"Range": part}
+            answer = self._client.get_object(Bucket=self._name, Key=path.key, **only)
             with contextlib.closing(answer["Body"]) as body:
                 content: bytes = body.read()
             return content
@@ -188,10 +192,22 @@ class Bucket:
         except FileNotFoundError:
             return None
 
+    def is_absent(self, path: S3Path) -> bool:
+        """Tell, behind a HEAD that found no object, whether the store itself says so.
+
+        Raises:
+            S3Error: somebody else says it, or nobody.
+        """
+        try:
+            self.get(path, "bytes=0-0")
+        except FileNotFoundError:
+            return True
+        return False
+
     def delete(self, path: S3Path) -> None:
         """Delete an object; it need not be there."""
         with (
-            self._explained("delete", path, missing={"NoSuchKey", "404"}),
+            self._explained("delete", path, missing={"NoSuchKey"}),
             contextlib.suppress(FileNotFoundError),
         ):
             self._client.delete_object(Bucket=self._name, Key=path.key)
@@ -257,7 +273,7 @@ class Bucket:
         marker: dict[str, int] = {}
         while True:
             try:
-                with self._explained("list the parts of", path, missing={"NoSuchUpload", "404"}):
+                with self._explained("list the parts of", path, missing={"NoSuchUpload"}):
                     answer = self._client.list_parts(
                         Bucket=self._name, Key=path.key, UploadId=upload, **marker
                     )
@@ -278,7 +294,7 @@ class Bucket:
             FileNotFoundError: there is no such upload: completed before, or aborted.
         """
         parts = [{"PartNumber": at, "ETag": etag} for at, etag in enumerate(etags, start=1)]
-        with self._explained("complete the upload to", path, missing={"NoSuchUpload", "404"}):
+        with self._explained("complete the upload to", path, missing={"NoSuchUpload"}):
             self._client.complete_multipart_upload(
                 Bucket=self._name, Key=path.key, UploadId=upload, MultipartUpload={"Parts": parts}
             )
@@ -287,7 +303,7 @@ class Bucket:
         """Abort an upload; it need not be there."""
         with (
             contextlib.suppress(FileNotFoundError),
-            self._explained("abort the upload to", path, missing={"NoSuchUpload", "404"}),
+            self._explained("abort the upload to", path, missing={"NoSuchUpload"}),
         ):
             self._client.abort_multipart_upload(Bucket=self._name, Key=path.key, UploadId=upload)
 
@@ -317,7 +333,7 @@ class Bucket:
         here = S3Path(self.root.bucket)
         try:
             with self._explained(
-                "read the lifecycle of", here, missing={"NoSuchLifecycleConfiguration", "404"}
+                "read the lifecycle of", here, missing={"NoSuchLifecycleConfiguration"}
             ):
                 answer = self._client.get_bucket_lifecycle_configuration(Bucket=self._name)
         except FileNotFoundError:

@@ -135,9 +135,14 @@ class S3Place:
 
     def _is_ours(self, staged: StagedFiles, file: DataFile) -> bool | None:
         """Tell whether an object is what an upload of ours became; None: there is none."""
-        found = self._bucket.head(self.root / file.path)
+        path = self.root / file.path
+        found = self._bucket.head(path)
         if found is None:
-            return None
+            if self._bucket.is_absent(path):
+                return None
+            raise PlaceError(
+                f"{path} is there and was not found. It is looked for once more", refused=False
+            )
         size, metadata = found
         return size == file.bytes and metadata.get(records.MARK) == staged.committable["mark"]
 
