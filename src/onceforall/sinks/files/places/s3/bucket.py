@@ -349,7 +349,8 @@ class Bucket:
         try:
             yield
         except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", "no code"))
+            told = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", "nothing known")
+            code = str(error.response.get("Error", {}).get("Code") or told)
             if code in missing:
                 raise FileNotFoundError(2, f"not there ({code})", str(path)) from None
             raise S3Error(what, path, code) from None
