@@ -213,10 +213,13 @@ class TestAllTogether:
             chain(["append_commit.before"], ["postgres.commit.after"]),
             marks=pytest.mark.long,
         ),
-        (
-            "postgres",
-            {"mode": "prepared"},
-            chain([], ["postgres.commit_prepared.after"]),
+        pytest.param(
+            *(
+                "postgres",
+                {"mode": "prepared"},
+                chain(["append_commit.before"], ["postgres.commit_prepared.after"]),
+            ),
+            marks=pytest.mark.long,
         ),
         pytest.param(
             *(

@@ -57,6 +57,7 @@ def test_of_two_drivers_on_one_checkpoint_one_stops_and_nothing_is_doubled(pipel
     assert_exactly_once(pipeline)
 
 
+@pytest.mark.long  # test_stopping.py stops at other steps
 def test_a_stop_that_is_asked_for_while_a_commit_waits_for_the_broker_ends_at_once_and_loses_nothing(
     tmp_path, pipeline_on
 ):

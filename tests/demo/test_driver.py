@@ -33,6 +33,7 @@ def job_arguments(folder):
         "bootstrap-servers": "127.0.0.1:1",
         "input": "flights",
         "work-dir": folder,
+        "checkpoints": folder,
         "stop-file": folder / "stop",
         "jars": "none.jar",
         "max-offsets-per-trigger": 10,

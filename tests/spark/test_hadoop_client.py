@@ -4,7 +4,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from commit_log.building import commit, start
@@ -36,7 +36,11 @@ def spark(s3_server, hdfs_server):
         _jvm=gateway.jvm,
         _jsc=SimpleNamespace(hadoopConfiguration=lambda: configuration),
     )
+    # Where the process has a session, PySpark asks its JVM what an error says.
+    others = SparkContext._jvm
+    SparkContext._jvm = gateway.jvm
     yield SimpleNamespace(sparkContext=context)
+    SparkContext._jvm = others
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(30)

@@ -142,8 +142,14 @@ class Stores:
         return _CLIENTS[key][1]
 
     def _launch(self) -> None:
-        """Start a JVM with Spark's jars, which Hadoop's client is among; one per process."""
-        self._gateway = _launched_gateway()
+        """Take the JVM of the process's session, or start one with Spark's jars, which Hadoop's
+        client is among; one per process.
+        """
+        from pyspark import SparkContext
+
+        # PySpark asks the JVM of the process's session what an error says, whosever it is.
+        known: Any = SparkContext
+        self._gateway = known._gateway or _launched_gateway()  # noqa: SLF001
         self._configuration = self._gateway.jvm.org.apache.hadoop.conf.Configuration()
 
     def _object_settings(self, scheme: str, url: str) -> dict[str, str]:
