@@ -15,7 +15,7 @@ from support.driver import ROWS_PER_BATCH, Pipeline, assert_exactly_once
 from support.http_faults import HttpProxy
 from support.places import MANAGER, remote_place, s3_client
 from support.reading import released, values
-from support.waiting import until
+from support.waiting import Story, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -173,8 +173,17 @@ def test_on_s3_each_entry_is_one_put_by_hadoops_client_too(
         assert proxy.count(key=key) - puts == (2 if index == 5 else 0), proxy.counts()
 
 
+def wait_for_waiting(driver):
+    def told():
+        return "waits for its store" in driver.log()
+
+    until(lambda: told() or driver.process.poll() is not None, 100, Story(driver.log))
+    assert told(), f"the driver ended: {driver.log()}"
+
+
 @pytest.mark.s3
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_store_of_the_log_that_goes_away_is_waited_for_and_a_stop_ends_the_waiting(
     tmp_path, broker, topic, s3_server, s3_bucket
 ):
@@ -200,13 +209,13 @@ def test_a_store_of_the_log_that_goes_away_is_waited_for_and_a_stop_ends_the_wai
         )
         away = proxy.cut("PUT", r"chains/00000000/00000005\.json$", count=100_000)
         driver = pipeline.start()
-        until(lambda: "waits for its store" in driver.log(), 120, "a warning")
+        wait_for_waiting(driver)
         away.end()
         driver.wait()
         assert_exactly_once(pipeline)
         away = proxy.cut("PUT", r"chains/00000001/00000003\.json$", count=100_000)
         driver = pipeline.start(until_batch=pipeline.batches() + 5)
-        until(lambda: "waits for its store" in driver.log(), 120, "a warning")
+        wait_for_waiting(driver)
         driver.signal(signal.SIGTERM, jvm=False)
         driver.wait()
         away.end()
