@@ -211,11 +211,13 @@ def test_a_404_that_is_not_the_stores_own_loses_nothing(far, proxy, place, which
     assert_whole(place)
 
 
-@pytest.mark.parametrize("key", ["part-", ""], ids=["data", "all"])
-def test_a_404_that_is_not_the_stores_own_undoes_no_commit(far, proxy, place, key):
+@pytest.mark.parametrize(
+    "which", [{"key": "part-"}, {"key": ""}, {"key": "part-", "kind": "head"}], ids=str
+)
+def test_a_404_that_is_not_the_stores_own_undoes_no_commit(far, proxy, place, which):
     sink, kept = written(far)
     sink.commit(permit(), kept)
-    gateway = proxy.bare_404(key=key, count=100_000)
+    gateway = proxy.bare_404(count=100_000, **which)
     with pytest.raises(SinkUnavailableError):
         far.sink(partition_by=["p"]).commit(permit(), kept)
     gateway.end()
