@@ -198,6 +198,8 @@ class Breaking(psycopg.Connection):
         return super().execute(*arguments, **named)
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")  # columns are Spark's
 @pytest.mark.parametrize(
     "mode",
     [
