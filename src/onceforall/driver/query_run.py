@@ -52,7 +52,7 @@ from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.determinism import Determinism
 from onceforall.spark.execution import check_execution, execution_of, name_of
 from onceforall.spark.files import SparkFiles
-from onceforall.spark.remote_path import AnyPath
+from onceforall.spark.remote_path import AnyPath, RemotePath
 from onceforall.spark.state_files import file_manager
 from onceforall.spark.stores import Stores
 from onceforall.task import kept_rows as kept
@@ -206,6 +206,7 @@ class _QueryRun:
         self._spark_files = SparkFiles(checkpoint) if isinstance(checkpoint, Path) else None
         self._sweeper: Sweeper | None = None
         self._taking = False
+        self._state_is_checked = False
         self._planned: tuple[int, tuple[str, ...]] = (-2, ())
         self._rows_folder: Path | None = None
         self._writer: SparkBatchWriter | None = None
@@ -365,8 +366,9 @@ class _QueryRun:
         if self._spark_files is not None:
             self._spark_files.begin(batch_id)
         stateful = spark_checkpoint.keeps_state(self._checkpoint)
-        if stateful:
-            # A start before the first batch didn't know it yet.
+        if stateful and isinstance(self._checkpoint, RemotePath) and not self._state_is_checked:
+            # A start before the first batch didn't know it yet. Once, for it takes milliseconds.
+            self._state_is_checked = True
             check_state_files(self._checkpoint, *file_manager(batch.sparkSession))
         # Before its first batch has run, a query's state folder does not tell whether it will keep
         # state.
