@@ -36,6 +36,7 @@ from onceforall.protocol.machine import step
 from onceforall.protocol.state import Run, RunConfig
 from onceforall.spark.row_hashes import row_hash
 from onceforall.task.kept_rows import read_kept
+from onceforall.task.row_places.local import LocalRows
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -194,7 +195,7 @@ def test_the_rows_that_a_kept_log_decided_are_read_and_hashed_as_they_were(spark
         for each in committables:
             rows = [
                 row
-                for batch in read_kept(str(tmp_path / "log" / "rows"), each["rows"])
+                for batch in read_kept(LocalRows(tmp_path / "log" / "rows"), each["rows"])
                 for row in batch.to_pylist()
             ]
             frame = spark.createDataFrame(

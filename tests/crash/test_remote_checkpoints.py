@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from crash.test_lost import lose
 from onceforall.embedded import s3a_jars
 from onceforall.spark.mending import SET_ASIDE
 from onceforall.spark.remote_path import RemotePath
@@ -100,6 +101,28 @@ def test_a_frozen_driver_that_was_replaced_decides_nothing_and_what_it_wrote_ove
     frozen.wait()
     assert "FencedError" in str(frozen.status()["error"])
     assert_exactly_once(pipeline)
+
+
+def rows_left(pipeline):
+    rows = pipeline.checkpoint / "onceforall" / "rows"
+    return [file.name for folder in rows.iterdir() for file in folder.iterdir()]
+
+
+@pytest.mark.long
+def test_lost_transactions_are_written_again_from_rows_that_were_kept_on_the_store(pipeline):
+    kept = {"onceforall.redo": "durable"}
+    pipeline.start("append_commit.after=kill@3", options=kept).wait_until_killed()
+    decided = pipeline.entries("COMMIT")[-1]["body"]
+    assert {each["rows"]["file"].rpartition("/")[2] for each in decided["committables"]["out"]} == (
+        set(rows_left(pipeline))
+    ), "the rows of the batch in doubt, and no others"
+    lose(pipeline, 2)
+    pipeline.start("append_commit.before=kill", options=kept).wait_until_killed()
+    pipeline.run(options=kept)
+    assert_exactly_once(pipeline)
+    lost, *again = [e["body"] for e in pipeline.entries("COMMIT") if e["body"]["batch"] == 2]
+    assert again[-1]["digests"] == lost["digests"]
+    assert rows_left(pipeline) == []
 
 
 def counts_after(batches):

@@ -1,13 +1,15 @@
 """What a start looks at in the place of its log, whichever door it comes through."""
 
+import sys
+
 import pytest
 
 from commit_log.test_remote import Ignoring, ScriptedClient
 from onceforall.commit_log import LocalStore, binding
 from onceforall.commit_log.stores.remote import RemoteStore
-from onceforall.driver.log_folder import bind_log, check_place, keeps_rows
+from onceforall.driver.log_folder import bind_log, check_place, rows_place
 from onceforall.driver.settings import Settings
-from onceforall.errors import UnsupportedQueryError
+from onceforall.errors import MissingExtraError, UnsupportedQueryError
 from onceforall.spark.remote_path import RemotePath
 from onceforall.spark.stores import Stores
 
@@ -49,22 +51,36 @@ def test_a_store_is_tested_once_by_a_start(tmp_path):
     assert stores.only.creates == before + 1
 
 
-def test_rows_are_kept_where_the_log_is_local(tmp_path):
+def test_rows_are_kept_beside_the_log(tmp_path):
     stores = bound_elsewhere(tmp_path / "a", ScriptedClient())
-    assert not keeps_rows(tmp_path / "a", Settings(), stores)
-    assert keeps_rows(tmp_path / "new", Settings(), stores)
-    assert not keeps_rows(tmp_path / "new", Settings(commit_log=ELSEWHERE), stores)
+
+    def place(checkpoint, **settings):
+        return str(rows_place(checkpoint, Settings(**settings), stores))
+
+    there = f"{ELSEWHERE}/rows"
+    assert place(tmp_path / "a") == there
+    assert place(tmp_path / "new") == f"{tmp_path}/new/onceforall/rows"
+    assert place(tmp_path / "new", commit_log=ELSEWHERE) == there
+    assert place(tmp_path / "new", commit_log="hdfs://name:1/l") == "hdfs://name:1/l/rows"
     remote = RemotePath(ScriptedClient())
-    assert not keeps_rows(remote, Settings(), stores)
-    assert keeps_rows(remote, Settings(commit_log=f"file:{tmp_path}/log"), stores)
+    assert place(remote) == f"{remote}/onceforall/rows"
+    assert place(remote, commit_log=f"file:{tmp_path}/log") == f"{tmp_path}/log/rows"
 
 
-def test_rows_that_must_be_kept_and_can_not_be_are_refused(tmp_path):
-    stores = bound_elsewhere(tmp_path, ScriptedClient())
-    for place in (tmp_path, RemotePath(ScriptedClient())):
-        with pytest.raises(UnsupportedQueryError, match="redo=durable"):
-            check_place(place, Settings(redo="durable"), stores, "")
-        check_place(place, Settings(), stores, "")
+@pytest.mark.parametrize(
+    ("module", "location", "extra"),
+    [("obstore", ELSEWHERE, "stores"), ("hdfs_native", "hdfs://name:1/logs", "hdfs")],
+)
+def test_where_a_package_is_missing_rows_are_not_kept_and_refused_if_they_must_be(
+    tmp_path, monkeypatch, caplog, module, location, extra
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf"onceforall\[{extra}\]"):
+        check_place(tmp_path, Settings(redo="durable", commit_log=location), Stores(), "")
+    assert rows_place(tmp_path, Settings(redo="replay", commit_log=location), Stores()) is None
+    assert not caplog.records
+    assert rows_place(tmp_path, Settings(commit_log=location), Stores()) is None
+    assert f"onceforall[{extra}]" in caplog.text
 
 
 def test_a_file_manager_that_swallows_errors_is_refused_on_a_store_alone(tmp_path):

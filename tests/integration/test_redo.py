@@ -4,7 +4,6 @@ again, and nothing else."""
 import json
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -15,9 +14,13 @@ import onceforall as ofa
 from onceforall.embedded import EmbeddedKafka
 from onceforall.failpoints import points as failpoints
 from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
+from onceforall.spark.remote_path import RemotePath
 from onceforall.task.kept_rows import RowKeeper
+from onceforall.task.row_places.local import LocalRows
+from support.places import s3_client
 from support.reading import read_all, released, values
 from support.waiting import until
+from support.web_hdfs import WebHdfs
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -68,11 +71,16 @@ class Job:
             self.start(transform, **more)
         return str(caught.value)
 
+    @property
+    def log(self):
+        return self.checkpoint / "onceforall"
+
     def entries(self, kind):
-        files = sorted((self.checkpoint / "onceforall" / "chains").glob("*/0*.json"))
+        chains = self.log / "chains"
+        files = (file for chain in chains.iterdir() for file in chain.glob("0*.json"))
         return [
             entry
-            for entry in (json.loads(file.read_text()) for file in files)
+            for entry in (json.loads(file.read_bytes()) for file in sorted(files, key=str))
             if entry["kind"] == kind
         ]
 
@@ -102,7 +110,7 @@ class Job:
         # A task that was killed may keep another row; what a run does after its end takes that
         # away, too.
         until(
-            lambda: not list((self.checkpoint / "onceforall").glob("rows/*")),
+            lambda: not self.rows(),
             20,
             "no rows are kept",
         )
@@ -111,15 +119,69 @@ class Job:
         released(self.broker.bootstrap_servers, self.topic)
         assert self.seen() == sorted(expected)
         assert len(self.entries("DONE")) == 1
-        assert not list((self.checkpoint / "onceforall").glob("rows/*")), "kept rows are left"
+        assert not self.rows(), "kept rows are left"
+
+    def rows(self):
+        rows = self.log / "rows"
+        return list(rows.iterdir()) if rows.exists() else []
+
+
+class JobWithItsLogOnAStore(Job):
+    """Its checkpoint is local."""
+
+    def __init__(self, log, options, *arguments):
+        self._log = log
+        self._options = options
+        super().__init__(*arguments)
+
+    @property
+    def log(self):
+        return self._log
+
+    def writer(self, transform=None, frame=None, mode="append", **options):
+        return super().writer(
+            transform, frame, mode, **self._options, commitLog=str(self._log), **options
+        )
+
+
+def log_on(request, kind):
+    """A place for a log, and the options that it needs."""
+    if kind == "hdfs":
+        server, url = (
+            request.getfixturevalue("hdfs_server"),
+            request.getfixturevalue("hdfs_folder"),
+        )
+        return RemotePath(WebHdfs(server.web_url, url)), {}
+    server, bucket = request.getfixturevalue("s3_server"), request.getfixturevalue("s3_bucket")
+    settings = {
+        "client": "obstore",
+        "endpoint": server.endpoint,
+        "region": server.region,
+        "access_key_id": server.access_key,
+        "secret_access_key": server.secret_key,
+    }
+    return RemotePath(s3_client(server, bucket)), {
+        f"store.{name}": value for name, value in settings.items()
+    }
 
 
 @pytest.fixture
-def job(spark, broker, source, topic, run, tmp_path):
-    # So each file becomes a task.
+def one_task_per_file(spark):
     spark.conf.set("spark.sql.files.openCostInBytes", "128MB")
-    yield Job(broker, source, topic(), tmp_path / "cp", run)
+    yield
     spark.conf.unset("spark.sql.files.openCostInBytes")
+
+
+@pytest.fixture
+def job(one_task_per_file, broker, source, topic, run, tmp_path):
+    return Job(broker, source, topic(), tmp_path / "cp", run)
+
+
+@pytest.fixture(params=["s3", "hdfs"])
+def job_on_a_store(request, one_task_per_file, broker, source, topic, run, tmp_path):
+    place, options = log_on(request, request.param)
+    arguments = (broker, source, topic(), tmp_path / "cp", run)
+    return JobWithItsLogOnAStore(place, options, *arguments)
 
 
 @pytest.fixture
@@ -315,16 +377,16 @@ def test_the_time_of_a_batch_is_the_same_in_its_replay_and_its_rows_are_not_kept
 
 
 def _no_folder_on_executors(keeping, tmp_path):
-    (folder,) = Path(keeping.folder).iterdir()
+    (folder,) = keeping.place.folder.iterdir()
     folder.rmdir()
     return keeping
 
 
 def _a_folder_of_the_same_name_on_executors(keeping, tmp_path):
-    (folder,) = Path(keeping.folder).iterdir()
+    (folder,) = keeping.place.folder.iterdir()
     elsewhere = tmp_path / "elsewhere" / folder.name
     elsewhere.mkdir(parents=True, exist_ok=True)
-    return replace(keeping, folder=str(elsewhere.parent))
+    return replace(keeping, place=LocalRows(elsewhere.parent))
 
 
 @pytest.mark.parametrize(
@@ -428,6 +490,17 @@ def test_a_durable_redo_writes_the_very_rows_that_were_decided(job, lost):
     job.lose(lost)
     job.start(random_part, redo="durable")
     job.assert_complete(before)
+
+
+def test_rows_are_kept_on_the_store_of_the_log(job_on_a_store):
+    job = job_on_a_store
+    job.fail("append_commit.after=raise", random_part)
+    assert len(job.rows()) == 1
+    before = job.written()
+    job.lose(2)
+    job.start(random_part)
+    job.assert_complete(before)
+    assert not (job.checkpoint / "onceforall" / "rows").exists()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from onceforall.errors import AttemptFailedError
 from onceforall.sink import TaskAttempt
 from onceforall.task.kept_rows import KeptFile, RowKeeper, forget, forget_attempt, read_kept
+from onceforall.task.row_places.local import LocalRows
 from support.syncing import Recorder
 
 ROWS = pa.RecordBatch.from_pydict({"n": pa.array(range(100), pa.int64())})
@@ -16,13 +17,13 @@ ROWS = pa.RecordBatch.from_pydict({"n": pa.array(range(100), pa.int64())})
 
 def keep(folder, batch=0, generation=0):
     (folder / f"{generation}.{batch}").mkdir(parents=True, exist_ok=True)
-    kept = KeptFile(str(folder), TaskAttempt("query", "out", generation, batch, 0, 1, 2))
+    kept = KeptFile(LocalRows(folder), TaskAttempt("query", "out", generation, batch, 0, 1, 2))
     kept.add(ROWS)
     return kept.finish()
 
 
 def numbers(folder, kept):
-    return [n for rows in read_kept(str(folder), kept) for n in rows.column(0).to_pylist()]
+    return [n for rows in read_kept(LocalRows(folder), kept) for n in rows.column(0).to_pylist()]
 
 
 def test_kept_rows_come_back(tmp_path):
@@ -56,7 +57,7 @@ def test_rows_of_a_complete_batch_and_of_lower_ones_are_forgotten_and_no_others(
     old, complete, next_one = (
         keep(tmp_path, batch, generation) for batch, generation in ((3, 0), (4, 1), (5, 1))
     )
-    forget(tmp_path, 4)
+    forget(LocalRows(tmp_path), 4)
     assert not (tmp_path / old["file"]).exists()
     assert not (tmp_path / complete["file"]).exists()
     assert numbers(tmp_path, next_one) == list(range(100))
@@ -66,17 +67,17 @@ def test_rows_of_an_aborted_attempt_are_forgotten_and_no_others(tmp_path):
     decided, aborted, other = (
         keep(tmp_path, batch, generation) for batch, generation in ((5, 0), (5, 1), (15, 1))
     )
-    forget_attempt(tmp_path, 1, 5)
+    forget_attempt(LocalRows(tmp_path), 1, 5)
     assert not (tmp_path / aborted["file"]).exists()
     assert numbers(tmp_path, decided) == numbers(tmp_path, other) == list(range(100))
-    forget_attempt(tmp_path / "none", 1, 5)
+    forget_attempt(LocalRows(tmp_path / "none"), 1, 5)
 
 
 # --- whether rows are kept ------------------------------------------------------------------------
 
 
 def keeper(folder, reason="uuid() is not deterministic", *, required=False):
-    return RowKeeper(folder, required=required, why_not=lambda batch, frames: reason)
+    return RowKeeper(LocalRows(folder), required=required, why_not=lambda batch, frames: reason)
 
 
 def result_of(kept):
@@ -92,7 +93,7 @@ def test_rows_are_kept_where_a_replay_may_differ_and_the_reason_is_said_once(tmp
     of_run = keeper(tmp_path / "rows")
     for batch in range(2):
         keeping = of_run.keeping(None, [], 3, batch)
-        assert (keeping.folder, keeping.required) == (str(tmp_path / "rows"), False)
+        assert (keeping.place, keeping.required) == (LocalRows(tmp_path / "rows"), False)
         assert (tmp_path / "rows" / f"3.{batch}").is_dir(), (
             "the driver makes the folder, for the tasks don't"
         )
@@ -125,7 +126,7 @@ def test_a_folder_that_cannot_be_made_fails_the_batch_only_where_rows_must_be_ke
 
 def test_a_task_makes_no_folder_of_its_own_for_rows_that_need_not_be_kept(tmp_path):
     kept = KeptFile(
-        str(tmp_path / "rows"), TaskAttempt("query", "out", 0, 0, 0, 1, 2), required=False
+        LocalRows(tmp_path / "rows"), TaskAttempt("query", "out", 0, 0, 0, 1, 2), required=False
     )
     with pytest.raises(AttemptFailedError, match="No such file") as caught:
         kept.add(ROWS)

@@ -7,6 +7,7 @@ import pytest
 from onceforall.errors import AttemptFailedError
 from onceforall.sink import TaskAttempt
 from onceforall.task.kept_rows import KeptFile, forget, read_kept
+from onceforall.task.row_places.local import LocalRows
 
 ATTEMPT = TaskAttempt("query", "out", 1, 7, 0, 2, 5)
 NAME = "1.7/0-2-5.arrow"
@@ -19,7 +20,7 @@ def rows(count=10):
 def kept(folder, attempt=ATTEMPT):
     """As in a batch: the driver has made its folder."""
     (folder / "1.7").mkdir(parents=True, exist_ok=True)
-    file = KeptFile(str(folder), attempt)
+    file = KeptFile(LocalRows(folder), attempt)
     try:
         file.add(rows())
         return file.finish()
@@ -35,8 +36,8 @@ def test_a_full_disk_fails_the_attempt_and_the_next_one_keeps_its_rows(disk):
         kept(folder)
     disk.free()
     again = TaskAttempt("query", "out", 1, 7, 0, 2, 6)
-    assert list(read_kept(str(folder), kept(folder, again))) == [rows()]
-    forget(folder, 7)
+    assert list(read_kept(LocalRows(folder), kept(folder, again))) == [rows()]
+    forget(LocalRows(folder), 7)
     assert list(folder.iterdir()) == []
 
 
@@ -58,5 +59,5 @@ def test_an_error_at_a_step_fails_the_attempt(tmp_path, armed, step):
     with pytest.raises(AttemptFailedError, match=f"{tmp_path}/{NAME}: Input/output error"):
         kept(tmp_path)
     armed("")
-    forget(tmp_path, 7)
+    forget(LocalRows(tmp_path), 7)
     assert list(tmp_path.iterdir()) == []

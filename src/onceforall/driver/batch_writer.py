@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onceforall.common import clock as clocks
@@ -141,7 +140,8 @@ class SparkBatchWriter:
 
     @cached_property
     def _secrets(self) -> Handover:
-        return Handover(self.sinks)
+        others = {} if self.keeper is None else {kept.SECRETS: self.keeper.place.secrets}
+        return Handover(self.sinks, others)
 
     def _confirmed(
         self, started: float, digests: Mapping[str, tuple[Digest, ...]], after: Mapping[str, int]
@@ -265,7 +265,7 @@ class SparkBatchWriter:
         Worth repeating, for the worker of a killed task may write for another moment.
         """
         if self._aborted and self.keeper is not None and self._undecided_by is not None:
-            kept.forget_attempt(Path(self.keeper.folder), self._undecided_by, self.batch)
+            kept.forget_attempt(self.keeper.place, self._undecided_by, self.batch)
 
     def _call(self, transaction: BatchTransaction) -> None:
         try:
@@ -376,9 +376,13 @@ class SparkBatchWriter:
     ) -> kept.Keeping | None:
         if self.keeper is None or isinstance(decision, TakeDigests):
             return None
-        return self.keeper.keeping(
-            self.frame, [group.frame for group in groups], decision.generation, self.batch
-        )
+        frames = [group.frame for group in groups]
+        keeping = self.keeper.keeping(self.frame, frames, decision.generation, self.batch)
+        return None if keeping is None else replace(keeping, pad=self._pad_of_rows)
+
+    @property
+    def _pad_of_rows(self) -> bytes | None:
+        return self._secrets.pads.get(kept.SECRETS)
 
     def close(self) -> None:
         """Release what is kept between two passes over the batch, and tell the sinks that it is
@@ -467,7 +471,7 @@ class SparkBatchWriter:
             self.batch,
             base,
             decision.incarnation,
-            self.keeper.folder,
+            kept.Keeping(self.keeper.place, required=True, pad=self._pad_of_rows),
         )
         if entries:
             # One number per partition: each entry is a task of its own.

@@ -6,17 +6,20 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from onceforall.commit_log import binding
 from onceforall.commit_log.stores.locations import is_local
 from onceforall.commit_log.stores.probing import probe
 from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.common import logs
+from onceforall.common.object_stores import SCHEMES
 from onceforall.driver import place
 from onceforall.driver.settings import Settings
 from onceforall.errors import (
     CheckpointMismatchError,
     CommitLogError,
+    MissingExtraError,
     OptionError,
     UnsupportedQueryError,
 )
@@ -27,6 +30,11 @@ from onceforall.spark import mending
 from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
 from onceforall.spark.state_files import MANAGER, STATE_FORMAT
 from onceforall.spark.stores import Stores
+from onceforall.task import kept_rows as kept
+from onceforall.task.row_places import RowPlace
+from onceforall.task.row_places.hdfs import HdfsRows
+from onceforall.task.row_places.local import LocalRows
+from onceforall.task.row_places.objects import ObjectRows
 
 logger = logs.logger("onceforall")
 
@@ -124,20 +132,22 @@ def bind_log(
     )
 
 
-def local_folder_of(location: str | None, checkpoint: AnyPath) -> Path | None:
-    """Return the local folder in which a log lies; None: it is on a store.
+def rows_place(checkpoint: AnyPath, settings: Settings, stores: Stores) -> RowPlace | None:
+    """Return where the rows of a batch can be kept: beside the log.
 
     Args:
-        location: the log's; None: it lies in the checkpoint.
         checkpoint: the query's.
+        settings: ``commit_log`` counts where the checkpoint has no log yet, and ``redo``.
+        stores: opens the log where it isn't local.
+
+    Returns:
+        The place; None: a Python worker can't write there without a package that isn't installed,
+        and nobody has said that it must.
+
+    Raises:
+        MissingExtraError: rows must be kept, and that package is missing.
+        OptionError: a setting of the store is wrong.
     """
-    if location is not None:
-        return binding.log_path(location) if is_local(location) else None
-    return checkpoint / spark_checkpoint.LOG_FOLDER if isinstance(checkpoint, Path) else None
-
-
-def keeps_rows(checkpoint: AnyPath, settings: Settings, stores: Stores) -> bool:
-    """Tell whether the rows of a batch can be kept beside the log: on a local disk alone."""
     home = checkpoint / spark_checkpoint.LOG_FOLDER
     pointer = binding.pointer_of(store_at(home))
     if pointer is not None:
@@ -145,7 +155,32 @@ def keeps_rows(checkpoint: AnyPath, settings: Settings, stores: Stores) -> bool:
     else:
         wanted = settings.commit_log
         location = None if wanted is None else stores.log_location(wanted)
-    return local_folder_of(location, checkpoint) is not None
+    folder = home if location is None else location
+    if isinstance(folder, Path):
+        return LocalRows(folder / kept.FOLDER)
+    if is_local(str(folder)):
+        return LocalRows(binding.log_path(str(folder)) / kept.FOLDER)
+    try:
+        return _remote_rows(f"{folder}/{kept.FOLDER}", stores)
+    except MissingExtraError as error:
+        if settings.redo == "durable":
+            raise
+        if settings.redo == "auto":
+            logger.warning(
+                "Rows can't be kept beside the commit log, which is on a store: %s, for driver and "
+                "executors. The query goes on without: should a prepared transaction be lost after "
+                "its decision, and a replay of its batch give other rows, it stops "
+                "(onceforall.redo=auto).",
+                str(error).rstrip("."),
+            )
+        return None
+
+
+def _remote_rows(url: str, stores: Stores) -> RowPlace:
+    settings = stores.settings_of(url)
+    if urlsplit(url).scheme in SCHEMES:
+        return ObjectRows(url, settings)
+    return HdfsRows(url, tuple(sorted(settings.items())))
 
 
 def check_state_files(checkpoint: AnyPath, manager: str, state_format: int) -> None:
@@ -191,8 +226,8 @@ def check_place(
         state_format: Spark's ``spark.sql.streaming.stateStore.checkpointFormatVersion``.
 
     Raises:
-        UnsupportedQueryError: the manager loses what it can't write, or state that counts, or rows
-            can't be kept there.
+        UnsupportedQueryError: the manager loses what it can't write, or state that counts.
+        MissingExtraError: rows must be kept there, and tasks can't without another package.
         CommitLogError: the store doesn't answer.
     """
     if isinstance(checkpoint, RemotePath) and manager.endswith(_SWALLOWS):
@@ -203,18 +238,8 @@ def check_place(
         )
     if spark_checkpoint.keeps_state(checkpoint):
         check_state_files(checkpoint, manager, state_format)
-    if settings.redo == "durable" and not keeps_rows(checkpoint, settings, stores):
-        raise UnsupportedQueryError(
-            "onceforall.redo=durable keeps rows beside the commit log, and this version can keep "
-            "them on local or locally mounted storage only. Put the log on such storage with "
-            "onceforall.commitLog, or leave onceforall.redo out."
-        )
-    if isinstance(checkpoint, RemotePath):
-        logger.info(
-            "The checkpoint is on %s. Rows are not kept there: where a prepared transaction is "
-            "lost and a replay of its batch gives other rows, the query stops.",
-            checkpoint,
-        )
+    if settings.redo == "durable":
+        rows_place(checkpoint, settings, stores)
 
 
 def _lies_in(location: str, checkpoint: AnyPath) -> bool:

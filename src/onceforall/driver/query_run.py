@@ -27,8 +27,7 @@ from onceforall.driver.executors import check_executors
 from onceforall.driver.log_folder import (
     bind_log,
     check_state_files,
-    keeps_rows,
-    local_folder_of,
+    rows_place,
 )
 from onceforall.driver.progress import BatchProgress
 from onceforall.driver.settings import Settings
@@ -208,9 +207,9 @@ class _QueryRun:
         self._taking = False
         self._state_is_checked = False
         self._planned: tuple[int, tuple[str, ...]] = (-2, ())
-        self._rows_folder: Path | None = None
         self._writer: SparkBatchWriter | None = None
         self._keeper: kept.RowKeeper | None = None
+        self._keeps_rows = False
         self._coordinator: Coordinator | None = None
 
     @classmethod
@@ -275,6 +274,7 @@ class _QueryRun:
         failpoints.hit("start.sinks_checked")
         run = cls(execution, query_id, checkpoint, sinks)
         _tell_changed_sinks(last_decision(checkpoint, stores), sinks)
+        rows = rows_place(checkpoint, settings, stores)
         timeout_ms = shortest_timeout_ms(sinks)
         config = RunConfig(
             query_id=query_id,
@@ -287,7 +287,7 @@ class _QueryRun:
             roll_after_entries=max(ROLL_AFTER_ENTRIES, 4 * settings.min_batches_to_retain),
             adopt_checkpoint=settings.adopt_checkpoint,
             in_doubt=settings.in_doubt,
-            durable=settings.redo != "replay" and keeps_rows(checkpoint, settings, stores),
+            durable=settings.redo != "replay" and rows is not None,
             kept_first=settings.redo == "durable",
             lost_rows=settings.chosen_for_lost_rows(),
             identities=found,
@@ -320,13 +320,12 @@ class _QueryRun:
             leftovers=run._leftovers,
             forget_aborted=run._forget_aborted,
         )
-        folder = local_folder_of(bound.location, checkpoint)
-        run._rows_folder = None if folder is None else folder / kept.FOLDER
-        if settings.redo != "replay" and run._rows_folder is not None:
-            required = settings.redo == "durable"
+        if rows is not None:
+            # Also where none are kept: earlier runs may have left some.
             run._keeper = kept.RowKeeper(
-                run._rows_folder, required=required, why_not=Determinism(execution).why_not
+                rows, required=settings.redo == "durable", why_not=Determinism(execution).why_not
             )
+            run._keeps_rows = config.durable
         run._coordinator = Coordinator(
             config,
             Resources(
@@ -381,7 +380,7 @@ class _QueryRun:
             self._query_id,
             consume_all,
             self._projections,
-            self._keeper,
+            self._keeper if self._keeps_rows else None,
             self._spark_files,
             stop_requested=self.stop_requested,
             query_name=self.query_name,
@@ -444,8 +443,8 @@ class _QueryRun:
             )
 
     def _forget_rows(self, batch: int) -> None:
-        if self._rows_folder is not None:
-            kept.forget(self._rows_folder, batch)
+        if self._keeper is not None:
+            self._keeper.forget(batch)
 
     def _forget_aborted(self) -> None:
         try:

@@ -32,6 +32,20 @@ __all__ = ["Stores", "s3a_settings"]
 logger = logs.logger("onceforall")
 
 _HADOOP_ONLY = ("hdfs", "viewfs")
+_OF_HDFS = (
+    "dfs.ha.namenodes",
+    "dfs.namenode.rpc-address",
+    "dfs.client.failover.",
+    "dfs.client.block.write.replace-datanode-on-failure.",
+    "fs.viewfs.mounttable.",
+)
+"""The beginnings of Hadoop's settings by which hdfs-native finds a NameNode and writes a block."""
+
+_OF_HDFS_SINGLY = (
+    "dfs.client.use.datanode.hostname",
+    "dfs.data.transfer.protection",
+    "hadoop.security.authentication",
+)
 _KNOWN_PROVIDERS = (
     "SimpleAWSCredentialsProvider",
     "TemporaryAWSCredentialsProvider",
@@ -140,6 +154,26 @@ class Stores:
             client = HadoopClient(self._gateway, self._configuration, url)
             _CLIENTS[key] = (self._gateway, client)
         return _CLIENTS[key][1]
+
+    def settings_of(self, url: str) -> dict[str, str]:
+        """Return what a client without a JVM needs to know of a remote folder's store: obstore's
+        settings, with the keys, or Hadoop's for hdfs-native, which have no secret.
+        """
+        scheme = urlsplit(url).scheme
+        if scheme in _HADOOP_ONLY:
+            return self._hdfs_settings()
+        return self._object_settings(scheme, url)
+
+    def _hdfs_settings(self) -> dict[str, str]:
+        if self._configuration is None:
+            return {}
+        found = {
+            f"{prefix}{each.getKey()}": str(each.getValue())
+            for prefix in _OF_HDFS
+            for each in self._configuration.getPropsWithPrefix(prefix).entrySet()
+        }
+        singly = {name: self._configuration.get(name) for name in _OF_HDFS_SINGLY}
+        return {**found, **{name: str(value) for name, value in singly.items() if value}}
 
     def _launch(self) -> None:
         """Take the JVM of the process's session, or start one with Spark's jars, which Hadoop's

@@ -6,31 +6,28 @@ that also a query whose replays differ loses nothing. One file per task attempt 
 IPC stream, compressed with zstd, synced with its folder before the transaction is handed over; its
 SHA-256 goes into the committable, and so into the decision.
 
-Layout: ``<folder>/<generation>.<batch>/<write>-<partition>-<slot>.arrow``. Every executor must see
-the folder under the same path.
+Layout: ``<place>/<generation>.<batch>/<write>-<partition>-<slot>.arrow``. The place is beside the
+log, on a local disk or a store (``row_places``).
 
-The driver makes the batch's folder, whose name is new; a task makes none. So a task whose disk is
-another one finds no folder there, and leaves nothing behind on it. And a file counts only if the
-driver sees it. Under ``auto`` nobody has asked for kept rows, so a batch goes on without them where
-they can't be kept.
+A file counts only if the driver sees it. Under ``auto`` nobody has asked for kept rows, so a batch
+goes on without them where they can't be kept.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
 from onceforall.errors import AttemptFailedError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import TaskAttempt
+from onceforall.task.row_places import RowFile, RowPlace
+from onceforall.task.secret_values import received
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +35,8 @@ if TYPE_CHECKING:
 logger = logs.logger("onceforall")
 
 FOLDER = "rows"
+SECRETS = ""
+"""The name under which a place's secret values go to the tasks; every sink's is longer."""
 
 _BATCH_FOLDER = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
 _FILE = re.compile(
@@ -51,31 +50,44 @@ class Keeping:
     """How the tasks of a batch keep their rows.
 
     Attributes:
-        folder: where the query keeps its rows.
+        place: where the query keeps its rows.
         required: a task that can't keep them fails; otherwise it goes on without.
+        pad: the half of the place's secret values that goes this way; None: it has none.
     """
 
-    folder: str
+    place: RowPlace
     required: bool
+    pad: bytes | None = None
+
+    def opened(self) -> RowPlace:
+        """Return the place, in a task."""
+        if self.pad is None:
+            return self.place
+        return self.place.with_secrets(received(SECRETS, self.pad))
 
 
 class RowKeeper:
     """Decides for each batch of one run whether its rows are kept; the driver's side.
 
     Args:
-        folder: where the query keeps its rows.
+        place: where the query keeps its rows.
         required: they are always kept, and a batch whose rows can't be fails.
         why_not: tells of a batch and the frames that are written why a replay may differ; None: it
             doesn't. It is asked if rows aren't ``required``.
     """
 
     def __init__(
-        self, folder: Path, *, required: bool, why_not: Callable[[Any, Iterable[Any]], str | None]
+        self,
+        place: RowPlace,
+        *,
+        required: bool,
+        why_not: Callable[[Any, Iterable[Any]], str | None],
     ) -> None:
-        self.folder = str(folder)
+        self.place = place
         self._required = required
         self._why_not = why_not
-        self._is_there = False
+        self._made: dict[str, None] = {}
+        self._has_looked = False
         self._said = False
         self._warned = False
 
@@ -103,21 +115,17 @@ class RowKeeper:
                     reason,
                 )
                 self._said = True
-        path = Path(self.folder) / f"{generation}.{batch_id}"
+        folder = f"{generation}.{batch_id}"
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            # The entry of each folder in its own, for both may be new; here, once per batch, and
-            # not in each task.
-            _sync(path.parent)
-            if not self._is_there:
-                _sync(path.parent.parent)
-            self._is_there = True
+            self.place.make(folder)
         except OSError as error:
+            path = f"{self.place}/{folder}"
             if self._required:
                 raise _failed(path, error) from error
             self._warn(f"The driver can't make {path}: {error.strerror or error}.")
             return None
-        return Keeping(self.folder, self._required)
+        self._made[folder] = None
+        return Keeping(self.place, self._required)
 
     def seen(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the results of tasks, of which a committable names kept rows only if they are
@@ -130,19 +138,32 @@ class RowKeeper:
         Raises:
             AttemptFailedError: they must be there, and aren't.
         """
-        return [self._seen(result) for result in results]
+        # All tasks of a batch have the driver's own settings of a store: there one file tells.
+        looks = 1 if self.place.lists_at_a_price else len(results)
+        return [
+            self._seen(result, looks_for=number < looks) for number, result in enumerate(results)
+        ]
 
-    def _seen(self, result: dict[str, Any]) -> dict[str, Any]:
+    def _seen(self, result: dict[str, Any], *, looks_for: bool) -> dict[str, Any]:
         if "not_kept" in result:
             self._warn(result["not_kept"])
         committable = result.get("committable") or {}
         kept = committable.get("rows")
-        if not kept or (path := Path(self.folder) / kept["file"]).exists():
+        if not kept or not looks_for:
             return result
-        unseen = (
-            f"A task has kept rows in {path}, and the driver doesn't see them. The folder "
-            "isn't on storage that every executor shares."
-        )
+        path = f"{self.place}/{kept['file']}"
+        try:
+            if self.place.exists(kept["file"]):
+                return result
+            unseen = (
+                f"A task has kept rows in {path}, and the driver doesn't see them. The folder "
+                "isn't on storage that every executor shares."
+            )
+        except OSError as error:
+            unseen = (
+                f"A task has kept rows in {path}, and the driver doesn't see them: "
+                f"{error.strerror or error}."
+            )
         if self._required:
             raise AttemptFailedError(
                 f"{unseen} Put the log on such storage (onceforall.commitLog), or leave "
@@ -153,6 +174,26 @@ class RowKeeper:
             **result,
             "committable": {name: value for name, value in committable.items() if name != "rows"},
         }
+
+    def forget(self, batch: int) -> None:
+        """Delete the rows of a complete batch and of lower ones; see ``forget``.
+
+        Where a look costs something, only the first one of a run is for whatever earlier runs have
+        left: of its own batches it knows the folders.
+
+        Raises:
+            OSError: the place can't be reached; what is left goes with a later batch.
+        """
+        if self._has_looked and self.place.lists_at_a_price:
+            for folder in list(self._made):
+                match = _BATCH_FOLDER.fullmatch(folder)
+                assert match is not None
+                if int(match[2]) <= batch:
+                    _remove(self.place, folder)
+                    del self._made[folder]
+        else:
+            forget(self.place, batch)
+            self._has_looked = True
 
     def _warn(self, problem: str) -> None:
         if not self._warned:
@@ -170,17 +211,18 @@ class RowKeeper:
 class KeptFile:
     """Keeps the rows of one task attempt's write."""
 
-    def __init__(self, folder: str, attempt: TaskAttempt, *, required: bool = True) -> None:
+    def __init__(self, place: RowPlace, attempt: TaskAttempt, *, required: bool = True) -> None:
         """Nothing is created yet; the batch's folder is there, by ``RowKeeper``.
 
         Args:
-            folder: where the query keeps its rows.
+            place: where the query keeps its rows.
             attempt: whose rows they are.
             required: the user has asked for it, and is told so when it can't be done.
         """
         self._required = required
         self._name = f"{attempt.generation}.{attempt.batch}/{attempt.write}-{attempt.partition}-{attempt.slot}.arrow"  # noqa: E501
-        self._path = Path(folder) / self._name
+        self._place = place
+        self._path = f"{place}/{self._name}"
         self._rows = 0
         self._file: _HashedFile | None = None
         self._writer: Any = None
@@ -195,7 +237,7 @@ class KeptFile:
 
         try:
             if self._writer is None:
-                self._file = _HashedFile(self._path)
+                self._file = _HashedFile(self._place.create(self._name))
                 failpoints.hit("kept.file_made")
                 self._writer = pa.ipc.new_stream(
                     self._file, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
@@ -217,9 +259,9 @@ class KeptFile:
         try:
             self._writer.close()
             failpoints.hit("kept.finish.written")
-            self._file.sync_and_close()
+            self._file.sync()
             failpoints.hit("kept.finish.synced")
-            _sync(self._path.parent)
+            self._file.sync_name()
             failpoints.hit("kept.finish.folders_synced")
         except OSError as error:
             raise self._failed(error) from error
@@ -244,11 +286,11 @@ class KeptFile:
                 self._file.close()
 
 
-def read_kept(folder: str, kept: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+def read_kept(place: RowPlace, kept: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """Read rows back, after the whole file was checked.
 
     Args:
-        folder: where the query keeps its rows.
+        place: where the query keeps its rows.
         kept: what ``KeptFile.finish`` returned.
 
     Raises:
@@ -261,22 +303,23 @@ def read_kept(folder: str, kept: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         raise AttemptFailedError(
             f"{name!r} is not the name of a file of kept rows; the commit log has been changed."
         )
-    path = Path(folder) / name
+    path = f"{place}/{name}"
     try:
         failpoints.hit("kept.read.before")
-        found = hashlib.sha256()
-        with path.open("rb") as file:
+        with place.fetched(name) as file:
+            found = hashlib.sha256()
             while block := file.read(_READ_BYTES):
                 found.update(block)
-        if found.hexdigest() != kept["sha256"]:
-            raise AttemptFailedError(
-                f"The kept rows in {path} are damaged (their SHA-256 differs from the decided "
-                "one). Put the file back from a copy of the "
-                "storage, or start once with onceforall.redo=replay, so that the query's replay "
-                "is tried instead."
-            )
-        with pa.OSFile(str(path)) as source, pa.ipc.open_stream(source) as reader:
-            yield from reader
+            if found.hexdigest() != kept["sha256"]:
+                raise AttemptFailedError(
+                    f"The kept rows in {path} are damaged (their SHA-256 differs from the decided "
+                    "one). Put the file back from a copy of the "
+                    "storage, or start once with onceforall.redo=replay, so that the query's "
+                    "replay is tried instead."
+                )
+            file.seek(0)
+            with pa.ipc.open_stream(file) as reader:
+                yield from reader
     except OSError as error:
         raise AttemptFailedError(
             f"The kept rows in {path} can't be read: {error.strerror or error}. Every executor "
@@ -285,49 +328,53 @@ def read_kept(folder: str, kept: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         ) from error
 
 
-def forget(folder: Path, batch: int) -> None:
+def forget(place: RowPlace, batch: int) -> None:
     """Delete the rows of this batch and of lower ones, of every generation.
 
     Args:
-        folder: where the query keeps its rows.
+        place: where the query keeps its rows.
         batch: one that is complete on every sink, by a durable DONE.
+
+    Raises:
+        OSError: the place can't be reached.
     """
-    _forget(folder, lambda _, of: of <= batch)
+    _forget(place, lambda of: of <= batch)
 
 
-def forget_attempt(folder: Path, generation: int, batch: int) -> None:
+def forget_attempt(place: RowPlace, generation: int, batch: int) -> None:
     """Delete the rows that a generation has kept of a batch.
 
     Args:
-        folder: where the query keeps its rows.
+        place: where the query keeps its rows.
         generation: whose.
         batch: one that was not decided, in this generation or before: a decision names files.
+
+    Raises:
+        OSError: the place can't be reached.
     """
-    _forget(folder, lambda by, of: (by, of) == (generation, batch))
+    _remove(place, f"{generation}.{batch}")
 
 
-def _forget(folder: Path, is_over: Callable[[int, int], bool]) -> None:
-    if not folder.exists():
-        return
-    for entry in folder.iterdir():
-        match = _BATCH_FOLDER.fullmatch(entry.name)
-        if match is not None and is_over(int(match[1]), int(match[2])):
-            failpoints.hit("kept.forget.before")
-            shutil.rmtree(entry, ignore_errors=True)
-            failpoints.hit("kept.forget.after")
+def _forget(place: RowPlace, is_over: Callable[[int], bool]) -> None:
+    for name in place.folders():
+        match = _BATCH_FOLDER.fullmatch(name)
+        if match is not None and is_over(int(match[2])):
+            _remove(place, name)
+
+
+def _remove(place: RowPlace, folder: str) -> None:
+    failpoints.hit("kept.forget.before")
+    place.remove(folder)
+    failpoints.hit("kept.forget.after")
 
 
 class _HashedFile:
     """A file to write, which knows the SHA-256 of what was written."""
 
-    def __init__(self, path: Path) -> None:
-        # Never over another attempt's: names are given out once.
-        self._file: IO[bytes] = path.open("xb")
+    def __init__(self, file: RowFile) -> None:
+        self._file = file
+        self.closed = False
         self.sha256 = hashlib.sha256()
-
-    @property
-    def closed(self) -> bool:
-        return self._file.closed
 
     @staticmethod
     def writable() -> bool:
@@ -345,27 +392,23 @@ class _HashedFile:
         self.sha256.update(data)
         return self._file.write(data)
 
-    def flush(self) -> None:
-        self._file.flush()
+    @staticmethod
+    def flush() -> None:
+        """All of it is durable with ``sync``."""
 
-    def sync_and_close(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+    def sync(self) -> None:
+        self._file.sync()
+        self.closed = True
+
+    def sync_name(self) -> None:
+        self._file.sync_name()
 
     def close(self) -> None:
+        self.closed = True
         self._file.close()
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _failed(path: Path, error: OSError) -> AttemptFailedError:
+def _failed(path: str, error: OSError) -> AttemptFailedError:
     return AttemptFailedError(
         f"Rows can't be kept in {path}: {error.strerror or error}. With onceforall.redo=durable "
         "every executor must be able to write "

@@ -35,20 +35,25 @@ class Handover:
     """The secret values of a query's sinks, for the jobs of one batch.
 
     Attributes:
-        pads: by sink name, the half that goes in the pickled function; nothing for a sink without
-            secret values.
+        pads: by name, the half that goes in the pickled function; nothing for what has no secret
+            values.
     """
 
-    def __init__(self, sinks: Mapping[str, TwoPhaseCommitSink]) -> None:
+    def __init__(
+        self,
+        sinks: Mapping[str, TwoPhaseCommitSink],
+        others: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
         """Take the values of now.
 
         Args:
             sinks: by name; ``TwoPhaseCommitSink.secrets`` tells their secrets.
+            others: values of what is no sink, by a name that no sink has.
         """
         self.pads: dict[str, bytes] = {}
         self._properties: dict[str, str] = {}
-        for name, sink in sinks.items():
-            values = sink.secrets()
+        secrets = {name: sink.secrets() for name, sink in sinks.items()} | dict(others or {})
+        for name, values in secrets.items():
             if values:
                 text = json.dumps(dict(values)).encode()
                 text = text.ljust(-(-len(text) // _BLOCK_BYTES) * _BLOCK_BYTES)

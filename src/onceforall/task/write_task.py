@@ -159,7 +159,7 @@ class WriteKeptTask:
 
     Attributes:
         entries: what is written.
-        keep_in: the folder with the rows.
+        keep_in: the place of the rows.
 
     The others are those of ``WriteTask``.
     """
@@ -170,7 +170,7 @@ class WriteKeptTask:
     batch: int
     first_task_attempt_id: int
     incarnation: int
-    keep_in: str
+    keep_in: Keeping
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the entries of one task and yield their results."""
@@ -199,7 +199,7 @@ class WriteKeptTask:
         writer = _Writer(spec, attempt, digest_only=False, keep_in=None, kept=entry.kept)
 
         def add_all() -> None:
-            for rows in read_kept(self.keep_in, entry.kept):
+            for rows in read_kept(self.keep_in.opened(), entry.kept):
                 writer.add(rows, None)
 
         results = _finished([writer], add_all)
@@ -348,7 +348,7 @@ class _Writer:
         self._keeper = (
             None
             if keep_in is None
-            else KeptFile(keep_in.folder, attempt, required=keep_in.required)
+            else KeptFile(keep_in.opened(), attempt, required=keep_in.required)
         )
         self._not_kept: dict[str, str] = {}
         self._kept = kept
