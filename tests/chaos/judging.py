@@ -87,7 +87,9 @@ class Watch:
                 world.servers.direct, world.topic, query_id=self._log.query_id, **how
             )
         if sink == "files":
-            return observers.FileObserver(world.config["files"], **how)
+            files = world.config["files"]
+            on_s3 = {"storage": world.place.store} if "://" in files else {}
+            return observers.FileObserver(files, **on_s3, **how)
         return observers.PostgresObserver(world.database, "out", query_id=self._log.query_id, **how)
 
     def look(self):

@@ -39,7 +39,7 @@ SCENARIOS = {
         Scenario(
             "store-s3",
             (
-                "checkpoint on S3: SIGKILL, SIGSTOP and replacement of drivers",
+                "checkpoint, kept rows and files on S3: SIGKILL, SIGSTOP and replacement of drivers",
                 (
                     "S3 requests cut, delayed, repeated, late, answered with 409, 500 and 503, "
                     "and their answers lost"
@@ -50,7 +50,7 @@ SCENARIOS = {
         ),
         Scenario(
             "store-hdfs",
-            ("checkpoint on HDFS: SIGKILL, SIGSTOP and replacement of drivers",),
+            ("checkpoint and kept rows on HDFS: SIGKILL, SIGSTOP and replacement of drivers",),
             stores.on_hdfs,
         ),
         Scenario(

@@ -13,6 +13,7 @@ import psycopg
 from confluent_kafka import KafkaException
 
 from chaos.arena import DEADLINE_S, StuckError
+from chaos.recipes import lose
 from support.reading import held_back
 from support.waiting import Story, until
 
@@ -181,6 +182,20 @@ class Siege:
         if self.lives():
             self.struck("Python driver killed, its JVM and tasks not", "driver's Python process")
             self._kill_python()
+
+    def lose_decided(self):
+        """SIGKILL to the driver; if a batch is decided and not complete, a transaction of it is
+        destroyed, as by a time-out or a rule that aborts old uploads."""
+        if not self.lives():
+            return
+        self.kill_driver()
+        for driver in self.world.drivers:
+            # Others may still commit it.
+            driver.kill()
+        if self.world.is_in_doubt():
+            sinks = list(self.world.sinks)
+            self.arena.rng.shuffle(sinks)
+            lose(self.world, sinks)
 
     def _kill_python(self):
         self.driver.process.kill()

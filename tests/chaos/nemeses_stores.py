@@ -1,5 +1,5 @@
-"""Checkpoint and commit log on a store: S3 behind a proxy that loses, repeats, delays and refuses
-requests, and HDFS."""
+"""Checkpoint, commit log, kept rows and (on S3) files on a store: S3 behind a proxy that loses,
+repeats, delays and refuses requests, and HDFS. Transactions that are decided are lost, too."""
 
 import itertools
 import uuid
@@ -50,13 +50,18 @@ def on_s3(arena):
         "spark.jars": ",".join(map(str, s3a_jars())),
         "spark.sql.streaming.checkpointFileManagerClass": MANAGER,
         **server.spark_settings(),
+        # FileSink's requests, too.
         "spark.hadoop.fs.s3a.endpoint": proxy.endpoint,
         # Else one request alone takes minutes to fail.
         "spark.hadoop.fs.s3a.attempts.maximum": "2",
         "spark.hadoop.fs.s3a.retry.limit": "3",
         "spark.hadoop.fs.s3a.retry.throttle.limit": "3",
     }
-    siege = _siege(arena, Place(RemotePath(ObjectClient(url, store)), spark, store))
+    siege = _siege(
+        arena,
+        Place(RemotePath(ObjectClient(url, store)), spark, store),
+        **({"files": f"s3a://{bucket}/lake"} if arena.rng.random() < 0.7 else {}),
+    )
     by_obstore = arena.rng.random() < 0.3
     if by_obstore:
         siege.world.config["options"] = {
@@ -117,15 +122,31 @@ def on_hdfs(arena):
     siege.judge()
 
 
-def _siege(arena, place):
-    world = arena.world(arena.rng.choice(KINDS), arena.servers(), rows_per_batch=2000, place=place)
+def _siege(arena, place, **config):
+    """A query whose replays differ, or are the same; the rows are kept, or aren't."""
+    redo = arena.rng.choice([{}, {"onceforall.redo": "durable"}])
+    world = arena.world(
+        arena.rng.choice(KINDS),
+        arena.servers(),
+        rows_per_batch=2000,
+        place=place,
+        diverging=arena.rng.random() < 0.5,
+        options=redo,
+        **config,
+    )
     return Siege(arena, world, arena.watch(world))
 
 
 def _besiege(siege, network):
     arena = siege.arena
     siege.begin()
-    kills = [siege.kill_driver, siege.kill_driver_alone, siege.kill_jvm, siege.kill_workers]
+    kills = [
+        siege.kill_driver,
+        siege.kill_driver_alone,
+        siege.kill_jvm,
+        siege.kill_workers,
+        siege.lose_decided,
+    ]
     others = [siege.second_driver, siege.freeze_driver]
     for number in itertools.count():
         if not arena.goes_on:

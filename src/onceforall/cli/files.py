@@ -32,12 +32,24 @@ def add_commands(groups: Any) -> None:
     mend.set_defaults(run=_mend)
     for command in (check, mend):
         command.add_argument("folder", metavar="FOLDER", help="the folder that FileSink was given")
+        command.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="a setting of the bucket, as FileSink(storage=…) takes it; secrets belong in the "
+            "environment",
+        )
+
+
+def _storage(arguments: argparse.Namespace) -> dict[str, str] | None:
+    return dict(each.partition("=")[::2] for each in arguments.set) or None
 
 
 def _check(arguments: argparse.Namespace) -> int:
     from onceforall.sinks.files.reading.mending import check_files
 
-    found = check_files(arguments.folder)
+    found = check_files(arguments.folder, storage=_storage(arguments))
     for finding in found:
         print(finding)
     if not found:
@@ -48,7 +60,7 @@ def _check(arguments: argparse.Namespace) -> int:
 def _mend(arguments: argparse.Namespace) -> int:
     from onceforall.sinks.files.reading.mending import mend_files
 
-    found = mend_files(arguments.folder)
+    found = mend_files(arguments.folder, storage=_storage(arguments))
     for finding in found:
         print(finding)
     if not found:

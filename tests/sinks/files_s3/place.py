@@ -85,12 +85,13 @@ class Prefix:
             return sorted((each["Key"], each["UploadId"]) for each in found)
 
     def abort(self, committable):
-        """Do what a lifecycle rule does."""
+        """Do what a lifecycle rule does; return how many uploads there were."""
         ids = {upload for upload, _ in committable["uploads"]}
+        there = [(key, upload) for key, upload in self.uploads() if upload in ids]
         with self.client() as client:
-            for key, upload in self.uploads():
-                if upload in ids:
-                    client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
+            for key, upload in there:
+                client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
+        return len(there)
 
     def left(self):
         """What lies there and is no result."""

@@ -16,12 +16,10 @@ from onceforall.errors import (
     RefusedRecordError,
     SinkCheckError,
     SinkUnavailableError,
-    UnsupportedQueryError,
 )
 from onceforall.sink import StartInfo, Sweep
 from onceforall.sinks.files.driver import manifest_writing
 from onceforall.sinks.files.places.s3 import staging
-from onceforall.sinks.files.reading.mending import check_files
 from sinks.files.building import QUERY, attempt, commit, numbers, permit, prepared
 from sinks.files_s3.place import Prefix, prefix_on
 
@@ -466,8 +464,6 @@ def test_a_partition_that_no_listing_could_show_is_refused_with_its_row(place, c
 
 def test_what_does_not_work_on_s3_says_so(place):
     place.checked()
-    with pytest.raises(UnsupportedQueryError, match="local"):
-        check_files(place.url)
     with pytest.raises(OptionError, match="storage is given with a local path"):
         read_files("/lake", storage={"region": "x"})
     with pytest.raises(ConfigurationError, match="holds no folder _onceforall|does not exist"):

@@ -1,24 +1,25 @@
-"""Reads a folder of ``FileSink`` by its manifests, and finds what lies there beside the
-committed files.
+"""Reads a folder of ``FileSink``, or its prefix in a bucket, by its manifests, and finds what lies
+there beside the committed files.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 
 from onceforall.errors import SinkUnavailableError
 from onceforall.protocol.names import sink_code
-from onceforall.sinks.files.paths import HOME, SPARK_METADATA, STAGING, local_folder
+from onceforall.sinks.files.paths import HOME, SPARK_METADATA, STAGING, UPLOADS
 from onceforall.sinks.files.reading.committed_files import (
     CommittedBatch,
     CommittedFiles,
     read_files,
 )
-from onceforall.sinks.files.reading.sources import LocalSource
+from onceforall.sinks.files.reading.sources import S3Source, Source, source_of
 from onceforall.testing.checker import NO_ROWS, Rows
 from onceforall.testing.checker.rows import Array
 from onceforall.testing.observers.base import Ids, decoded, joined
@@ -31,13 +32,17 @@ class FileObserver:
     For a check when all is quiet take a new observer, which opens every file.
 
     Args:
-        path: the sink's folder.
+        path: the sink's folder, or the URL of its prefix in a bucket.
         column: the column with the ids.
         key_column: the column with the keys; None: keys are not looked at.
         query_id: only this query's batches; None: all.
         sink: only those of the sink of this name; None: all.
         ids: how ids are read.
         keys: how keys are read.
+        storage: how to reach the bucket, as ``read_files`` takes it.
+
+    Raises:
+        OptionError, UnsupportedQueryError, MissingExtraError: as ``read_files``.
     """
 
     def __init__(
@@ -50,8 +55,11 @@ class FileObserver:
         sink: str | None = None,
         ids: Ids = "numbers",
         keys: Ids = "numbers",
+        storage: Mapping[str, str] | None = None,
     ) -> None:
-        self._root = local_folder(path)
+        self._source: Source = source_of(path, storage)
+        self._path, self._storage = path, storage
+        self._root = self._source.root
         self._column = column
         self._key_column = key_column
         self._query_id = query_id
@@ -95,22 +103,15 @@ class FileObserver:
 
     def leftovers(self) -> list[str]:
         """Return what lies in the folder and is neither a committed file nor a manifest: temp
-        files, staging folders, data files without a manifest.
+        files, staging folders, data files without a manifest; in a bucket incomplete uploads, too.
 
         Raises:
             SinkUnavailableError: the folder can't be read.
         """
+        if isinstance(self._source, S3Source):
+            return self._left_in_a_bucket(self._source)
         staging = self._root / STAGING
-        found = [Path(folder, name) for folder, _, names in os.walk(self._root) for name in names]
-        # What was committed while the folder was walked through is known by now.
-        known = {
-            self._root / file.path for batch in self._all_batches() for file, _ in batch.files.files
-        }
-        stray = [
-            path
-            for path in found
-            if path not in known and not _is_kept(path.relative_to(self._root).parts)
-        ]
+        stray = [self._root / path for path in self._stray(_files_below(self._root))]
         folders = (
             sorted(path for path in staging.iterdir() if path.is_dir()) if staging.is_dir() else []
         )
@@ -121,6 +122,23 @@ class FileObserver:
             for path in sorted(stray)
             if path.parent not in folders and path.exists()
         ]
+
+    def _left_in_a_bucket(self, source: S3Source) -> list[str]:
+        bucket = source.tree.bucket
+        try:
+            uploads = bucket.uploads_below(self._root)
+            stray = self._stray(bucket.keys_below(self._root))
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return [
+            *(f"upload to {key}" for key in sorted(uploads)),
+            *(f"object {key}" for key in sorted(stray)),
+        ]
+
+    def _stray(self, found: list[str]) -> list[str]:
+        # What was committed while the folder was walked through is known by now.
+        known = {file.path for batch in self._all_batches() for file, _ in batch.files.files}
+        return [path for path in found if path not in known and not _is_kept(path.split("/"))]
 
     def close(self) -> None:
         """Forget what was read."""
@@ -136,18 +154,21 @@ class FileObserver:
         ]
 
     def _all_batches(self) -> tuple[CommittedBatch, ...]:
-        if not (self._root / HOME).is_dir():
-            return ()
         try:
-            return read_files(self._root).batches
+            if not self._source.tree.is_folder(self._root / HOME):
+                return ()
+            return read_files(self._path, storage=self._storage).batches
         except OSError as error:
-            raise SinkUnavailableError(
-                f"The folder {self._root} can't be read: {error.strerror}. Mend that."
-            ) from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> SinkUnavailableError:
+        return SinkUnavailableError(
+            f"The folder {self._root} can't be read: {error.strerror or error}. Mend that."
+        )
 
     def _read(self, batch: CommittedBatch) -> tuple[Array, Array | None]:
         try:
-            table = CommittedFiles(LocalSource(self._root), [batch]).to_arrow()
+            table = CommittedFiles(self._source, [batch]).to_arrow()
         except OSError as error:
             raise SinkUnavailableError(
                 f"Batch {batch.files.batch} in {self._root} can't be read: {error}. A committed "
@@ -165,10 +186,20 @@ def _column(table: pa.Table, name: str, how: Ids) -> Array:
     return decoded(table.column(name).to_pylist(), how)
 
 
-def _is_kept(parts: tuple[str, ...]) -> bool:
+def _files_below(root: Path) -> list[str]:
+    return [
+        Path(folder, name).relative_to(root).as_posix()
+        for folder, _, names in os.walk(root)
+        for name in names
+    ]
+
+
+def _is_kept(parts: list[str]) -> bool:
     """Tell whether a file is one of those that the sink keeps in its own folder, or one of
     Spark's own log, which it may continue.
     """
     if parts[-1].endswith(".tmp"):
         return False
-    return parts[0] == SPARK_METADATA or (parts[0] == HOME and parts[1:2] != ("staging",))
+    return parts[0] == SPARK_METADATA or (
+        parts[0] == HOME and "/".join(parts[:2]) not in {STAGING, UPLOADS}
+    )

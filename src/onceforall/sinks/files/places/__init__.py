@@ -135,6 +135,9 @@ class Files(Protocol):
     def link(self, file: AnyPath, name: AnyPath) -> None:
         """Give a file a second name, never over another file."""
 
+    def replace(self, file: AnyPath, name: AnyPath) -> None:
+        """Give a file another name instead of its own, and over what has that name."""
+
     def unlink(self, file: AnyPath) -> None:
         """Delete a name."""
 

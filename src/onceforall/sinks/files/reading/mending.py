@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError, NewerEntryError
 from onceforall.failpoints import points as failpoints
@@ -33,8 +32,9 @@ from onceforall.sinks.files.folders import explained
 from onceforall.sinks.files.manifests.chain import Manifests, queries_of, sinks_of
 from onceforall.sinks.files.manifests.content import BatchFiles, Manifest, encode, without_advice
 from onceforall.sinks.files.manifests.names import newest_name
-from onceforall.sinks.files.paths import HOME, MANIFESTS, local_folder
-from onceforall.sinks.files.tree import Tree
+from onceforall.sinks.files.paths import HOME, MANIFESTS
+from onceforall.sinks.files.places import AnyPath, Files
+from onceforall.sinks.files.reading.sources import source_of
 
 __all__ = ["Finding", "check_files", "mend_files"]
 
@@ -50,7 +50,7 @@ class Finding:
         content: the bytes of that.
     """
 
-    path: Path
+    path: AnyPath
     words: str
     mended: str | None = None
     content: bytes = b""
@@ -64,25 +64,33 @@ class Finding:
         )
 
 
-def check_files(path: str | os.PathLike[str]) -> list[Finding]:
+def check_files(
+    path: str | os.PathLike[str], *, storage: Mapping[str, str] | None = None
+) -> list[Finding]:
     """Return what is wrong with the manifests of a folder of ``FileSink``; an empty list: nothing.
     Nothing is changed.
 
     What can't be read, is damaged or no file is a finding too.
 
+    Args:
+        path: the sink's folder, or the URL of its prefix in a bucket.
+        storage: how to reach the bucket, as ``read_files`` takes it.
+
     Raises:
         ConfigurationError: no FileSink has ever written there.
         NewerEntryError: a newer release wrote a manifest.
+        OptionError, UnsupportedQueryError, MissingExtraError: as ``read_files``.
+        OSError: the bucket can't be reached.
     """
-    root = local_folder(path)
-    if not (root / HOME).is_dir():
+    source = source_of(path, storage)
+    tree, root = source.tree, source.root
+    if not tree.is_folder(root / HOME):
         raise ConfigurationError(
             f"The folder {root} holds no folder {HOME}: no FileSink has written there. Name the "
             "sink's folder."
         )
-    if not (root / MANIFESTS).is_dir():
+    if not tree.is_folder(root / MANIFESTS):
         return []
-    tree = Tree(root)
     try:
         queries = queries_of(tree)
     except OSError as error:
@@ -98,27 +106,36 @@ def check_files(path: str | os.PathLike[str]) -> list[Finding]:
     return found
 
 
-def mend_files(path: str | os.PathLike[str]) -> list[Finding]:
+def mend_files(
+    path: str | os.PathLike[str], *, storage: Mapping[str, str] | None = None
+) -> list[Finding]:
     """Mend what is provable, and return all that was found: what has ``mended`` None is as it was.
+
+    Args:
+        path: as for ``check_files``.
+        storage: as for ``check_files``.
 
     Raises:
         The errors of ``check_files``, and:
         CommitLogError: a manifest can't be written, or a running query has changed the chain
             meanwhile.
     """
-    found = check_files(path)
+    found = check_files(path, storage=storage)
+    tree = source_of(path, storage).tree
     for finding in found:
         if finding.mended is not None:
             try:
-                _replace(Tree(local_folder(path)), finding.path, finding.content)
+                _replace(tree, finding.path, finding.content)
             except OSError as error:
                 raise CommitLogError(
                     f"The manifest {finding.path} can't be mended: {explained(error)}, and mend "
                     "again."
                 ) from error
-    again = (
-        [finding for finding in check_files(path) if finding.mended is not None] if found else []
-    )
+    again = [
+        finding
+        for finding in (check_files(path, storage=storage) if found else ())
+        if finding.mended is not None
+    ]
     if again:
         raise CommitLogError(
             f"Something has changed while it was mended: {again[0]} Stop the query that writes "
@@ -203,7 +220,7 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
         yield Finding(manifests.folder, listing.missing("", at, at))
 
 
-def _unreadable(path: Path, error: CommitLogError | OSError) -> Finding:
+def _unreadable(path: AnyPath, error: CommitLogError | OSError) -> Finding:
     return Finding(path, f"it can't be read ({_words(error)})")
 
 
@@ -239,24 +256,24 @@ def _left_out(
         )
 
 
-def _replace(tree: Tree, path: Path, content: bytes) -> None:
+def _replace(tree: Files, path: AnyPath, content: bytes) -> None:
     """Give a manifest another content at once, durably; the old one, where there is one, stays
     under a hidden name.
     """
-    if not os.path.lexists(path):
+    if not tree.is_there(path):
         tree.create(path, content)
         return
     mark = secrets.token_hex(4)
     aside, new = (
-        path.with_name(f".{path.name}.before-mending-{mark}"),
-        path.with_name(f".{path.name}.mended-{mark}"),
+        path.parent / f".{path.name}.before-mending-{mark}",
+        path.parent / f".{path.name}.mended-{mark}",
     )
     if not tree.create(new, content):
         raise CorruptEntryError(f"{new} is there already. Mend again.")
     failpoints.hit("file.mend.written")
     tree.link(path, aside)
-    tree.sync(path.parent)
+    tree.sync_all([path.parent])
     failpoints.hit("file.mend.kept")
     tree.replace(new, path)
     failpoints.hit("file.mend.replaced")
-    tree.sync(path.parent)
+    tree.sync_all([path.parent])

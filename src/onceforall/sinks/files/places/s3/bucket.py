@@ -238,6 +238,20 @@ class Bucket:
                 return [name for name in found if name]
             more["ContinuationToken"] = token
 
+    def keys_below(self, folder: S3Path) -> list[str]:
+        """Return the keys of everything below a prefix, relative to it."""
+        prefix = f"{folder.key}/" if folder.key else ""
+        found: list[str] = []
+        more: dict[str, Any] = {}
+        while True:
+            with self._explained("list", folder):
+                answer = self._client.list_objects_v2(Bucket=self._name, Prefix=prefix, **more)
+            found += [each["Key"][len(prefix) :] for each in answer.get("Contents", ())]
+            token = answer.get("NextContinuationToken")
+            if not token:
+                return [name for name in found if name]
+            more["ContinuationToken"] = token
+
     # --- uploads ----------------------------------------------------------------------------------
 
     def begin_upload(self, path: S3Path, metadata: Mapping[str, str]) -> str:
@@ -309,17 +323,23 @@ class Bucket:
 
     def uploads(self, path: S3Path) -> list[str]:
         """Return the ids of the uploads to exactly this key."""
-        found: list[str] = []
+        return [upload for key, upload in self._uploads(path, path.key) if key == path.key]
+
+    def uploads_below(self, folder: S3Path) -> list[str]:
+        """Return the keys below a prefix, relative to it, of incomplete uploads."""
+        prefix = f"{folder.key}/" if folder.key else ""
+        return [key[len(prefix) :] for key, _ in self._uploads(folder, prefix)]
+
+    def _uploads(self, path: S3Path, prefix: str) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
         marker: dict[str, str] = {}
         while True:
             with self._explained("list the uploads to", path):
                 answer = self._client.list_multipart_uploads(
-                    Bucket=self._name, Prefix=path.key, **marker
+                    Bucket=self._name, Prefix=prefix, **marker
                 )
             found += [
-                str(each["UploadId"])
-                for each in answer.get("Uploads", ())
-                if each["Key"] == path.key
+                (str(each["Key"]), str(each["UploadId"])) for each in answer.get("Uploads", ())
             ]
             if not answer.get("IsTruncated"):
                 return found

@@ -92,6 +92,11 @@ class S3Tree:
         if not self.create(name, self.read(file)):
             raise FileExistsError(17, "it is there", str(name))
 
+    def replace(self, file: S3Path, name: S3Path) -> None:
+        """Write an object's content over another one, then delete the first."""
+        self.bucket.put(name, self.read(file))
+        self.bucket.delete(file)
+
     def unlink(self, file: S3Path) -> None:
         """Delete an object."""
         self.bucket.delete(file)
