@@ -88,7 +88,7 @@ class Watch:
             )
         if sink == "files":
             files = world.config["files"]
-            on_s3 = {"storage": world.place.store} if "://" in files else {}
+            on_s3 = {"storage": world.place.store} if files.startswith("s3a:") else {}
             return observers.FileObserver(files, **on_s3, **how)
         return observers.PostgresObserver(world.database, "out", query_id=self._log.query_id, **how)
 

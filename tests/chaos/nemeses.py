@@ -50,7 +50,9 @@ SCENARIOS = {
         ),
         Scenario(
             "store-hdfs",
-            ("checkpoint and kept rows on HDFS: SIGKILL, SIGSTOP and replacement of drivers",),
+            (
+                "checkpoint, kept rows and files on HDFS: SIGKILL, SIGSTOP and replacement of drivers",
+            ),
             stores.on_hdfs,
         ),
         Scenario(

@@ -1,4 +1,4 @@
-"""Checkpoint, commit log, kept rows and (on S3) files on a store: S3 behind a proxy that loses,
+"""Checkpoint, commit log, kept rows and files on a store: S3 behind a proxy that loses,
 repeats, delays and refuses requests, and HDFS. Transactions that are decided are lost, too."""
 
 import itertools
@@ -117,7 +117,8 @@ def on_hdfs(arena):
     server = arena.enter(EmbeddedHdfs())
     url = f"{server.url}/{FOLDER}-{uuid.uuid4().hex[:8]}"
     place = Place(RemotePath(WebHdfs(server.web_url, url)), dict(server.spark_settings()))
-    siege = _siege(arena, place)
+    files = {"files": f"{url}-lake"} if arena.rng.random() < 0.7 else {}
+    siege = _siege(arena, place, **files)
     _besiege(siege, [])
     siege.judge()
 

@@ -10,6 +10,7 @@ from psycopg import sql
 
 from onceforall.sinks.kafka.driver.coordinator_client import CoordinatorClient
 from onceforall.sinks.postgres.names import staging_table
+from sinks.files_hdfs.folder import HdfsFolder
 from sinks.files_s3.place import Prefix
 from support.waiting import until
 
@@ -293,7 +294,9 @@ def _lose_in_kafka(world, committable):
 
 
 def _lose_files(world, committable):
-    if "://" in world.config["files"]:
+    if world.config["files"].startswith("hdfs:"):
+        return HdfsFolder(world.config["files"]).lose(committable)
+    if world.config["files"].startswith("s3a:"):
         bucket, _, key = world.config["files"].partition("://")[2].partition("/")
         return Prefix(bucket, world.place.store, key).abort(committable) > 0
     staged = Path(world.config["files"]) / "_onceforall" / "staging" / committable["name"]

@@ -42,6 +42,7 @@ _OF_HDFS = (
 """The beginnings of Hadoop's settings by which hdfs-native finds a NameNode and writes a block."""
 
 _OF_HDFS_SINGLY = (
+    "fs.permissions.umask-mode",
     "dfs.client.use.datanode.hostname",
     "dfs.data.transfer.protection",
     "hadoop.security.authentication",

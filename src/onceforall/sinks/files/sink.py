@@ -40,6 +40,7 @@ from onceforall.sinks.files.data_files import slim
 from onceforall.sinks.files.folders import asking_again, at_start
 from onceforall.sinks.files.layout import layout_of
 from onceforall.sinks.files.paths import local_folder
+from onceforall.sinks.files.places.hdfs import HdfsTarget, hdfs_root, is_hdfs
 from onceforall.sinks.files.places.local import LocalTarget
 from onceforall.sinks.files.places.s3 import checked_storage, is_s3, s3_root, s3_target
 from onceforall.sinks.files.task.formats import Format, file_format
@@ -85,7 +86,8 @@ class FileSink(TwoPhaseCommitSink):
 
         Args:
             path: the folder, local or mounted, the same for driver and executors: a path or a
-                ``file:`` URL; or a prefix in a bucket: an ``s3:`` or ``s3a:`` URL.
+                ``file:`` URL; a prefix in a bucket: an ``s3:`` or ``s3a:`` URL; or a folder of
+                HDFS: an ``hdfs:`` or ``viewfs:`` URL with the NameNode or nameservice.
             format: ``parquet``, ``json`` (lines), ``csv`` or ``orc``.
             partition_by: the columns whose values go into folders' names (``day=2026-11-21``), and
                 not into the files.
@@ -208,8 +210,8 @@ class FileSink(TwoPhaseCommitSink):
 
     @property
     def task_imports(self) -> Mapping[str, str]:
-        """boto3, on S3."""
-        return {} if isinstance(self._given, LocalTarget) else {"boto3": "onceforall[s3]"}
+        """boto3 on S3, hdfs-native on HDFS."""
+        return self._given.imports
 
     def secrets(self) -> Mapping[str, str]:
         """Return the keys of the bucket; none of a local folder."""
@@ -497,21 +499,22 @@ def _target(location: str, spark_metadata: object, storage: object) -> Target:
         OptionError: it is no place of files, or another argument doesn't fit it.
         UnsupportedQueryError: it is on another kind of file system.
     """
-    if not is_s3(location):
-        folder = local_folder(location)
-        if storage is not None:
-            raise OptionError(
-                "storage is given with a local path. Leave it out, or give the s3a: URL of a "
-                "bucket as path."
-            )
-        return LocalTarget(str(folder), location, str(spark_metadata))
-    root, settings = s3_root(location), checked_storage(storage)
-    if spark_metadata == "continue":
+    on_s3, on_hdfs = is_s3(location), is_hdfs(location)
+    if storage is not None and not on_s3:
+        raise OptionError(
+            f"storage is given with {'a path of HDFS' if on_hdfs else 'a local path'}. Leave it "
+            "out, or give the s3a: URL of a bucket as path."
+        )
+    if spark_metadata == "continue" and (on_s3 or on_hdfs):
         raise OptionError(
             "spark_metadata='continue' works on local folders only. Leave it out, and write to a "
-            "prefix without a log of Spark's own file sink."
+            "folder without a log of Spark's own file sink."
         )
-    return s3_target(root, settings)
+    if on_s3:
+        return s3_target(s3_root(location), checked_storage(storage))
+    if on_hdfs:
+        return HdfsTarget(hdfs_root(location))
+    return LocalTarget(str(local_folder(location)), location, str(spark_metadata))
 
 
 def _read(committable: Committable) -> StagedFiles:

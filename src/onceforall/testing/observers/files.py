@@ -19,7 +19,7 @@ from onceforall.sinks.files.reading.committed_files import (
     CommittedFiles,
     read_files,
 )
-from onceforall.sinks.files.reading.sources import S3Source, Source, source_of
+from onceforall.sinks.files.reading.sources import HdfsSource, S3Source, Source, source_of
 from onceforall.testing.checker import NO_ROWS, Rows
 from onceforall.testing.checker.rows import Array
 from onceforall.testing.observers.base import Ids, decoded, joined
@@ -32,7 +32,7 @@ class FileObserver:
     For a check when all is quiet take a new observer, which opens every file.
 
     Args:
-        path: the sink's folder, or the URL of its prefix in a bucket.
+        path: the sink's folder, or the URL of its prefix in a bucket or of its folder on HDFS.
         column: the column with the ids.
         key_column: the column with the keys; None: keys are not looked at.
         query_id: only this query's batches; None: all.
@@ -110,6 +110,8 @@ class FileObserver:
         """
         if isinstance(self._source, S3Source):
             return self._left_in_a_bucket(self._source)
+        if isinstance(self._source, HdfsSource):
+            return self._left_on_hdfs(self._source)
         staging = self._root / STAGING
         stray = [self._root / path for path in self._stray(_files_below(self._root))]
         folders = (
@@ -133,6 +135,19 @@ class FileObserver:
         return [
             *(f"upload to {key}" for key in sorted(uploads)),
             *(f"object {key}" for key in sorted(stray)),
+        ]
+
+    def _left_on_hdfs(self, source: HdfsSource) -> list[str]:
+        if not source.tree.is_folder(self._root / STAGING):
+            return []
+        try:
+            attempts = source.tree.names(self._root / STAGING)
+            stray = self._stray(source.tree.keys_below(self._root))
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return [
+            *(f"staging folder {name}" for name in sorted(attempts)),
+            *(f"file {path}" for path in sorted(stray) if not path.startswith(f"{STAGING}/")),
         ]
 
     def _stray(self, found: list[str]) -> list[str]:

@@ -1,5 +1,5 @@
-"""Where a file sink's files lie, and what differs by that: a local folder (``local``), or a
-prefix in a bucket of S3 (``s3``).
+"""Where a file sink's files lie, and what differs by that: a local folder (``local``), a prefix
+in a bucket of S3 (``s3``), or a folder of HDFS (``hdfs``).
 
 The steps of a batch are the same everywhere (modules ``task.writer`` and ``driver.committing``).
 What a step is made of depends on the place, and is behind three small interfaces:
@@ -10,7 +10,7 @@ What a step is made of depends on the place, and is behind three small interface
 
 Ids of folders and manifests are small files with names of their own: ``Files`` reads them and
 creates them, each at once and never over another. ``tree.Tree`` is that of a local folder,
-``places.s3.tree.S3Tree`` that of a bucket.
+``places.s3.tree.S3Tree`` that of a bucket, ``places.hdfs.tree.HdfsTree`` that of HDFS.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ class Target(Protocol):
     @property
     def secrets(self) -> Mapping[str, str]:
         """What tasks need and a pickle doesn't have."""
+
+    @property
+    def imports(self) -> Mapping[str, str]:
+        """The modules that a task needs beside pyarrow, with what installs each."""
 
     def with_session(self, spark: SparkSession) -> Target:
         """Return the target with what a session knows of it."""

@@ -12,6 +12,7 @@ from onceforall.errors import OptionError
 from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.paths import local_folder
 from onceforall.sinks.files.places import AnyPath, Files
+from onceforall.sinks.files.places.hdfs import HdfsTarget, hdfs_root, is_hdfs
 from onceforall.sinks.files.places.s3 import checked_storage, is_s3, s3_root, s3_target
 from onceforall.sinks.files.tree import Tree
 
@@ -114,21 +115,68 @@ class S3Source:
         return self._files
 
 
+class HdfsSource:
+    """A folder of HDFS, all by hdfs-native."""
+
+    def __init__(self, target: HdfsTarget) -> None:
+        """Nothing is looked at yet."""
+        from onceforall.sinks.files.places.hdfs.tree import HdfsTree
+
+        self.root = target.root
+        self.tree = HdfsTree(target)
+        self._target = target
+        self._files: Any = None
+
+    def in_arrow(self, file: DataFile) -> tuple[str, Any]:
+        """Return the path without its authority."""
+        return (self.root / file.path).path, self._file_system()
+
+    def stream(self, file: DataFile) -> Any:
+        """Open a file."""
+        path, files = self.in_arrow(file)
+        return files.open_input_stream(path, compression="detect")
+
+    def in_spark(self, path: AnyPath) -> str:
+        """Return the URL."""
+        return str(path)
+
+    def _file_system(self) -> Any:
+        from hdfs_native import fsspec
+        from pyarrow import fs
+
+        if self._files is None:
+            parts = urlsplit(self.root.authority)
+            kinds = {"hdfs": fsspec.HdfsFileSystem, "viewfs": fsspec.ViewfsFileSystem}
+            host, _, port = parts.netloc.partition(":")
+            # fsspec's cache of instances is emptied in a forked process, before that does anything
+            # else; there the end of a client waits for threads that a fork doesn't have.
+            opened = kinds[parts.scheme](
+                host,
+                int(port) if port else None,
+                skip_instance_cache=True,
+                **dict(self._target.settings),
+            )
+            self._files = fs.PyFileSystem(fs.FSSpecHandler(opened))
+        return self._files
+
+
 def source_of(path: str | os.PathLike[str], storage: Mapping[str, str] | None) -> Source:
     """Return what a path names.
 
     Raises:
         OptionError: it names no folder, or ``storage`` doesn't fit it.
         UnsupportedQueryError: it is on another kind of file system.
-        MissingExtraError: boto3 isn't installed.
+        MissingExtraError: boto3 or hdfs-native isn't installed.
     """
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if is_s3(text):
         root = s3_root(arguments.path("path", path))
         return S3Source(s3_target(root, checked_storage(storage)))
     if storage is not None:
+        kind = "a path of HDFS" if is_hdfs(text) else "a local path"
         raise OptionError(
-            "storage is given with a local path. Leave it out, or give the s3a: URL of a bucket as "
-            "path."
+            f"storage is given with {kind}. Leave it out, or give the s3a: URL of a bucket as path."
         )
+    if is_hdfs(text):
+        return HdfsSource(HdfsTarget(hdfs_root(arguments.path("path", path))))
     return LocalSource(local_folder(path))

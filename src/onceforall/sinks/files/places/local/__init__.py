@@ -60,6 +60,11 @@ class LocalTarget:
         """There are none."""
         return {}
 
+    @property
+    def imports(self) -> Mapping[str, str]:
+        """Nothing more."""
+        return {}
+
     def with_session(self, spark: SparkSession) -> LocalTarget:  # noqa: ARG002
         """No session knows more of it."""
         return self

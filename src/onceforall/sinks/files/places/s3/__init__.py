@@ -197,6 +197,11 @@ class S3Target:
         """What S3 takes for a key."""
         return LONGEST_KEY
 
+    @property
+    def imports(self) -> Mapping[str, str]:
+        """boto3."""
+        return {"boto3": "onceforall[s3]"}
+
     def with_session(self, spark: SparkSession) -> S3Target:
         """Return the target with Spark's settings of S3A, as far as boto3 knows them."""
         from onceforall.spark.stores import s3a_settings
