@@ -5,19 +5,21 @@ import psycopg
 import pytest
 
 import onceforall as ofa
+from support.reading import released, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
+COUNTS = {"table": "public.counts", "key": ["k"], "mode": "staged", "create_table": True}
+
 
 def in_files(pipeline):
-    return sorted(
-        row["value"] for row in ofa.read_files(pipeline.config["files"]).to_arrow().to_pylist()
-    )
+    rows = ofa.read_files(pipeline.config["files"]).to_arrow().to_pylist()
+    return sorted(row["value"] for row in rows)
 
 
-def in_table(database, columns="value"):
+def in_table(database, columns="value", table="written"):
     with psycopg.connect(database) as connection:
-        return sorted(connection.execute(f"SELECT {columns} FROM public.written").fetchall())
+        return sorted(connection.execute(f"SELECT {columns} FROM public.{table}").fetchall())
 
 
 def test_write_stream_writes_each_row_once_to_several_sinks_and_a_restart_goes_on(
@@ -31,5 +33,43 @@ def test_write_stream_writes_each_row_once_to_several_sinks_and_a_restart_goes_o
     assert pipeline.batches() > between
     assert in_files(pipeline) == list(range(count))
     assert in_table(database) == [(2 * row,) for row in range(count)]
-    claims = pipeline.entries("CLAIM")
-    assert len(claims) == 2, "each run has one generation for all its batches"
+    assert len(pipeline.entries("CLAIM")) == 2, "each run has one generation for all its batches"
+
+
+@pytest.mark.kafka
+def test_exactly_once_writes_each_row_once_to_kafka_and_files(
+    connect_server, pipeline, broker, topic
+):
+    config = {
+        "door": "exactly_once",
+        "sinks": ["kafka", "files"],
+        "bootstrap": broker.bootstrap_servers,
+        "topic": topic(partitions=2),
+    }
+    pipeline.run(connect_server, until_batch=4, **config)
+    released(config["bootstrap"], config["topic"])
+    count = 20 * pipeline.batches()
+    assert in_files(pipeline) == list(range(count))
+    assert values(config["bootstrap"], config["topic"]) == sorted(str(row) for row in range(count))
+    decided = [entry["body"]["committables"]["kafka"] for entry in pipeline.entries("COMMIT")]
+    ids = {each["name"] for committables in decided for each in committables}
+    assert len(decided) > 4
+    assert len(ids) <= 10, "live producers go on from batch to batch"
+
+
+@pytest.mark.parametrize("door", ["write_stream", "exactly_once"])
+def test_counts_in_update_mode_are_those_of_all_batches_after_a_restart(
+    connect_server, pipeline, database, door
+):
+    config = {
+        "door": door,
+        "sinks": ["postgres"],
+        "database": database,
+        "postgres": COUNTS,
+        "aggregate": True,
+        "output_mode": "update",
+    }
+    pipeline.run(connect_server, until_batch=1, **config)
+    pipeline.run(connect_server, until_batch=pipeline.batches(), **config)
+    counted = in_table(database, "k, n", "counts")
+    assert counted == [(k, 2 * pipeline.batches()) for k in range(10)]

@@ -8,6 +8,7 @@ batch ``until_batch``, and leaves ``status.json`` in its work folder.
 from pathlib import Path
 
 from support.driver_program import configured, follow, leave
+from support.waiting import until
 
 DEFAULTS = {
     "url": "",
@@ -31,6 +32,8 @@ DEFAULTS = {
     "spark": {},
     "trigger": {"processingTime": "100 milliseconds"},
     "holds_session": False,
+    "raises": "",
+    "stop_file": "",
 }
 
 
@@ -78,6 +81,13 @@ def doubled(frame):
     return frame.select((F.col("value") * 2).alias("value"))
 
 
+def failing(text):
+    def fails(frame):
+        raise ValueError(text)
+
+    return fails
+
+
 def transform_of(config, name):
     if name == "kafka":
         return for_kafka
@@ -92,6 +102,8 @@ def through_write_stream(config, rows, spark):
         transform = transform_of(config, name)
         if config["holds_session"]:
             transform = lambda frame: spark.range(1)
+        if config["raises"]:
+            transform = failing(config["raises"])
         writer.to(sink, name=name, transform=transform)
     for key, value in config["options"].items():
         writer.option(key, value)
@@ -149,6 +161,9 @@ def main():
         )  # fmt: skip
         return
     leave(work / "started.json", {"query": str(query.id), "run": str(query.runId)})
+    if config["stop_file"]:
+        until(Path(config["stop_file"]).exists, 120)
+        query.stop()
     error = follow(query, config["until_batch"])
     ours = None
     if error is not None:

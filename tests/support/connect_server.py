@@ -29,8 +29,9 @@ class ConnectServer:
 
     def __init__(self, folder, *, failpoints="", settings=None, port=None):
         self.folder = Path(folder)
-        self.seen = self.folder / "seen"
+        self.seen, self.passed = self.folder / "seen", self.folder / "passed"
         self.seen.mkdir(parents=True)
+        self.passed.mkdir()
         self.port = port or free_port()
         java = f"{JAVA_OPTIONS} {class_archive.java_options()}"
         settings = {
@@ -47,6 +48,7 @@ class ConnectServer:
             **os.environ,
             "ONCEFORALL_FAILPOINTS": failpoints,
             "ONCEFORALL_FAILPOINTS_SEEN": str(self.seen),
+            **({"ONCEFORALL_FAILPOINTS_RECORD": str(self.passed)} if failpoints else {}),
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])),
             "SPARK_LOCAL_IP": "127.0.0.1",

@@ -138,7 +138,11 @@ def check_executors(spark: SparkSession, sinks: Mapping[str, TwoPhaseCommitSink]
 def _check_through_connect(spark: SparkSession, needed: Mapping[str, str]) -> None:
     """Look, where the context can't be asked for its executors: by a job of as many tasks as Spark
     makes by default, in a thread of its own.
+
+    In local mode the tasks have the Python of this process, which the server has started, too.
     """
+    if _is_local_master(str(spark.conf.get("spark.master", ""))):
+        return
     key = f"connect {id(spark)}"
     right = _checked.setdefault(key, [])
     if any(frozenset(needed) <= modules for _, modules in right):
@@ -258,7 +262,11 @@ def _is_this_python(context: SparkContext) -> bool:
 
 
 def _is_local(context: SparkContext) -> bool:
-    return re.fullmatch(r"local(\[.*\])?", str(context.master)) is not None
+    return _is_local_master(str(context.master))
+
+
+def _is_local_master(master: str) -> bool:
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def _executors(context: SparkContext) -> dict[str, str]:
