@@ -5,6 +5,8 @@ several sinks, exactly once.
 batch ``until_batch``, and leaves ``status.json`` in its work folder.
 """
 
+import threading
+from functools import partial
 from pathlib import Path
 
 from support.driver_program import configured, follow, leave
@@ -31,7 +33,7 @@ DEFAULTS = {
     "options": {},
     "spark": {},
     "trigger": {"processingTime": "100 milliseconds"},
-    "holds_session": False,
+    "holds_lock": False,
     "raises": "",
     "stop_file": "",
 }
@@ -94,14 +96,14 @@ def transform_of(config, name):
     return doubled if config["transform"] and name == "postgres" else None
 
 
-def through_write_stream(config, rows, spark):
+def through_write_stream(config, rows):
     import onceforall as ofa
 
     writer = ofa.write_stream(rows).outputMode(config["output_mode"])
     for name, sink in sinks_of(config).items():
         transform = transform_of(config, name)
-        if config["holds_session"]:
-            transform = lambda frame: spark.range(1)
+        if config["holds_lock"]:
+            transform = partial(lambda _, frame: frame, threading.Lock())
         if config["raises"]:
             transform = failing(config["raises"])
         writer.to(sink, name=name, transform=transform)
@@ -149,7 +151,7 @@ def main():
     rows = rows_of(config, spark)
     try:
         if config["door"] == "write_stream":
-            query = through_write_stream(config, rows, spark)
+            query = through_write_stream(config, rows)
         else:
             query = through_exactly_once(config, rows)
     except Exception as error:

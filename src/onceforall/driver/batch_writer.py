@@ -288,7 +288,10 @@ class SparkBatchWriter:
                 frame.persist()
             if self.consume_all and not consumed:
                 # A partition whose state store did not commit would fail the next batch.
-                with self._described("run the batch for its state"):
+                with (
+                    self._described("run the batch for its state"),
+                    self._jobs.interruptible(),
+                ):
                     self.frame.count()
             task = self._task(decision)
             self._begin(decision, self._names.values())
@@ -482,7 +485,7 @@ class SparkBatchWriter:
             # Spark interrupts the thread of the batch, which notices it only behind the start of a
             # job.
             raise spark_errors.stopped()
-        with self._secrets.around(self._jobs.properties):
+        with self._secrets.around(self._jobs.properties), self._jobs.interruptible():
             failpoints.hit("write.job.before")
             results = [json.loads(row["result"]) for row in frame.collect()]
             failpoints.hit("write.job.after")

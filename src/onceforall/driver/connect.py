@@ -100,7 +100,8 @@ class ConnectFunction:
         whole: what ``write_stream`` knows; None: the user starts the query.
 
     Raises:
-        OptionError: ``adopt_target`` names no sink, or the location is relative.
+        OptionError: ``adopt_target`` names no sink, the location is relative, or something can't
+            be pickled.
     """
 
     def __init__(
@@ -120,6 +121,8 @@ class ConnectFunction:
         self._whole = whole
         self.__name__ = getattr(function, "__name__", "exactly_once")
         self.__doc__ = getattr(function, "__doc__", None)
+        # What Spark says of what can't be pickled names nothing.
+        self.__reduce__()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:  # noqa: ARG002  Spark's order
         """Refuse: Spark calls what ``opened`` makes of it, on the server."""
@@ -150,9 +153,8 @@ class ConnectFunction:
         except Exception as error:
             raise OptionError(
                 "Spark Connect runs the function of a batch on the server, and what it or a sink "
-                f"holds can't be taken there: {described(error)}. Let functions use the batch that "
-                "they are given (batch.sparkSession), and no session, frame, connection or lock of "
-                "the client's."
+                f"holds can't be taken there: {described(error)}. Let it hold no connection, lock "
+                "or open file of the client's, and make them where they are used."
             ) from error
         pad = os.urandom(len(body))
         return opened, (__version__, _combined(body, pad), pad)
@@ -254,7 +256,7 @@ class _ServerFunction:
     def _take(self, batch: DataFrame, batch_id: int) -> None:
         spark_run = self._spark_run = self._spark_run or self._found()
         taking = Taking(spark_run.query_id, spark_run.run_id, spark_run.name, batch_id)
-        with taking.told(), spark_run.interruptible():
+        with taking.told():
             if self._run is None:
                 self._run = QueryRun.open(
                     spark_run, self._carried.location, self._sinks, self._carried.settings

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,11 @@ class ClassicJobs:
             yield
         finally:
             context.setLocalProperty(DESCRIPTION, before)
+
+    @staticmethod
+    def interruptible() -> AbstractContextManager[None]:
+        """Do nothing: Spark interrupts the thread of the batch itself."""
+        return nullcontext()
 
     @staticmethod
     def without_ordering(frame: DataFrame) -> DataFrame:

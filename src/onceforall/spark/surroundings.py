@@ -94,6 +94,9 @@ class SparkJobs(Protocol):
     def described(self, text: str) -> AbstractContextManager[None]:
         """Say in Spark's user interface what the jobs within do."""
 
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Let ``SparkRun.stop`` interrupt the jobs within."""
+
     def without_ordering(self, frame: DataFrame) -> DataFrame:
         """Return the same rows as a frame that can be persisted."""
 

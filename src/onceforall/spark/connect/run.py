@@ -55,7 +55,6 @@ _LOCATION = re.compile(
     r"[\[ ]checkpointLocation=(?P<location>.*?)(?=, [\w.]+=|\], (?:Append|Update|Complete))",
     re.IGNORECASE,
 )
-_ASYNC = re.compile(r"[\[ ]asyncProgressTrackingEnabled=true\b", re.IGNORECASE)
 _REDACTED = "(redacted)"
 
 
@@ -86,7 +85,7 @@ class ConnectRun:
 
     def check(self) -> None:
         """Refuse what is no plain micro-batch; see ``surroundings.SparkRun``."""
-        if _WRITES.search(self._told) is None or _ASYNC.search(self._told):
+        if _WRITES.search(self._told) is None:
             raise UnsupportedQueryError(
                 f"The query {self.name or self.query_id} doesn't run in plain micro-batches, as "
                 "far as Spark Connect tells. Exactly-once needs them: in async progress tracking, "
@@ -142,16 +141,7 @@ class ConnectRun:
 
     def jobs(self, batch: DataFrame) -> ConnectJobs:
         """Return what starts the jobs of one batch."""
-        return ConnectJobs(batch, self._interrupt)
-
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Let the jobs that this thread starts within be interrupted by ``stop``."""
-        self.spark.addTag(self._tag)
-        try:
-            yield
-        finally:
-            self.spark.removeTag(self._tag)
+        return ConnectJobs(batch, self._tag)
 
     def _interrupt(self) -> None:
         self.spark.interruptTag(self._tag)
@@ -162,14 +152,14 @@ class ConnectJobs:
 
     Args:
         batch: the batch's frame.
-        interrupt: interrupts all jobs of the run.
+        tag: of all jobs of the run, by which they are interrupted.
     """
 
     in_session = True
 
-    def __init__(self, batch: DataFrame, interrupt: Callable[[], None]) -> None:
+    def __init__(self, batch: DataFrame, tag: str) -> None:
         self._spark = batch.sparkSession
-        self._interrupt = interrupt
+        self._tag = tag
 
     @property
     def properties(self) -> LocalProperties:
@@ -180,6 +170,19 @@ class ConnectJobs:
     def described(text: str) -> AbstractContextManager[None]:  # noqa: ARG004
         """Say nothing: the server describes its jobs itself."""
         return nullcontext()
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Give the jobs within the run's tag.
+
+        Nothing but jobs may have it: a query that a tagged call asks about gets the tag, too, and
+        the interruption of its jobs would stop it.
+        """
+        self._spark.addTag(self._tag)
+        try:
+            yield
+        finally:
+            self._spark.removeTag(self._tag)
 
     @staticmethod
     def without_ordering(frame: DataFrame) -> DataFrame:
@@ -212,7 +215,7 @@ class ConnectJobs:
         """Interrupt the jobs, and wait for as long as Spark takes to kill their workers."""
         if not server_is_gone():
             try:
-                self._interrupt()
+                self._spark.interruptTag(self._tag)
             except Exception as error:  # noqa: BLE001  the server is going
                 logger.debug("interrupting the jobs had no answer: %s", text_of(error))
         time.sleep(min(TASKS_END_WITHIN_S, within_s))
