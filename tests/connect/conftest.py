@@ -5,8 +5,6 @@ import pytest
 from support import class_archive
 from support.connect_server import ConnectPipeline, ConnectServer
 
-PASSWORD = "hunter2-of-the-database"
-
 
 @pytest.fixture(scope="session")
 def _class_archive(tmp_path_factory):

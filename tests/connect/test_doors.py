@@ -57,7 +57,25 @@ def test_exactly_once_writes_each_row_once_to_kafka_and_files(
     assert len(ids) <= 10, "live producers go on from batch to batch"
 
 
-@pytest.mark.parametrize("door", ["write_stream", "exactly_once"])
+@pytest.mark.long
+def test_in_complete_mode_a_batch_without_rows_empties_the_table(
+    connect_server, pipeline, database
+):
+    config = {
+        "sinks": ["postgres"],
+        "database": database,
+        "postgres": {"table": "public.counts", "create_table": True},
+        "aggregate": True,
+        "output_mode": "complete",
+    }
+    pipeline.run(connect_server, until_batch=0, where="value < 0", **config)
+    assert in_table(database, "k, n", "counts") == []
+    assert pipeline.entries("COMMIT")[0]["body"]["committables"]["postgres"]
+
+
+@pytest.mark.parametrize(
+    "door", [pytest.param("write_stream", marks=pytest.mark.long), "exactly_once"]
+)
 def test_counts_in_update_mode_are_those_of_all_batches_after_a_restart(
     connect_server, pipeline, database, door
 ):

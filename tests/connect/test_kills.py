@@ -9,6 +9,8 @@ import pytest
 
 import onceforall as ofa
 from onceforall.embedded.network import free_port
+from support.connect_server import ConnectPipeline
+from support.places import remote_place
 from support.reading import held_back, released, values
 from support.waiting import until
 
@@ -83,21 +85,68 @@ def test_a_child_that_outlives_its_killed_server_is_fenced_and_ends(written):
 
 
 @pytest.mark.long
+def test_a_child_that_is_killed_alone_ends_its_query_and_the_next_start_goes_on(written):
+    server = written.server("append_commit.after=kill@2")
+    status = written.start(server, until_batch=1000).status()
+    assert status["at"] == "run"
+    assert status["error"] is not None
+    written.run(server, until_batch=2)
+    assert_exactly_once(written)
+
+
+@pytest.mark.long
+@pytest.mark.s3
+@pytest.mark.usefixtures("_class_archive")
+@pytest.mark.parametrize("step", ["append_commit.before", "append_commit.after", "claim.after"])
+def test_with_a_checkpoint_on_s3_a_killed_server_neither_loses_nor_doubles(
+    request, tmp_path, broker, topic, step
+):
+    """No JVM is asked: obstore writes the log, with the keys of Spark's settings."""
+    place, settings = remote_place(request, "s3")
+    made = ConnectPipeline(
+        tmp_path,
+        checkpoint=place,
+        sinks=["kafka", "files"],
+        bootstrap=broker.bootstrap_servers,
+        topic=topic(partitions=3),
+    )
+    try:
+        first = made.server(
+            f"{step}=kill-jvm{'' if step == 'claim.after' else '@2'}", settings=settings
+        )
+        client = made.start(first, until_batch=1000)
+        first.wait_until_killed()
+        client.kill()
+        made.run(made.server(settings=settings), until_batch=3)
+        assert_exactly_once(made)
+    finally:
+        made.close()
+
+
+@pytest.mark.long
+def test_executors_of_their_own_are_looked_at_and_write(written):
+    """Each is a process, as on a cluster."""
+    server = written.server(settings={"spark.master": "local-cluster[2,1,1024]"})
+    written.run(server, until_batch=3)
+    assert_exactly_once(written)
+
+
+@pytest.mark.long
 def test_a_server_killed_at_random_moments_neither_loses_nor_doubles(written):
-    seed = random.randrange(2**32)
-    chance = random.Random(seed)
+    chance = random.Random(7)
     for _ in range(8):
         server = written.server()
         client = written.start(server, until_batch=1000)
-        before = written.batches() if written.checkpoint.is_dir() else 0
+        before = written.batches()
         until(lambda n=before, s=server: written.batches() > n, 120, server.said)
         psutil.wait_procs([], timeout=chance.uniform(0, 3))
         server.kill()
         client.kill()
     written.run(written.server(), until_batch=written.batches() + 2)
-    assert_exactly_once(written), f"seed {seed}"
+    assert_exactly_once(written)
 
 
+@pytest.mark.long
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch_leaves_nothing_open(written, tmp_path):
     server = written.server("task.pre_commit.before=freeze@3")
     stop_file = tmp_path / "stop"

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from connect.conftest import PASSWORD
+from support.connect_server import PASSWORD
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -48,6 +48,16 @@ def test_exactly_once_names_the_queries_own_checkpoint_or_nothing_is_written(
     assert (status["at"], status["class"]) == ("run", "CheckpointMismatchError"), status
     assert "Name the same one" in status["ours"]
     assert not list((tmp_path / "files").rglob("part-*"))
+
+
+def test_exactly_once_refuses_an_output_mode_that_a_sink_cannot_serve_at_the_first_batch(
+    connect_server, pipeline
+):
+    status = pipeline.start(
+        connect_server, door="exactly_once", aggregate=True, output_mode="update"
+    ).status()
+    assert (status["at"], status["class"]) == ("run", "UnsupportedQueryError"), status
+    assert "'update'" in status["ours"]
 
 
 def test_why_a_query_has_failed_is_known_to_its_client(connect_server, pipeline):

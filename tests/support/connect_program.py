@@ -26,6 +26,7 @@ DEFAULTS = {
     "bootstrap": "",
     "topic": "",
     "aggregate": False,
+    "where": "true",
     "output_mode": "append",
     "transform": False,
     "until_batch": 2,
@@ -65,6 +66,7 @@ def rows_of(config, spark):
         .option("numPartitions", 4)
         .load()
         .select("value")
+        .where(config["where"])
     )
     if config["aggregate"]:
         rows = rows.groupBy((F.col("value") % 10).alias("k")).agg(F.count("*").alias("n"))

@@ -15,6 +15,7 @@ import pyspark
 
 from onceforall.embedded import spark_kafka_jars
 from onceforall.embedded.network import can_listen, free_port
+from onceforall.spark.remote_path import files_below
 from support import class_archive
 from support.small_spark import JAVA_OPTIONS, SETTINGS
 from support.waiting import until
@@ -22,6 +23,7 @@ from support.waiting import until
 TESTS = Path(__file__).parents[1]
 PROGRAM = Path(__file__).parent / "connect_program.py"
 STARTS_WITHIN_S = 90
+PASSWORD = "hunter2-of-the-database"
 
 
 class ConnectServer:
@@ -43,6 +45,8 @@ class ConnectServer:
             "spark.sql.streaming.minBatchesToRetain": "100",
             **(settings or {}),
         }
+        jars = filter(None, [*map(str, spark_kafka_jars()), settings.pop("spark.jars", None)])
+        master = settings.pop("spark.master", "local[2]")
         confs = [part for item in settings.items() for part in ("--conf", "=".join(item))]
         environment = {
             **os.environ,
@@ -60,8 +64,8 @@ class ConnectServer:
                 [
                     str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
                     *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
-                    *("--master", "local[2]"),
-                    *("--jars", ",".join(map(str, spark_kafka_jars()))),
+                    *("--master", master),
+                    *("--jars", ",".join(jars)),
                     *confs,
                     "spark-internal",
                 ],
@@ -132,9 +136,9 @@ class ConnectServer:
 class ConnectPipeline:
     """One checkpoint and its sinks, and any number of clients and servers in turn."""
 
-    def __init__(self, folder, **config):
+    def __init__(self, folder, *, checkpoint=None, **config):
         self.folder = Path(folder)
-        self.checkpoint = self.folder / "checkpoint"
+        self.checkpoint = self.folder / "checkpoint" if checkpoint is None else checkpoint
         self.config = {
             "checkpoint": str(self.checkpoint),
             "files": str(self.folder / "files"),
@@ -168,15 +172,14 @@ class ConnectPipeline:
         return status
 
     def entries(self, kind):
-        found = [
-            json.loads(file.read_text())
-            for file in sorted((self.checkpoint / "onceforall" / "chains").rglob("*.json"))
-        ]
+        files = files_below(self.checkpoint / "onceforall" / "chains")
+        found = [json.loads(file.read_text()) for file in files]
         return [entry for entry in found if entry.get("kind") == kind]
 
     def batches(self):
         """How many batches are in Spark's own commit log."""
-        return sum(file.name.isdecimal() for file in (self.checkpoint / "commits").iterdir())
+        folder = self.checkpoint / "commits"
+        return sum(file.name.isdecimal() for file in folder.iterdir()) if folder.is_dir() else 0
 
     def close(self):
         for client in self.clients:
