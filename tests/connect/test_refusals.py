@@ -36,6 +36,11 @@ def test_what_a_start_can_see_is_refused_by_start_itself_and_nothing_is_written(
     assert (kind, "'update'" in error) == ("UnsupportedQueryError", True), error
     kind, error = refusal(sinks=["postgres"], database=f"{database}-absent")
     assert (kind, "-absent" in error) == ("SinkCheckError", True), error
+    kind, error, raised = refused(
+        pipeline, connect_server, door="exactly_once", checkpoint="hdfs://127.0.0.1:1/checkpoint"
+    )
+    assert kind == "UnsupportedQueryError", "error_of finds it in what Spark raises"
+    assert raised not in {kind, "PySparkPicklingError"}
     assert not (pipeline.checkpoint / "offsets").exists()
 
 
