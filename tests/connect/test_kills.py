@@ -6,7 +6,9 @@ import signal
 import time
 
 import psutil
+import psycopg
 import pytest
+from confluent_kafka import Producer
 
 import onceforall as ofa
 from onceforall.embedded.network import free_port
@@ -82,6 +84,46 @@ def test_a_child_that_outlives_its_killed_server_is_fenced_and_ends(written):
     until(lambda: not zombie.is_running(), 60, "the zombie ends")
     assert (first.passed / "append_commit.after@driver").exists(), "it has tried to decide"
     assert {entry["generation"] for entry in written.entries("COMMIT")} == {1}
+    assert_exactly_once(written)
+
+
+@pytest.mark.long
+@pytest.mark.postgres
+@pytest.mark.parametrize("step", ["append_commit.before", "append_commit.after"])
+def test_counts_are_right_when_the_server_of_a_stateful_query_is_killed(pipeline, database, step):
+    """A decided batch runs again for its state, and writes nothing."""
+    pipeline.config |= {
+        "sinks": ["postgres"],
+        "database": database,
+        "postgres": {"table": "public.counts", "key": ["k"], "create_table": True},
+        "aggregate": True,
+        "output_mode": "update",
+    }
+    first = pipeline.server(f"{step}=kill-jvm@3")
+    client = pipeline.start(first, until_batch=1000)
+    first.wait_until_killed()
+    client.kill()
+    second = pipeline.server()
+    pipeline.run(second, until_batch=4)
+    assert ("is replayed for its state" in second.said()) == (step == "append_commit.after")
+    with psycopg.connect(database) as connection:
+        counted = sorted(connection.execute("SELECT k, n FROM public.counts").fetchall())
+    assert counted == [(k, 2 * pipeline.batches()) for k in range(10)]
+
+
+@pytest.mark.long
+def test_a_decided_transaction_that_is_lost_is_written_again_from_kept_rows(written):
+    first = written.server("append_commit.after=kill-jvm@2")
+    client = written.start(first, until_batch=1000)
+    first.wait_until_killed()
+    client.kill()
+    decided = max(written.entries("COMMIT"), key=lambda entry: entry["body"]["batch"])
+    lost = decided["body"]["committables"]["kafka"][0]["name"]
+    other = Producer({"bootstrap.servers": written.config["bootstrap"], "transactional.id": lost})
+    other.init_transactions(30)
+    second = written.server()
+    written.run(second, until_batch=3)
+    assert "is written again" in second.said()
     assert_exactly_once(written)
 
 

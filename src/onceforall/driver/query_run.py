@@ -369,7 +369,7 @@ class QueryRun:
                 log=log,
                 sinks=sinks,
                 spark_committed=lambda: spark_checkpoint.last_committed(checkpoint),
-                stop_requested=run.stop_requested,
+                stop_requested=run.gives_up_waiting,
                 wait=time.sleep,
                 sweeps_changed=sweeper.repeat,
                 batch_done=run._forget_rows,
@@ -441,12 +441,18 @@ class QueryRun:
         return spark_checkpoint.known_offsets_of(self._checkpoint, batch_id - 1)
 
     def stop_requested(self) -> bool:
-        """Tell whether the query was asked to stop, or the process is ending."""
+        """Tell whether the batch under way is to be aborted, or the process is ending."""
+        return stopping.PROCESS.begun or not self._spark_run.wants_its_batch()
+
+    def gives_up_waiting(self) -> bool:
+        """Tell whether the query was asked to stop, so that what gives no answer isn't asked
+        again.
+        """
         return stopping.PROCESS.begun or not self.is_active()
 
     def waits_for_store(self) -> bool:
         """Tell whether a commit log that gives no answer is asked again."""
-        return not self.stop_requested()
+        return not self.gives_up_waiting()
 
     def ask_to_stop(self) -> None:
         """Ask Spark to stop the query; see ``stopping.Run``. It returns when the batch has

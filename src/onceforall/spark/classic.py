@@ -76,6 +76,10 @@ class ClassicRun:
         except Exception:  # noqa: BLE001  the JVM is gone, and so is the query
             return False
 
+    def wants_its_batch(self) -> bool:
+        """Tell whether the query was not stopped: a stop cancels the jobs of its batch."""
+        return self.is_active()
+
     def may_take_another(self) -> bool:
         """Tell whether Spark may call another batch: a query that was told to stop is not active,
         and may still begin one.

@@ -60,6 +60,9 @@ class SparkRun(Protocol):
     def is_active(self) -> bool:
         """Tell whether Spark still runs this run; no error, also where Spark is gone."""
 
+    def wants_its_batch(self) -> bool:
+        """Tell whether Spark waits for the end of the batch under way; no error."""
+
     def may_take_another(self) -> bool:
         """Tell whether Spark may call another batch of this run; no error."""
 

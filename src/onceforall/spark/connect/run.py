@@ -120,6 +120,15 @@ class ConnectRun:
             logger.debug("whether the query is active had no answer: %s", text_of(error))
             return False
 
+    @staticmethod
+    def wants_its_batch() -> bool:
+        """Tell whether the server is there.
+
+        A stop ends this process by a signal, where Spark wants the batch ended (4.2 and later).
+        Before, it waits for the batch, and would take an error for the query's.
+        """
+        return not server_is_gone()
+
     def may_take_another(self) -> bool:
         """Tell whether Spark may call another batch: none that would be written, once the query
         was told to stop.
