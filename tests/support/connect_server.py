@@ -98,11 +98,12 @@ class ConnectServer:
 
     def children(self):
         """The processes that take batches."""
-        return [
-            child
-            for child in psutil.Process(self.process.pid).children()
-            if any("foreach_batch_worker" in part for part in child.cmdline())
-        ]
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if any("foreach_batch_worker" in part for part in child.cmdline()):
+                    found.append(child)
+        return found
 
     def kill(self):
         """SIGKILL the server alone."""

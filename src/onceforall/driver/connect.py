@@ -198,7 +198,7 @@ def opened(version: str, body: bytes, pad: bytes) -> Any:
     _log_to_the_server()
     checkpoint = check_start(spark, carried.location, carried.settings, sinks, carried.whole)
     made = _ServerFunction(carried, sinks, spark, checkpoint)
-    stopping.arm()
+    stopping.arm(repeats=True)
     start_thread(made.end_with_the_server, "onceforall-server")
     return made
 
