@@ -9,11 +9,11 @@ if [ ! -e "$venv/.ready" ]; then
   "${PYTHON:-python3}" -m venv "$venv"
   .venv/bin/python -m pip freeze --exclude-editable | grep -iv '^pyspark==' > "$venv/constraints.txt"
   "$venv/bin/python" -m pip install --quiet --constraint "$venv/constraints.txt" "pyspark==$version" \
-    pytest pytest-timeout pytest-cov hypothesis hatchling editables --editable '.[kafka,demo,operators]'
+    pytest pytest-timeout pytest-cov hypothesis hatchling editables --editable '.[kafka,demo,operators,connect]'
   touch "$venv/.ready"
 fi
 if [ $# -eq 0 ]; then
-  set -- tests/integration tests/crash tests/embedded/test_spark_jars.py
+  set -- tests/integration tests/crash tests/connect tests/embedded/test_spark_jars.py
 fi
 "$venv/bin/python" -c 'import pyspark; print("pyspark", pyspark.__version__)'
 # Older versions of pyspark leave sockets to the garbage collector; that is not what is tested here.

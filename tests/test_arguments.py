@@ -378,7 +378,7 @@ def test_what_is_shown_of_a_value_is_short_and_the_same_in_every_process():
 
 
 # --- Spark Connect --------------------------------------------------------------------------------
-# A real server was asked once by hand: these stand-ins have of its classes what is looked at, the modules' names. pyspark.sql.connect needs grpc.
+# These stand-ins have of its classes what is looked at, the modules' names. tests/connect asks a real server.
 
 
 class Remote:
@@ -396,14 +396,12 @@ RemoteSession = type("SparkSession", (Remote,), {"__module__": "pyspark.sql.conn
 MyFrame = type("MyFrame", (RemoteFrame,), {"__module__": "mine"})
 
 DOORS = {
-    "write_stream": lambda frame: ofa.write_stream(frame),
     "read_files": lambda _: CommittedFiles(LocalSource(Path("/nowhere")), ()).to_spark(
         RemoteSession()
     ),
     "exactly_once": lambda frame: ofa.exactly_once("/nowhere", sinks={"files": sink()})(print)(
         frame, 0
     ),
-    "transaction.write": lambda frame: batch_transaction(None)("files", frame),
     "count_window": lambda frame: operators.count_window(frame, key="id", size=2, aggregates={}),
     "tumbling_window": lambda frame: operators.tumbling_window(
         frame, key="id", size="1 hour", aggregates={}
@@ -423,20 +421,13 @@ DOORS = {
 @pytest.mark.parametrize("door", DOORS)
 def test_each_door_refuses_spark_connect_at_once_in_one_sentence(door, frame, monkeypatch):
     monkeypatch.setattr(stream, "_session", lambda: None)
-    monkeypatch.setattr(stream, "put_back", lambda *_: None)
-    monkeypatch.setattr(stream, "bind_log", lambda *_: None)
+    monkeypatch.setattr(stream, "check_start", lambda *_: None)
     with pytest.raises(
         ofa.UnsupportedQueryError,
         match=r"^\S+ does not work with Spark Connect, [^.]*: give it a classic session",
     ) as raised:
         DOORS[door](frame)
     assert door in str(raised.value)
-
-
-def test_exactly_once_refuses_a_connect_session_before_anything_is_decorated(monkeypatch):
-    monkeypatch.setattr(stream, "_session", RemoteSession)
-    with pytest.raises(ofa.UnsupportedQueryError, match="Spark Connect"):
-        ofa.exactly_once("/nowhere", sinks={"files": sink()})
 
 
 def test_a_classic_session_whose_class_has_another_name_is_no_connect_session():

@@ -120,7 +120,10 @@ transactions.
 **Pickling.** A pickled sink holds no secret value: its ``__getstate__`` leaves it out, ``secrets``
 tells it on the driver, and module ``onceforall.task.secret_values`` brings it to the tasks. A sink
 that does so needs a ``__copy__``
-that keeps it: the driver's own copy needs the value. A secret may also be a function, which is
+that keeps it: the driver's own copy needs the value. With Spark Connect the driver's side runs in
+another process than the one that made the sink: there ``restored`` gives a pickled sink its secret
+values back, and whatever else its ``__getstate__`` leaves out that the driver's side needs
+(``driver_only``). A secret may also be a function, which is
 pickled as code and called where it is needed. Connections and locks are made where they are used.
 """
 
@@ -131,6 +134,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from onceforall.errors import UnsupportedQueryError
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.history import CommitPermit
 from onceforall.protocol.names import TransactionName, sink_code
@@ -140,6 +144,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import StructType
+    from typing_extensions import Self
 
 __all__ = [
     "BatchAttempt",
@@ -443,6 +448,35 @@ class TwoPhaseCommitSink(ABC):
         it leaves out.
         """
         return {}
+
+    @property
+    def driver_only(self) -> Mapping[str, Any]:
+        """What a pickle leaves out besides secret values, for only the driver's side needs it;
+        Spark Connect takes it to the server. By default nothing.
+        """
+        return {}
+
+    def restored(self, secrets: Mapping[str, str], driver_only: Mapping[str, Any]) -> Self:
+        """Return this sink, which was unpickled, with what its pickle has left out.
+
+        Args:
+            secrets: what ``secrets`` said where the sink was made.
+            driver_only: what ``driver_only`` said there.
+
+        Returns:
+            A sink whose driver's side works; it may be this one, changed.
+
+        Raises:
+            UnsupportedQueryError: by default, where there is something to be restored: the class
+                doesn't say how.
+        """
+        if secrets or driver_only:
+            raise UnsupportedQueryError(
+                f"{type(self).__name__} keeps {', '.join(sorted({*secrets, *driver_only}))} out of "
+                "its pickle, and doesn't say how to get it back on a Spark Connect server. Give "
+                "functions in place of the values, or let the class override 'restored'."
+            )
+        return self
 
     @abstractmethod
     def begin_transaction(self, attempt: TaskAttempt) -> Any:

@@ -8,6 +8,7 @@ import pytest
 from onceforall.driver import batch_writer as writing
 from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.errors import QueryStoppedError
+from onceforall.spark import classic
 
 
 class Clock:
@@ -58,7 +59,7 @@ def test_no_job_begins_when_the_query_was_asked_to_stop():
 def test_an_abort_cancels_the_jobs_and_waits_for_tasks_that_spark_counts_late(monkeypatch):
     clock, cancelled = Clock(), []
     context = spark_context(clock, cancelled, seen_at_s=0.7, ends_at_s=3.0)
-    monkeypatch.setattr(writing.time, "sleep", clock.sleep)
+    monkeypatch.setattr(classic.time, "sleep", clock.sleep)
     frame = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
     writer_of(frame, clock=clock).wait_for_tasks()
     assert cancelled == ["run"]

@@ -430,7 +430,7 @@ def test_what_is_no_exception_fails_its_attempt_as_any_error_does(spark, tmp_pat
 def test_a_sink_that_would_end_the_process_before_any_batch_ends_the_query_with_an_error(
     spark, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(runs._QueryRun, "open", lambda *_: sys.exit(3))
+    monkeypatch.setattr(runs.QueryRun, "open", lambda *_: sys.exit(3))
     query = write(spark, tmp_path, lambda frame: frame, "exits")
     with pytest.raises(
         Exception, match="SystemExit: 3 was raised in a batch, which can't end the process"

@@ -15,8 +15,9 @@ import pytest
 import onceforall as ofa
 from onceforall.common import logs
 from onceforall.driver import progress
-from onceforall.driver.batch_writer import DESCRIPTION, SparkBatchWriter
+from onceforall.driver.batch_writer import SparkBatchWriter
 from onceforall.driver.progress import BatchProgress
+from onceforall.spark.classic import DESCRIPTION
 from onceforall.spark.hadoop_paths import absolute_location
 
 

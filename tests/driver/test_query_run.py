@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from onceforall.driver import stopping, sweeper
-from onceforall.driver.query_run import ExactlyOnceFunction, _QueryRun
+from onceforall.driver.query_run import ExactlyOnceFunction, QueryRun
 from onceforall.driver.settings import Settings
 from onceforall.driver.sweeper import Sweeper
 from onceforall.protocol.sweeping import Sweep
+from onceforall.spark.classic import ClassicRun
 
 OLDER = {"out": Sweep("query", "out", 3)}
 OWN = {"out": Sweep("query", "out", 3, own=True)}
@@ -44,7 +45,7 @@ class Coordinator:
 
 
 def run_of(execution, leftovers):
-    run = _QueryRun(execution, "query", Path("checkpoint"), {})
+    run = QueryRun(ClassicRun(None, "query", "run", execution=execution), Path("checkpoint"), {})
     run._coordinator = Coordinator(leftovers)
     return run
 

@@ -150,7 +150,7 @@ def test_a_batch_makes_few_calls_into_the_jvm(source, run, tmp_path, monkeypatch
     configuration made more than 300 a batch."""
     calls, taken = [], []
     mine = threading.local()
-    send, take = py4j.clientserver.ClientServerConnection.send_command, runs._QueryRun.take
+    send, take = py4j.clientserver.ClientServerConnection.send_command, runs.QueryRun.take
 
     def counted(self, command):
         if getattr(mine, "in_batch", False) and not command.startswith("m\nd"):
@@ -167,7 +167,7 @@ def test_a_batch_makes_few_calls_into_the_jvm(source, run, tmp_path, monkeypatch
             taken.append(len(calls) - before)
 
     monkeypatch.setattr(py4j.clientserver.ClientServerConnection, "send_command", counted)
-    monkeypatch.setattr(runs._QueryRun, "take", watched)
+    monkeypatch.setattr(runs.QueryRun, "take", watched)
     for n in range(4):
         source.add({"key": "k", "value": str(n)})
     sink = ofa.FileSink(str(tmp_path / "out"))

@@ -57,6 +57,10 @@ def all_blocks(*languages):
 
 
 RUN_ELSEWHERE = {
+    (
+        "docs/connect.md",
+        "from pyspark.sql import SparkSession\n",
+    ): "tests/connect/test_page.py::test_the_query_on_the_page_writes_each_record_once",
     # By the beginning of the block: the test that takes it from the page and runs it.
     (
         "docs/start.md",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onceforall.sink import TwoPhaseCommitSink
 
@@ -60,17 +60,3 @@ def computed_once(
         else []
     )
     return [*whole, *derived.values()]
-
-
-def without_ordering(frame: DataFrame) -> DataFrame:
-    """Return the same rows as a frame that claims no ordering.
-
-    The frame that ``foreachBatch`` gets says how the stateful plan below it sorts, in terms of
-    columns that it may not have; to persist it then fails ("key not found").
-    """
-    from pyspark.sql import DataFrame as SparkDataFrame
-
-    jvm_frame: Any = frame._jdf  # noqa: SLF001  Spark offers this in no other way
-    rows = jvm_frame.queryExecution().toRdd()
-    plain = jvm_frame.sparkSession().internalCreateDataFrame(rows, jvm_frame.schema(), False)  # noqa: FBT003  py4j
-    return SparkDataFrame(plain, frame.sparkSession)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from onceforall.common import clock as clocks
 from onceforall.common import logs
 from onceforall.common.threads import Threads, start_thread
-from onceforall.driver.batch_jobs import JobGroup, computed_once, groups_of, without_ordering
+from onceforall.driver.batch_jobs import JobGroup, computed_once, groups_of
 from onceforall.driver.coordinator import Prepared
 from onceforall.driver.progress import Outcome
 from onceforall.driver.transaction import BatchFunction, BatchTransaction
@@ -27,7 +26,7 @@ from onceforall.protocol.entries import Committable, Digest
 from onceforall.protocol.redo import task_of
 from onceforall.sink import BatchAttempt, TaskAttempt, TwoPhaseCommitSink
 from onceforall.spark import errors as spark_errors
-from onceforall.spark import task_counts
+from onceforall.spark.classic import ClassicJobs
 from onceforall.task import kept_rows as kept
 from onceforall.task.projections import Projections
 from onceforall.task.secret_values import Handover
@@ -37,12 +36,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from onceforall.spark.files import SparkFiles
+    from onceforall.spark.surroundings import SparkJobs
 
 
 logger = logs.logger("onceforall")
-
-DESCRIPTION = "spark.job.description"
-"""The local property of a thread that has the description of its jobs."""
 
 STOP_LOOKED_FOR_EVERY_S = 0.3
 """How often it is asked, while sinks are waited for, whether the query is to stop.
@@ -73,6 +70,7 @@ class SparkBatchWriter:
         clock: seconds, which go on while the machine is suspended.
         stop_requested: whether the query was asked to stop, so that no job may begin.
         query_name: what people call the query; None: by its id.
+        jobs: starts the batch's jobs; None: those of a classic session.
     """
 
     frame: DataFrame
@@ -87,6 +85,7 @@ class SparkBatchWriter:
     clock: Callable[[], float] = clocks.now_s
     stop_requested: Callable[[], bool] = lambda: False
     query_name: str | None = None
+    jobs: SparkJobs | None = None
     _results: list[dict[str, Any]] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     _empty: dict[int, Committable] = field(default_factory=dict)
@@ -139,9 +138,13 @@ class SparkBatchWriter:
         self._empty.clear()
 
     @cached_property
+    def _jobs(self) -> SparkJobs:
+        return ClassicJobs(self.frame) if self.jobs is None else self.jobs
+
+    @cached_property
     def _secrets(self) -> Handover:
         others = {} if self.keeper is None else {kept.SECRETS: self.keeper.place.secrets}
-        return Handover(self.sinks, others)
+        return Handover(self.sinks, others, in_session=self._jobs.in_session)
 
     def _confirmed(
         self, started: float, digests: Mapping[str, tuple[Digest, ...]], after: Mapping[str, int]
@@ -223,18 +226,12 @@ class SparkBatchWriter:
         """Say in Spark's user interface, and wherever else its jobs are shown, what the jobs
         within do; their group stays Spark's, which is the run's id.
         """
-        context: Any = self.frame.sparkSession.sparkContext  # which takes None, too: no description
-        before = context.getLocalProperty(DESCRIPTION)
         to = ", ".join(dict.fromkeys(sinks))
-        context.setLocalProperty(
-            DESCRIPTION,
+        with self._jobs.described(
             f"{self.query_name or self.query_id}, batch {self.batch}: "
-            f"{step}{f' ({to})' if to else ''}",
-        )
-        try:
+            f"{step}{f' ({to})' if to else ''}"
+        ):
             yield
-        finally:
-            context.setLocalProperty(DESCRIPTION, before)
 
     def wait_for_tasks(self) -> None:
         """Wait until no task of this run is active, for the attempt is aborted; see
@@ -242,20 +239,7 @@ class SparkBatchWriter:
         """
         # First, for the JVM may be gone.
         self._aborted = True
-        context = self.frame.sparkSession.sparkContext
-        run_id = context.getLocalProperty("spark.jobGroup.id")
-        if run_id is not None:
-            # A job that began after the stop was asked for: Spark would cancel it when foreachBatch
-            # has returned, and that waits for it here.
-            context.cancelJobGroup(run_id)
-        quiet_since = self.clock()
-        until = quiet_since + TASKS_END_WITHIN_S
-        while (
-            now := self.clock()
-        ) < until and now < quiet_since + task_counts.COUNTS_ARE_THERE_WITHIN_S:
-            if task_counts.active_tasks(context, run_id):
-                quiet_since = self.clock()
-            time.sleep(0.05)
+        self._jobs.end_tasks(self.clock, TASKS_END_WITHIN_S)
         self.forget_aborted()
 
     def forget_aborted(self) -> None:
@@ -281,7 +265,7 @@ class SparkBatchWriter:
 
     def _call_and_write(self, decision: RunWrites | TakeDigests) -> None:
         if self.consume_all and not self._computed_once:
-            self.frame = without_ordering(self.frame)
+            self.frame = self._jobs.without_ordering(self.frame)
             if isinstance(decision, TakeDigests) and decision.writes_next:
                 # The state must come from the very rows that are written.
                 self.frame.persist()
@@ -304,7 +288,10 @@ class SparkBatchWriter:
                 frame.persist()
             if self.consume_all and not consumed:
                 # A partition whose state store did not commit would fail the next batch.
-                with self._described("run the batch for its state"):
+                with (
+                    self._described("run the batch for its state"),
+                    self._jobs.interruptible(),
+                ):
                     self.frame.count()
             task = self._task(decision)
             self._begin(decision, self._names.values())
@@ -412,7 +399,7 @@ class SparkBatchWriter:
     def _empty_transaction(self, task: WriteTask | WriteKeptTask, write: int) -> None:
         name = self._names[write]
         sink = self.sinks[name]
-        slot = self._first_task_attempt_id() - task.first_task_attempt_id
+        slot = self._jobs.unused_task_attempt_id() - task.first_task_attempt_id
         ids = (self.query_id, name, task.generation, self.batch, write, 0, slot)
         attempt = TaskAttempt(*ids, incarnation=task.incarnation, secrets=sink.secrets())
         failpoints.hit("write.empty.before")
@@ -433,7 +420,7 @@ class SparkBatchWriter:
         return decision.reusable if isinstance(decision, RunWrites) else {}
 
     def _task(self, decision: RunWrites | TakeDigests) -> WriteTask:
-        base = self._first_task_attempt_id()
+        base = self._jobs.first_task_attempt_id()
         if isinstance(decision, TakeDigests):
             return WriteTask(
                 (), self.query_id, decision.generation, self.batch, base, digest_only=True
@@ -463,7 +450,7 @@ class SparkBatchWriter:
                 spec = WriteSpec(self.sinks[name], name, write, pad=self._secrets.pads.get(name))
                 entries.append(KeptRows(spec, partition, committable["rows"]))
         self._begin(decision, decision.lost)
-        base = self._first_task_attempt_id()
+        base = self._jobs.first_task_attempt_id()
         task = WriteKeptTask(
             tuple(entries),
             self.query_id,
@@ -502,7 +489,7 @@ class SparkBatchWriter:
             # Spark interrupts the thread of the batch, which notices it only behind the start of a
             # job.
             raise spark_errors.stopped()
-        with self._secrets.around(frame.sparkSession.sparkContext):
+        with self._secrets.around(self._jobs.properties), self._jobs.interruptible():
             failpoints.hit("write.job.before")
             results = [json.loads(row["result"]) for row in frame.collect()]
             failpoints.hit("write.job.after")
@@ -528,16 +515,9 @@ class SparkBatchWriter:
             )
         return digests
 
-    def _first_task_attempt_id(self) -> int:
-        context: Any = self.frame.sparkSession.sparkContext
-        return int(context._jsc.sc().taskScheduler().newTaskId())  # noqa: SLF001  Spark tells it in no other way
-
     def _attempts_lost(self) -> bool:
         """Tell whether a task attempt may have left an open transaction."""
-        if any(result["attempt"] > 0 for result in self._results):
-            return True
-        stages = {result["stage"] for result in self._results}
-        return task_counts.attempts_lost(self.frame.sparkSession.sparkContext, stages, self.clock)
+        return self._jobs.attempts_lost(self._results, self.clock)
 
 
 def _stop_waiting(sink: TwoPhaseCommitSink) -> None:

@@ -4,30 +4,23 @@ function of one's own.
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from onceforall.common import arguments, logs
-from onceforall.driver.log_folder import (
-    bind_log,
-    check_log,
-    check_place,
-    put_back,
-)
-from onceforall.driver.query_run import ExactlyOnceFunction, check_sinks, shortest_timeout_ms
+from onceforall.driver.connect import ConnectFunction, plain_error
+from onceforall.driver.query_run import ExactlyOnceFunction, shortest_timeout_ms
 from onceforall.driver.settings import InDoubt, OnDivergence, Redo, Settings
-from onceforall.driver.targets import check_adopted, check_targets, last_decision
+from onceforall.driver.starting import WholeQuery, check_start
+from onceforall.driver.targets import check_adopted
 from onceforall.driver.transaction import BatchFunction, BatchTransaction
 from onceforall.errors import OptionError, UnsupportedQueryError
-from onceforall.sink import StartInfo, TwoPhaseCommitSink
-from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.sink import TwoPhaseCommitSink
 from onceforall.spark.hadoop_paths import absolute_location
 from onceforall.spark.plans import aggregates
-from onceforall.spark.state_files import file_manager
-from onceforall.spark.stores import Stores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,14 +66,14 @@ def write_stream(frame: DataFrame) -> StreamWriter:
     """Write a streaming DataFrame to one or several sinks, exactly once.
 
     Args:
-        frame: any streaming DataFrame of a classic (not Connect) Spark session.
+        frame: any streaming DataFrame, of a classic session or of Spark Connect.
 
     Returns:
         A writer with the methods of Spark's ``DataStreamWriter``; call ``to`` at least once, then
         ``start``.
 
     Raises:
-        UnsupportedQueryError: the frame is not streaming, or belongs to Spark Connect.
+        UnsupportedQueryError: the frame is not streaming.
     """
     return StreamWriter(frame)
 
@@ -100,7 +93,7 @@ def exactly_once(
     lost_rows: str | None = None,
     adopt_target: Collection[str] = (),
     store: Mapping[str, str] | None = None,
-) -> Callable[[BatchFunction], ExactlyOnceFunction]:
+) -> Callable[[BatchFunction], ExactlyOnceFunction | ConnectFunction]:
     """Make a function ``(batch, batch_id, transaction)`` fit for ``writeStream.foreachBatch``, with
     one decision for all its writes.
 
@@ -134,12 +127,13 @@ def exactly_once(
             tell; see ``docs/stores.md``.
 
     Returns:
-        A decorator. The decorated function takes (batch, batch_id).
+        A decorator. The decorated function takes (batch, batch_id). In a client of Spark Connect
+        Spark pickles it in ``foreachBatch``, and what is said below to be raised by the decorator
+        is raised by the query's ``start()``: ask ``error_of`` for it.
 
     Raises:
         OptionError: an argument is out of its range.
-        UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system, or
-            the session is one of Spark Connect.
+        UnsupportedQueryError: the checkpoint is not on a local (or locally mounted) file system.
         CheckpointMismatchError: the checkpoint is a plain query's, and its last batch is
             unfinished; or checkpoint and commit log are not bound to each other, or the checkpoint
             was moved, copied or cloned.
@@ -169,22 +163,18 @@ def exactly_once(
         _check_name(name)
         arguments.check_sink(f"sinks[{arguments.shown(name)}]", sink)
     session = _session()
-    arguments.refuse_connect(session, "exactly_once")
     if session is not None:
         location = absolute_location(session, location)
-    _use_this_python(session)
+    if not _is_connect(session):
+        _use_this_python(session)
 
-    def decorate(function: BatchFunction) -> ExactlyOnceFunction:
+    def decorate(function: BatchFunction) -> ExactlyOnceFunction | ConnectFunction:
         arguments.function("What exactly_once decorates", function)
         spark = _session()
-        arguments.refuse_connect(spark, "exactly_once")
-        stores = Stores(spark, settings.store)
-        path = stores.checkpoint(location)
-        check_place(path, settings, stores, *file_manager(spark))
-        check_log(path, stores, adopt=settings.adopt_checkpoint)
-        put_back(path, settings, stores)
-        spark_checkpoint.check_take_over(path, takeover)
-        bind_log(path, settings, stores)
+        if _is_connect(spark):
+            settings.reserve_ms(shortest_timeout_ms(sinks))
+            return ConnectFunction(function, location, sinks, settings)
+        check_start(spark, location, settings, sinks, None)
         return ExactlyOnceFunction(function, location, sinks, settings)
 
     return decorate
@@ -196,7 +186,7 @@ class StreamWriter:
     """
 
     def __init__(self, frame: DataFrame) -> None:
-        arguments.check_frame(frame, "write_stream")
+        arguments.check_frame(frame, "write_stream", or_connect=True)
         if not frame.isStreaming:
             raise UnsupportedQueryError(
                 "write_stream takes a streaming DataFrame (spark.readStream); this one is not "
@@ -209,7 +199,6 @@ class StreamWriter:
         self._checkpoint: str | None = None
         self._query_name: str | None = None
         self._output_mode = "append"
-        self._looked_at: set[str] = set()
         self._apply: list[Callable[[DataStreamWriter], DataStreamWriter]] = []
 
     def to(
@@ -342,65 +331,26 @@ class StreamWriter:
         location = absolute_location(spark, self._checkpoint_location())
         settings = Settings(**self._settings)
         settings.reserve_ms(shortest_timeout_ms(self._sinks))
-        stores = Stores(spark, settings.store)
-        checkpoint = stores.checkpoint(location)
-        check_place(checkpoint, settings, stores, *file_manager(spark))
-        _use_this_python(spark)
-        check_log(checkpoint, stores, adopt=settings.adopt_checkpoint)
-        # Before all else: what reads the checkpoint may meet what is torn.
-        put_back(checkpoint, settings, stores)
         check_adopted(settings.adopt_target, self._sinks)
-        checked = {name: copy.copy(sink) for name, sink in self._sinks.items()}
-        query_id = spark_checkpoint.query_id(checkpoint) or ""
-        starts = {name: StartInfo(query_id, name, spark, self._output_mode) for name in checked}
-        try:
-            check_targets(
-                last_decision(checkpoint, stores),
-                checkpoint,
-                checked,
-                starts,
-                settings.adopt_target,
-            )
-            for name, sink in self._sinks.items():
-                if self._transforms[name] is None:
-                    sink.columns(self._frame.schema)
-            check_sinks(checked, spark, query_id, self._output_mode)
-        finally:
-            for sink in checked.values():
-                sink.close()
-        spark_checkpoint.check_take_over(checkpoint, settings.takeover)
-        bind_log(checkpoint, settings, stores)
-        function = ExactlyOnceFunction(self._write, location, self._sinks, settings)
+        as_they_are = [name for name, transform in self._transforms.items() if transform is None]
+        whole = WholeQuery(self._output_mode, self._frame.schema, tuple(as_they_are))
+        writes = _Writes(
+            dict(self._transforms),
+            {name: sink.capabilities.replaces_by for name, sink in self._sinks.items()},
+        )
+        function: ExactlyOnceFunction | ConnectFunction
+        if arguments.is_connect(self._frame):
+            function = ConnectFunction(writes, location, self._sinks, settings, whole)
+        else:
+            _use_this_python(spark)
+            check_start(spark, location, settings, self._sinks, whole)
+            function = ExactlyOnceFunction(writes, location, self._sinks, settings)
         writer = self._frame.writeStream
         for apply in self._apply:
             writer = apply(writer)
         # The absolute one: what Spark shows of the query says where it is.
-        return writer.option("checkpointLocation", location).foreachBatch(function).start()
-
-    def _write(self, batch: DataFrame, batch_id: int, transaction: BatchTransaction) -> None:  # noqa: ARG002
-        for name, sink in self._sinks.items():
-            transform = self._transforms[name]
-            rows = batch
-            if transform is not None:
-                rows = transform(batch)
-                self._warn_of_aggregate(name, sink, rows)
-            transaction.write(name, rows)
-
-    def _warn_of_aggregate(self, name: str, sink: TwoPhaseCommitSink, rows: DataFrame) -> None:
-        """Say once that a batch's aggregate replaces what earlier batches wrote.
-
-        Not at ``start()``: only Spark may call a user's function.
-        """
-        key = sink.capabilities.replaces_by
-        if key and name not in self._looked_at and aggregates(rows):
-            _log.warning(
-                "The transform of sink %r aggregates each batch by itself, and the sink replaces "
-                "rows by %s: a row then holds the aggregate of the last batch "
-                "that had its key, and not a total. If totals are meant, let the sink add them "
-                "up: accumulate={…}; see docs/aggregates.md.",
-                name, list(key),
-            )  # fmt: skip
-        self._looked_at.add(name)
+        writer = writer.option("checkpointLocation", location).foreachBatch(function)
+        return _started_by_connect(writer) if arguments.is_connect(spark) else writer.start()
 
     def _checkpoint_location(self) -> str:
         if self._checkpoint is not None:
@@ -431,6 +381,55 @@ class StreamWriter:
             ) from None
 
 
+@dataclass
+class _Writes:
+    """The function of a batch of ``write_stream``; with Spark Connect it goes to the server.
+
+    Attributes:
+        transforms: by sink name; None: the sink gets the batch's rows as they are.
+        replaces_by: by sink name, the columns by which a row takes the place of an earlier one.
+    """
+
+    transforms: Mapping[str, Transform | None]
+    replaces_by: Mapping[str, tuple[str, ...]]
+    _looked_at: set[str] = field(default_factory=set)
+
+    def __call__(self, batch: DataFrame, batch_id: int, transaction: BatchTransaction) -> None:  # noqa: ARG002
+        for name, transform in self.transforms.items():
+            rows = batch
+            if transform is not None:
+                rows = transform(batch)
+                self._warn_of_aggregate(name, rows)
+            transaction.write(name, rows)
+
+    def _warn_of_aggregate(self, name: str, rows: DataFrame) -> None:
+        """Say once that a batch's aggregate replaces what earlier batches wrote.
+
+        Not at ``start()``: only Spark may call a user's function.
+        """
+        key = self.replaces_by[name]
+        if key and name not in self._looked_at and aggregates(rows):
+            _log.warning(
+                "The transform of sink %r aggregates each batch by itself, and the sink replaces "
+                "rows by %s: a row then holds the aggregate of the last batch "
+                "that had its key, and not a total. If totals are meant, let the sink add them "
+                "up: accumulate={…}; see docs/aggregates.md.",
+                name, list(key),
+            )  # fmt: skip
+        self._looked_at.add(name)
+
+
+def _started_by_connect(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query whose checks are made on the server, and raise what they raise."""
+    try:
+        return writer.start()
+    except Exception as error:
+        ours = plain_error(error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not name or len(name) > 200 or not name.isprintable():
         raise OptionError(
@@ -443,6 +442,15 @@ def _session() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()
+
+
+def _is_connect(session: SparkSession | None) -> bool:
+    """Tell whether queries of this process are Spark Connect's; without a session, whether it is
+    set up for that.
+    """
+    from pyspark.sql.utils import is_remote
+
+    return is_remote() if session is None else arguments.is_connect(session)
 
 
 def _use_this_python(spark: SparkSession | None) -> None:

@@ -17,6 +17,7 @@ every executor is seen. One that comes later (dynamic allocation), or that is bu
 from __future__ import annotations
 
 import builtins
+import json
 import logging
 import pickle
 import re
@@ -34,6 +35,8 @@ from typing import TYPE_CHECKING, Any
 
 import onceforall
 from onceforall._version import __version__
+from onceforall.common.arguments import is_connect
+from onceforall.common.sessions import default_parallelism
 from onceforall.errors import ExecutorCheckError
 from onceforall.sink import TwoPhaseCommitSink
 from onceforall.spark import errors as spark_errors
@@ -103,7 +106,6 @@ def check_executors(spark: SparkSession, sinks: Mapping[str, TwoPhaseCommitSink]
     In local mode with the driver's own interpreter there is nothing to look at. What was found
     right once isn't looked at again.
     """
-    context = spark.sparkContext
     needed = {
         **_NEEDED,
         **{
@@ -112,6 +114,10 @@ def check_executors(spark: SparkSession, sinks: Mapping[str, TwoPhaseCommitSink]
             for module, package in sink.task_imports.items()
         },
     }
+    if is_connect(spark):
+        _check_through_connect(spark, needed)
+        return
+    context = spark.sparkContext
     if _is_this_python(context):
         return
     key = f"{context.applicationId} {context.pythonExec}"
@@ -127,6 +133,54 @@ def check_executors(spark: SparkSession, sinks: Mapping[str, TwoPhaseCommitSink]
         raise ExecutorCheckError(message)
     if answers:
         right.append((known, frozenset(needed)))
+
+
+def _check_through_connect(spark: SparkSession, needed: Mapping[str, str]) -> None:
+    """Look, where the context can't be asked for its executors: by a job of as many tasks as Spark
+    makes by default, in a thread of its own.
+
+    In local mode the tasks have the Python of this process, which the server has started, too.
+    """
+    if _is_local_master(str(spark.conf.get("spark.master", ""))):
+        return
+    key = f"connect {id(spark)}"
+    right = _checked.setdefault(key, [])
+    if any(frozenset(needed) <= modules for _, modules in right):
+        return
+    found: list[str] = []
+    raised: list[Exception] = []
+    count = default_parallelism(spark)
+    tag = f"onceforall-check-{uuid.uuid4()}"
+
+    def ask() -> None:
+        spark.addTag(tag)
+        try:
+            numbers = spark.range(0, count, 1, count)
+            report = _in_arrow(_by_value(_report), tuple(needed))
+            found.extend(
+                row["answer"] for row in numbers.mapInArrow(report, "answer string").collect()
+            )
+        except Exception as error:  # noqa: BLE001  the other thread tells it
+            raised.append(error)
+
+    thread = threading.Thread(target=ask, name="onceforall-check", daemon=True)
+    thread.start()
+    thread.join(WITHIN_S)
+    if thread.is_alive():
+        spark.interruptTag(tag)
+        logger.info("no executor has told within %.0f s whether it has onceforall", WITHIN_S)
+        return
+    if raised:
+        raise ExecutorCheckError(
+            f"The executors can't run the tasks (Python {sys.version_info[0]}."
+            f"{sys.version_info[1]} with pyarrow is needed, as on the server): "
+            f"{_cause(raised[0])}. No data has moved. Install onceforall {__version__} there "
+            f"({_DOCUMENTATION})."
+        ) from raised[0]
+    message = complaint((Answer(*json.loads(answer)) for answer in found), needed, __version__)
+    if message is not None:
+        raise ExecutorCheckError(message)
+    right.append((frozenset(), frozenset(needed)))
 
 
 def complaint(answers: Iterable[Answer], needed: Mapping[str, str], version: str) -> str | None:
@@ -208,7 +262,11 @@ def _is_this_python(context: SparkContext) -> bool:
 
 
 def _is_local(context: SparkContext) -> bool:
-    return re.fullmatch(r"local(\[.*\])?", str(context.master)) is not None
+    return _is_local_master(str(context.master))
+
+
+def _is_local_master(master: str) -> bool:
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def _executors(context: SparkContext) -> dict[str, str]:
@@ -367,6 +425,25 @@ def _report(modules: tuple[str, ...], _rows: Iterable[Any]) -> Iterator[tuple[An
         version,
         errors,
     )
+
+
+def _in_arrow(report: Callable[..., Any], modules: tuple[str, ...]) -> Callable[..., Any]:
+    """Return a function for ``mapInArrow`` that reports; as a function within another one it is
+    pickled as code.
+    """
+
+    def reports(batches: Iterable[Any]) -> Iterator[Any]:
+        import json
+
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        yield pa.RecordBatch.from_pydict(
+            {"answer": [json.dumps(answer) for answer in report(modules, ())]}
+        )
+
+    return reports
 
 
 def _by_value(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,10 +13,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from onceforall.commit_log import LocalStore
 from onceforall.common import arguments, logs
@@ -48,8 +49,8 @@ from onceforall.protocol.state import RunConfig
 from onceforall.protocol.sweeping import Sweep
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
-from onceforall.spark.determinism import Determinism
-from onceforall.spark.execution import check_execution, execution_of, name_of
+from onceforall.spark.classic import ClassicRun
+from onceforall.spark.execution import name_of
 from onceforall.spark.files import SparkFiles
 from onceforall.spark.remote_path import AnyPath, RemotePath
 from onceforall.spark.state_files import file_manager
@@ -59,6 +60,8 @@ from onceforall.task.projections import Projections
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from onceforall.spark.surroundings import SparkRun
 
 logger = logs.logger("onceforall")
 
@@ -86,7 +89,7 @@ class ExactlyOnceFunction:
         self._sinks = dict(sinks)
         self._settings = settings
         check_adopted(settings.adopt_target, sinks)
-        self._runs: dict[str, _QueryRun] = {}
+        self._runs: dict[str, QueryRun] = {}
         stopping.arm()
         self._lock = threading.Lock()
         self.__name__ = getattr(function, "__name__", "exactly_once")
@@ -106,26 +109,15 @@ class ExactlyOnceFunction:
         known = self._runs.get(run_id)
         # Calls into the JVM, so not for each batch.
         name = name_of(batch.sparkSession, query_id) if known is None else known.query_name
-        try:
-            with logs.about(query=name or query_id, batch=batch_id), stopping.PROCESS.batch():
-                run = self._run_of(batch.sparkSession, query_id, run_id, name)
-                # A start takes a while, in which the process may have been told to end.
-                stopping.PROCESS.refuse_new_work()
-                run.take(batch, batch_id, self._function)
-        except BaseException as error:
-            failure = error if isinstance(error, Exception) else _no_exit(error)
-            # The last thing that is said of this run: what follows in the log is Spark's trace of
-            # the same.
-            failures.tell(
-                failure, batch=batch_id, run_id=run_id, query_id=query_id, query_name=name
-            )
-            if failure is error:
-                raise
-            raise failure from error
+        with Taking(query_id, run_id, name, batch_id).told():
+            run = self._run_of(batch.sparkSession, query_id, run_id, name)
+            # A start takes a while, in which the process may have been told to end.
+            stopping.PROCESS.refuse_new_work()
+            run.take(batch, batch_id, self._function)
 
     def _run_of(
         self, spark: SparkSession, query_id: str, run_id: str, name: str | None
-    ) -> _QueryRun:
+    ) -> QueryRun:
         with self._lock:
             # Not the run that calls: while it is being stopped it is not active, but its last batch
             # is still its own.
@@ -135,12 +127,52 @@ class ExactlyOnceFunction:
                 self._runs.pop(ended).close()
             run = self._runs.get(run_id)
             if run is None:
-                run = _QueryRun.open(
-                    spark, query_id, run_id, self._checkpoint, self._sinks, self._settings
+                run = QueryRun.open(
+                    ClassicRun(spark, query_id, run_id, name),
+                    self._checkpoint,
+                    self._sinks,
+                    self._settings,
                 )
-                run.query_name = name
                 self._runs[run_id] = run
         return run
+
+
+@dataclass(frozen=True)
+class Taking:
+    """One call of ``foreachBatch``, by Spark's ids."""
+
+    query_id: str
+    run_id: str
+    query_name: str | None
+    batch: int
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Name the query and the batch in what is logged within, let the end of the process wait
+        for it, and say in one line why it fails.
+
+        Raises:
+            QueryStoppedError: the process is ending.
+            StoppedError: in place of what is no ``Exception``.
+        """
+        named = self.query_name or self.query_id
+        try:
+            with logs.about(query=named, batch=self.batch), stopping.PROCESS.batch():
+                yield
+        except BaseException as error:
+            failure = error if isinstance(error, Exception) else _no_exit(error)
+            # The last thing that is said of this run: what follows in the log is Spark's trace of
+            # the same.
+            failures.tell(
+                failure,
+                batch=self.batch,
+                run_id=self.run_id,
+                query_id=self.query_id,
+                query_name=self.query_name,
+            )
+            if failure is error:
+                raise
+            raise failure from error
 
 
 def _no_exit(error: BaseException) -> StoppedError:
@@ -185,19 +217,18 @@ def check_sinks(
     check_executors(spark, sinks)
 
 
-class _QueryRun:
+class QueryRun:
     """One run of a query: its coordinator, its place in the checkpoint, and its repeated sweeps."""
 
     def __init__(
         self,
-        execution: Any,
-        query_id: str,
+        spark_run: SparkRun,
         checkpoint: AnyPath,
         sinks: Mapping[str, TwoPhaseCommitSink],
     ) -> None:
-        self._execution = execution
-        self._query_id = query_id
-        self.query_name: str | None = None
+        self._spark_run = spark_run
+        self._query_id = spark_run.query_id
+        self.query_name = spark_run.name
         self._checkpoint = checkpoint
         self._sinks = sinks
         self._projections = Projections(sinks)
@@ -213,33 +244,41 @@ class _QueryRun:
         self._coordinator: Coordinator | None = None
 
     @classmethod
-    def open(  # noqa: PLR0917
+    def open(
         cls,
-        spark: SparkSession,
-        query_id: str,
-        run_id: str,
+        spark_run: SparkRun,
         named_checkpoint: str,
         sinks: Mapping[str, TwoPhaseCommitSink],
         settings: Settings,
-    ) -> _QueryRun:
-        execution = execution_of(spark, query_id)
-        check_execution(execution)
-        stores = Stores(spark, settings.store)
-        checkpoint = stores.checkpoint(str(execution.resolvedCheckpointRoot()))
+    ) -> QueryRun:
+        """Begin a run, before its first batch.
+
+        Args:
+            spark_run: the run, as Spark knows it.
+            named_checkpoint: the checkpoint that the program names.
+            sinks: the query's, by name.
+            settings: the user's.
+
+        Raises:
+            ConfigurationError: something must be mended first.
+            CheckpointMismatchError: it isn't this query's checkpoint, or its log contradicts it.
+        """
+        spark_run.check()
+        stores = Stores(spark_run.spark, settings.store)
         named = stores.checkpoint(named_checkpoint)
+        location = spark_run.checkpoint_location()
+        checkpoint = named if location is None else stores.checkpoint(location)
         if str(named) != str(checkpoint):
             raise CheckpointMismatchError(
                 f"exactly_once names the checkpoint {named}, but this query's checkpointLocation "
                 f"is {checkpoint}. Name the same one."
             )
-        spark_checkpoint.check_is_of_query(checkpoint, query_id)
+        spark_checkpoint.check_is_of_query(checkpoint, spark_run.query_id)
         # A copy per run: a sink's driver side belongs to one run, also when its user gives one
         # object to two queries.
         sinks = {name: copy.copy(sink) for name, sink in sinks.items()}
         try:
-            return cls._opened(
-                spark, execution, (query_id, run_id), (checkpoint, stores), sinks, settings
-            )
+            return cls._opened(spark_run, checkpoint, stores, sinks, settings)
         except BaseException:
             # Nobody else knows of these copies, and they have connected already.
             for sink in sinks.values():
@@ -247,18 +286,15 @@ class _QueryRun:
             raise
 
     @classmethod
-    def _opened(  # noqa: PLR0917
+    def _opened(
         cls,
-        spark: SparkSession,
-        execution: Any,
-        ids: tuple[str, str],
-        place_of_log: tuple[AnyPath, Stores],
+        spark_run: SparkRun,
+        checkpoint: AnyPath,
+        stores: Stores,
         sinks: Mapping[str, TwoPhaseCommitSink],
         settings: Settings,
-    ) -> _QueryRun:
-        query_id, run_id = ids
-        checkpoint, stores = place_of_log
-        output_mode = str(execution.outputMode()).lower()
+    ) -> QueryRun:
+        spark, query_id, output_mode = spark_run.spark, spark_run.query_id, spark_run.output_mode()
         starts = {name: StartInfo(query_id, name, spark, output_mode) for name in sinks}
         found = check_targets(
             last_decision(checkpoint, stores), checkpoint, sinks, starts, settings.adopt_target
@@ -272,13 +308,13 @@ class _QueryRun:
             if found.get(name) is None
         }
         failpoints.hit("start.sinks_checked")
-        run = cls(execution, query_id, checkpoint, sinks)
+        run = cls(spark_run, checkpoint, sinks)
         _tell_changed_sinks(last_decision(checkpoint, stores), sinks)
         rows = rows_place(checkpoint, settings, stores)
         timeout_ms = shortest_timeout_ms(sinks)
         config = RunConfig(
             query_id=query_id,
-            run_id=run_id,
+            run_id=spark_run.run_id,
             checkpoint=str(checkpoint),
             sinks=tuple(sinks),
             transaction_timeout_ms=timeout_ms,
@@ -323,7 +359,7 @@ class _QueryRun:
         if rows is not None:
             # Also where none are kept: earlier runs may have left some.
             run._keeper = kept.RowKeeper(
-                rows, required=settings.redo == "durable", why_not=Determinism(execution).why_not
+                rows, required=settings.redo == "durable", why_not=spark_run.why_not
             )
             run._keeps_rows = config.durable
         run._coordinator = Coordinator(
@@ -332,7 +368,7 @@ class _QueryRun:
                 log=log,
                 sinks=sinks,
                 spark_committed=lambda: spark_checkpoint.last_committed(checkpoint),
-                stop_requested=run.stop_requested,
+                stop_requested=run.gives_up_waiting,
                 wait=time.sleep,
                 sweeps_changed=sweeper.repeat,
                 batch_done=run._forget_rows,
@@ -346,10 +382,7 @@ class _QueryRun:
 
     def is_active(self) -> bool:
         """Tell whether Spark still runs this run."""
-        try:
-            return bool(self._execution.isActive())
-        except Exception:  # noqa: BLE001  the JVM is gone, and so is the query
-            return False
+        return self._spark_run.is_active()
 
     def take(self, batch: DataFrame, batch_id: int, function: BatchFunction) -> None:
         """Take one batch to its end."""
@@ -384,6 +417,7 @@ class _QueryRun:
             self._spark_files,
             stop_requested=self.stop_requested,
             query_name=self.query_name,
+            jobs=self._spark_run.jobs(batch),
         )
         started = writer.clock()
         plan = spark_checkpoint.plan_of(self._checkpoint, batch_id)
@@ -406,19 +440,24 @@ class _QueryRun:
         return spark_checkpoint.known_offsets_of(self._checkpoint, batch_id - 1)
 
     def stop_requested(self) -> bool:
-        """Tell whether the query was asked to stop, or the process is ending."""
+        """Tell whether the batch under way is to be aborted, or the process is ending."""
+        return stopping.PROCESS.begun or not self._spark_run.wants_its_batch()
+
+    def gives_up_waiting(self) -> bool:
+        """Tell whether the query was asked to stop, so that what gives no answer isn't asked
+        again.
+        """
         return stopping.PROCESS.begun or not self.is_active()
 
     def waits_for_store(self) -> bool:
         """Tell whether a commit log that gives no answer is asked again."""
-        return not self.stop_requested()
+        return not self.gives_up_waiting()
 
     def ask_to_stop(self) -> None:
         """Ask Spark to stop the query; see ``stopping.Run``. It returns when the batch has
         ended.
         """
-        if self.is_active():
-            self._execution.stop()
+        self._spark_run.stop()
 
     def settle(self, until_s: float) -> None:
         """Finish what is left when no batch is under way; see ``stopping.Run``."""
@@ -484,10 +523,7 @@ class _QueryRun:
         """
         if self._taking:
             return True
-        try:
-            return bool(self._execution.queryExecutionThread().isAlive())
-        except Exception:  # noqa: BLE001  the JVM is gone, and so is the query
-            return False
+        return self._spark_run.may_take_another()
 
 
 def _tell_changed_sinks(decided: Decided | None, sinks: Collection[str]) -> None:

@@ -182,11 +182,20 @@ _armed = threading.Lock()
 _waiter: threading.Thread | None = None
 
 
-def arm() -> None:
+_repeated: signal.Handlers = signal.SIG_DFL
+"""What a second signal does."""
+
+
+def arm(*, repeats: bool = False) -> None:
     """Let this process's queries be stopped in order when it ends; see the module's docstring.
     Worth calling again from the main thread.
+
+    Args:
+        repeats: whoever ends this process sends its signal twice, as Spark does to its children,
+            and means one end in order.
     """
-    global _waiter  # noqa: PLW0603  one per process
+    global _waiter, _repeated  # noqa: PLW0603  one per process
+    _repeated = signal.SIG_IGN if repeats else signal.SIG_DFL
     with _armed:
         if _waiter is None:
             _waiter = threading.Thread(
@@ -221,7 +230,7 @@ def stop_on_sigterm() -> bool:
 
 
 def _end_in_order(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    signal.signal(number, signal.SIG_DFL)
+    signal.signal(number, _repeated)
     if PROCESS.begun:
         _end(number)
     try:

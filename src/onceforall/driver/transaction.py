@@ -56,7 +56,7 @@ class BatchTransaction:
                     f"There is no sink named {arguments.shown(name)} in this query; its sinks "
                     f"are: {', '.join(sorted(self._sinks))}."
                 )
-            arguments.check_frame(frame, "transaction.write")
+            arguments.check_frame(frame, "transaction.write", or_connect=True)
             self._check_first(name)
             self._projections.taken(name, frame.schema)
         except OnceForAllError as error:

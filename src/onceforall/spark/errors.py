@@ -16,6 +16,7 @@ _INTERRUPTED = (
     "java.io.InterruptedIOException",
     "java.nio.channels.ClosedByInterruptException",
 )
+_INTERRUPTED_BY_CONNECT = "OPERATION_CANCELED"
 _CANCELLED = "cancelled part of cancelled job group"
 
 
@@ -30,9 +31,13 @@ def translated(error: Exception, *, stop_requested: bool) -> Exception:
     """
     from py4j.protocol import Py4JJavaError
 
+    text = str(error)
+    if _is_of_connect(error):
+        if stop_requested and _INTERRUPTED_BY_CONNECT in text:
+            return stopped()
+        return AttemptFailedError(f"a job of the batch failed: {_without_java_trace(text, 0)}")
     if not isinstance(error, Py4JJavaError):
         return error
-    text = str(error)
     if stop_requested and (_CANCELLED in text or any(name in text for name in _INTERRUPTED)):
         return stopped()
     if _CANCELLED in text:
@@ -52,10 +57,20 @@ def stopped() -> QueryStoppedError:
     )
 
 
-def _without_java_trace(text: str) -> str:
+def _is_of_connect(error: Exception) -> bool:
+    """Tell whether an error is one of Spark Connect's; its package needs grpc, and isn't imported
+    for that.
+    """
+    return any(
+        kind.__module__ == "pyspark.errors.exceptions.connect" for kind in type(error).__mro__
+    )
+
+
+def _without_java_trace(text: str, first_line: int = 1) -> str:
     """Keep what people read: the exceptions' messages and the Python traceback of a task,
     without the frames of Java.
     """
-    kept = [line for line in text.splitlines() if not line.lstrip().startswith(("at ", "... "))][1:]
+    lines = text.splitlines()[first_line:]
+    kept = [line for line in lines if not line.lstrip().startswith(("at ", "... "))]
     message = "\n".join(kept).replace("py4j.protocol.Py4JJavaError", "Py4JJavaError")
     return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]} …"

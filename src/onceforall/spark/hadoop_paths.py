@@ -17,8 +17,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onceforall.common.arguments import location_shown
+from onceforall.common.arguments import is_connect, location_shown
 from onceforall.errors import OptionError, UnsupportedQueryError
+from onceforall.spark.hadoop_settings import hadoop_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,8 +111,7 @@ def local_folder(location: str, default_scheme: str = "file", what: str = "The p
 
 def default_scheme(spark: SparkSession) -> str:
     """Return the scheme of ``fs.defaultFS``, which paths without one have."""
-    configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
-    return str(configuration.get("fs.defaultFS", "file:///")).partition(":")[0]
+    return str(hadoop_settings(spark).get("fs.defaultFS", "file:///")).partition(":")[0]
 
 
 def absolute_location(spark: SparkSession, location: str) -> str:
@@ -119,21 +119,39 @@ def absolute_location(spark: SparkSession, location: str) -> str:
     as it is.
 
     Args:
-        spark: a classic session; a relative path is one of its JVM's working folder, which need not
+        spark: the session; a relative path is one of its JVM's working folder, which need not
             be this process's.
         location: what the user says.
 
     Raises:
-        OptionError: it is no path for Hadoop.
+        OptionError: it is no path for Hadoop; or it is relative, and the session is one of Spark
+            Connect, whose JVM can't be asked.
     """
     found = split(location)
     if found.scheme is not None or found.authority is not None or found.path.startswith("/"):
         return location
+    if is_connect(spark):
+        check_absolute(location)
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(location)  # noqa: SLF001
     return str(
         path.getFileSystem(context._jsc.hadoopConfiguration()).makeQualified(path).toString()  # noqa: SLF001
     )
+
+
+def check_absolute(location: str) -> None:
+    """Refuse a checkpoint's relative location in a client of Spark Connect.
+
+    Raises:
+        OptionError: it is relative, or no path for Hadoop.
+    """
+    found = split(location)
+    if found.scheme is None and found.authority is None and not found.path.startswith("/"):
+        raise OptionError(
+            f"The checkpoint {location_shown(location)} is a relative path. With Spark Connect it "
+            "would be one of the server's working folder, which the client can't know. Write it in "
+            "full."
+        )
 
 
 def checkpoint_folder(spark: SparkSession, location: str) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from onceforall.common.arguments import is_connect
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -16,8 +18,13 @@ def aggregates(frame: DataFrame) -> bool:
 
     What the streaming query did before, its batch doesn't show.
     """
-    jvm_frame: Any = frame._jdf  # noqa: SLF001  Spark offers this in no other way
-    return _AGGREGATE.search(jvm_frame.queryExecution().analyzed().toString()) is not None
+    found: Any = frame
+    if is_connect(frame):
+        text = found._explain_string(extended=True)  # noqa: SLF001  explain() only prints it
+        analyzed = text.partition("== Analyzed Logical Plan ==")[2].partition("\n== ")[0]
+    else:
+        analyzed = found._jdf.queryExecution().analyzed().toString()  # noqa: SLF001  Spark offers this in no other way
+    return _AGGREGATE.search(analyzed) is not None
 
 
 __all__ = ["aggregates"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from onceforall.common.arguments import is_connect
+from onceforall.spark.hadoop_settings import hadoop_settings
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -23,5 +26,9 @@ def file_manager(spark: SparkSession | None) -> tuple[str, int]:
     if spark is None:
         return "", 1
     session: Any = spark
-    hadoop = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+    hadoop = (
+        hadoop_settings(spark)
+        if is_connect(spark)
+        else session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+    )
     return str(hadoop.get(MANAGER) or ""), int(spark.conf.get(STATE_FORMAT, "1") or "1")

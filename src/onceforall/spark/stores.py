@@ -19,9 +19,11 @@ from onceforall.commit_log.stores.client import StoreClient
 from onceforall.commit_log.stores.locations import is_local, remote_url
 from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.common import logs
+from onceforall.common.arguments import is_connect
 from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.spark import hadoop_paths
 from onceforall.spark.hadoop_client import HadoopClient, creates_exclusively
+from onceforall.spark.hadoop_settings import hadoop_settings
 from onceforall.spark.remote_path import AnyPath, RemotePath
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ class Stores:
     """Opens stores for one start of a query, or for one command.
 
     Args:
-        spark: a classic session; None: there is none.
+        spark: a session; None: there is none. One of Spark Connect has settings, and no JVM.
         settings: the user's ``onceforall.store.*``, without that prefix: ``client`` is ``hadoop``
             or ``obstore``; all else is obstore's.
     """
@@ -82,11 +84,13 @@ class Stores:
         self._settings = given
         self._gateway: Any = None
         self._configuration: Any = None
+        self._is_connect = spark is not None and is_connect(spark)
         if spark is not None:
-            context: Any = spark.sparkContext
-            self._gateway = context._gateway  # noqa: SLF001
-            self._configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._spark = spark
+            self._configuration = hadoop_settings(spark)
+            if not self._is_connect:
+                context: Any = spark.sparkContext
+                self._gateway = context._gateway  # noqa: SLF001
+        self._spark = None if self._is_connect else spark
 
     @property
     def default_fs(self) -> str:
@@ -112,7 +116,8 @@ class Stores:
             return RemotePath(self.client(url))
         if self._spark is not None:
             return hadoop_paths.checkpoint_folder(self._spark, location)
-        return hadoop_paths.local_folder(location, what="The checkpoint").resolve()
+        scheme = urlsplit(self.default_fs).scheme
+        return hadoop_paths.local_folder(location, scheme, "The checkpoint").resolve()
 
     def log_location(self, text: str) -> str:
         """Return the one way to write where a log lies; errors as ``binding.log_location``."""
@@ -148,6 +153,13 @@ class Stores:
             )
             if not by_hadoop:
                 return objects.ObjectClient(url, self._object_settings(scheme, url))
+        if self._is_connect:
+            raise UnsupportedQueryError(
+                f"{url} can be reached by Hadoop's client alone, and that needs the driver's JVM. "
+                "With Spark Connect there is none. Put the checkpoint (or the commit log, with "
+                "onceforall.commitLog) on local storage or an object store, and leave "
+                "onceforall.store.client=hadoop out."
+            )
         if self._gateway is None:
             self._launch()
         key = (id(self._gateway), url)
@@ -206,8 +218,7 @@ def s3a_settings(spark: SparkSession, bucket: str) -> dict[str, str]:
     """Return what boto3 can take of a session's settings of S3A, by obstore's names; the keys
     too.
     """
-    context: Any = spark.sparkContext
-    return _from_s3a(context._jsc.hadoopConfiguration(), bucket, _BOTO3)  # noqa: SLF001
+    return _from_s3a(hadoop_settings(spark), bucket, _BOTO3)
 
 
 _OBSTORE = (

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from onceforall.common.arguments import is_connect
 from onceforall.errors import SchemaError
 from onceforall.sink import TwoPhaseCommitSink
 from onceforall.spark.row_hashes import row_hash
@@ -165,8 +166,10 @@ class _Known:
 
 def _expressions(selected: DataFrame, count: int) -> Sequence[Any]:
     """Return what each column of a selection computes, as Spark's own expressions; nothing where
-    Spark does not say it column by column.
+    Spark does not say it column by column, as Spark Connect never does.
     """
+    if is_connect(selected):
+        return ()
     plan: Any = selected._jdf.queryExecution().analyzed()  # noqa: SLF001  Spark offers this in no other way
     if str(plan.nodeName()) != "Project":
         return ()

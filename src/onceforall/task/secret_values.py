@@ -7,12 +7,17 @@ batch draws random bytes, as many as the values have; the bytes go in the pickle
 values combined with them (exclusive or, a one-time pad) in a local property that is set around the
 job.
 
+Spark Connect has no local properties to set. There the values' half goes in a setting of the
+session, which Spark makes a local property of each job that begins while it stands; its name is the
+batch's own.
+
 Both meet in the memory of the driver's JVM and on the way to the executors, which is as safe as all
 else that these say to each other (``spark.network.crypto.enabled``).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -22,11 +27,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pyspark import SparkContext
-
     from onceforall.sink import TwoPhaseCommitSink
+    from onceforall.spark.surroundings import LocalProperties
 
 _PREFIX = "onceforall.secret."
+_SESSION_PREFIX = "spark.sql.onceforall.secret."
+"""Spark takes only settings that begin with ``spark.sql.`` along with a job."""
 # The length of a password is nobody's business either.
 _BLOCK_BYTES = 256
 
@@ -43,12 +49,15 @@ class Handover:
         self,
         sinks: Mapping[str, TwoPhaseCommitSink],
         others: Mapping[str, Mapping[str, str]] | None = None,
+        *,
+        in_session: bool = False,
     ) -> None:
         """Take the values of now.
 
         Args:
             sinks: by name; ``TwoPhaseCommitSink.secrets`` tells their secrets.
             others: values of what is no sink, by a name that no sink has.
+            in_session: the other half goes in settings of a session, which other queries have, too.
         """
         self.pads: dict[str, bytes] = {}
         self._properties: dict[str, str] = {}
@@ -58,13 +67,14 @@ class Handover:
                 text = json.dumps(dict(values)).encode()
                 text = text.ljust(-(-len(text) // _BLOCK_BYTES) * _BLOCK_BYTES)
                 self.pads[name] = os.urandom(len(text))
-                self._properties[_PREFIX + name] = _combined(text, self.pads[name]).hex()
+                key = _of_session(self.pads[name]) if in_session else _PREFIX + name
+                self._properties[key] = _combined(text, self.pads[name]).hex()
 
     def __repr__(self) -> str:
         return f"Handover({sorted(self.pads)})"
 
     @contextmanager
-    def around(self, context: SparkContext) -> Iterator[None]:
+    def around(self, context: LocalProperties) -> Iterator[None]:
         """Send the other half with the jobs that this thread starts within."""
         try:
             self._set(context, self._properties)
@@ -73,11 +83,10 @@ class Handover:
             self._set(context, dict.fromkeys(self._properties))
 
     @staticmethod
-    def _set(context: SparkContext, properties: Mapping[str, str | None]) -> None:
+    def _set(context: LocalProperties, properties: Mapping[str, str | None]) -> None:
         with _unlogged():
             for key, half in properties.items():
-                # None removes a property; pyspark's own signature says otherwise.
-                context.setLocalProperty(key, half)  # type: ignore[arg-type]
+                context.setLocalProperty(key, half)  # None removes a property
 
 
 def received(sink: str, pad: bytes | None) -> dict[str, str]:
@@ -90,11 +99,18 @@ def received(sink: str, pad: bytes | None) -> dict[str, str]:
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    half = None if context is None else context.getLocalProperty(_PREFIX + sink)
-    if half is None or pad is None:
+    if context is None or pad is None:
+        return {}
+    half = context.getLocalProperty(_PREFIX + sink) or context.getLocalProperty(_of_session(pad))
+    if half is None:
         return {}
     values: dict[str, str] = json.loads(_combined(bytes.fromhex(half), pad))
     return values
+
+
+def _of_session(pad: bytes) -> str:
+    """Return the name of a session's setting, which nobody else has."""
+    return _SESSION_PREFIX + hashlib.sha256(pad).hexdigest()[:32]
 
 
 def _combined(one: bytes, other: bytes) -> bytes:

@@ -42,7 +42,7 @@ from onceforall.sinks.files.layout import layout_of
 from onceforall.sinks.files.paths import local_folder
 from onceforall.sinks.files.places.hdfs import HdfsTarget, hdfs_root, is_hdfs
 from onceforall.sinks.files.places.local import LocalTarget
-from onceforall.sinks.files.places.s3 import checked_storage, is_s3, s3_root, s3_target
+from onceforall.sinks.files.places.s3 import S3Target, checked_storage, is_s3, s3_root, s3_target
 from onceforall.sinks.files.task.formats import Format, file_format
 from onceforall.sinks.files.task.writer import FileTransaction, Plan
 from onceforall.sinks.files.time_buckets import time_bucket as parsed_bucket
@@ -216,6 +216,21 @@ class FileSink(TwoPhaseCommitSink):
     def secrets(self) -> Mapping[str, str]:
         """Return the keys of the bucket; none of a local folder."""
         return self._plan.target.secrets
+
+    @property
+    def driver_only(self) -> Mapping[str, Any]:
+        """The function that is told of new partitions."""
+        told = self._on_new_partitions
+        return {} if told is None else {"on_new_partitions": told}
+
+    def restored(self, secrets: Mapping[str, str], driver_only: Mapping[str, Any]) -> FileSink:
+        """Return this sink with the keys of its bucket, and with the function."""
+        if secrets:
+            assert isinstance(self._given, S3Target)
+            self._given = replace(self._given, secrets=dict(secrets))
+            self._plan = replace(self._plan, target=self._given)
+        self._on_new_partitions = driver_only.get("on_new_partitions")
+        return self
 
     def columns(self, schema: StructType) -> list[Column]:
         """Return all columns, as they are.

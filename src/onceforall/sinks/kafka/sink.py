@@ -225,6 +225,11 @@ class KafkaSink(TwoPhaseCommitSink):
         """Return the secret values among the options; functions go to the tasks as they are."""
         return secret_values(self._options)
 
+    def restored(self, secrets: Mapping[str, str], driver_only: Mapping[str, Any]) -> KafkaSink:
+        """Return this sink with the secret values among its options."""
+        self._options = {**self._options, **secrets}
+        return super().restored({}, driver_only)
+
     def _configuration(
         self, transactional_id: str | None, secrets: Mapping[str, str] | None = None
     ) -> dict[str, Any]:

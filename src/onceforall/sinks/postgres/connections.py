@@ -197,6 +197,11 @@ class Access:
             values["password"] = self._password
         return values
 
+    def restore(self, secrets: Mapping[str, str]) -> None:
+        """Take back, in another driver's process, the secret values that a pickle left out."""
+        self._parameters = {**self._parameters, **secrets}
+        self._withheld = ()
+
     def connect(
         self,
         secrets: Mapping[str, str] | None = None,

@@ -228,6 +228,11 @@ class PostgresSink(TwoPhaseCommitSink):
         """Return the secret values of the connection; functions go to the tasks as they are."""
         return self._access.secret_values()
 
+    def restored(self, secrets: Mapping[str, str], driver_only: Mapping[str, Any]) -> PostgresSink:
+        """Return this sink with the secret values of its connection."""
+        self._access.restore(secrets)
+        return super().restored({}, driver_only)
+
     # --- at start ---------------------------------------------------------------------------------
 
     def identity(self, start: StartInfo) -> Mapping[str, Any] | None:  # noqa: ARG002

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from onceforall.common import logs
+from onceforall.common.sessions import default_parallelism, is_speculative
 from onceforall.errors import SinkCheckError
 from onceforall.sinks.postgres import markers
 from onceforall.sinks.postgres.connections import Access
@@ -218,10 +219,7 @@ def check_prepared(
         SinkCheckError: it can't, with the number that is needed; or Spark runs speculative
             attempts.
     """
-    if (
-        spark is not None
-        and str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true"
-    ):
+    if spark is not None and is_speculative(spark):
         raise SinkCheckError(
             "mode='prepared' can't be used with spark.speculation=true: two live attempts of one "
             "task would wait for each other's rows, "
@@ -254,4 +252,4 @@ def _tasks(spark: SparkSession | None, *, keyed: bool) -> int:
     if keyed:
         # The rows are shuffled by the key, into so many tasks at the most.
         return int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
-    return int(spark.sparkContext.defaultParallelism)
+    return default_parallelism(spark)

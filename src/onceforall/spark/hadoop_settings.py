@@ -1,0 +1,51 @@
+"""Hadoop's settings as a session has them: its JVM's, or what Spark Connect tells of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onceforall.common.arguments import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ConnectSettings", "hadoop_settings"]
+
+
+def hadoop_settings(spark: SparkSession) -> Any:
+    """Return an object with ``get(name, default)`` and ``getPassword(name)``, as Hadoop's own
+    ``Configuration`` has them.
+
+    Args:
+        spark: a classic session, or one of Spark Connect.
+    """
+    if is_connect(spark):
+        return ConnectSettings(spark)
+    context: Any = spark.sparkContext
+    return context._jsc.hadoopConfiguration()  # noqa: SLF001
+
+
+class ConnectSettings:
+    """What a session of Spark Connect tells of Hadoop's settings: those that are Spark's own.
+
+    Not those of ``core-site.xml`` and other files of Hadoop's on the server.
+
+    Args:
+        spark: a session of Spark Connect.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._conf = spark.conf
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """Return a setting of the session, else one of ``spark.hadoop.*``, else the default."""
+        for key in (name, f"spark.hadoop.{name}"):
+            found = self._conf.get(key, None)
+            if found is not None:
+                return str(found)
+        return default
+
+    def getPassword(self, name: str) -> list[str] | None:  # noqa: N802  Hadoop's name
+        """Return it as Hadoop does, by character; no credential provider is asked."""
+        found = self.get(name)
+        return None if found is None else list(found)

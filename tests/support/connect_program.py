@@ -1,0 +1,197 @@
+"""A client of a Spark Connect server: rows 0, 1, 2, … from a source that replays exactly, to one or
+several sinks, exactly once.
+
+``python connect_program.py CONFIG.json``, with the keys of ``DEFAULTS``. It stops its query after
+batch ``until_batch``, and leaves ``status.json`` in its work folder.
+"""
+
+import threading
+from functools import partial
+from pathlib import Path
+
+from support.driver_program import configured, follow, leave
+from support.waiting import until
+
+DEFAULTS = {
+    "url": "",
+    "work": "",
+    "checkpoint": "",
+    "named_checkpoint": "",
+    "door": "write_stream",
+    "sinks": ["files"],
+    "files": "",
+    "database": "",
+    "password": "",
+    "postgres": {},
+    "bootstrap": "",
+    "topic": "",
+    "aggregate": False,
+    "where": "true",
+    "output_mode": "append",
+    "transform": False,
+    "until_batch": 2,
+    "rows_per_batch": 20,
+    "options": {},
+    "spark": {},
+    "trigger": {"processingTime": "100 milliseconds"},
+    "holds_lock": False,
+    "raises": "",
+    "stop_file": "",
+}
+
+
+def sinks_of(config):
+    import onceforall as ofa
+
+    made = {}
+    if "files" in config["sinks"]:
+        made["files"] = ofa.FileSink(config["files"], format="json")
+    if "postgres" in config["sinks"]:
+        given = {"table": "public.written", "create_table": True, **config["postgres"]}
+        if config["password"]:
+            given["password"] = config["password"]
+        made["postgres"] = ofa.PostgresSink(config["database"], **given)
+    if "kafka" in config["sinks"]:
+        servers = {"bootstrap.servers": config["bootstrap"]}
+        made["kafka"] = ofa.KafkaSink(servers, topic=config["topic"])
+    return made
+
+
+def rows_of(config, spark):
+    from pyspark.sql import functions as F
+
+    rows = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", config["rows_per_batch"])
+        .option("numPartitions", 4)
+        .load()
+        .select("value")
+        .where(config["where"])
+    )
+    if config["aggregate"]:
+        rows = rows.groupBy((F.col("value") % 10).alias("k")).agg(F.count("*").alias("n"))
+    return rows
+
+
+def for_kafka(frame):
+    from pyspark.sql import functions as F
+
+    return frame.select(F.col("value").cast("string").alias("value"))
+
+
+def doubled(frame):
+    from pyspark.sql import functions as F
+
+    return frame.select((F.col("value") * 2).alias("value"))
+
+
+def failing(text):
+    def fails(frame):
+        raise ValueError(text)
+
+    return fails
+
+
+def transform_of(config, name):
+    if name == "kafka":
+        return for_kafka
+    return doubled if config["transform"] and name == "postgres" else None
+
+
+def through_write_stream(config, rows):
+    import onceforall as ofa
+
+    writer = ofa.write_stream(rows).outputMode(config["output_mode"])
+    for name, sink in sinks_of(config).items():
+        transform = transform_of(config, name)
+        if config["holds_lock"]:
+            transform = partial(lambda _, frame: frame, threading.Lock())
+        if config["raises"]:
+            transform = failing(config["raises"])
+        writer.to(sink, name=name, transform=transform)
+    for key, value in config["options"].items():
+        writer.option(key, value)
+    return (
+        writer.option("checkpointLocation", config["checkpoint"])
+        .queryName("connected")
+        .trigger(**config["trigger"])
+        .start()
+    )
+
+
+def through_exactly_once(config, rows):
+    import onceforall as ofa
+
+    sinks = sinks_of(config)
+
+    @ofa.exactly_once(config["named_checkpoint"] or config["checkpoint"], sinks=sinks)
+    def write(batch, batch_id, transaction):
+        for name in sinks:
+            transform = transform_of(config, name)
+            transaction.write(name, batch if transform is None else transform(batch))
+
+    writer = rows.writeStream.outputMode(config["output_mode"]).foreachBatch(write)
+    for key, value in config["options"].items():
+        writer = writer.option(key, value)
+    return (
+        writer.option("checkpointLocation", config["checkpoint"])
+        .trigger(**config["trigger"])
+        .start()
+    )
+
+
+def in_time(config, rows):
+    """Start the query; Spark gives its child ten seconds to come up, which a busy machine
+    doesn't keep."""
+    for _ in range(4):
+        try:
+            if config["door"] == "write_stream":
+                return through_write_stream(config, rows)
+            return through_exactly_once(config, rows)
+        except Exception as error:  # noqa: PERF203
+            if "Python worker failed to connect back" not in str(error):
+                raise
+    raise AssertionError("Spark's child has not come up in four attempts")
+
+
+def main():
+    config = configured(DEFAULTS)
+    from pyspark.sql import SparkSession
+
+    import onceforall as ofa
+
+    work = Path(config["work"])
+    spark = SparkSession.builder.remote(config["url"]).getOrCreate()
+    for key, value in config["spark"].items():
+        spark.conf.set(key, value)
+    rows = rows_of(config, spark)
+    try:
+        query = in_time(config, rows)
+    except Exception as error:
+        ours = ofa.error_of(error)
+        leave(
+            work / "status.json",
+            {"at": "start", "error": str(ours), "raised": type(error).__name__,
+             "class": type(ours).__name__, "batch": None},
+        )  # fmt: skip
+        return
+    leave(work / "started.json", {"query": str(query.id), "run": str(query.runId)})
+    if config["stop_file"]:
+        until(Path(config["stop_file"]).exists, 120)
+        query.stop()
+    error = follow(query, config["until_batch"])
+    ours = None
+    if error is not None:
+        try:
+            ours = ofa.error_of(query)
+        except Exception as unanswered:
+            ours = unanswered
+    leave(
+        work / "status.json",
+        {"at": "run", "error": error, "ours": str(ours), "class": type(ours).__name__,
+         "batch": getattr(ours, "batch", None)},
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
