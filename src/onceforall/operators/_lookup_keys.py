@@ -72,9 +72,9 @@ def reader(kind: type, column: str, what: str = "The key") -> Reader:
     made = _reader(kind, column)
     if made is None:
         raise SchemaError(
-            f"{what} can't be compared: {_WORDS.get(kind, 'BINARY')} is no value of {column}, and a "
-            "cast by the server could make another key of it. Cast the column of keys= to the type "
-            "that is meant, or give the lookup a view with a key of another type."
+            f"{what} can't be compared: {_WORDS.get(kind, 'BINARY')} is no value of {column}, and "
+            "a cast by the server could make another key of it. Cast the column of keys= to the "
+            "type that is meant, or give the lookup a view with a key of another type."
         )
     return made
 

@@ -13,7 +13,12 @@ A role's, database's or server's defaults may not change what the sink does, so 
 what matters:
 
 - *setting*: *why*
-- ``TimeZone`` UTC, ``DateStyle`` ISO: no value may depend on them
+- ``TimeZone`` UTC, ``DateStyle`` ISO, ``IntervalStyle`` postgres, ``extra_float_digits`` 1,
+  ``bytea_output`` hex, ``xmloption``, ``xmlbinary``, ``array_nulls``: no value may depend on them,
+  where it becomes a text or is read from one
+- ``standard_conforming_strings``, ``transform_null_equals``, ``gin_fuzzy_search_limit``: statements
+  mean what they say
+- ``exit_on_error`` off: a row that is refused ends no session
 - ``synchronous_commit`` not ``off``: what was committed must survive a crash of the server;
   stricter values stay
 - ``statement_timeout`` 0: a large COPY or merge may take long
@@ -77,6 +82,15 @@ _SESSION = {
     "TimeZone": "UTC",
     "DateStyle": "ISO, YMD",
     "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "xmloption": "content",
+    "xmlbinary": "base64",
+    "array_nulls": "on",
+    "standard_conforming_strings": "on",
+    "transform_null_equals": "off",
+    "gin_fuzzy_search_limit": "0",
+    "exit_on_error": "off",
     "quote_all_identifiers": "off",
     "client_min_messages": "warning",
     "default_transaction_isolation": "read committed",
