@@ -17,7 +17,7 @@ from onceforall.common import clock as clocks
 from onceforall.common import logs
 from onceforall.common.threads import Threads, start_thread
 from onceforall.driver.batch_jobs import JobGroup, computed_once, groups_of, without_ordering
-from onceforall.driver.coordinator import Prepared
+from onceforall.driver.coordinator import STOP_LOOKED_FOR_EVERY_S, Prepared
 from onceforall.driver.progress import Outcome
 from onceforall.driver.transaction import BatchFunction, BatchTransaction
 from onceforall.errors import OnceForAllError, RefusedRecordError, described, text_of
@@ -43,12 +43,6 @@ logger = logs.logger("onceforall")
 
 DESCRIPTION = "spark.job.description"
 """The local property of a thread that has the description of its jobs."""
-
-STOP_LOOKED_FOR_EVERY_S = 0.3
-"""How often it is asked, while sinks are waited for, whether the query is to stop.
-
-A sink that answers before that costs a thread's start, and no question.
-"""
 
 TASKS_END_WITHIN_S = 10.0
 """Spark kills the Python worker of a cancelled task after ``spark.python.task.killTimeout``, 2

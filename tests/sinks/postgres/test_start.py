@@ -5,15 +5,19 @@ import inspect
 import pickle
 import subprocess
 import sys
+import uuid
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
 from onceforall.sink import StartInfo
+from onceforall.sinks.postgres import sink as postgres_sink
 from onceforall.sinks.postgres.sink import PostgresSink
 from support.postgres_sink import KEYED, TABLE, Query, make_role, rows
+from support.relay import Relay
 
 pytestmark = pytest.mark.postgres
 
@@ -248,3 +252,62 @@ def test_a_start_whose_connection_breaks_again_and_again_says_so(database, monke
     ):
         sink.check(StartInfo("q", "out", output_mode="append"))
     assert Breaking.ended > 1
+
+
+# --- a server that takes connections and doesn't answer ----------------------------------------
+
+
+@pytest.fixture
+def hanging(database, monkeypatch):
+    """A relay to the database, and a sink's start through it, whose times are short."""
+    monkeypatch.setattr(postgres_sink, "_ANSWERS_WITHIN_S", 1.5)
+    parts = urlsplit(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(KEYED)
+    with Relay(parts.hostname, parts.port) as relay:
+
+        def start(**options):
+            sink = PostgresSink(
+                f"{relay.url(database)}?connect_timeout=2",
+                "t",
+                key="id",
+                **{"retry_for_s": 0.1, "lock_timeout_s": 0.2, **options},
+            )
+            info = StartInfo(str(uuid.uuid4()), "out", output_mode="update")
+            sink.identity(info)
+            sink.check(info)
+            sink.holds(info, 0)
+            sink.close()
+
+        yield relay, start
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("step", [b"", b"set_config", b"fsync", b"CREATE SCHEMA", b"pg_index"])
+def test_a_start_gives_up_a_server_that_does_not_answer_and_says_so(hanging, step):
+    relay, start = hanging
+    relay.hang_at(step, connections=1000)
+    with pytest.raises(SinkUnavailableError, match=r"did not take the connection|no answer within"):
+        start()
+    assert relay.hung >= 1
+    relay.hang_at(step, connections=1)
+    start(retry_for_s=10)
+    assert relay.hung == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_so_it_does_whichever_message_it_hangs_at(hanging):
+    relay, start = hanging
+    tried = 0
+    while True:
+        relay.hang_at(b"", connections=1000, after=tried)
+        try:
+            start()
+        except SinkUnavailableError:
+            assert relay.hung
+            tried += 1
+        else:
+            break
+    assert tried > 15
+    assert relay.hung == 0

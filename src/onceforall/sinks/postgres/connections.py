@@ -49,7 +49,12 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
 from onceforall.common.arguments import shown
-from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import (
+    OnceForAllError,
+    OptionError,
+    SinkCheckError,
+    SinkUnavailableError,
+)
 from onceforall.sinks.postgres.conninfo import (
     SECRET_PARAMETERS,
     Conninfo,
@@ -234,7 +239,7 @@ class Access:
             patience_s: in place of the access's own.
             settings: session settings that replace those of this module, and more.
             set_up_within_s: how long setting them may take, beyond libpq's ``connect_timeout`` for
-                what is before; None: as long as it takes.
+                what is before; None: as long as that says, too.
 
         Raises:
             SinkCheckError: wrong password, unknown database, no right, bad certificate, a server
@@ -283,14 +288,11 @@ class Access:
             raise connection_error(error, address_of(parameters)) from None
         try:
             _check_version(connection, address_of(parameters))
-            late = (
-                f"PostgreSQL at {address_of(parameters)} took the connection and gave no "
-                "answer within"
-            )
+            within_s = _seconds_of(parameters) if set_up_within_s is None else set_up_within_s
             with (
                 nullcontext()
-                if set_up_within_s is None
-                else answering(connection, set_up_within_s, f"{late} {set_up_within_s:g} s.")
+                if within_s is None
+                else answering(connection, within_s, late(address_of(parameters), within_s))
             ):
                 _set_up(connection, settings)
             connection.autocommit = autocommit
@@ -329,6 +331,23 @@ class Access:
         return {**_DEFAULTS, **parameters, "client_encoding": "UTF8"}
 
 
+def late(target: str, within_s: float) -> str:
+    """Return what is told of a server that takes connections and doesn't answer."""
+    return (
+        f"PostgreSQL at {target} took the connection and gave no answer within {within_s:g} s. It "
+        "is asked again; see whether the server, or a proxy before it, hangs."
+    )
+
+
+def _seconds_of(parameters: Mapping[str, Any]) -> float | None:
+    """Return libpq's ``connect_timeout``; None where it is none."""
+    try:
+        seconds = float(parameters["connect_timeout"])
+    except ValueError:
+        return None
+    return seconds if seconds > 0 else None
+
+
 @contextmanager
 def answering(connection: psycopg.Connection[Any], within_s: float, message: str) -> Iterator[None]:
     """Cut a connection off when what is done with it takes longer: where the server itself hangs,
@@ -358,7 +377,7 @@ def answering(connection: psycopg.Connection[Any], within_s: float, message: str
         watchdog.start()
         try:
             yield
-        except psycopg.Error as error:
+        except (psycopg.Error, OnceForAllError) as error:
             if not is_cut.is_set():
                 raise
             raise SinkUnavailableError(message) from error

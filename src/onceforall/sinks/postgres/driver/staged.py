@@ -88,7 +88,7 @@ class Merger:
     def __init__(self, connect: Connect, lock_timeout_s: float) -> None:
         self._connect = connect
         self._lock_timeout_s = lock_timeout_s
-        self._held: Held | None = None
+        self.held: Held | None = None
 
     # --- before the decision ----------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Merger:
         except BaseException:
             close_quietly(connection)
             raise
-        self._held = Held(connection, frozenset(batch.names))
+        self.held = Held(connection, frozenset(batch.names))
         failpoints.hit("postgres.confirm.merged")
         return table
 
@@ -227,7 +227,7 @@ class Merger:
             raise unavailable(error, batch.what("Committing")) from error
 
     def _commit_held(self, batch: Batch) -> bool:
-        held, self._held = self._held, None
+        held, self.held = self.held, None
         if held is None:
             return False
         try:
@@ -299,6 +299,6 @@ class Merger:
 
     def release(self) -> None:
         """Roll back what is held."""
-        held, self._held = self._held, None
+        held, self.held = self.held, None
         if held is not None:
             close_quietly(held.connection)
