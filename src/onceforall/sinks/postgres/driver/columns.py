@@ -343,6 +343,11 @@ def _advice(spark: DataType, target: PgType) -> str:
             "Which instant is meant depends on a time zone. Say so by a cast to "
             f"{_cast_of(target)}, or change the column."
         )
+    if target.kind == "interval":
+        return (
+            "Make it an INTERVAL of days to seconds or of years to months (make_dt_interval, "
+            "make_ym_interval), or change the column."
+        )
     if sort in {"FloatType", "DoubleType"} and target.kind in {"numeric", "float4"}:
         return (
             f"Digits would be lost. Cast it to {_cast_of(target)} where that is meant, or "

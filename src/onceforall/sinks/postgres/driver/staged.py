@@ -51,6 +51,7 @@ from onceforall.sinks.postgres.driver.outcomes import (
     refuse_old,
     told_complete,
     told_elsewhere,
+    without_right,
 )
 from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.staging import Staged
@@ -274,6 +275,10 @@ class Merger:
             failpoints.hit("postgres.commit.after")
         except (RefusedRecordError, AttemptFailedError) as error:
             raise SinkUnavailableError(not_now(batch, error)) from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SinkUnavailableError(
+                without_right(batch, words(error), connection.info.user)
+            ) from error
         finally:
             close_quietly(connection)
         return CommitReport(retired=tuple(committables))
