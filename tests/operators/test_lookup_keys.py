@@ -1,7 +1,7 @@
 """By which keys PostgresLookup finds a row: those that the key column's value is, and no other.
 Every type of keys is tried on every type of column, on a real PostgreSQL."""
 
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 
 import psycopg
@@ -196,6 +196,12 @@ def test_of_many_keys_those_that_are_no_values_are_missing_and_the_others_found(
         (Decimal(2),): ("2",),
         (Decimal(16777217),): ("16777217",),
     }
+
+
+@pytest.mark.parametrize("key", [1.5, datetime(2026, 1, 1), None, object()])  # noqa: DTZ001
+def test_a_key_of_no_type_that_enrich_gives_is_refused(looked_up, key):
+    with pytest.raises(SchemaError, match="can't be compared"):
+        looked_up("date", key)
 
 
 @pytest.mark.parametrize(

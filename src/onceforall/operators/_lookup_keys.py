@@ -33,7 +33,14 @@ _SPARK = {
     "date": date,
     "binary": bytes,
 }
-_WORDS = {str: "STRING", int: "a whole number", Decimal: "DECIMAL", bool: "BOOLEAN", date: "DATE"}
+_WORDS = {
+    str: "STRING",
+    int: "a whole number",
+    Decimal: "DECIMAL",
+    bool: "BOOLEAN",
+    date: "DATE",
+    bytes: "BINARY",
+}
 _BITS = {"smallint": 15, "integer": 31, "bigint": 63}
 _TEXTS = frozenset({"text", "character varying", "character", "citext"})
 _NAME_BYTES = {"name": 63, '"char"': 1}
@@ -71,10 +78,11 @@ def reader(kind: type, column: str, what: str = "The key") -> Reader:
     """
     made = _reader(kind, column)
     if made is None:
+        keys = _WORDS.get(kind, kind.__name__)
         raise SchemaError(
-            f"{what} can't be compared: {_WORDS.get(kind, 'BINARY')} is no value of {column}, and "
-            "a cast by the server could make another key of it. Cast the column of keys= to the "
-            "type that is meant, or give the lookup a view with a key of another type."
+            f"{what} can't be compared: {keys} is no value of {column}, and a cast by the server "
+            "could make another key of it. Cast the column of keys= to the type that is meant, or "
+            "give the lookup a view with a key of another type."
         )
     return made
 
@@ -84,7 +92,9 @@ def _reader(kind: type, column: str) -> Reader | None:
         return _of_text(column)
     if kind in {int, Decimal}:
         return _of_number(kind, column)
-    same = {bool: "boolean", date: "date", bytes: "bytea"}[kind]
+    same = {bool: "boolean", date: "date", bytes: "bytea"}.get(kind)
+    if same is None:
+        return None
     if column == same or (kind is date and column == "timestamp without time zone"):
         return _as_it_is
     if column in _TEXTS and kind is not bytes:
