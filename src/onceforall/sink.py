@@ -428,6 +428,15 @@ class TwoPhaseCommitSink(ABC):
         and with it the readers of the others, until it is over.
         """
 
+    def stop_committing(self) -> None:
+        """End, soon and with any error, what ``commit`` (or a ``retire`` or ``recover`` behind it)
+        waits for in another thread: the query was asked to stop some seconds ago, and the next
+        start commits again what is left.
+
+        Called again and again until they have returned, and perhaps a moment later; it must not
+        block and not raise. By default nothing is done: the stop then waits for the commit.
+        """
+
     def end_batch(self, batch: BatchAttempt) -> None:
         """Hear that this run does nothing more for a batch that ``begin_batch`` named: it is
         complete, aborted, or left to the next start.

@@ -8,6 +8,7 @@ import pytest
 
 from commit_log.stores import FlakyStore, MemoryStore
 from onceforall.commit_log import CommitLog
+from onceforall.driver import coordinator as coordinator_module
 from onceforall.driver.coordinator import (
     FIRST_WAIT_S,
     LONGEST_WAIT_S,
@@ -503,6 +504,45 @@ def test_a_failed_look_at_sparks_commit_log_touches_no_sink():
     with pytest.raises(OSError, match="commits"):
         query.batch(0)
     assert query.sinks["a"].asked == []
+
+
+class WaitingSink(FakeSink):
+    """Its commit waits until it is told to end that."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits, self.ended = threading.Event(), threading.Event()
+
+    def commit(self, permit, committables):
+        self.asked.append(("commit", permit.batch, names(committables)))
+        self.waits.set()
+        if self.ended.wait(10):
+            raise SinkUnavailableError("it was told to end")
+        return CommitReport(completed=tuple(committables))
+
+    def stop_committing(self):
+        self.asked.append(("stop_committing",))
+        self.ended.set()
+
+
+@pytest.mark.parametrize("in_recovery", [False, True])
+def test_a_commit_that_waits_is_ended_some_time_after_a_stop_and_done_by_the_next_run(
+    monkeypatch, in_recovery
+):
+    monkeypatch.setattr(coordinator_module, "COMMITS_END_WITHIN_S", 0.5)
+    sink = WaitingSink()
+    query = Query(sinks={"a": sink}, stop=sink.waits.is_set)
+    if in_recovery:
+        store = MemoryStore()
+        with pytest.raises(InDoubtError):
+            Query(store, {"a": FakeSink(AWAY)}, stop=lambda: True).batch(0)
+        query = Query(store, {"a": sink}, stop=sink.waits.is_set)
+    with pytest.raises(InDoubtError):
+        query.batch(0)
+    assert sink.of("stop_committing")
+    later = Query(query.store)
+    later.batch(1 if in_recovery else 0)
+    assert later.sinks["a"].of("commit")[0] == (0, ["t0"])
 
 
 # --- attempts that fail ---------------------------------------------------------------------------

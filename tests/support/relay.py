@@ -20,7 +20,7 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._losing = threading.Event()
-        self._hang_at, self._to_hang = b"", 0
+        self._hang_at, self._to_hang, self._after = b"", 0, 0
         self.lost = self.hung = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -39,8 +39,9 @@ class Relay:
     def lose_answers(self):
         self._losing.set()
 
-    def hang_at(self, words, connections):
-        self._hang_at, self._to_hang, self.hung = words, connections, 0
+    def hang_at(self, words, connections, after=0):
+        """Let each connection send so many of these before, and hang at the next one."""
+        self._hang_at, self._to_hang, self._after, self.hung = words, connections, after, 0
 
     def work_again(self):
         self._losing.clear()
@@ -66,7 +67,7 @@ class Relay:
         ):
             ends.register(client, selectors.EVENT_READ)
             ends.register(server, selectors.EVENT_READ)
-            hangs = False
+            hangs, sent = False, 0
             while True:
                 for readable in [key.fileobj for key, _ in ends.select()]:
                     data = readable.recv(65536)
@@ -81,8 +82,10 @@ class Relay:
                         and self.hung < self._to_hang
                         and self._hang_at in data
                     ):
-                        self.hung += 1
-                        hangs = True
+                        sent += 1
+                        if sent > self._after:
+                            self.hung += 1
+                            hangs = True
                     if hangs:
                         continue
                     (server if readable is client else client).sendall(data)

@@ -16,7 +16,7 @@ from onceforall.common import clock as clocks
 from onceforall.common import logs
 from onceforall.common.threads import Threads, start_thread
 from onceforall.driver.batch_jobs import JobGroup, computed_once, groups_of
-from onceforall.driver.coordinator import Prepared
+from onceforall.driver.coordinator import STOP_LOOKED_FOR_EVERY_S, Prepared
 from onceforall.driver.progress import Outcome
 from onceforall.driver.transaction import BatchFunction, BatchTransaction
 from onceforall.errors import OnceForAllError, RefusedRecordError, described, text_of
@@ -41,11 +41,6 @@ if TYPE_CHECKING:
 
 logger = logs.logger("onceforall")
 
-STOP_LOOKED_FOR_EVERY_S = 0.3
-"""How often it is asked, while sinks are waited for, whether the query is to stop.
-
-A sink that answers before that costs a thread's start, and no question.
-"""
 
 TASKS_END_WITHIN_S = 10.0
 """Spark kills the Python worker of a cancelled task after ``spark.python.task.killTimeout``, 2

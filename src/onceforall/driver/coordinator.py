@@ -14,15 +14,17 @@ the writing of a batch are handed in, so that a simulator can drive the very sam
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from onceforall.common import clock, logs
-from onceforall.common.threads import Threads
+from onceforall.common.threads import Threads, start_thread
 from onceforall.errors import BatchTooSlowError, FencedError, OnceForAllError, described, text_of
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol import decisions as do
@@ -41,6 +43,13 @@ T = TypeVar("T")
 
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 5.0
+STOP_LOOKED_FOR_EVERY_S = 0.3
+"""How often it is asked, while sinks are waited for, whether the query is to stop.
+
+A sink that answers before that costs a thread's start, and no question.
+"""
+COMMITS_END_WITHIN_S = 5.0
+"""How long behind a request to stop a sink may go on with a commit: most succeed meanwhile."""
 
 
 class Log(Protocol):
@@ -273,12 +282,13 @@ class Coordinator:
     def _recover(self, decision: do.RecoverSinks) -> saw.Event:
         def one(name: str) -> saw.SinkAnswers | None:
             answers: saw.SinkAnswers | None = saw.SinkAnswers()
-            if decision.commit is not None and name in decision.commit.committables:
-                answers = self._until_answered(
-                    name, decision.commit.permit, decision.commit.committables[name]
-                )
-            if answers is not None:
-                self._sweep(name, decision.sweeps[name])
+            with self._stoppable(name):
+                if decision.commit is not None and name in decision.commit.committables:
+                    answers = self._until_answered(
+                        name, decision.commit.permit, decision.commit.committables[name]
+                    )
+                if answers is not None:
+                    self._sweep(name, decision.sweeps[name])
             return answers
 
         answers = self._per_sink(decision.sweeps, one)
@@ -295,7 +305,8 @@ class Coordinator:
                 self._resources.sinks[name].retire(decision.committables[name])
                 return True
 
-            return bool(self._until_done(fence, f"fencing lost transactions of sink {name}"))
+            with self._stoppable(name):
+                return bool(self._until_done(fence, f"fencing lost transactions of sink {name}"))
 
         answers = self._per_sink(decision.committables, one)
         waiting = tuple(name for name, answer in answers.items() if not answer)
@@ -350,7 +361,8 @@ class Coordinator:
 
     def _commit(self, decision: do.CommitSinks) -> saw.Event:
         def one(name: str) -> saw.SinkAnswers | None:
-            return self._until_answered(name, decision.permit, decision.committables[name])
+            with self._stoppable(name):
+                return self._until_answered(name, decision.permit, decision.committables[name])
 
         answers = self._per_sink(decision.committables, one)
         waiting = tuple(name for name, answer in answers.items() if answer is None)
@@ -447,6 +459,31 @@ class Coordinator:
         return self._until_done(
             commit, f"batch {permit.batch} is decided; its commit on sink {name}"
         )
+
+    @contextmanager
+    def _stoppable(self, name: str) -> Iterator[None]:
+        """Let a sink that can do so end its commit, some time after the query is asked to stop."""
+        sink = self._resources.sinks[name]
+        if type(sink).stop_committing is TwoPhaseCommitSink.stop_committing:
+            yield
+            return
+        over, own = threading.Event(), threading.current_thread()
+
+        def watch() -> None:
+            if threading.current_thread() is own:
+                return  # Where no thread can be started, nobody watches.
+            left_s = COMMITS_END_WITHIN_S
+            while not over.wait(STOP_LOOKED_FOR_EVERY_S):
+                if self._resources.stop_requested():
+                    left_s -= STOP_LOOKED_FOR_EVERY_S
+                    if left_s <= 0:
+                        self._best_effort("ending a commit", sink.stop_committing)
+
+        start_thread(watch, "onceforall-stops")
+        try:
+            yield
+        finally:
+            over.set()
 
     def _until_done(self, action: Callable[[], T], what: str) -> T | None:
         """Try again and again; None when the query is asked to stop before it succeeds."""

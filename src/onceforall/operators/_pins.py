@@ -49,6 +49,7 @@ def create(connection: psycopg.Connection[Any], schema: str) -> None:
     """
     from psycopg import sql
 
+    from onceforall.sinks.postgres import own_rights
     from onceforall.sinks.postgres.driver import own_tables
 
     columns = {
@@ -70,6 +71,7 @@ def create(connection: psycopg.Connection[Any], schema: str) -> None:
             connection.execute(
                 sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema))
             )
+            own_rights.close_schema(connection, schema)
         known = (
             "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname OPERATOR(pg_catalog.=) %s "
             "AND tablename OPERATOR(pg_catalog.=) %s"
@@ -83,6 +85,7 @@ def create(connection: psycopg.Connection[Any], schema: str) -> None:
                     "lookup, batch, key))"
                 ).format(sql.Identifier(schema, TABLE))
             )
+            own_rights.close_table(connection, schema, TABLE)
     own_tables.warn_of_strangers(own_tables.check(connection, form, schema), form)
 
 

@@ -100,6 +100,7 @@ def enrich(
     )
     lookup.check(len(names))
     _check_columns(frame, lookup, names, as_of, status)
+    lookup.check_keys({name: frame.schema[name].dataType.simpleString() for name in names})
     types = StructType(
         [StructField(name, DataType.fromDDL(kind)) for name, kind in lookup.columns.items()]
     )

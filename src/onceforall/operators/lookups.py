@@ -60,6 +60,17 @@ class Lookup(ABC):
             ConfigurationError: something must be mended first.
         """
 
+    def check_keys(self, types: Mapping[str, str]) -> None:
+        """Check, behind ``check``, that the store can be asked by keys of these types.
+
+        Args:
+            types: of the columns of keys, in their order and by name, as Spark's ``simpleString``
+                has them.
+
+        Raises:
+            ConfigurationError: it can't.
+        """
+
     @abstractmethod
     def fetch(self, keys: Sequence[Key]) -> Mapping[Key, Sequence[Version]]:
         """Return what is known of these keys; a key that isn't there is left out.

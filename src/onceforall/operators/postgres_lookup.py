@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from onceforall.common import arguments
 from onceforall.errors import OptionError, SchemaError, SinkCheckError, SinkUnavailableError
+from onceforall.operators._lookup_keys import Reader, python_type, reader
 from onceforall.operators.lookups import Key, Lookup, Version, read_text
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class PostgresLookup(Lookup):
         self._connection: psycopg.Connection[Any] | None = None
         self._statement: sql.Composed | None = None
         self._casts: sql.Composed | None = None
+        self._key_types: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -149,6 +151,16 @@ class PostgresLookup(Lookup):
             self.at_start(look, f"Looking at {self!r}")
         except SinkUnavailableError as error:
             raise SinkCheckError(f"{self!r} can't be asked: {error}") from error
+
+    def check_keys(self, types: Mapping[str, str]) -> None:
+        """See that keys of these types are values of the key columns' types; see
+        ``Lookup.check_keys``.
+        """
+        for (name, kind), column, key in zip(
+            types.items(), self._key_types, self._key, strict=True
+        ):
+            whose = f"The column {name!r} ({kind}) of keys= and {key!r} of {self!r}"
+            reader(python_type(kind), column, whose)
 
     def at_start(self, action: Callable[[psycopg.Connection[Any]], None], what: str) -> None:
         """Do something that may be done twice, with a connection of its own; where that breaks,
@@ -289,24 +301,43 @@ class PostgresLookup(Lookup):
 
         if self._statement is None:
             self._statement = self._composed(connection)
+        held = self._held(keys)
+        places = list(held)
         try:
-            return self._run(connection, self._statement, self._arrays(keys))
+            found = self._run(connection, self._statement, self._arrays(list(held.values())))
         except psycopg.DataError:
             # A key that the column's type can't hold (a text that is no uuid) is missing. Anything
             # else in this class is a value's fault.
-            places = self._castable(connection, keys, list(range(1, len(keys) + 1)))
-            if len(places) == len(keys):
+            places = self._castable(connection, held, places)
+            if len(places) == len(held):
                 raise
-        held = self._run(
-            connection, self._statement, self._arrays([keys[place - 1] for place in places])
-        )
-        return [(places[place - 1], *rest) for place, *rest in held]
+            found = self._run(
+                connection, self._statement, self._arrays([held[place] for place in places])
+            )
+        return [(places[place - 1], *rest) for place, *rest in found]
+
+    def _held(self, keys: Sequence[Key]) -> dict[int, Key]:
+        """Return what is asked for, by the key's place: the keys that are values of their columns'
+        types, as such.
+        """
+        readers: list[dict[type, Reader]] = [{} for _ in self._key_types]
+        held: dict[int, Key] = {}
+        for place, key in enumerate(keys, 1):
+            values = []
+            for part, column, known in zip(key, self._key_types, readers, strict=True):
+                kind = type(part)
+                if kind not in known:
+                    known[kind] = reader(kind, column)
+                values.append(known[kind](part))
+            if None not in values:
+                held[place] = tuple(values)
+        return held
 
     def _arrays(self, keys: Sequence[Key]) -> list[list[Any]]:
         return [[key[n] for key in keys] for n in range(len(self._key))]
 
     def _castable(
-        self, connection: psycopg.Connection[Any], keys: Sequence[Key], places: list[int]
+        self, connection: psycopg.Connection[Any], keys: Mapping[int, Key], places: list[int]
     ) -> list[int]:
         """Return the places of the keys that the server can read as its columns' types, found by
         halving.
@@ -315,9 +346,7 @@ class PostgresLookup(Lookup):
 
         assert self._casts is not None
         try:
-            self.execute(
-                connection, self._casts, self._arrays([keys[place - 1] for place in places])
-            )
+            self.execute(connection, self._casts, self._arrays([keys[place] for place in places]))
         except psycopg.DataError:
             half = len(places) // 2
             if half == 0:
@@ -343,17 +372,17 @@ class PostgresLookup(Lookup):
         keys = [sql.SQL("t.{}").format(_named(name)) for name in self._key]
         look = sql.SQL("SELECT {} FROM {} t LIMIT 0").format(sql.SQL(", ").join(keys), table)
         described = self.execute(connection, look, []).description or []
-        found = self.execute(
-            connection, _KEY_TYPES, [[column.type_code for column in described]]
-        ).fetchall()
+        oids = [column.type_code for column in described]
+        found = self.execute(connection, _KEY_TYPES, [oids, oids]).fetchall()
         # The server's own names of its own types: text that comes from nobody else.
         arrays = sql.SQL(", ").join(
-            [sql.SQL("%s::{}[]").format(sql.SQL(name)) for name, _ in found]
+            [sql.SQL("%s::{}[]").format(sql.SQL(name)) for name, _, _ in found]
         )
+        self._key_types = tuple(str(base) for _, _, base in found)
         aliases = [sql.Identifier(f"k{n}") for n in range(len(keys))]
         joined = [
             sql.SQL("{} OPERATOR({}.=) w.{}").format(key, _named(schema), alias)
-            for key, alias, (_, schema) in zip(keys, aliases, found, strict=True)
+            for key, alias, (_, schema, _) in zip(keys, aliases, found, strict=True)
         ]
         values = [
             _as_text(sql.SQL("t.{}").format(_named(name)), kind)
@@ -361,7 +390,7 @@ class PostgresLookup(Lookup):
         ]
         self._casts = sql.SQL("SELECT {}").format(arrays)
         # Several arrays at once: of that form of unnest there is no qualified one.
-        each = [sql.SQL("pg_catalog.unnest(%s::{}[])").format(sql.SQL(name)) for name, _ in found]
+        each = [sql.SQL("pg_catalog.unnest(%s::{}[])").format(sql.SQL(name)) for name, *_ in found]
         unnested = sql.SQL("ROWS FROM ({})").format(sql.SQL(", ").join(each))
         return sql.SQL("SELECT w.place, {}, {}, ARRAY[{}]::pg_catalog.text[] FROM {} WITH "
                        "ORDINALITY w({}, place) JOIN {} t ON {}").format(
@@ -384,17 +413,27 @@ class PostgresLookup(Lookup):
 
 
 _KEY_TYPES: LiteralString = """
+WITH RECURSIVE base AS (
+    SELECT u.oid::pg_catalog.oid AS of_type, t.oid AS type, t.typtype, t.typbasetype FROM pg_catalog.unnest(%s::bigint[]) u(oid)
+    JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) u.oid::pg_catalog.oid
+  UNION
+    SELECT base.of_type, t.oid, t.typtype, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) base.typbasetype
+    WHERE base.typtype OPERATOR(pg_catalog.=) 'd'
+)
 SELECT pg_catalog.format_type(u.oid::pg_catalog.oid, -1), COALESCE((
-    SELECT n.nspname::pg_catalog.text FROM pg_catalog.pg_type t
-    JOIN pg_catalog.pg_type b ON b.oid OPERATOR(pg_catalog.=) CASE WHEN t.typtype OPERATOR(pg_catalog.=) 'd' THEN t.typbasetype ELSE t.oid END
+    SELECT n.nspname::pg_catalog.text FROM pg_catalog.pg_type b
     JOIN pg_catalog.pg_operator o ON o.oprname OPERATOR(pg_catalog.=) '=' AND o.oprleft OPERATOR(pg_catalog.=) b.oid AND o.oprright OPERATOR(pg_catalog.=) b.oid
       AND o.oprnamespace OPERATOR(pg_catalog.=) b.typnamespace
     JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) o.oprnamespace
-    WHERE t.oid OPERATOR(pg_catalog.=) u.oid::pg_catalog.oid), 'pg_catalog')
-FROM pg_catalog.unnest(%s::bigint[]) WITH ORDINALITY u(oid, n) ORDER BY n
+    WHERE b.oid OPERATOR(pg_catalog.=) base.type), 'pg_catalog'),
+    (SELECT CASE WHEN b.typname OPERATOR(pg_catalog.=) 'citext' THEN 'citext' ELSE pg_catalog.format_type(b.oid, NULL) END
+     FROM pg_catalog.pg_type b WHERE b.oid OPERATOR(pg_catalog.=) base.type)
+FROM pg_catalog.unnest(%s::bigint[]) WITH ORDINALITY u(oid, n)
+JOIN base ON base.of_type OPERATOR(pg_catalog.=) u.oid::pg_catalog.oid AND base.typtype OPERATOR(pg_catalog.<>) 'd'
+ORDER BY u.n
 """  # noqa: E501
 """Of each key column the type's name, and the schema of its ``=``: that of the type, for a type of
-an extension's, such as citext. Format -1, of no
+an extension's, such as citext; and the name of the type below its domains. Format -1, of no
 length: "character" (as NULL has it) would be a cast to character(1), and "bit" one to bit(1).
 """
 

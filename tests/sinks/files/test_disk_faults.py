@@ -4,9 +4,13 @@ folder, nothing is lost, and it goes on."""
 import errno
 import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import onceforall
 from onceforall import read_files
 from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.protocol.names import parse_name
@@ -229,3 +233,109 @@ class TestWhatAnotherProcessDidNotSync:
         checked(tmp_path / "out")
         for folder in (tmp_path, tmp_path / "out", tmp_path / "out" / "_onceforall"):
             recorder.synced(folder)
+
+
+EACH_WRITE_FAILS = """
+import io, random, sys
+import pyarrow as pa
+from onceforall.sinks.files.task.formats import file_format
+
+random.seed(1)
+rows = pa.table({"n": pa.array([random.getrandbits(63) for _ in range(30_000)], pa.int64())})
+errors = {"OSError": OSError(28, "full"), "KeyboardInterrupt": KeyboardInterrupt(), "MemoryError": MemoryError()}
+
+
+class Failing(io.BytesIO):
+    def __init__(self, at, error):
+        super().__init__()
+        self.left, self.error = at, error
+
+    def write(self, content):
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        return super().write(content)
+
+
+def tried(at, error):
+    file = Failing(at, error)
+    writer = file_format(sys.argv[1], None, {}).open(file, rows.schema, 1 << 17)
+    try:
+        for start in range(0, 30_000, 10_000):
+            writer.write(rows.slice(start, 10_000))
+        writer.close()
+    except BaseException:
+        try:
+            writer.close()
+        except BaseException:
+            pass
+        raise
+    return file
+
+
+for name, error in errors.items():
+    at = 0
+    while True:
+        try:
+            whole = tried(at, error)
+        except BaseException as raised:
+            if type(raised).__name__ != name:
+                raise
+            at += 1
+        else:
+            break
+    print(name, at > 0, whole.left == 0)
+"""
+
+
+@pytest.mark.parametrize("form", ["parquet", "orc", "json", "csv"])
+def test_no_error_of_a_file_ends_the_process_whichever_write_it_meets(form):
+    ended = subprocess.run(
+        [sys.executable, "-c", EACH_WRITE_FAILS, form],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split("\n")[:3] == [
+        f"{name} True True" for name in ("OSError", "KeyboardInterrupt", "MemoryError")
+    ]
+
+
+ON_A_FULL_DISK = """
+import sys
+from pathlib import Path
+from onceforall.errors import AttemptFailedError
+from sinks.files.test_disk_faults import attempt, checked, left_in_staging, noise
+
+folder = Path(sys.argv[1])
+sink = checked(folder, format="orc")
+transaction = sink.begin_transaction(attempt(1))
+try:
+    for _ in range(40):
+        sink.invoke(transaction, noise(4000))
+    sink.pre_commit(transaction)
+except AttemptFailedError as error:
+    sink.discard(transaction)
+    print(left_in_staging(folder), error)
+"""
+
+
+def test_a_full_disk_fails_a_task_that_writes_orc_and_leaves_nothing(disk):
+    folder = disk.root / "out"
+    checked(folder, format="orc")
+    disk.fill()
+    path = os.pathsep.join(
+        [str(Path(onceforall.__file__).parents[1]), str(Path(__file__).parents[2])]
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", ON_A_FULL_DISK, str(folder)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert re.match(rf"\[\] .*{named(folder, errno.ENOSPC)}.*Free some space", ended.stdout)

@@ -25,7 +25,7 @@ SPARK, SPARK_ALONE, ARROW = "to_spark", "spark.read", "to_arrow"
 """The readers; what holds for ``to_arrow`` holds for pyarrow's dataset."""
 
 DAY = 86_400 * 10**6
-GREGORIAN = -141_427
+GREGORIAN, YEAR_1900 = -141_427, -25_567
 CSV_NULL = "\u0001 no value \u0001".encode()
 
 
@@ -67,8 +67,9 @@ class Row:
 
 NOTES = {
     "orc-days": "Refused before 1582-10-15, where Spark would read another day.",
-    "orc-times": "Refused before 1582-10-15, and before 1970 with a fraction of a second: Spark "
-    "would read another day, or not the file at all. "
+    "orc-times": "Refused before 1900-01-01 (UTC), where Spark would read another instant, by the "
+    "zone of the JVM that reads; and before 1970 with a fraction of a second, where it would not "
+    "read the file at all. "
     "`to_arrow` and pyarrow raise an error where a file holds a timestamp outside the years 1678 "
     "to 2261; Spark reads it.",
     "orc-local": "Spark refuses to read it.",
@@ -117,7 +118,7 @@ def _except(note: str, refuses: Callable[[Any], bool], **more: Any) -> Cell:
 
 ORC_TIMES = _except(
     "orc-times",
-    lambda value: value < GREGORIAN * DAY or (value < 0 and value % 10**6 != 0),
+    lambda value: value < YEAR_1900 * DAY or (value < 0 and value % 10**6 != 0),
     unread=lambda value: not -(1 << 63) <= value * 1000 < 1 << 63,
 )
 JSON_TIMES = _except("json-times", _outside(*TEXT_DAYS, DAY))

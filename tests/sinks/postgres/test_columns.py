@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 
 import psycopg
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, TimeType
 
 from onceforall.errors import RefusedRecordError, SchemaError
+from onceforall.sinks.postgres.driver import columns as columns_module
 from onceforall.sinks.postgres.driver.columns import postgres_columns
 from onceforall.sinks.postgres.driver.json_text import as_json
 from onceforall.sinks.postgres.driver.table_creation import create
@@ -309,3 +313,42 @@ def test_an_interval_that_cuts_its_values_is_refused(spark, connection, kind):
         SchemaError, match="rounded or cut to what the column keeps. Make it a plain interval"
     ):
         postgres_columns(StructType([StructField("v", written)]), describe(connection, "cut"))
+
+
+KINDS = [
+    "smallint", "integer", "bigint", "numeric", "numeric(5,2)", "real", "double precision", "boolean", "text", "varchar(9)",
+    "char(3)", "bytea", "date", "timestamp", "timestamptz", "time", "interval", "json", "jsonb", "uuid",
+]  # fmt: skip
+SORTS = [
+    "TINYINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(9,4)", "BOOLEAN", "STRING", "BINARY", "DATE", "TIMESTAMP",
+    "TIMESTAMP_NTZ", "INTERVAL DAY TO SECOND", "INTERVAL YEAR TO MONTH", "INTERVAL MONTH", "ARRAY<INT>", "STRUCT<x: INT>",
+    "MAP<STRING, INT>", "VARIANT", "INTERVAL",
+]  # fmt: skip
+
+
+def test_a_cast_that_an_error_advises_leads_to_a_type_that_fits(spark, connection):
+    """Of every type to every other one: who follows the advice gets no second error."""
+    columns = ", ".join(f"c{at} {kind}" for at, kind in enumerate(KINDS))
+    connection.execute(f"CREATE TABLE t ({columns})")
+    table = describe(connection, "t")
+    advised, wrong = 0, []
+    for at, kind in enumerate(KINDS):
+        (target,) = table.select([f"c{at}"])
+        for sort in SORTS:
+            source = spark.sql(f"SELECT CAST(NULL AS {sort}) a").schema["a"].dataType
+            problem = columns_module._problem(source, target.type)
+            found = re.search(r"[Cc]ast (?:it )?to ([A-Z_]+(?:\(\d+,\d+\))?)", problem or "")
+            if found is None:
+                continue
+            advised += 1
+            name = found.group(1)
+            cast = TimeType() if name == "TIME" else DataType.fromDDL(name)
+            if name != "TIME":  # which a setting must allow
+                try:
+                    _ = spark.sql(f"SELECT CAST(CAST(NULL AS {sort}) AS {name}) a").schema
+                except AnalysisException as error:
+                    wrong.append((sort, kind, error.getCondition()))
+            if columns_module._problem(cast, target.type) is not None:
+                wrong.append((sort, kind, problem))
+    assert wrong == []
+    assert advised > 100

@@ -8,7 +8,7 @@ from onceforall.errors import AttemptFailedError, SinkCheckError
 from onceforall.operators import _pins as pins
 from onceforall.sink import StartInfo
 from onceforall.sinks.postgres.driver import marker_table, own_tables
-from support.postgres_sink import TABLE, Query, make_role, rows, staging_tables
+from support.postgres_sink import KEYED, TABLE, Query, make_role, rows, staging_tables
 
 pytestmark = pytest.mark.postgres
 
@@ -288,3 +288,74 @@ def test_a_table_of_pins_that_could_run_its_owners_code_is_refused(database, pai
             match=rf"onceforall\.lookups \(of the role {evil}\) has the trigger e.*pin_schema=",
         ):
             pins.create(connection, "onceforall")
+
+
+@pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])
+def test_default_privileges_open_nothing_that_the_library_makes(database, mode):
+    """Whatever the library makes: tables of each mode, pins, and their schemas."""
+    name = database.rsplit("/", 1)[1].partition("?")[0]
+    role, url = make_role(
+        database,
+        "GRANT CREATE ON SCHEMA public TO {role}",
+        f'GRANT CREATE ON DATABASE "{name}" TO {{role}}',
+    )
+    other, _ = make_role(database)
+    execute(
+        url,
+        KEYED,
+        f"ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO {other}, PUBLIC",
+        f"ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO {other}, PUBLIC",
+    )
+    query = Query(url, None, mode=mode, key="id")
+    with psycopg.connect(url, autocommit=True) as connection:
+        pins.create(connection, "pinned")
+    committable = query.write(0, rows(1))
+    opened = execute(
+        database,
+        "SELECT relname::text, relacl::text FROM pg_class c, aclexplode(relacl) x WHERE relnamespace "
+        "IN ('onceforall'::regnamespace, 'pinned'::regnamespace) AND x.grantee <> relowner",
+    )
+    schemas = execute(
+        database,
+        "SELECT nspname::text, nspacl::text FROM pg_namespace n, aclexplode(nspacl) x "
+        "WHERE nspname IN ('onceforall', 'pinned') AND x.grantee <> nspowner",
+    )
+    made = execute(
+        database,
+        "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relowner = "
+        f"'{role}'::regrole AND relnamespace <> 'public'::regnamespace",
+    )
+    assert (opened, schemas, made) == ([], [], [(3 if mode == "staged" else 2,)])
+    if committable:
+        query.commit(0, query.sink.confirm([committable]))
+    assert query.ids() == [1]
+
+
+@pytest.mark.parametrize(
+    ("grant", "is_told"),
+    [
+        ("SELECT, INSERT, UPDATE, DELETE", False),  # as a role that shares the schema needs it
+        ("TRIGGER", True),
+        ("ALL", True),
+    ],
+)
+def test_a_table_that_stands_open_to_others_is_told_at_a_start(
+    database, pair, caplog, grant, is_told
+):
+    (_, url), (other, _) = pair
+    Query(url, None)
+    execute(database, f"GRANT {grant} ON onceforall.markers TO {other}")
+    with caplog.at_level("WARNING", "onceforall"):
+        Query(url, None)
+    told = [r.getMessage() for r in caplog.records if "is open to" in r.getMessage()]
+    assert bool(told) == is_told
+    assert all(f"REVOKE ALL ON onceforall.markers FROM {other}" in text for text in told)
+
+
+def test_a_table_that_everybody_may_write_is_told_at_a_start(database, pair, caplog):
+    (_, url), _ = pair
+    Query(url, None)
+    execute(database, "GRANT UPDATE ON onceforall.markers TO PUBLIC")
+    with caplog.at_level("WARNING", "onceforall"):
+        Query(url, None)
+    assert [r for r in caplog.records if "FROM PUBLIC" in r.getMessage()]

@@ -1,10 +1,12 @@
 """Whatever the table refuses is found before the decision, and the first offending row is named."""
 
+import re
+
 import psycopg
 import pytest
 
-from onceforall.errors import RefusedRecordError
-from support.postgres_sink import Query, prepared, rows, staging_tables
+from onceforall.errors import RefusedRecordError, SinkCheckError, SinkUnavailableError
+from support.postgres_sink import KEYED, Query, make_role, prepared, rows, staging_tables
 
 pytestmark = pytest.mark.postgres
 
@@ -126,3 +128,71 @@ def test_long_values_are_cut_and_a_null_is_shown(database):
     with pytest.raises(RefusedRecordError, match="v=null"):
         query.sink.confirm([nulls])
     query.sink.abort([nulls])
+
+
+def test_a_label_that_is_added_while_the_query_runs_asks_for_a_restart(database):
+    query = Query(database, "CREATE TYPE mood AS ENUM ('sad'); CREATE TABLE t (id bigint, v mood)")
+    query.execute("ALTER TYPE mood ADD VALUE 'glad'")
+    with pytest.raises(
+        RefusedRecordError, match="'glad' .* had at the query's start: sad. .* start"
+    ):
+        query.write(0, rows(1, v="glad"))
+    later = query.successor()
+    later.commit(0, later.prepare(0, rows(1, v="glad")))
+    assert later.all() == [(1, "glad")]
+    query.sink.close()
+
+
+@pytest.fixture
+def under_policies(database):
+    """A role to which a policy of the table's applies: it may write only what is above 0."""
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    role, url = make_role(database, f'GRANT CREATE ON DATABASE "{name}" TO {{role}}')
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(KEYED)
+        connection.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+        connection.execute(f"GRANT ALL ON t TO {role}")
+        connection.execute(f"CREATE POLICY p ON t TO {role} USING (true) WITH CHECK (id > 0)")
+    return role, url
+
+
+@pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])
+def test_a_row_that_a_policy_refuses_is_named(under_policies, mode):
+    _, url = under_policies
+    query = Query(url, None, mode=mode, key="id")
+    with pytest.raises(  # noqa: PT012  either raises
+        RefusedRecordError, match="policy of row security refuses it.*first such row: id=.-2"
+    ):
+        committables = [query.write(0, rows(1, -2, 3))]
+        query.sink.confirm(committables)
+    query.sweep(own=True)
+    query.sink.close()
+
+
+def test_a_role_whose_sessions_refuse_row_security_is_refused_at_start(database, under_policies):
+    role, url = under_policies
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"ALTER ROLE {role} SET row_security = off")
+    with pytest.raises(SinkCheckError, match=f"ALTER ROLE {role} SET row_security = on"):
+        Query(url, None)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"ALTER ROLE {role} BYPASSRLS")
+    Query(url, None)
+
+
+def test_a_right_that_is_lost_behind_the_decision_is_named_with_its_grant(database):
+    name = psycopg.conninfo.conninfo_to_dict(database)["dbname"]
+    role, url = make_role(database, f'GRANT CREATE ON DATABASE "{name}" TO {{role}}')
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(KEYED)
+        connection.execute(f"GRANT SELECT, INSERT, UPDATE ON t TO {role}")
+        query = Query(url, None, key="id")
+        committables = query.prepare(0, rows(1))
+        query.sink.close()
+        connection.execute(f"REVOKE INSERT ON t FROM {role}")
+        with pytest.raises(SinkUnavailableError, match="is decided") as raised:
+            query.commit(0, committables)
+        grant = re.search(r"GRANT SELECT, INSERT, UPDATE ON public\.t TO \w+;", str(raised.value))
+        connection.execute(grant.group())
+    assert query.commit(0, committables).retired
+    query.sink.close()

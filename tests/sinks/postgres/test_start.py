@@ -3,17 +3,25 @@
 import copy
 import inspect
 import pickle
+import re
 import subprocess
 import sys
+import threading
+import uuid
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
 from onceforall.sink import StartInfo
+from onceforall.sinks.postgres import sink as postgres_sink
 from onceforall.sinks.postgres.sink import PostgresSink
+from support.databases import drop_database
 from support.postgres_sink import KEYED, TABLE, Query, make_role, rows
+from support.relay import Relay
+from support.waiting import until
 
 pytestmark = pytest.mark.postgres
 
@@ -248,3 +256,98 @@ def test_a_start_whose_connection_breaks_again_and_again_says_so(database, monke
     ):
         sink.check(StartInfo("q", "out", output_mode="append"))
     assert Breaking.ended > 1
+
+
+# --- a server that takes connections and doesn't answer ----------------------------------------
+
+
+@pytest.fixture
+def hanging(database, monkeypatch):
+    """A relay to the database, and a sink's start through it, whose times are short."""
+    monkeypatch.setattr(postgres_sink, "_ANSWERS_WITHIN_S", 1.5)
+    parts = urlsplit(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(KEYED)
+    with Relay(parts.hostname, parts.port) as relay:
+
+        def start(**options):
+            sink = PostgresSink(
+                f"{relay.url(database)}?connect_timeout=2",
+                "t",
+                key="id",
+                **{"retry_for_s": 0.1, "lock_timeout_s": 0.2, **options},
+            )
+            info = StartInfo(str(uuid.uuid4()), "out", output_mode="update")
+            sink.identity(info)
+            sink.check(info)
+            sink.holds(info, 0)
+            sink.close()
+
+        yield relay, start
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("step", [b"", b"set_config", b"fsync", b"CREATE SCHEMA", b"pg_index"])
+def test_a_start_gives_up_a_server_that_does_not_answer_and_says_so(hanging, step):
+    relay, start = hanging
+    relay.hang_at(step, connections=1000)
+    (error,) = ended(start)
+    assert isinstance(error, SinkUnavailableError)
+    assert re.search(r"did not take the connection|no answer within", str(error))
+    assert relay.hung >= 1
+    relay.hang_at(step, connections=1)
+    assert ended(lambda: start(retry_for_s=10)) == [None]
+    assert relay.hung == 1
+
+
+def ended(action):
+    """What it raised, or what it returned; in a thread, for it shall come to an end."""
+    came_to = []
+
+    def run():
+        try:
+            came_to.append(action())
+        except Exception as error:
+            came_to.append(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    until(lambda: came_to, 20, "the start ends")
+    return came_to
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_so_it_does_whichever_message_it_hangs_at(hanging):
+    relay, start = hanging
+    tried = given_up = 0
+    while True:
+        relay.hang_at(b"", connections=1000, after=tried)
+        try:
+            start()
+        except SinkUnavailableError:
+            given_up += 1
+        if not relay.hung:
+            break  # No connection sends so many; where it hangs at its last one, it is being closed.
+        tried += 1
+    assert given_up > 15
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words"), [("UTF8", None), ("LATIN1", "lacks is refused"), ("SQL_ASCII", "bytes")]
+)
+def test_a_database_that_is_not_of_utf8_is_told_at_a_start(postgres, caplog, encoding, words):
+    name = f"t_{encoding.lower()}_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(postgres.conninfo, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE "
+            "template0"
+        )
+    try:
+        with caplog.at_level("WARNING", "onceforall"):
+            Query(postgres.url(name)).sink.close()
+    finally:
+        drop_database(postgres, name)
+    told = [r.getMessage() for r in caplog.records if "has the encoding" in r.getMessage()]
+    assert [f"encoding {encoding} " in text and words in text for text in told] == [True] * bool(
+        words
+    )

@@ -5,6 +5,8 @@ import os
 import signal
 import threading
 import time
+from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -12,12 +14,13 @@ from pyspark.sql import functions as F
 
 import onceforall as ofa
 from onceforall.embedded import EmbeddedPostgres
-from onceforall.errors import AttemptFailedError
+from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sink import BatchAttempt
 from onceforall.sinks.postgres import stoppable
 from onceforall.sinks.postgres.driver.staged import Merger
 from onceforall.sinks.postgres.stoppable import Stoppable
 from support.postgres_sink import KEYED, Query, rows
+from support.relay import Relay
 from support.waiting import until
 
 pytestmark = pytest.mark.postgres
@@ -193,6 +196,86 @@ def test_a_server_that_does_not_answer_is_left():
         query.sink.close()
 
 
+@contextmanager
+def frozen(url, server):
+    """A server whose sessions, and the one that takes connections, do nothing."""
+    processes = _processes(url, server)
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+
+
+def assert_left_and_completed(query, committables, came_to, began):
+    """A stop ended the commit, and the next run completes the batch, once."""
+    assert time.monotonic() - began < 4
+    assert isinstance(came_to[0], SinkUnavailableError), came_to
+    later = query.successor()
+    report = later.commit(0, committables)
+    assert not report.lost
+    assert not report.in_doubt
+    assert later.ids() == [1, 2]
+    later.sink.close()
+    query.sink.close()
+
+
+def test_a_stop_ends_a_commit_on_a_server_that_does_not_answer():
+    with EmbeddedPostgres() as server:
+        url = server.url("postgres")
+        query = Query(url, KEYED, mode="staged", key="id", **LONG)
+        committables = query.prepare(0, rows(1), rows(2))
+        with frozen(url, server):
+            came_to = in_thread(lambda: query.commit(0, committables))
+            until(lambda: query.sink._committer._commits._connections, 10, "the commit waits")
+            assert came_to == []
+            began = time.monotonic()
+            until(lambda: query.sink.stop_committing() or came_to, 20, "the wait is over")
+        assert_left_and_completed(query, committables, came_to, began)
+
+
+def test_a_stop_ends_a_second_merge_that_waits_for_a_row_of_another_session(database):
+    query = Query(database, KEYED, mode="staged", key="id", **LONG)
+    committables = query.prepare(0, rows(1), rows(2))
+    query.sink.close()
+    with psycopg.connect(database) as other:
+        other.execute("INSERT INTO t VALUES (1, 'of another')")
+        came_to = in_thread(lambda: query.commit(0, committables))
+        until(lambda: waiting_for(database, "transactionid") == 1, 10, "the merge waits")
+        began = time.monotonic()
+        until(lambda: query.sink.stop_committing() or came_to, 10, "the wait is over")
+        other.rollback()
+    assert_left_and_completed(query, committables, came_to, began)
+
+
+def test_a_stop_ends_the_commit_of_prepared_transactions(database):
+    parts = urlsplit(database)
+    with Relay(parts.hostname, parts.port) as relay:
+        query = Query(database, KEYED, mode="prepared", key="id", **LONG)
+        through = query.successor(url=relay.url(database))
+        committables = through.prepare(0, rows(1), rows(2))
+        relay.hang_at(b"COMMIT PREPARED", connections=10)
+        came_to = in_thread(lambda: through.commit(0, committables))
+        until(lambda: relay.hung == 2, 10, "both wait")
+        began = time.monotonic()
+        until(lambda: through.sink.stop_committing() or came_to, 10, "the wait is over")
+        relay.work_again()
+        assert_left_and_completed(through, committables, came_to, began)
+        query.sink.close()
+
+
+def test_a_stop_of_no_commit_spoils_no_later_one(database):
+    query = Query(database, KEYED, key="id")
+    query.sink.stop_committing()
+    assert query.commit(0, query.prepare(0, rows(1))).retired
+    query.sink.stop_committing()
+    assert query.commit(1, query.prepare(1, rows(2))).retired
+    assert query.ids() == [1, 2]
+    query.sink.close()
+
+
 def _processes(url, server):
     """The server's own process, which takes requests to cancel, and those of its sessions."""
     with psycopg.connect(url, autocommit=True) as connection:
@@ -228,3 +311,41 @@ def test_a_stop_of_a_real_query_that_waits_for_a_lock_is_a_stop_and_soon(spark, 
         assert query.exception() is None
         assert ofa.read_files(tmp_path / "out").to_arrow().num_rows == 20
         assert not list((tmp_path / "out" / "_onceforall" / "staging").iterdir())
+
+
+@pytest.mark.spark
+def test_a_stop_of_a_real_query_whose_commit_has_no_answer_is_in_doubt_and_completed_by_the_next_start(
+    spark, database, tmp_path
+):
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (value bigint PRIMARY KEY)")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"value": 1}\n')
+    events = spark.readStream.schema("value BIGINT").json(str(tmp_path / "in"))
+    parts = urlsplit(database)
+
+    def start(url):
+        sink = ofa.PostgresSink(url, table="t", key="value", mode="prepared", **LONG)
+        return (
+            ofa.write_stream(events)
+            .to(sink)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+
+    def count():
+        with psycopg.connect(database) as connection:
+            return connection.execute("SELECT count(*) FROM t").fetchone()[0]
+
+    with Relay(parts.hostname, parts.port) as relay:
+        relay.hang_at(b"COMMIT PREPARED", connections=1000)
+        query = start(relay.url(database))
+        until(lambda: relay.hung, 60, "the commit has no answer")
+        began = time.monotonic()
+        query.stop()
+        assert time.monotonic() - began < 15
+        assert count() == 0
+        query = start(database)
+        query.processAllAvailable()
+        query.stop()
+    assert count() == 1

@@ -3,9 +3,15 @@ those that it hides."""
 
 from itertools import product
 
+import pyarrow as pa
 import pytest
 
-from onceforall.errors import AttemptFailedError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import (
+    AttemptFailedError,
+    RefusedRecordError,
+    SinkCheckError,
+    SinkUnavailableError,
+)
 from onceforall.sink import StartInfo
 from onceforall.sinks.postgres.sink import PostgresSink
 from support.postgres_sink import KEYED, TABLE, Query, make_role, rows
@@ -261,3 +267,68 @@ def test_partitions_that_get_no_row_are_not_locked_until_the_decision(database):
     query.execute("SET lock_timeout = '1s'; ALTER TABLE mid_1 ADD CHECK (id > 0)")
     assert len(query.commit(0, decided).retired) == 1
     assert query.ids() == [1]
+
+
+@pytest.mark.parametrize("mode", ["prepared", "upsert", "staged"])
+def test_a_key_whose_collation_is_changed_while_the_query_runs_gets_no_row_by_tasks(database, mode):
+    """Spark brought "a" and "A" to two tasks: the later one would win, or each wait for the other."""
+    query = Query(database, "CREATE TABLE t (id text PRIMARY KEY, v text)", mode=mode, key="id")
+    query.execute(
+        "CREATE COLLATION ci (provider=icu, locale='und-u-ks-level2', deterministic=false)"
+    )
+    query.execute("ALTER TABLE t ALTER id TYPE text COLLATE ci")
+
+    def row(key):
+        return pa.RecordBatch.from_pydict({"id": [key], "v": ["x"]})
+
+    if mode == "staged":  # The server compares the keys of a batch itself.
+        committables = [
+            query.write(0, row("a"), partition=0),
+            query.write(0, row("A"), partition=1),
+        ]
+        with pytest.raises(RefusedRecordError, match="2 rows with the key id='[aA]'"):
+            query.sink.confirm(committables)
+        query.sink.abort(committables)
+    else:
+        with pytest.raises(AttemptFailedError, match=r"Column id of the key .* collation ci now"):
+            query.write(0, row("a"))
+    assert query.all() == []
+    query.sink.close()
+
+
+KEEPERS = {
+    "trigger": (
+        "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; "
+        "CREATE TRIGGER keep BEFORE DELETE ON t FOR EACH ROW EXECUTE FUNCTION keep()"
+    ),
+    "rule": "CREATE RULE keep AS ON DELETE TO t DO INSTEAD NOTHING",
+}
+
+
+@pytest.mark.parametrize("what", KEEPERS)
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_complete_is_refused_where_something_keeps_the_rows_that_are_there(
+    database, what, is_partitioned
+):
+    ddl = TABLE
+    if is_partitioned:
+        ddl += " PARTITION BY RANGE (id); CREATE TABLE p PARTITION OF t DEFAULT"
+    query = Query(database, ddl, output_mode="complete")
+    query.execute("CREATE TABLE heir () INHERITS (t)") if not is_partitioned else None
+    query.execute("INSERT INTO heir VALUES (9, 'not its own')") if not is_partitioned else None
+    query.commit(0, query.prepare(0, rows(1)))
+    query.execute(KEEPERS[what])
+    committables = [query.write(1, rows(2))]
+    with pytest.raises(
+        AttemptFailedError, match="some are left after its DELETE: a trigger or a rule"
+    ):
+        query.sink.confirm(committables)
+    query.sink.abort(committables)
+    assert [number for number in query.ids() if number != 9] == [1]
+    if what == "rule":
+        with pytest.raises(SinkCheckError, match="rule keep on DELETE, DO INSTEAD"):
+            query.successor()
+    query.execute(f"DROP {what} keep ON t")
+    later = query.successor()
+    later.commit(1, later.prepare(1, rows(2)))
+    assert [number for number in later.ids() if number != 9] == [2]

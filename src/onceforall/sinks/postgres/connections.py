@@ -13,7 +13,12 @@ A role's, database's or server's defaults may not change what the sink does, so 
 what matters:
 
 - *setting*: *why*
-- ``TimeZone`` UTC, ``DateStyle`` ISO: no value may depend on them
+- ``TimeZone`` UTC, ``DateStyle`` ISO, ``IntervalStyle`` postgres, ``extra_float_digits`` 1,
+  ``bytea_output`` hex, ``xmloption``, ``xmlbinary``, ``array_nulls``: no value may depend on them,
+  where it becomes a text or is read from one
+- ``standard_conforming_strings``, ``transform_null_equals``, ``gin_fuzzy_search_limit``: statements
+  mean what they say
+- ``exit_on_error`` off: a row that is refused ends no session
 - ``synchronous_commit`` not ``off``: what was committed must survive a crash of the server;
   stricter values stay
 - ``statement_timeout`` 0: a large COPY or merge may take long
@@ -44,7 +49,12 @@ from typing import TYPE_CHECKING, Any
 
 from onceforall.common import logs
 from onceforall.common.arguments import shown
-from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
+from onceforall.errors import (
+    OnceForAllError,
+    OptionError,
+    SinkCheckError,
+    SinkUnavailableError,
+)
 from onceforall.sinks.postgres.conninfo import (
     SECRET_PARAMETERS,
     Conninfo,
@@ -77,6 +87,15 @@ _SESSION = {
     "TimeZone": "UTC",
     "DateStyle": "ISO, YMD",
     "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "xmloption": "content",
+    "xmlbinary": "base64",
+    "array_nulls": "on",
+    "standard_conforming_strings": "on",
+    "transform_null_equals": "off",
+    "gin_fuzzy_search_limit": "0",
+    "exit_on_error": "off",
     "quote_all_identifiers": "off",
     "client_min_messages": "warning",
     "default_transaction_isolation": "read committed",
@@ -225,7 +244,7 @@ class Access:
             patience_s: in place of the access's own.
             settings: session settings that replace those of this module, and more.
             set_up_within_s: how long setting them may take, beyond libpq's ``connect_timeout`` for
-                what is before; None: as long as it takes.
+                what is before; None: as long as that says, too.
 
         Raises:
             SinkCheckError: wrong password, unknown database, no right, bad certificate, a server
@@ -274,14 +293,11 @@ class Access:
             raise connection_error(error, address_of(parameters)) from None
         try:
             _check_version(connection, address_of(parameters))
-            late = (
-                f"PostgreSQL at {address_of(parameters)} took the connection and gave no "
-                "answer within"
-            )
+            within_s = _seconds_of(parameters) if set_up_within_s is None else set_up_within_s
             with (
                 nullcontext()
-                if set_up_within_s is None
-                else answering(connection, set_up_within_s, f"{late} {set_up_within_s:g} s.")
+                if within_s is None
+                else answering(connection, within_s, late(address_of(parameters), within_s))
             ):
                 _set_up(connection, settings)
             connection.autocommit = autocommit
@@ -320,6 +336,23 @@ class Access:
         return {**_DEFAULTS, **parameters, "client_encoding": "UTF8"}
 
 
+def late(target: str, within_s: float) -> str:
+    """Return what is told of a server that takes connections and doesn't answer."""
+    return (
+        f"PostgreSQL at {target} took the connection and gave no answer within {within_s:g} s. It "
+        "is asked again; see whether the server, or a proxy before it, hangs."
+    )
+
+
+def _seconds_of(parameters: Mapping[str, Any]) -> float | None:
+    """Return libpq's ``connect_timeout``; None where it is none."""
+    try:
+        seconds = float(parameters["connect_timeout"])
+    except ValueError:
+        return None
+    return seconds if seconds > 0 else None
+
+
 @contextmanager
 def answering(connection: psycopg.Connection[Any], within_s: float, message: str) -> Iterator[None]:
     """Cut a connection off when what is done with it takes longer: where the server itself hangs,
@@ -349,7 +382,7 @@ def answering(connection: psycopg.Connection[Any], within_s: float, message: str
         watchdog.start()
         try:
             yield
-        except psycopg.Error as error:
+        except (psycopg.Error, OnceForAllError) as error:
             if not is_cut.is_set():
                 raise
             raise SinkUnavailableError(message) from error

@@ -18,7 +18,7 @@ from typing import Any
 
 from psycopg import sql
 
-from onceforall.errors import NewerEntryError, RefusedRecordError
+from onceforall.errors import AttemptFailedError, NewerEntryError, RefusedRecordError
 from onceforall.sinks.postgres import accumulating, staging, target_changes
 from onceforall.sinks.postgres.accumulating import TARGET
 from onceforall.sinks.postgres.staging import Staged
@@ -105,7 +105,12 @@ def target_of(body: Mapping[str, Any]) -> Target:
 
 
 def merge(
-    connection: Connection, target: Target, staged: Sequence[Staged], *, is_decided: bool = False
+    connection: Connection,
+    target: Target,
+    staged: Sequence[Staged],
+    *,
+    is_decided: bool = False,
+    is_shuffled: bool = False,
 ) -> None:
     """Apply all staged rows, and check deferred constraints, within the caller's transaction.
 
@@ -114,6 +119,7 @@ def merge(
         target: where the rows go.
         staged: the rows.
         is_decided: nothing may be refused any more that can be done; see ``target_changes``.
+        is_shuffled: a task merges its own rows, and no other task has their keys.
 
     Raises:
         AttemptFailedError: the table is not the one that it was. psycopg.Error: the server refuses
@@ -122,6 +128,7 @@ def merge(
     """
     before = target_changes.look(connection, target)
     clear(connection, target)
+    _check_cleared(connection, target)
     filled = [each for each in staged if each.columns]
     statements = _grouped(filled)
     # Within one statement that updates, the server finds this by itself. Rows that are nothing but
@@ -137,7 +144,9 @@ def merge(
         source = sql.SQL(" UNION ALL ").join([_rows(each) for each in group])
         connection.execute(insert(target, group[0].columns, source))
     check_deferred(connection)
-    target_changes.check(connection, target, staged, before, is_decided=is_decided)
+    target_changes.check(
+        connection, target, staged, before, is_decided=is_decided, is_shuffled=is_shuffled
+    )
 
 
 def clear(connection: Connection, target: Target) -> None:
@@ -145,9 +154,32 @@ def clear(connection: Connection, target: Target) -> None:
     that inherit from it, which are not its own.
     """
     if target.replace:
-        seen = target_changes.look(connection, target)
-        only = sql.SQL("" if seen is not None and seen.kind == "p" else "ONLY ")
-        connection.execute(sql.SQL("DELETE FROM {}{}").format(only, target.identifier))
+        connection.execute(sql.SQL("DELETE FROM {}").format(_own_rows(connection, target)))
+
+
+def _own_rows(connection: Connection, target: Target) -> sql.Composed:
+    seen = target_changes.look(connection, target)
+    only = sql.SQL("" if seen is not None and seen.kind == "p" else "ONLY ")
+    return sql.SQL("{}{}").format(only, target.identifier)
+
+
+def _check_cleared(connection: Connection, target: Target) -> None:
+    """See that the deletion deleted: a trigger or a rule of the table may keep rows, in silence.
+
+    Raises:
+        AttemptFailedError: it didn't.
+    """
+    if not target.replace:
+        return
+    left = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(_own_rows(connection, target))
+    row = connection.execute(left).fetchone()
+    if row is not None and row[0]:
+        raise AttemptFailedError(
+            f"The output mode complete replaces all rows of {target.schema}.{target.table}, and "
+            "some are left after its DELETE: a trigger or a rule of the table keeps them, or "
+            "another program inserts meanwhile. Drop the trigger or rule (\\dS+ in psql shows "
+            "them), or let this query alone write to the table."
+        )
 
 
 def check_deferred(connection: Connection) -> None:

@@ -36,6 +36,7 @@ _WHY = {
     "23P01": "an exclusion constraint is violated",
     "21000": "a key is there twice",
     "P0001": "a trigger raised an exception",
+    "42501": "a policy of row security refuses it",
 }
 
 _REMEDIES = {

@@ -64,6 +64,8 @@ _log = logs.logger("onceforall.sinks.postgres")
 T = TypeVar("T")
 
 _AT_START = "ofa-check"
+_ANSWERS_WITHIN_S = 10.0
+"""How long a start waits for answers, beyond what it may wait for a lock."""
 
 # Server-side: its session, and with it its locks, ends when the client's machine has been silent
 # for about two minutes.
@@ -260,16 +262,21 @@ class PostgresSink(TwoPhaseCommitSink):
         self, look: Callable[[Connection], T], what: str = "Looking at the database of"
     ) -> T:
         """Do something that may be done twice, with a connection of its own; where that breaks,
-        again.
+        or has no answer for longer than a lock may take, again.
         """
+        from onceforall.sinks.postgres.connections import answering, late
         from onceforall.sinks.postgres.statements import close_quietly, patiently
 
         sentence = f"{what} {self._options.table}"
+        within_s = self._options.lock_timeout_s + _ANSWERS_WITHIN_S
 
         def once() -> T:
             connection = self._connect(_AT_START)
             try:
-                with translated(sentence):
+                with (
+                    answering(connection, within_s, late(self._access.target, within_s)),
+                    translated(sentence),
+                ):
                     return look(connection)
             finally:
                 close_quietly(connection)
@@ -472,6 +479,12 @@ class PostgresSink(TwoPhaseCommitSink):
         """Let the next query go on."""
         if self._turn is not None:
             self._turn.release()
+
+    def stop_committing(self) -> None:
+        """End what ``commit`` waits for: a lock that others keep, or a server without an answer.
+        Whether a COMMIT on its way succeeds says the marker, at the next start.
+        """
+        self._own_committer().stop()
 
     def stop_waiting(self) -> None:
         """End what ``begin_batch`` or ``confirm`` waits for: a lock that others keep, or a

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from psycopg import sql
 
+from onceforall.sinks.postgres import own_rights
 from onceforall.sinks.postgres.names import is_staging_table, staging_table
 from onceforall.sinks.postgres.statements import Connection, identifiers
 
@@ -72,14 +73,17 @@ def make(connection: Connection, staged: Staged, target: sql.Identifier, *, logg
             transaction need not.
     """
     kind = sql.SQL("TABLE" if logged else "UNLOGGED TABLE")
-    if not staged.columns:
+    if staged.columns:
+        connection.execute(
+            sql.SQL(
+                "CREATE {} {} WITH (autovacuum_enabled = false) AS SELECT {} FROM {} WITH NO DATA"
+            ).format(kind, staged.identifier, identifiers(staged.columns), target)
+        )
+    else:
         connection.execute(sql.SQL("CREATE {} {} ()").format(kind, staged.identifier))
-        return
-    connection.execute(
-        sql.SQL(
-            "CREATE {} {} WITH (autovacuum_enabled = false) AS SELECT {} FROM {} WITH NO DATA"
-        ).format(kind, staged.identifier, identifiers(staged.columns), target)
-    )
+    if logged:
+        # The others are gone before anybody can see them.
+        own_rights.close_table(connection, staged.schema, staged.table)
 
 
 def label(connection: Connection, staged: Staged, name: str) -> None:

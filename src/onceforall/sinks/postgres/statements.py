@@ -36,7 +36,14 @@ _PASSING = ("08", "25006", "40", "53", "55P03", "57", "58", "XX")
 
 def refuses(error: psycopg.Error) -> bool:
     """Tell whether the server refused a row: no repetition helps."""
-    return error.sqlstate is not None and error.sqlstate.startswith(_REFUSALS)
+    if error.sqlstate is None:
+        return False
+    return error.sqlstate.startswith(_REFUSALS) or is_by_policy(error)
+
+
+def is_by_policy(error: psycopg.Error) -> bool:
+    """Tell whether a policy of row security refused a row. Its code is that of a missing right."""
+    return error.sqlstate == "42501" and error.diag.source_function == "ExecWithCheckOptions"
 
 
 def passes(error: psycopg.Error) -> bool:

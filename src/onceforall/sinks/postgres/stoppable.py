@@ -14,13 +14,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from onceforall.common.threads import start_thread
-from onceforall.errors import AttemptFailedError
+from onceforall.errors import AttemptFailedError, SinkUnavailableError
 
 if TYPE_CHECKING:
     from onceforall.sinks.postgres.statements import Connection
@@ -119,6 +119,72 @@ class Stoppable:
                 _cut_off(connection)
 
 
+class CommitsStoppable:
+    """What waits behind a decision, in any number of threads, which another thread may end.
+
+    Nothing is cancelled there, for a COMMIT that waits for a standby would succeed without it: the
+    connections are cut off, and what becomes of a COMMIT on its way says the marker.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is waited for."""
+        self._lock = threading.Lock()
+        self._connections: list[Connection] = []
+        self._works = 0
+        self._asked = False
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Mark what may be ended: what is done within with the connections that are opened."""
+        with self._lock:
+            self._works += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._works -= 1
+                if not self._works:
+                    self._connections, self._asked = [], False
+
+    def connected(self, connect: Callable[[], Connection]) -> Connection:
+        """Open a connection; none behind the stop.
+
+        Raises:
+            SinkUnavailableError: a stop was asked for.
+        """
+        self._check()
+        connection = self.opened(connect())
+        try:
+            self._check()
+        except SinkUnavailableError:
+            connection.close()
+            raise
+        return connection
+
+    def opened(self, connection: Connection) -> Connection:
+        """Take a connection; where it belongs to the work, it may be cut off."""
+        with self._lock:
+            if self._works:
+                self._connections.append(connection)
+        return connection
+
+    def _check(self) -> None:
+        if self._asked:
+            raise SinkUnavailableError(
+                "The query was asked to stop while its sink waited for PostgreSQL."
+            )
+
+    def end(self) -> None:
+        """Ask the work to end; called again, it does so again. It never raises."""
+        with self._lock:
+            if not self._works:
+                return
+            self._asked = True
+            connections = list(self._connections)
+        for connection in connections:
+            _cut_off(connection)
+
+
 def _cancel(connection: Connection) -> None:
     try:
         connection.cancel_safe(timeout=_CANCEL_WITHIN_S)
@@ -135,4 +201,4 @@ def _cut_off(connection: Connection) -> None:
             descriptor.shutdown(socket.SHUT_RDWR)
 
 
-__all__ = ["Stoppable"]
+__all__ = ["CommitsStoppable", "Stoppable"]

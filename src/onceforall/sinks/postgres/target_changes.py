@@ -14,6 +14,9 @@ is rolled back.
   the rows were staged would have them cast by assignment, which rounds.
 - The unique indexes on the key must call the same keys equal as its columns do; see
   ``key_indexes``.
+- Where Spark has brought each key to one task (the modes ``prepared`` and ``upsert``), the key's
+  columns must still tell all texts apart that Spark does: under a collation that was changed, two
+  tasks would write one key.
 - A replacing target must show all its rows: those that a policy hides would stay.
 """
 
@@ -44,6 +47,12 @@ JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
 JOIN pg_catalog.pg_attribute t ON t.attrelid OPERATOR(pg_catalog.=) %s::pg_catalog.oid AND t.attname OPERATOR(pg_catalog.=) a.attname
 WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) ANY(%s) AND a.attnum OPERATOR(pg_catalog.>) 0
 AND NOT a.attisdropped AND (a.atttypid OPERATOR(pg_catalog.<>) t.atttypid OR a.atttypmod OPERATOR(pg_catalog.<>) t.atttypmod)
+"""
+_BLIND = """
+SELECT a.attname::pg_catalog.text, n.oid::pg_catalog.regcollation::pg_catalog.text
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_collation n ON n.oid OPERATOR(pg_catalog.=) a.attcollation
+WHERE a.attrelid OPERATOR(pg_catalog.=) %s::pg_catalog.oid AND a.attname OPERATOR(pg_catalog.=) ANY(%s) AND NOT a.attisdropped
+AND NOT n.collisdeterministic ORDER BY a.attnum LIMIT 1
 """
 _WIDER = frozenset({
     ("int2", "int4"), ("int2", "int8"), ("int4", "int8"), ("int2", "numeric"), ("int4", "numeric"), ("int8", "numeric"), ("float4", "float8"),
@@ -86,9 +95,10 @@ def check(
     before: Seen | None,
     *,
     is_decided: bool,
+    is_shuffled: bool = False,
 ) -> None:
     """See that what was written to is what was meant; it costs two looks into the catalogue, one
-    more where there are partitions, and one with a key.
+    more where there are partitions, and one or two with a key.
 
     Args:
         connection: in the transaction that has written.
@@ -97,6 +107,7 @@ def check(
         before: what ``look`` said before the first statement.
         is_decided: that another table is no obstacle any more; it must only be one that can take
             the rows.
+        is_shuffled: each key of the batch is in one task, by Spark's equality.
 
     Raises:
         AttemptFailedError: it isn't; the caller rolls back.
@@ -115,6 +126,8 @@ def check(
         raise AttemptFailedError(f"{unfit}; the batch is written then.")
     if target.key and (unfit := unfit_index(connection, shown, seen.oid, target.key)):
         raise AttemptFailedError(unfit)
+    if target.key and is_shuffled:
+        _check_tells_apart(connection, shown, seen.oid, target.key)
     if not is_decided and target.oid not in {None, seen.oid}:
         raise AttemptFailedError(
             f"{shown} is another table than when the query started (its object id was "
@@ -136,6 +149,16 @@ def check(
                 "now: they would be changed on the way. Change it back "
                 "until the batch is written; then stop the query, change it, and start again."
             )
+
+
+def _check_tells_apart(connection: Connection, shown: str, oid: int, key: Sequence[str]) -> None:
+    row = connection.execute(_BLIND, [oid, list(key)]).fetchone()
+    if row is not None:
+        raise AttemptFailedError(
+            f"Column {row[0]} of the key of {shown} has the collation {row[1]} now, which takes "
+            "different texts for equal, and Spark, which brought each key to one task, doesn't. "
+            "Give it back a deterministic one, or use mode='staged'; then start the query again."
+        )
 
 
 def target_schema(staged: Sequence[Staged]) -> str:

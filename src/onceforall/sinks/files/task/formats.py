@@ -258,9 +258,11 @@ class _Orc:
 
         compression = "uncompressed" if form.compression == "none" else form.compression
         options = {"stripe_size": min(64 << 20, max(max_bytes, 1 << 16)), **form.options}
+        self._file = _Unraising(file)
         self._writer = orc.ORCWriter(
-            pa.PythonFile(file, mode="w"), compression=compression, **options
+            pa.PythonFile(self._file, mode="w"), compression=compression, **options
         )
+        self._file.check()
         self._schema = schema
         self._is_empty = True
 
@@ -270,11 +272,55 @@ class _Orc:
         check_values(rows)
         self._is_empty = False
         self._writer.write(rows)
+        self._file.check()
 
     def close(self) -> None:
         if self._is_empty:
             self._writer.write(self._schema.empty_table())
         self._writer.close()
+        self._file.check()
+
+
+class _Unraising:
+    """A file to write that keeps its first error until it is asked for it.
+
+    ORC's C++ writer closes its file in a destructor, where an exception ends the whole process: a
+    full disk would end the Python worker, with whatever else it was doing.
+    """
+
+    closed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._size = 0
+        self._failure: BaseException | None = None
+
+    def write(self, content: Any) -> int:
+        size = memoryview(content).nbytes
+        self._size += size
+        if self._failure is None:
+            try:
+                self._file.write(content)
+            except BaseException as error:  # noqa: BLE001  raised by check; an interrupt, too, ends the process
+                self._failure = error
+        return size
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        if self._failure is None:
+            try:
+                self._file.flush()
+            except BaseException as error:  # noqa: BLE001  as above
+                self._failure = error
+
+    close = flush
+
+    def check(self) -> None:
+        """Raise what was kept; the same each time."""
+        if self._failure is not None:
+            raise self._failure
 
 
 class _Unclosed:

@@ -90,6 +90,29 @@ _CASTS = {
     "timestamp": "TIMESTAMP_NTZ",
     "time": "TIME",
 }
+_NUMBERS = frozenset({
+    "ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType",
+})  # fmt: skip
+_TEXTS = frozenset({"StringType", "VarcharType", "CharType"})
+_WHOLE = _NUMBERS | _TEXTS | {
+    "BooleanType", "TimestampType", "DayTimeIntervalType", "YearMonthIntervalType",
+}  # fmt: skip
+_FLOATING = _NUMBERS | _TEXTS | {"BooleanType", "TimestampType"}
+_CAST_FROM = {
+    "int2": _WHOLE,
+    "int4": _WHOLE,
+    "int8": _WHOLE,
+    "numeric": _WHOLE,
+    "float4": _FLOATING,
+    "float8": _FLOATING,
+    "bool": _NUMBERS | _TEXTS,
+    "bytea": _TEXTS,
+    "date": _TEXTS | {"TimestampType", "TimestampNTZType"},
+    "timestamp": _TEXTS | {"DateType", "TimestampType"},
+    "timestamptz": _TEXTS | _NUMBERS | {"DateType", "TimestampNTZType"},
+    "time": _TEXTS,
+}
+"""From which types Spark casts to that of a column; a STRING can be made of any."""
 _MOST_DIMENSIONS = 2
 
 
@@ -343,16 +366,23 @@ def _advice(spark: DataType, target: PgType) -> str:
             "Which instant is meant depends on a time zone. Say so by a cast to "
             f"{_cast_of(target)}, or change the column."
         )
+    if target.kind == "interval":
+        return (
+            "Make it an INTERVAL of days to seconds or of years to months (make_dt_interval, "
+            "make_ym_interval), or change the column."
+        )
     if sort in {"FloatType", "DoubleType"} and target.kind in {"numeric", "float4"}:
         return (
             f"Digits would be lost. Cast it to {_cast_of(target)} where that is meant, or "
             "change the column."
         )
     wanted = _cast_of(target)
+    if sort not in _CAST_FROM.get(target.kind, {sort}):
+        wanted = ""
     return (
         f"Cast it to {wanted}, or change the column."
         if wanted
-        else "Change the column, or the rows."
+        else "Spark has no cast between them. Change the column, or the rows."
     )
 
 

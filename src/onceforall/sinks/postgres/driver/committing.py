@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import psycopg
@@ -24,7 +25,7 @@ from onceforall.sinks.postgres.driver.staged import Merger
 from onceforall.sinks.postgres.driver.sweeping import remove_named, sweep_all
 from onceforall.sinks.postgres.options import PREPARED, STAGED, Options
 from onceforall.sinks.postgres.statements import Connection, close_quietly, patiently, unavailable
-from onceforall.sinks.postgres.stoppable import Stoppable
+from onceforall.sinks.postgres.stoppable import CommitsStoppable, Stoppable
 
 T = TypeVar("T")
 
@@ -48,12 +49,13 @@ class Committer:
             options: of the sink.
             stoppable: ends what is waited for before the decision.
         """
-        self._connect = connect
+        self._commits = CommitsStoppable()
+        self._connect: Connect = lambda name: self._commits.connected(partial(connect, name))
         self._schema = options.staging_schema
         self._retry_for_s = options.retry_for_s
         self._stoppable = stoppable
         self._lock = threading.RLock()
-        self._merger = Merger(connect, options.lock_timeout_s)
+        self._merger = Merger(self._connect, options.lock_timeout_s)
         self._finished: set[str] = set()
 
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:
@@ -86,10 +88,16 @@ class Committer:
         Raises:
             SinkUnavailableError: no answer yet.
         """
-        with self._lock:
+        with self._lock, self._commits.work():
+            if self._merger.held is not None:
+                self._commits.opened(self._merger.held.connection)
             report = _commit_all(self._connect, self._merger, committables)
             self._finished = {str(c["name"]) for c in report.retired}
         return report
+
+    def stop(self) -> None:
+        """End what ``commit``, ``retire`` or ``recover`` waits for; it never blocks."""
+        self._commits.end()
 
     def abort(self, committables: Sequence[Committable]) -> None:
         """Roll back what is held or prepared, and drop staging tables.
@@ -127,13 +135,14 @@ class Committer:
             )
 
     def _do(self, what: str, action: Callable[[Connection], T]) -> T:
-        connection = self._connect(_SWEEPING)
-        try:
-            return action(connection)
-        except psycopg.Error as error:
-            raise unavailable(error, what) from error
-        finally:
-            close_quietly(connection)
+        with self._commits.work():
+            connection = self._connect(_SWEEPING)
+            try:
+                return action(connection)
+            except psycopg.Error as error:
+                raise unavailable(error, what) from error
+            finally:
+                close_quietly(connection)
 
     def close(self) -> None:
         """Roll back what is held and not decided."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from psycopg import sql
 from psycopg.errors import DuplicateObject, DuplicateTable, UniqueViolation
 
+from onceforall.sinks.postgres import own_rights
 from onceforall.sinks.postgres.driver.own_tables import BIGINT, TEXT, TIMESTAMPTZ, Form
 from onceforall.sinks.postgres.markers import TABLE, Owner
 from onceforall.sinks.postgres.statements import Connection, transaction
@@ -41,6 +42,7 @@ def create(connection: Connection, schema: str) -> None:
                     connection.execute(
                         sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema))
                     )
+                    own_rights.close_schema(connection, schema)
                 if not exists(connection, schema):
                     connection.execute(
                         sql.SQL(
@@ -52,6 +54,7 @@ def create(connection: Connection, schema: str) -> None:
                             "pg_catalog.clock_timestamp(), PRIMARY KEY (query_id, sink, name))"
                         ).format(sql.Identifier(schema, TABLE))
                     )
+                    own_rights.close_table(connection, schema, TABLE)
         except (UniqueViolation, DuplicateTable, DuplicateObject):  # noqa: PERF203  IF NOT EXISTS does not wait for another one's that is being made
             if attempt == 2:
                 raise

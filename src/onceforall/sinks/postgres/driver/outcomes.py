@@ -13,6 +13,7 @@ from onceforall.sink import CommitReport, LostTransaction
 from onceforall.sinks.postgres import markers
 from onceforall.sinks.postgres.driver.batches import Batch
 from onceforall.sinks.postgres.markers import Marker
+from onceforall.sinks.postgres.table_names import quoted
 
 
 def joined(reports: Sequence[CommitReport]) -> CommitReport:
@@ -93,4 +94,18 @@ def not_now(batch: Batch, error: OnceForAllError) -> str:
         "merged: something in the database has changed since "
         f"the decision. {error} Remove the conflict in the database; the merge is tried again "
         "until it succeeds."
+    )
+
+
+def without_right(batch: Batch, said: str, role: str) -> str:
+    """Return what is told where the role lost a right between the decision and the merge."""
+    target = batch.target
+    rights = ["SELECT", "INSERT"]
+    rights += ["UPDATE"] if target.key and not target.ignore else []
+    rights += ["DELETE"] if target.replace else []
+    return (
+        f"Batch {batch.batch} is decided, and its rows wait in staging tables, but the role lacks "
+        f"a right; PostgreSQL says: {said}. Grant what it had: GRANT {', '.join(rights)} ON "
+        f"{quoted(target.schema)}.{quoted(target.table)} TO {quoted(role)}; GRANT USAGE, CREATE ON "
+        f"SCHEMA {quoted(batch.owner.schema)} TO {quoted(role)}; the merge is tried again"
     )

@@ -67,7 +67,13 @@ SELECT n.nspname::pg_catalog.text, o.name, o.trusted, s.name, s.trusted,
        EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE c.oid OPERATOR(pg_catalog.=) ANY (ARRAY[h.inhparent, h.inhrelid])),
        ARRAY(SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_constraint k CROSS JOIN pg_catalog.unnest(k.conkey) WITH ORDINALITY u(attnum, place)
              JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.=) u.attnum
-             WHERE k.conrelid OPERATOR(pg_catalog.=) c.oid AND k.contype OPERATOR(pg_catalog.=) 'p' AND NOT k.condeferrable ORDER BY u.place)
+             WHERE k.conrelid OPERATOR(pg_catalog.=) c.oid AND k.contype OPERATOR(pg_catalog.=) 'p' AND NOT k.condeferrable ORDER BY u.place),
+       ARRAY(SELECT DISTINCT CASE WHEN x.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(x.grantee)) END
+             FROM pg_catalog.aclexplode(c.relacl) x LEFT JOIN roles w ON w.oid OPERATOR(pg_catalog.=) x.grantee
+             WHERE x.grantee OPERATOR(pg_catalog.<>) c.relowner AND NOT COALESCE(w.trusted, false)
+               AND (x.privilege_type OPERATOR(pg_catalog.=) ANY(ARRAY['TRIGGER', 'TRUNCATE', 'REFERENCES'])
+                    OR (x.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND x.privilege_type OPERATOR(pg_catalog.=) ANY(ARRAY['INSERT', 'UPDATE', 'DELETE'])))
+             ORDER BY 1)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
 JOIN roles o ON o.oid OPERATOR(pg_catalog.=) c.relowner JOIN roles s ON s.oid OPERATOR(pg_catalog.=) n.nspowner
 WHERE c.relname OPERATOR(pg_catalog.=) %s AND (%s::pg_catalog.text IS NULL OR n.nspname OPERATOR(pg_catalog.=) %s)
@@ -101,12 +107,16 @@ class Found:
         strangers: who owns it or its schema and need not be trusted by this role; mostly nobody.
         is_readable: whether this role may read it.
         flaws: what it has that we don't make; empty: it is as we make it.
+        open_to: who is neither its owner nor trusted, and may do more with it than a role that
+            shares it needs (a trigger, say, which runs his code as each role that writes); or
+            ``PUBLIC``, where everybody may write it.
     """
 
     schema: str
     strangers: tuple[str, ...]
     is_readable: bool
     flaws: tuple[str, ...]
+    open_to: tuple[str, ...] = ()
 
 
 def find(connection: psycopg.Connection[Any], form: Form, schema: str | None = None) -> list[Found]:
@@ -135,7 +145,7 @@ def _found(form: Form, row: Sequence[Any]) -> Found:
         types,
         *more,
     ) = row
-    has_row_security, triggers, rules, constraints, defaults, indexes, inherits, key = more
+    has_row_security, triggers, rules, constraints, defaults, indexes, inherits, key, open_to = more
     flaws = []
     if not is_plain:
         flaws.append("is no plain, permanent table")
@@ -160,7 +170,9 @@ def _found(form: Form, row: Sequence[Any]) -> Found:
         for name, trusted in ((owner, is_trusted), (schemas_owner, is_schema_trusted))
         if not trusted
     }
-    return Found(str(schema), tuple(sorted(strangers)), bool(is_readable), tuple(flaws))
+    return Found(
+        str(schema), tuple(sorted(strangers)), bool(is_readable), tuple(flaws), tuple(open_to)
+    )
 
 
 def check(connection: psycopg.Connection[Any], form: Form, schema: str) -> Found | None:
@@ -191,6 +203,15 @@ def warn_of_strangers(found: Found | None, form: Form) -> None:
             "writes there: share them only with roles that trust their owner, or name another "
             "schema with %s=.",
             found.schema, form.name, ", ".join(found.strangers), form.option,
+        )  # fmt: skip
+    if found is not None and found.open_to:
+        whom = ", ".join(found.open_to)
+        _log.warning(
+            "The table %s.%s is open to %s, who may put a trigger on it that runs as each role that "
+            "writes there, or change what it proves. If nobody meant that (default privileges of an "
+            "earlier release's table): REVOKE ALL ON %s.%s FROM %s; and GRANT SELECT, INSERT, "
+            "UPDATE, DELETE to a role that shares it.",
+            found.schema, form.name, whom, found.schema, form.name, whom,
         )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ from onceforall.sinks.postgres.driver.outcomes import (
     refuse_old,
     told_complete,
     told_elsewhere,
+    without_right,
 )
 from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.staging import Staged
@@ -88,7 +89,7 @@ class Merger:
     def __init__(self, connect: Connect, lock_timeout_s: float) -> None:
         self._connect = connect
         self._lock_timeout_s = lock_timeout_s
-        self._held: Held | None = None
+        self.held: Held | None = None
 
     # --- before the decision ----------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class Merger:
         except BaseException:
             close_quietly(connection)
             raise
-        self._held = Held(connection, frozenset(batch.names))
+        self.held = Held(connection, frozenset(batch.names))
         failpoints.hit("postgres.confirm.merged")
         return table
 
@@ -227,7 +228,7 @@ class Merger:
             raise unavailable(error, batch.what("Committing")) from error
 
     def _commit_held(self, batch: Batch) -> bool:
-        held, self._held = self._held, None
+        held, self.held = self.held, None
         if held is None:
             return False
         try:
@@ -274,6 +275,10 @@ class Merger:
             failpoints.hit("postgres.commit.after")
         except (RefusedRecordError, AttemptFailedError) as error:
             raise SinkUnavailableError(not_now(batch, error)) from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SinkUnavailableError(
+                without_right(batch, words(error), connection.info.user)
+            ) from error
         finally:
             close_quietly(connection)
         return CommitReport(retired=tuple(committables))
@@ -299,6 +304,6 @@ class Merger:
 
     def release(self) -> None:
         """Roll back what is held."""
-        held, self._held = self._held, None
+        held, self.held = self.held, None
         if held is not None:
             close_quietly(held.connection)

@@ -32,9 +32,21 @@ def check_server(connection: Connection, access: Access) -> None:
     """
     row = connection.execute(
         "SELECT pg_catalog.current_setting('fsync'), "
-        "pg_catalog.current_setting('full_page_writes'), pg_catalog.pg_backend_pid()"
+        "pg_catalog.current_setting('full_page_writes'), pg_catalog.pg_backend_pid(), "
+        "pg_catalog.current_setting('server_encoding')"
     ).fetchone()
     assert row is not None
+    if row[3] != "UTF8":
+        _log.warning(
+            "The database of PostgreSQL at %s has the encoding %s and not UTF8: %s. Make the "
+            "database with ENCODING 'UTF8'.",
+            access.target,
+            row[3],
+            "it keeps bytes and knows no characters, so lengths are bytes, and letters have no case"
+            if row[3] == "SQL_ASCII"
+            else "a batch with a character that it lacks is refused, and some characters may be "
+            "stored as other ones",
+        )
     for name, value in zip(("fsync", "full_page_writes"), row, strict=False):
         if value == "off":
             _log.warning(

@@ -50,6 +50,10 @@ def check_writable(
             "complete replaces all rows: those would stay. Give "
             "the role BYPASSRLS, let the table's owner write, or disable row security."
         )
+    if replaces:
+        check_deletes(connection, table)
+    if table.has_row_security:
+        check_row_security(connection, table)
     rights = {"SELECT", "INSERT"}
     rights |= {"UPDATE"} if key and not ignore else set()
     rights |= {"DELETE"} if replaces else set()
@@ -120,6 +124,46 @@ def check_rules(connection: psycopg.Connection[Any], table: Table) -> None:
             f"Table {table.shown} has the rule {quoted(str(row[0]))} on INSERT or UPDATE, and "
             "PostgreSQL then takes no ON CONFLICT, which key= needs. Make a "
             "trigger of the rule, or write without key=."
+        )
+
+
+def check_deletes(connection: psycopg.Connection[Any], table: Table) -> None:
+    """Check that no rule does something else than to delete: rows would stay. What a trigger does
+    is found when it has done it.
+
+    Raises:
+        SinkCheckError: naming the rule.
+    """
+    row = connection.execute(
+        "SELECT rulename::pg_catalog.text FROM pg_catalog.pg_rewrite WHERE ev_class "
+        "OPERATOR(pg_catalog.=) %s::pg_catalog.oid AND is_instead "
+        "AND ev_type::pg_catalog.text OPERATOR(pg_catalog.=) '4' ORDER BY rulename LIMIT 1",
+        [table.oid],
+    ).fetchone()
+    if row is not None:
+        raise SinkCheckError(
+            f"Table {table.shown} has the rule {quoted(str(row[0]))} on DELETE, DO INSTEAD, and "
+            "the output mode complete replaces all rows: those would stay. Drop the rule, or use "
+            "another output mode."
+        )
+
+
+def check_row_security(connection: psycopg.Connection[Any], table: Table) -> None:
+    """Check that the role's sessions may use a table whose policies apply to it.
+
+    Raises:
+        SinkCheckError: ``row_security`` is off, so that each statement would fail.
+    """
+    row = connection.execute(
+        "SELECT pg_catalog.current_setting('row_security'), pg_catalog.quote_ident(current_user)"
+    ).fetchone()
+    assert row is not None
+    if row[0] == "off":
+        raise SinkCheckError(
+            f"Policies of row security of {table.shown} apply to the role {row[1]}, and its "
+            "sessions have row_security=off, with which PostgreSQL refuses every statement. Let "
+            f"the policies apply (ALTER ROLE {row[1]} SET row_security = on;), or give the role "
+            "BYPASSRLS."
         )
 
 

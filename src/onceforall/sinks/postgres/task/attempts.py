@@ -86,7 +86,7 @@ def apply(transaction: StagedTransaction) -> None:
     connection, staged = transaction.connection, transaction.staged
     connection.execute("SAVEPOINT merge")
     try:
-        merging.merge(connection, transaction.target, [staged])
+        merging.merge(connection, transaction.target, [staged], is_shuffled=True)
     except psycopg.errors.LockNotAvailable as error:
         target = transaction.target
         raise AttemptFailedError(

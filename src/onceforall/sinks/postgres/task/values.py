@@ -280,7 +280,12 @@ def _enum(array: pa.Array, kind: PgType, missing: Mask | None) -> list[pa.Array]
     payload = _text_bytes(array, kind)
     labels = pa.array([label.encode() for label in kind.labels], pa.binary())
     known = pc.is_in(payload, value_set=labels).to_numpy(zero_copy_only=False)
-    _refuse(~known, missing, f"is none of the labels of {kind.name}: {', '.join(kind.labels)}")
+    _refuse(
+        ~known,
+        missing,
+        f"is none of the labels that {kind.name} had at the query's start: "
+        f"{', '.join(kind.labels)}. If it has more now, start the query again",
+    )
     return variable(payload, missing)
 
 
