@@ -9,7 +9,7 @@ from onceforall.common.arguments import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ConnectSettings", "hadoop_settings"]
+__all__ = ["ConnectSettings", "hadoop_settings", "starting_with"]
 
 
 def hadoop_settings(spark: SparkSession) -> Any:
@@ -23,6 +23,21 @@ def hadoop_settings(spark: SparkSession) -> Any:
         return ConnectSettings(spark)
     context: Any = spark.sparkContext
     return context._jsc.hadoopConfiguration()  # noqa: SLF001
+
+
+def starting_with(settings: Any, prefix: str) -> dict[str, str]:
+    """Return the settings whose names begin so, by their whole names.
+
+    Args:
+        settings: what ``hadoop_settings`` gave.
+        prefix: the beginning.
+    """
+    if isinstance(settings, ConnectSettings):
+        return settings.starting_with(prefix)
+    return {
+        f"{prefix}{each.getKey()}": str(each.getValue())
+        for each in settings.getPropsWithPrefix(prefix).entrySet()
+    }
 
 
 class ConnectSettings:
@@ -44,6 +59,13 @@ class ConnectSettings:
             if found is not None:
                 return str(found)
         return default
+
+    def starting_with(self, prefix: str) -> dict[str, str]:
+        """Return those that begin so; see the function of this name."""
+        # A setting of the session, which begins with "dfs." or "fs.", goes before "spark.hadoop.".
+        every = sorted(self._conf.getAll.items(), reverse=True)
+        named = {name.removeprefix("spark.hadoop."): str(value) for name, value in every}
+        return {name: value for name, value in named.items() if name.startswith(prefix)}
 
     def getPassword(self, name: str) -> list[str] | None:  # noqa: N802  Hadoop's name
         """Return it as Hadoop does, by character; no credential provider is asked."""

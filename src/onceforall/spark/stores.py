@@ -23,7 +23,7 @@ from onceforall.common.arguments import is_connect
 from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.spark import hadoop_paths
 from onceforall.spark.hadoop_client import HadoopClient, creates_exclusively
-from onceforall.spark.hadoop_settings import hadoop_settings
+from onceforall.spark.hadoop_settings import hadoop_settings, starting_with
 from onceforall.spark.remote_path import AnyPath, RemotePath
 
 if TYPE_CHECKING:
@@ -180,11 +180,9 @@ class Stores:
     def _hdfs_settings(self) -> dict[str, str]:
         if self._configuration is None:
             return {}
-        found = {
-            f"{prefix}{each.getKey()}": str(each.getValue())
-            for prefix in _OF_HDFS
-            for each in self._configuration.getPropsWithPrefix(prefix).entrySet()
-        }
+        found: dict[str, str] = {}
+        for prefix in _OF_HDFS:
+            found |= starting_with(self._configuration, prefix)
         singly = {name: self._configuration.get(name) for name in _OF_HDFS_SINGLY}
         return {**found, **{name: str(value) for name, value in singly.items() if value}}
 
