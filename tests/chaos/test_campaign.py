@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 CELLS = [
     matrix.Cell("postgres.confirm.merged", "all", "first"),
     matrix.Cell("file.commit.renamed", "all", "recovery"),
-    matrix.Cell("postgres.task.staged", "all", "first"),
 ]
 
 

@@ -67,6 +67,7 @@ def test_a_server_killed_with_its_child_in_the_middle_of_a_batch_neither_loses_n
     assert_exactly_once(written)
 
 
+@pytest.mark.long
 def test_a_child_that_outlives_its_killed_server_is_fenced_and_ends(written):
     """It was frozen in front of its decision, and wakes when its successor has gone on, on the same
     port."""

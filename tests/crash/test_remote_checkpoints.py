@@ -22,7 +22,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
 @pytest.fixture(
-    params=[pytest.param("s3", marks=pytest.mark.s3), pytest.param("hdfs", marks=pytest.mark.hdfs)]
+    params=[
+        pytest.param("s3", marks=pytest.mark.s3),
+        # Files and kept rows on HDFS are written in tests that take less.
+        pytest.param("hdfs", marks=[pytest.mark.hdfs, pytest.mark.long]),
+    ]
 )
 def remote(request):
     return remote_place(request, request.param)
@@ -164,6 +168,7 @@ def test_a_stateful_query_that_is_killed_twenty_times_counts_right(pipeline):
     assert sorted(seen) == sorted(counts_after(batches))
 
 
+@pytest.mark.long
 @pytest.mark.s3
 def test_on_s3_each_entry_is_one_put_by_hadoops_client_too(
     tmp_path, broker, topic, s3_server, s3_bucket

@@ -66,6 +66,7 @@ def make_input(folder, batches=5, rows=40):
     return events
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_sums_in_the_table_are_those_of_the_input(broker, topic, database, tmp_path):
     events = make_input(tmp_path / "input")

@@ -731,7 +731,6 @@ def test_slices_of_nested_rows_are_written_as_they_are(tmp_path):
     ("arguments", "error", "words"),
     [
         ({"path": "gs://bucket/x"}, UnsupportedQueryError, "gs:"),
-        ({"path": "hdfs://nn/x"}, UnsupportedQueryError, "hdfs:"),
         ({"path": ""}, OptionError, "path"),
         ({"path": "file://host/x"}, OptionError, "host"),
         ({"format": "avro"}, OptionError, "parquet, orc, json, csv"),

@@ -70,7 +70,15 @@ COMMIT_POINTS = [
 BEHIND_THE_MANIFEST = set(COMMIT_POINTS[COMMIT_POINTS.index("file.create.linked") :])
 
 
-@pytest.mark.parametrize("point", COMMIT_POINTS)
+@pytest.mark.parametrize(
+    "point",
+    [
+        point
+        if point in {"file.commit.renamed@6", "file.create.linked", "file.manifest.before"}
+        else pytest.param(point, marks=pytest.mark.long)
+        for point in COMMIT_POINTS
+    ],
+)
 def test_a_commit_that_is_killed_is_completed_by_another_process(decided, point):
     name, _, hit = point.partition("@")
     assert decided.run("commit", f"{name}=kill@{hit or 1}") == -signal.SIGKILL
