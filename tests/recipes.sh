@@ -22,7 +22,7 @@ port=$("$BIN/python" -c 'from onceforall.embedded.network import free_port; prin
 export MASTER=spark://127.0.0.1:$port SPARK_LOCAL_IP=127.0.0.1
 
 # No Python of ours on its path.
-spark() { env -u PYTHONPATH -u VIRTUAL_ENV PATH=/usr/bin:/bin SPARK_HOME="$home" SPARK_LOCAL_IP="$1" java -Xmx256m -cp "$home/jars/*" "${@:2}" > "$work/$1.log" 2>&1 & pids+=($!); }
+spark() { env -u PYTHONPATH -u VIRTUAL_ENV PATH=/usr/bin:/bin SPARK_HOME="$home" SPARK_SCALA_VERSION=2.13 SPARK_LOCAL_IP="$1" java -Xmx256m -cp "$home/jars/*" "${@:2}" > "$work/$1.log" 2>&1 & pids+=($!); }
 spark 127.0.0.1 org.apache.spark.deploy.master.Master --host 127.0.0.1 --port "$port" --webui-port 0
 for host in 127.0.0.2 127.0.0.3; do
   spark $host org.apache.spark.deploy.worker.Worker --host $host --webui-port 0 -c 2 -m 2g --work-dir "$work/work-$host" "$MASTER"

@@ -8,7 +8,7 @@ was replaced is skipped. ``max_active_runs=1``, for two runs on one checkpoint r
 from __future__ import annotations
 
 import subprocess
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from airflow.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk import dag, task
@@ -19,15 +19,15 @@ COMMAND = ["/opt/numbers/installed.sh", "/opt/numbers/job.py", "hdfs://cluster/n
 
 @dag(
     schedule=timedelta(minutes=10),
-    start_date=datetime(2026, 1, 1),
+    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
     catchup=False,
     max_active_runs=1,
 )
-def numbers():
+def numbers() -> None:
     """The query numbers."""
 
     @task(retries=10, retry_delay=timedelta(seconds=30), retry_exponential_backoff=True)
-    def run():
+    def run() -> None:
         code = subprocess.run(COMMAND, check=False).returncode
         if code == MEND:
             raise AirflowFailException("A person must mend something; see the log's last error.")

@@ -11,7 +11,7 @@ if ! [ -e environment.tar.gz ]; then
   python3 -m venv environment-to-pack
   # shellcheck disable=SC2086  several packages
   environment-to-pack/bin/pip install --quiet $PACKAGES venv-pack
-  environment-to-pack/bin/venv-pack --quiet --output environment.tar.gz
+  environment-to-pack/bin/venv-pack --quiet --prefix environment-to-pack --output environment.tar.gz
 fi
 
 # The driver runs in it, too; executors unpack it into their work folder, under the name behind '#'.

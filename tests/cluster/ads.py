@@ -8,6 +8,7 @@ again, as by any supervisor.
 
 import contextlib
 import itertools
+import os
 import random
 import signal
 import sys
@@ -80,8 +81,8 @@ DYNAMIC = {
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.minExecutors": "1",
     "spark.dynamicAllocation.maxExecutors": "2",
-    "spark.dynamicAllocation.executorIdleTimeout": "3s",
-    "spark.dynamicAllocation.shuffleTracking.timeout": "5s",
+    "spark.dynamicAllocation.executorIdleTimeout": "15s",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "20s",
 }
 DYNAMIC_JOBS = ("cleanse", "load")
 
@@ -184,8 +185,8 @@ class AdsOnCluster:
             self.network.open_doors(
                 {"broker": self.kafka.port, "database": self.postgres.port, "store": store.port}
             )
-            examples = str(jobs.examples_folder())
-            environment = {"PYTHONPATH": examples, "PYSPARK_PYTHON": sys.executable, "TZ": "UTC"}
+            path = os.pathsep.join([str(jobs.examples_folder()), os.environ.get("PYTHONPATH", "")])
+            environment = {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "TZ": "UTC"}
             self.spark = started.enter_context(
                 SparkCluster(self.network, self.folder / "spark", environment)
             )
