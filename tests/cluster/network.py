@@ -237,6 +237,7 @@ class _Loop:
         asyncio.run_coroutine_threadsafe(end(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)
+        self._loop.close()
 
 
 def _ip(*arguments):
