@@ -58,8 +58,6 @@ def s3a_settings(
         "endpoint.region": region,
         "path.style.access": "true",
         "connection.ssl.enabled": "false",
-        # moto's "100 Continue" is taken for the answer when it comes late.
-        "connection.expect.continue": "false",
         "access.key": access_key,
         "secret.key": secret_key,
         "aws.credentials.provider": _CREDENTIALS,
