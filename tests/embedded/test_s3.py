@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import re
+import signal
 import socket
 import subprocess
 import sys
