@@ -13,7 +13,6 @@ import random
 import signal
 import sys
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -145,8 +144,8 @@ class Result:
     """What a run came to."""
 
     seed: int
-    faults: Counter = field(default_factory=Counter)
-    ends: Counter = field(default_factory=Counter)
+    faults: dict = field(default_factory=dict)
+    ends: dict = field(default_factory=dict)
     failures: list = field(default_factory=list)
     accounts: dict = field(default_factory=dict)
     seconds: float = 0.0
@@ -244,7 +243,7 @@ class AdsOnCluster:
         while self.result.struck < self._wanted:
             kinds = faults.strike(self._rng, self._only)
             for kind in kinds:
-                self.result.faults[kind] += 1
+                self.result.faults[kind] = self.result.faults.get(kind, 0) + 1
                 self._say(f"{time.monotonic() - began:6.0f} s: {self.result.struck}: {kind}")
             feed.publish_part(ground, published, min(published + share, ground.records))
             published = min(published + share, ground.records)
@@ -313,7 +312,7 @@ class AdsOnCluster:
         for job, process in list(self._jobs.items()):
             if process.return_code is None:
                 continue
-            self.result.ends[job] += 1
+            self.result.ends[job] = self.result.ends.get(job, 0) + 1
             done = spark_checkpoint.last_committed(self.place.checkpoint(job))
             before, times = self._fruitless.get(job, (-1, 0))
             times = times + 1 if done <= before else 1
