@@ -44,6 +44,7 @@ DEFAULTS = {
     "delivery": "exactly_once",
     "roll_after_entries": 0,
     "syncs": "",
+    "kinesis": {},
 }
 
 
@@ -76,12 +77,16 @@ def main():
     )
 
     rows = (
-        spark.readStream.format("rate-micro-batch")
-        .option("rowsPerBatch", config["rows_per_batch"])
-        .option("numPartitions", config["partitions"])
-        .option("startTimestamp", 1_700_000_000_000)
-        .option("advanceMillisPerBatch", 1000)
-        .load()
+        _of_kinesis(spark, config["kinesis"])
+        if config["kinesis"]
+        else (
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", config["rows_per_batch"])
+            .option("numPartitions", config["partitions"])
+            .option("startTimestamp", 1_700_000_000_000)
+            .option("advanceMillisPerBatch", 1000)
+            .load()
+        )
     )
     if config["deduplicate"]:
         # State, in the output mode that every sink serves.
@@ -141,6 +146,17 @@ def main():
     status["batches"] = (query.lastProgress or {}).get("batchId", -1)
     leave(work / "status.json", status)
     spark.stop()
+
+
+def _of_kinesis(spark, options):
+    """Rows of a Kinesis stream whose records hold numbers."""
+    from pyspark.sql import functions as F
+
+    from onceforall import sources
+
+    sources.register(spark)
+    frame = spark.readStream.format("kinesis").options(**options).load()
+    return frame.select(F.col("data").cast("string").cast("long").alias("value"))
 
 
 def _held(config):
