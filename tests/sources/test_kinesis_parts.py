@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from onceforall import sources
+from onceforall.common.aws import Access, make_client
 from onceforall.errors import MissingExtraError, OptionError
 from onceforall.sources.kinesis import aggregates
 from onceforall.sources.kinesis.aggregates import unpacked
-from onceforall.sources.kinesis.client import make_client
 from onceforall.sources.kinesis.lineage import Shard, orphans
-from onceforall.sources.kinesis.options import Access, parse
+from onceforall.sources.kinesis.options import parse
 from onceforall.sources.kinesis.positions import Position
 from onceforall.sources.kinesis.source import KinesisReader
 

@@ -229,10 +229,11 @@ def _mend_reading(models: Any) -> None:
         shard, size = stream.shards[shard_id], 0
         left = [record for number, record in shard.records.items() if number > after]
         for record in left:
-            size += len(record.data) * 3 // 4 + len(record.partition_key)
-            if found and (size > _MOST_BYTES or len(found) >= min(limit or 10_000, 10_000)):
+            more = len(record.data) * 3 // 4 + len(record.partition_key)
+            if found and (size + more > _MOST_BYTES or len(found) >= min(limit or 10_000, 10_000)):
                 break
             found.append(record)
+            size += more
         WORLD.use(shard_id, size)
         rest = left[len(found) :]
         following = None

@@ -8,46 +8,25 @@ shows as throttling, and is repeated later and later.
 
 from __future__ import annotations
 
-import importlib
 import random
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from onceforall.common.aws import AGAIN, Access, shared_client
 from onceforall.errors import (
-    MissingExtraError,
-    OptionError,
     SourceError,
     SourceUnavailableError,
 )
 from onceforall.sources.kinesis.lineage import Shard
-from onceforall.sources.kinesis.options import Access
 
 MOST_RECORDS = 10_000
 _INTERVAL_S = 0.2
 _BYTES_PER_S = 2 * 1024 * 1024
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
-_REQUEST_DEADLINE_S = 30
-_CONNECTIONS = 32
-_AGAIN = {
-    "ProvisionedThroughputExceededException",
-    "LimitExceededException",
-    "KMSThrottlingException",
-    "InternalFailure",
-    "InternalFailureException",
-    "InternalServerError",
-    "ServiceUnavailable",
-    "ServiceUnavailableException",
-    "ThrottlingException",
-    "RequestTimeout",
-    "500",
-    "502",
-    "503",
-}
 _GONE = {"ResourceNotFoundException"}
 
 
@@ -111,93 +90,6 @@ class Page:
     at_ms: int
 
 
-def make_client(access: Access, service: str = "kinesis") -> Any:
-    """Return a client of boto3's.
-
-    Raises:
-        MissingExtraError: boto3 isn't installed.
-        OptionError: the function for credentials can't be used, or no region is known.
-    """
-    try:
-        import boto3
-        from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
-    except ImportError as error:
-        raise MissingExtraError("boto3", "kinesis") from error
-    # Requests are repeated here: botocore's own count of attempts would end within seconds.
-    config = Config(
-        retries={"total_max_attempts": 1},
-        connect_timeout=_REQUEST_DEADLINE_S,
-        read_timeout=_REQUEST_DEADLINE_S,
-        max_pool_connections=_CONNECTIONS,
-    )
-    try:
-        session = _session(boto3, access)
-        if access.role_arn is not None:
-            session = _assumed(session, access)
-        return session.client(
-            service, region_name=access.region, endpoint_url=access.endpoint_url, config=config
-        )
-    except BotoCoreError as error:
-        raise OptionError(
-            f"boto3 can't make a client for Kinesis: {error} Give the options region and profile, "
-            "or set them where each Python of the query runs."
-        ) from error
-
-
-def _session(boto3: Any, access: Access) -> Any:
-    if access.credentials_function is None:
-        return boto3.Session(profile_name=access.profile, region_name=access.region)
-    module, _, name = access.credentials_function.partition(":")
-    try:
-        made = getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError) as error:
-        raise OptionError(
-            f"credentialsFunction names {access.credentials_function}, which can't be imported "
-            f"here: {error}. Give a function that the Pythons of the driver and of the executors "
-            "can import."
-        ) from error
-    if not isinstance(made, boto3.Session):
-        raise OptionError(
-            f"credentialsFunction names {access.credentials_function}, which returned a "
-            f"{type(made).__name__}. Let it return a boto3.Session."
-        )
-    return made
-
-
-def _assumed(session: Any, access: Access) -> Any:
-    """Return a session in an assumed role, which is renewed by itself."""
-    import boto3
-    from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
-    from botocore.session import get_session
-
-    extra = {"RoleSessionName": access.role_session_name}
-    if access.role_external_id is not None:
-        extra["ExternalId"] = access.role_external_id
-
-    def create(service: str, **more: Any) -> Any:
-        return session.client(
-            service, endpoint_url=access.sts_endpoint_url, region_name=access.region, **_keys(more)
-        )
-
-    fetcher = AssumeRoleCredentialFetcher(
-        client_creator=create,
-        source_credentials=session.get_credentials(),
-        role_arn=access.role_arn,
-        extra_args=extra,
-    )
-    inner = get_session()
-    inner._credentials = DeferredRefreshableCredentials(  # noqa: SLF001  boto3's documentation has no other way
-        method="assume-role", refresh_using=fetcher.fetch_credentials
-    )
-    return boto3.Session(botocore_session=inner, region_name=access.region)
-
-
-def _keys(more: dict[str, Any]) -> dict[str, Any]:
-    wanted = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"}
-    return {name: value for name, value in more.items() if name in wanted}
-
-
 def patiently(what: str, retry_s: float, request: Callable[[], Any]) -> Any:
     """Send a request until it is answered, or until repeating it can't help.
 
@@ -223,7 +115,7 @@ def patiently(what: str, retry_s: float, request: Callable[[], Any]) -> Any:
                 raise ExpiredIteratorError from error
             if code in _GONE:
                 raise ShardGoneError(what) from error
-            if code not in _AGAIN:
+            if code not in AGAIN:
                 raise SourceError(
                     f"Kinesis refuses {what}: {error}. Check the stream, and the rights to "
                     "DescribeStreamSummary, ListShards, GetShardIterator and GetRecords."
@@ -243,22 +135,6 @@ def patiently(what: str, retry_s: float, request: Callable[[], Any]) -> Any:
             ) from failed
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  no secret
         pause = min(pause * 2, _LONGEST_PAUSE_S)
-
-
-_made: dict[Access, Any] = {}
-_making = threading.Lock()
-
-
-def shared_client(access: Access) -> Any:
-    """Return this process's client for some access: to make one takes half a second.
-
-    Raises:
-        MissingExtraError, OptionError: as `make_client`.
-    """
-    with _making:
-        if access not in _made:
-            _made[access] = make_client(access)
-        return _made[access]
 
 
 class Shards:

@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from onceforall.common import arguments
+from onceforall.common.aws import Access
 from onceforall.errors import OptionError
 
 _NAMES = {
@@ -50,33 +51,6 @@ _STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _STREAM_ARN = re.compile(r"arn:[\w-]+:kinesis:[\w-]+:\d{12}:stream/[a-zA-Z0-9_.-]{1,128}")
 _NUMBER = re.compile(r"\d{1,128}")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-
-
-@dataclass(frozen=True)
-class Access:
-    """How to reach Kinesis: names only, no secret; what driver and tasks both use.
-
-    Attributes:
-        region: the region; None: the usual chain's.
-        endpoint_url: another address of Kinesis.
-        profile: a profile of the AWS configuration files.
-        role_arn: a role to assume.
-        role_session_name: the name of its session.
-        role_external_id: what the role's owner may ask for.
-        sts_endpoint_url: another address of STS.
-        credentials_function: ``module:function``, which returns a ``boto3.Session``.
-        retry_s: for how long a request is repeated.
-    """
-
-    region: str | None = None
-    endpoint_url: str | None = None
-    profile: str | None = None
-    role_arn: str | None = None
-    role_session_name: str = "onceforall"
-    role_external_id: str | None = None
-    sts_endpoint_url: str | None = None
-    credentials_function: str | None = None
-    retry_s: float = 120.0
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from onceforall.common.aws import Access
 from onceforall.sources.kinesis.client import Shards
-from onceforall.sources.kinesis.options import Access, Options, parse
+from onceforall.sources.kinesis.options import Options, parse
 from onceforall.sources.kinesis.planning import Limits, Planner
 from onceforall.sources.kinesis.positions import Offset, Range, ranges
 from onceforall.sources.kinesis.reading import SCHEMA, batches
