@@ -3,7 +3,7 @@ batch.
 
 >>> import onceforall as ofa
 >>> sorted(name for name in ofa.__all__ if name.endswith("Sink"))
-['FileSink', 'KafkaSink', 'PostgresSink', 'TwoPhaseCommitSink']
+['FileSink', 'KafkaSink', 'KinesisSink', 'PostgresSink', 'TwoPhaseCommitSink']
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from onceforall.errors import (
     CommitLogError,
     ConfigurationError,
     CorruptEntryError,
+    DataLossError,
     DivergenceError,
     EmbeddedServerError,
     ExecutorCheckError,
@@ -37,6 +38,8 @@ from onceforall.errors import (
     SchemaError,
     SinkCheckError,
     SinkUnavailableError,
+    SourceError,
+    SourceUnavailableError,
     StoppedError,
     TransactionLostError,
     UnsupportedQueryError,
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from onceforall.sink import TwoPhaseCommitSink
     from onceforall.sinks.files import FileSink, read_files
     from onceforall.sinks.kafka import KafkaSink
+    from onceforall.sinks.kinesis import KinesisSink
     from onceforall.sinks.postgres import PostgresSink
 
 __all__ = [
@@ -63,6 +67,7 @@ __all__ = [
     "CommitLogError",
     "ConfigurationError",
     "CorruptEntryError",
+    "DataLossError",
     "DivergenceError",
     "EmbeddedServerError",
     "ExecutorCheckError",
@@ -71,6 +76,7 @@ __all__ = [
     "ForeignEntryError",
     "InDoubtError",
     "KafkaSink",
+    "KinesisSink",
     "MissingExtraError",
     "NewerEntryError",
     "NondeterministicReplayError",
@@ -84,6 +90,8 @@ __all__ = [
     "SchemaError",
     "SinkCheckError",
     "SinkUnavailableError",
+    "SourceError",
+    "SourceUnavailableError",
     "StoppedError",
     "TransactionLostError",
     "TwoPhaseCommitSink",
@@ -105,6 +113,7 @@ _LATER = {
     "BatchTransaction": "onceforall.driver.transaction",
     "FileSink": "onceforall.sinks.files",
     "KafkaSink": "onceforall.sinks.kafka",
+    "KinesisSink": "onceforall.sinks.kinesis",
     "PostgresSink": "onceforall.sinks.postgres",
     "TwoPhaseCommitSink": "onceforall.sink",
     "detach": "onceforall.operate.detaching",

@@ -127,7 +127,8 @@ class _Query:
     """What a query has of a source: offsets, and a reader that may be replaced at any time."""
 
     def __init__(self, under: SourceUnderTest) -> None:
-        self.under, self.log, self.written = under, list[Offset](), 0
+        self.log: list[Offset] = []
+        self.under, self.written = under, 0
         self.reader = under.make_reader()
 
     def put(self, count: int) -> list[int]:
@@ -418,13 +419,18 @@ def available_now_ends(query: _Query) -> None:
     if not isinstance(query.reader, SupportsTriggerAvailableNow):
         raise _Skip("the reader isn't a SupportsTriggerAvailableNow")
     query.put(10)
-    query.reader.prepareForTriggerAvailableNow()
+    _prepare(query)
     found = query.drain()
     if not set(range(10)) <= set(found):
         query.expect(found, range(10), "The batches")
     query.put(5)
-    query.restart().reader.prepareForTriggerAvailableNow()
+    _prepare(query.restart())
     query.expect(found + query.drain(), range(15), "The batches of two runs")
+
+
+def _prepare(query: _Query) -> None:
+    reader: Any = query.reader
+    reader.prepareForTriggerAvailableNow()
 
 
 @_case
