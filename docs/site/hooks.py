@@ -41,6 +41,7 @@ REFERENCE = {
             "onceforall.sinks.kafka.sink.KafkaSink",
             "onceforall.sinks.files.sink.FileSink",
             "onceforall.sinks.postgres.sink.PostgresSink",
+            "onceforall.sinks.kinesis.sink.KinesisSink",
             "onceforall.sinks.files.reading.committed_files.read_files",
             "onceforall.sinks.files.reading.committed_files.CommittedFiles",
         ],
@@ -49,6 +50,7 @@ REFERENCE = {
         "The contract of a sink",
         ["onceforall.sink", "onceforall.testing.conformance"],
     ),
+    "reference/sources.md": ("Sources", ["onceforall.sources", "onceforall.testing.sources"]),
     "reference/operators.md": ("Operators", ["onceforall.operators"]),
     "reference/errors.md": ("Errors", ["onceforall.errors"]),
 }

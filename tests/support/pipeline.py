@@ -45,6 +45,7 @@ DEFAULTS = {
     "roll_after_entries": 0,
     "syncs": "",
     "kinesis": {},
+    "kinesis_sink": {},
 }
 
 
@@ -125,7 +126,12 @@ def main():
         ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
     )
     for kind in config["sinks"]:
-        writer.to(_sink(kind, config), name="out" if kind == "kafka" else kind)
+        transform = (
+            (lambda f: f.selectExpr("key AS partitionKey", "value AS data"))
+            if kind == "kinesis"
+            else None
+        )
+        writer.to(_sink(kind, config), name="out" if kind == "kafka" else kind, transform=transform)
     query = writer.options(**config["options"]).trigger(processingTime=config["trigger"]).start()
 
     def stop_on_request():
@@ -188,6 +194,8 @@ def _sink(kind, config):
         return ofa.KafkaSink(options, topic=config["topic"], delivery=config["delivery"])
     if kind == "files":
         return ofa.FileSink(config["files"], format="json", partition_by=["key"])
+    if kind == "kinesis":
+        return ofa.KinesisSink(**config["kinesis_sink"])
     return ofa.PostgresSink(config["database"], table="out", **config["postgres"])
 
 

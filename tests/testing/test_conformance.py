@@ -36,10 +36,9 @@ def under_test(folder, kind=JsonFileSink, patience_s=1.0, **more):
             for file in folder.glob("*.jsonl")
             for line in file.read_text().splitlines()
         ],
-        leftovers=lambda: [path.name for path in folder.glob("*.tmp")],
         patience_s=patience_s,
         another_target=lambda: another_folder(folder),
-        **more,
+        **{"leftovers": lambda: [path.name for path in folder.glob("*.tmp")], **more},
     )
 
 
@@ -240,6 +239,7 @@ def test_a_sink_that_is_at_least_once_gets_the_cases_for_that(tmp_path):
     )
     assert "written_twice" not in report.passed
     names = ("each_row_is_there", "killed_between_calls", "failed_task_is_repeated")
+    (tmp_path / "late").mkdir()
     with pytest.raises(ConformanceError) as raised:
         check_sink(under_test(tmp_path / "late", PuttingTooLate, leftovers=list), only=names)
     assert {failure.case for failure in raised.value.failures} == set(names)
@@ -694,6 +694,12 @@ def test_every_broken_sink_is_tried():
         for value in globals().values()
         if isinstance(value, type) and issubclass(value, JsonFileSink)
     }
-    assert kinds - {JsonFileSink, IdempotentSink, Doubling, WithSecret, KnowsItsBatches} == {
-        kind for kind, _, _ in BROKEN
-    }
+    assert kinds - {
+        JsonFileSink,
+        IdempotentSink,
+        Doubling,
+        WithSecret,
+        KnowsItsBatches,
+        Putting,
+        PuttingTooLate,
+    } == {kind for kind, _, _ in BROKEN}

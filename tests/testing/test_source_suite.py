@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
@@ -14,6 +16,7 @@ from onceforall.testing.sources import (
     check_source,
     source_cases,
 )
+from support.pages import ROOT, blocks
 
 
 class Part(InputPartition):
@@ -228,3 +231,16 @@ def test_what_the_suite_is_not_told_is_skipped_with_the_reason():
     }
     with pytest.raises(ValueError, match="No such cases: nothing"):
         check_source(new, only=["nothing"])
+
+
+def test_the_program_on_the_page_passes_as_it_stands(capsys):
+    [block] = blocks("docs/source-suite.md", "python")
+    names = {"__name__": "page"}
+    exec(compile(block.code, str(block), "exec"), names)
+    names["test_the_lines_replay"]()
+    assert "changes_lose_nothing" in capsys.readouterr().out
+
+
+def test_the_page_has_every_case():
+    page = (ROOT / "docs" / "source-suite.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(source_cases())

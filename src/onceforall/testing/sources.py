@@ -178,7 +178,7 @@ class _Query:
         batch %= len(self.log)
         start = self.log[batch - 1] if batch else self.initial()
         parts = self.reader.partitions(start, self.log[batch])
-        reader = pickle.loads(pickle.dumps(self.reader))  # noqa: S301  made here
+        reader = pickle.loads(_pickled(self.reader))  # noqa: S301  made here
         return [list(reader.read(pickle.loads(pickle.dumps(part)))) for part in parts]  # noqa: S301
 
     def numbers(self, batch: int = -1) -> list[int]:
@@ -217,6 +217,16 @@ class _Query:
             for key, values in by_key.items():
                 if values != sorted(values):
                     raise _Mismatch(f"{what}: the rows of {key!r} came as {values[:20]}.")
+
+
+def _pickled(reader: object) -> bytes:
+    """Return a reader as Spark sends it to tasks: also one of a class that only this program
+    has.
+    """
+    from pyspark import cloudpickle
+
+    made: bytes = cloudpickle.dumps(reader)  # type: ignore[no-untyped-call]
+    return made
 
 
 def _few(counted: Counter[int]) -> str:
@@ -441,7 +451,7 @@ def no_secret_is_shown(query: _Query) -> None:
     query.put(4)
     query.plan()
     parts = query.reader.partitions(query.initial(), query.log[0])
-    shown = [pickle.dumps(each) for each in (query.reader, *parts)]
+    shown = [_pickled(query.reader), *(pickle.dumps(part) for part in parts)]
     shown += [f"{each!r}".encode() for each in (query.reader, *parts)]
     shown.append(json.dumps(query.log).encode())
     for text, secret in itertools.product(shown, query.under.secrets):
