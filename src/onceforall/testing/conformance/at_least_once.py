@@ -68,7 +68,7 @@ def killed_between_calls(case: Case) -> None:
     """A task that is killed after any call is repeated by the next generation, and each row is
     there.
     """
-    seen = []
+    seen: list[Sequence[int]] = []
     for batch, last in enumerate(("begin", "invoke", "pre_commit"), start=1):
         driver, rows = case.driver(generation=2 * batch - 1), case.numbers()
         task = driver.begin(batch=batch)
@@ -91,7 +91,7 @@ def killed_while_writing(case: Case) -> None:
     asked_for(case)
     driver, rows = case.driver(), case.numbers()
     total = driver.lines("write", transaction=driver.begin().number, numbers=rows)
-    seen = [rows]
+    seen: list[Sequence[int]] = [rows]
     for line in crash_lines(case, total):
         rows = case.numbers()
         process = case.driver()
