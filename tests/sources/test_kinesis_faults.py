@@ -82,10 +82,34 @@ def test_the_limits_of_a_shard_are_kept(ordered_stream, ordered_server):
         page = shards.page(source.arn, "shardId-000000000000", iterator, limit)
         assert len(page.records) == limit
         iterator = page.following
-    for _ in range(7):
+    for _ in range(5):
         iterator = shards.page(source.arn, "shardId-000000000000", iterator).following
     calls = [c for c in ordered_server.calls() if c["operation"] == "GetRecords"]
-    assert [c["error"] for c in calls] == [None] * 17
+    assert [c["error"] for c in calls] == [None] * 15
+
+
+def test_a_batch_reads_each_shard_twice_and_an_idle_query_leaves_most_requests_to_others(
+    ordered_stream, ordered_server
+):
+    source = ordered_stream(shards=2)
+    query = source.query()
+    source.put(20)
+    query.drain()
+    ordered_server.calls()
+    source.put(20)
+    assert query.plan()
+    assert len(query.numbers()) == 20
+
+    def reads():
+        calls = ordered_server.calls()
+        return [c["time"] for c in calls if c["operation"] == "GetRecords"]
+
+    assert len(reads()) == 4
+    for _ in range(4):
+        assert not query.plan()
+    times = reads()
+    assert len(times) == 8
+    assert times[-1] - times[2] > 0.9
 
 
 # --- retention ------------------------------------------------------------------------------------

@@ -308,3 +308,13 @@ def test_an_older_pyspark_hears_of_the_last_end_by_partitions_alone(stream):
 def test_an_offset_of_another_version_is_refused():
     with pytest.raises(SourceError, match=r"version 2"):
         Offset.from_json({"version": 2})
+
+
+def test_all_that_is_available_ends_with_what_was_there(stream):
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    source = stream(shards=2)
+    source.put(30)
+    query = source.query(maxRecordsPerTrigger="5")
+    query.log.append(query.reader.latestOffset(query.start, ReadAllAvailable()))
+    assert sorted(query.numbers()) == list(range(30))

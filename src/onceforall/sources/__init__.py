@@ -28,7 +28,7 @@ def register(spark: SparkSession) -> None:
     """Make the sources of this package known to a session, by their names: ``kinesis``.
 
     Args:
-        spark: the session; one of Spark Connect, too.
+        spark: the session.
 
     Raises:
         OptionError: that is no session.

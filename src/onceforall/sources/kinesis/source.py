@@ -131,12 +131,13 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begun = start if start is not None else self._heard or self.initialOffset()
         options = self._options
+        limits = Limits(options.max_records, options.max_bytes, options.max_planning_s)
+        until = self._until
         if limit is not None and isinstance(limit, ReadAllAvailable):
-            limits = Limits()
-        else:
-            limits = Limits(options.max_records, options.max_bytes, options.max_planning_s)
+            # All that is there now: what is written while it is read would never end.
+            limits, until = Limits(), until or self._planning().now()
         offset = Offset.from_json(begun)
-        end = self._planning().plan(offset, limits, self._until)
+        end = self._planning().plan(offset, limits, until)
         return dict(begun) if end is offset else end.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
