@@ -69,7 +69,7 @@ def test_what_repeating_cannot_mend_is_told_at_once(ordered_stream, ordered_serv
 
 def test_the_limits_of_a_shard_are_kept(ordered_stream, ordered_server):
     source = ordered_stream()
-    for _ in range(6):
+    for _ in range(5):
         source.client.put_records(
             StreamName=source.name,
             Records=[{"PartitionKey": "k", "Data": b"7" * 900_000} for _ in range(2)],
@@ -78,14 +78,14 @@ def test_the_limits_of_a_shard_are_kept(ordered_stream, ordered_server):
     iterator = shards.iterator(source.arn, "shardId-000000000000", "TRIM_HORIZON")
     ordered_server.keep_limits()
     ordered_server.calls()
-    for limit in [2, 2, *[1] * 8]:
+    for limit in [2, 2, *[1] * 5]:
         page = shards.page(source.arn, "shardId-000000000000", iterator, limit)
         assert len(page.records) == limit
         iterator = page.following
-    for _ in range(5):
+    for _ in range(2):
         iterator = shards.page(source.arn, "shardId-000000000000", iterator).following
     calls = [c for c in ordered_server.calls() if c["operation"] == "GetRecords"]
-    assert [c["error"] for c in calls] == [None] * 15
+    assert [c["error"] for c in calls] == [None] * 9
 
 
 def test_a_batch_reads_each_shard_twice_and_an_idle_query_leaves_most_requests_to_others(

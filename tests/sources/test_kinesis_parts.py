@@ -6,17 +6,19 @@ import pickle
 import subprocess
 import sys
 
+import boto3
 import pytest
 
 from onceforall import sources
 from onceforall.common.aws import Access, make_client
-from onceforall.errors import MissingExtraError, OptionError
+from onceforall.errors import MissingExtraError, OptionError, SourceError
 from onceforall.sources.kinesis import aggregates
 from onceforall.sources.kinesis.aggregates import unpacked
 from onceforall.sources.kinesis.lineage import Shard, orphans
 from onceforall.sources.kinesis.options import parse
 from onceforall.sources.kinesis.positions import Position
 from onceforall.sources.kinesis.source import KinesisReader
+from support.kinesis import Query
 
 # Made by aws-kinesis-agg 1.2.3: four records, two of them with an explicit hash key.
 PACKED = bytes.fromhex(
@@ -122,6 +124,33 @@ def test_an_assumed_role_is_used(stream):
     credentials = make_client(query.reader._options.access)._request_signer._credentials
     assert credentials.method == "assume-role"
     assert credentials.access_key != source.server.access_key
+
+
+def test_a_stream_of_another_account_is_read_by_its_arn(kinesis_server):
+    """moto tells accounts by the role that was assumed; it checks no permission."""
+    role = "arn:aws:iam::210987654321:role/reader"
+    sts = boto3.client("sts", **kinesis_server.client_arguments)
+    keys = sts.assume_role(RoleArn=role, RoleSessionName="maker")["Credentials"]
+    there = boto3.client(
+        "kinesis",
+        endpoint_url=kinesis_server.endpoint,
+        region_name=kinesis_server.region,
+        aws_access_key_id=keys["AccessKeyId"],
+        aws_secret_access_key=keys["SecretAccessKey"],
+        aws_session_token=keys["SessionToken"],
+    )
+    there.create_stream(StreamName="theirs", ShardCount=1)
+    there.put_record(StreamName="theirs", PartitionKey="k", Data=b"7")
+    options = {
+        **kinesis_server.source_options,
+        "streamArn": "arn:aws:kinesis:us-east-1:210987654321:stream/theirs",
+        "startingPosition": "TRIM_HORIZON",
+    }
+    with pytest.raises(SourceError, match="There is no Kinesis stream"):
+        Query(options).plan()
+    query = Query({**options, "roleArn": role, "stsEndpointUrl": kinesis_server.endpoint})
+    assert query.plan()
+    assert query.numbers() == [7]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 import onceforall as ofa
-from onceforall import sources
 from onceforall.errors import (
     AttemptFailedError,
     OptionError,
@@ -222,37 +221,3 @@ class TestInSpark:
         sink = ofa.KinesisSink("s", record_id=record_id)
         with pytest.raises(SchemaError, match=words):
             sink.columns(frame.selectExpr(*columns).schema)
-
-    def test_a_reader_drops_by_id_what_was_put_twice(self, spark, stream, tmp_path):
-        """The recipe of docs/kinesis.md."""
-        from pyspark.sql import functions as F
-
-        sources.register(spark)
-        (tmp_path / "in").mkdir()
-        frame = spark.readStream.schema("n INT, partitionKey STRING").json(str(tmp_path / "in"))
-        (tmp_path / "in" / "1.json").write_text(
-            "\n".join(json.dumps({"n": n, "partitionKey": f"k{n % 3}"}) for n in range(9))
-        )
-        for checkpoint in ("one", "other"):  # the second writes everything again
-            writer = ofa.write_stream(with_record_id(frame, "record_id", "n", namespace="tests"))
-            writer.to(stream.sink(), name="out").trigger(availableNow=True)
-            writer.option(
-                "checkpointLocation", str(tmp_path / checkpoint)
-            ).start().awaitTermination()
-        assert len(stream.records()) == 18
-        found = []
-        events = (
-            spark.readStream.format("kinesis")
-            .options(**stream.options())
-            .load()
-            .withColumn("row", F.from_json(F.col("data").cast("string"), "n INT, record_id STRING"))
-            .withWatermark("approximateArrivalTimestamp", "1 hour")
-            .select("approximateArrivalTimestamp", "row.*")
-            .dropDuplicatesWithinWatermark(["record_id"])
-        )
-        query = events.writeStream.foreachBatch(
-            lambda batch, _: found.extend(row.n for row in batch.collect())
-        )
-        query = query.option("checkpointLocation", str(tmp_path / "reader"))
-        query.trigger(availableNow=True).start().awaitTermination()
-        assert sorted(found) == list(range(9))
