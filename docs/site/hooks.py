@@ -18,6 +18,7 @@ FROM_THE_ROOT = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "examples/ad_events/README.md": "examples/ad_events.md",
+    "examples/kinesis_chain/README.md": "examples/kinesis_chain.md",
     "examples/window_counts/README.md": "examples/window_counts.md",
 }
 """Pages outside of docs/, and what they are called on the site."""
