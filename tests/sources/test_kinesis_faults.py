@@ -137,6 +137,31 @@ def test_a_position_that_retention_has_passed_is_an_error_that_says_what_is_lost
     assert flat(query.drain()) == list(range(25, 30))
 
 
+def test_a_query_that_runs_and_falls_behind_retention_stops(ordered_stream, ordered_server):
+    source = ordered_stream()
+    source.put(10)
+    query = source.query()
+    query.drain()
+    source.put(10)
+    ordered_server.advance_clock(hours=25)
+    source.put(10)
+    for kept in query.reader._planner._kept.values():
+        kept.described -= 1000  # the clock is asked for again now and then
+    with pytest.raises(DataLossError, match="may be gone"):
+        query.plan()
+
+
+def test_the_oldest_record_to_begin_with_stays_for_ten_minutes(ordered_stream, ordered_server):
+    source = ordered_stream()
+    source.put(5)
+    ordered_server.advance_clock(hours=23.9)
+    source.put(5)
+    query = source.query()
+    assert query.plan()
+    ordered_server.advance_clock(hours=0.16)
+    assert query.restart().numbers() == list(range(5, 10))
+
+
 def test_a_batch_of_which_records_are_gone_says_how_many(ordered_stream, ordered_server):
     source = ordered_stream()
     source.put(10)

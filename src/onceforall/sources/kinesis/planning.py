@@ -48,6 +48,10 @@ _log = logger(__name__)
 _THREADS = 16
 _DESCRIBED_FOR_S = 300.0
 _RENEWED_AFTER = 4  # a part of retention
+_HORIZON_MS = 600_000
+"""What is forgotten within the next ten minutes isn't begun with: it would be gone when the batch
+is read or replayed.
+"""
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,11 @@ class Planner:
             return _given(name, arn, start.given, listed)
         if start.kind == "latest":
             return self._latest(arn, [name for name, shard in listed.items() if shard.is_open])
-        return {shard: Position(timestamp=start.timestamp) for shard in lineage.roots(listed)}
+        timestamp = start.timestamp
+        if start.kind == "trim_horizon":
+            kept = self._kept[arn]
+            timestamp = kept.clock_ms - kept.stream.retention_ms + _HORIZON_MS
+        return {shard: Position(timestamp=timestamp) for shard in lineage.roots(listed)}
 
     def _latest(self, arn: str, shards: list[str]) -> dict[str, Position]:
         """Return the end of each shard at this moment, by the server's clock; this process reads
@@ -358,6 +366,8 @@ class Planner:
         for _ in range(3):
             place, left = self._iterators.get((one.arn, one.shard), (None, None))
             iterator = left if place == one.position.place else None
+            if iterator is not None and one.position is one.begun and one.position.at is None:
+                self._check_retention(one)
             if iterator is None:
                 iterator = self._opened(one)
             try:
