@@ -16,10 +16,13 @@ def flat(batches):
 
 
 @pytest.mark.parametrize(
-    "error", ["ProvisionedThroughputExceededException", "InternalFailure", "KMSThrottlingException"]
-)
-@pytest.mark.parametrize(
-    "operation", ["GetRecords", "GetShardIterator", "ListShards", "DescribeStreamSummary"]
+    ("operation", "error"),
+    [
+        ("GetRecords", "ProvisionedThroughputExceededException"),
+        ("GetShardIterator", "KMSThrottlingException"),
+        ("ListShards", "LimitExceededException"),
+        ("DescribeStreamSummary", "InternalFailure"),
+    ],
 )
 def test_requests_are_repeated(ordered_stream, ordered_server, operation, error):
     source = ordered_stream()

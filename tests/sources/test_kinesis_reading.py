@@ -32,15 +32,15 @@ def as_bytes(batches):
 
 
 def test_ten_replays_of_a_range_are_equal_byte_by_byte(stream):
-    source = stream(shards=3)
-    source.put(1500, keys=60)
+    source = stream(shards=1)
+    source.put(1100)
     query = source.query()
     assert query.plan()
     first = as_bytes(query.batches())
-    source.put(300)
+    source.put(100)
     source.split()
-    assert len(first) == 3
-    assert sum(len(each) for part in query.batches() for each in part) == 1500
+    assert len(query.batches()[0]) == 2
+    assert sum(len(each) for part in query.batches() for each in part) == 1100
     for _ in range(10):
         assert as_bytes(query.restart().batches()) == first
 

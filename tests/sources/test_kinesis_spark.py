@@ -95,6 +95,7 @@ def test_available_now_reads_all_in_limited_batches_and_ends(run, stream):
     assert latest["millisBehindLatest"] == {source.arn: 0}
 
 
+@pytest.mark.long  # test_kinesis_reading.py does it without Spark
 def test_the_first_batch_is_replayed_from_the_same_beginning(run, stream, tmp_path):
     source = stream(shards=2)
     options = source.options(startingPosition="LATEST")
