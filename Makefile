@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: store-costs redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence upgrade mutants compat docs release lock clean
+.PHONY: store-costs redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence upgrade mutants compat docs release recipes chaos-cluster lock clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -68,6 +68,12 @@ bench-long: $(READY)  ## a query at steady load for BENCH_LONG_MINUTES (60): not
 
 chaos: $(READY)  ## the crash campaign: kills, freezes and broken networks, for CHAOS_MINUTES (60); goes on where it ended
 	PYTHONPATH=tests:. $(BIN)/python -m chaos $(CHAOS)
+
+chaos-cluster: $(READY)  ## four jobs on a cluster of two machines under 200 faults (CHAOS_CLUSTER='--faults 20'); takes root, for namespaces
+	PYTHONPATH=tests:. $(BIN)/python -m cluster $(CHAOS_CLUSTER)
+
+recipes: $(READY)  ## the recipes of examples/cluster, on a standalone cluster
+	./tests/recipes.sh
 
 redos: $(READY)  ## a hundred lost batches of Kafka sources of all shapes (REDOS=100, REDOS_SEED=1), each healed by restarts alone
 	REDOS=$(or $(REDOS),100) $(BIN)/python -m pytest -s -q tests/integration/test_many_redos.py

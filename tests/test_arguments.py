@@ -143,6 +143,7 @@ CALLABLES = {
     "read_files": (lambda _: ofa.read_files, {"path": "/nowhere", "query_id": None, "sink": None, "from_batch": None, "to_batch": None, "skip_deleted": False, "storage": None}),
     "to_spark": (committed_files, {"spark": "spark"}),
     "error_of": (lambda _: ofa.error_of, {"query_or_exception": None}),
+    "exit_code": (lambda _: ofa.exit_code, {"query_or_exception": None}),
     "progress_of": (lambda _: ofa.progress_of, {"query": SimpleNamespace(runId="x")}),
     "write_stream": (lambda _: ofa.write_stream, {"frame": "bare"}),
     "StreamWriter.to": (writer("to"), {"sink": sink(), "name": None, "transform": None}),
@@ -212,6 +213,7 @@ def test_every_public_callable_is_in_the_table():
     } - {
         "BatchProgress",
         "BatchTransaction",
+        "ExitCode",
     }
     public |= {"sources.register"}
     public |= {f"operators.{name}" for name in operators.__all__}

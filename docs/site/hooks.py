@@ -18,6 +18,7 @@ FROM_THE_ROOT = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "examples/ad_events/README.md": "examples/ad_events.md",
+    "examples/cluster/README.md": "examples/cluster.md",
     "examples/kinesis_chain/README.md": "examples/kinesis_chain.md",
     "examples/window_counts/README.md": "examples/window_counts.md",
 }
@@ -31,9 +32,12 @@ REFERENCE = {
             "onceforall.driver.doors.exactly_once",
             "onceforall.driver.transaction.BatchTransaction",
             "onceforall.driver.failures.error_of",
+            "onceforall.driver.exit_codes.exit_code",
+            "onceforall.driver.exit_codes.ExitCode",
             "onceforall.driver.progress.progress_of",
             "onceforall.driver.stopping.stop_on_sigterm",
             "onceforall.operate.detaching.detach",
+            "onceforall.operate.cluster.check_cluster",
         ],
     ),
     "reference/sinks.md": (

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 import onceforall as ofa
 from onceforall.driver.doors import StreamWriter
-from onceforall.operators import record_id
+from onceforall.operators import with_record_id
 
 
 def rows(spark: SparkSession, place: Place) -> DataFrame:
@@ -31,8 +31,9 @@ def sums_of(events: DataFrame) -> DataFrame:
         f.count_if(f.col("event_type") == "click").alias("clicks"),
         f.sum("micros").alias("spend_micros"),
     )
-    return sums.select(
-        record_id("campaign_id", "window.start", namespace=SPEND_IDS).alias("record_id"),
+    named = with_record_id(sums, "record_id", "campaign_id", "window.start", namespace=SPEND_IDS)
+    return named.select(
+        "record_id",
         "campaign_id",
         f.col("window.start").alias("happened"),
         "impressions",

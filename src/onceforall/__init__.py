@@ -47,6 +47,7 @@ from onceforall.errors import (
 
 if TYPE_CHECKING:
     from onceforall.driver.doors import exactly_once, write_stream
+    from onceforall.driver.exit_codes import ExitCode, exit_code
     from onceforall.driver.failures import error_of
     from onceforall.driver.progress import BatchProgress, progress_of
     from onceforall.driver.stopping import stop_on_sigterm
@@ -71,6 +72,7 @@ __all__ = [
     "DivergenceError",
     "EmbeddedServerError",
     "ExecutorCheckError",
+    "ExitCode",
     "FencedError",
     "FileSink",
     "ForeignEntryError",
@@ -100,6 +102,7 @@ __all__ = [
     "detach",
     "error_of",
     "exactly_once",
+    "exit_code",
     "progress_of",
     "read_files",
     "stop_on_sigterm",
@@ -118,6 +121,8 @@ _LATER = {
     "TwoPhaseCommitSink": "onceforall.sink",
     "detach": "onceforall.operate.detaching",
     "error_of": "onceforall.driver.failures",
+    "ExitCode": "onceforall.driver.exit_codes",
+    "exit_code": "onceforall.driver.exit_codes",
     "progress_of": "onceforall.driver.progress",
     "exactly_once": "onceforall.driver.doors",
     "read_files": "onceforall.sinks.files",

@@ -42,6 +42,13 @@ gives it back as what it was.
 
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
+Restart = Literal["yes", "once", "no", "stopped"]
+"""Whether a supervisor may start the query again by itself: with growing pauses; with a person if
+the same error comes at once again; only when a person has mended something; or it was asked to
+stop, so as whoever asked likes."""
+
 
 class OnceForAllError(Exception):
     """The root of all errors of this library. Its text says what happened, to which thing, and what
@@ -56,7 +63,13 @@ class OnceForAllError(Exception):
         transaction: the name of the transaction that it is about (the first one, of several).
 
     Each is None where it isn't known; what is raised at ``start()`` has none of them.
+
+    The class attribute ``restart`` says whether a supervisor may start the query again by itself
+    (`Restart`); that is safe in any case, and of no use after ``no``. ``onceforall.exit_code``
+    makes an exit code of it.
     """
+
+    restart: ClassVar[Restart] = "yes"
 
     query_name: str | None = None
     query_id: str | None = None
@@ -101,6 +114,8 @@ def described(error: BaseException) -> str:
 class ConfigurationError(OnceForAllError, ValueError):
     """The program or its settings must be mended; no data has moved."""
 
+    restart = "no"
+
 
 class OptionError(ConfigurationError):
     """An option is unknown, malformed, or would break the promise."""
@@ -142,15 +157,21 @@ class AttemptFailedError(OnceForAllError):
 class RefusedRecordError(AttemptFailedError):
     """A record that no replay can write; the data or a limit must be changed."""
 
+    restart = "no"
+
 
 class BatchTooSlowError(AttemptFailedError):
     """The batch took so long that its transactions could time out before they are committed."""
+
+    restart = "once"
 
 
 class QueryStoppedError(AttemptFailedError):
     """The query was stopped while a batch was being written; the attempt is aborted, and the
     next start writes it.
     """
+
+    restart = "stopped"
 
 
 class StoppedError(OnceForAllError):
@@ -163,6 +184,8 @@ class StoppedError(OnceForAllError):
 class FencedError(StoppedError):
     """A newer run of the same query has taken over; this one can no longer decide anything."""
 
+    restart = "no"
+
 
 class InDoubtError(StoppedError):
     """A decided batch is not complete on every sink; the next start completes it."""
@@ -173,11 +196,15 @@ class TransactionLostError(InDoubtError):
     the next start writes them again.
     """
 
+    restart = "once"
+
 
 class NondeterministicReplayError(InDoubtError):
     """A lost transaction can't be written again: the replay gave other rows, or the same rows in
     other tasks, than were decided.
     """
+
+    restart = "no"
 
 
 class OutcomeUnknownError(StoppedError):
@@ -189,9 +216,13 @@ class CheckpointMismatchError(OnceForAllError):
     writing could double them.
     """
 
+    restart = "no"
+
 
 class DivergenceError(OnceForAllError):
     """A replay of a decided batch gave other rows than those that were decided."""
+
+    restart = "no"
 
 
 class CommitLogError(OnceForAllError):
@@ -201,13 +232,19 @@ class CommitLogError(OnceForAllError):
 class CorruptEntryError(CommitLogError):
     """An entry is torn, truncated, or does not match its checksum."""
 
+    restart = "no"
+
 
 class ForeignEntryError(CommitLogError):
     """Something that onceforall did not write lies in the commit log."""
 
+    restart = "no"
+
 
 class NewerEntryError(CommitLogError):
     """An entry was written by a newer release of onceforall."""
+
+    restart = "no"
 
 
 class SinkUnavailableError(OnceForAllError):
@@ -229,8 +266,12 @@ class SourceUnavailableError(SourceError):
 class EmbeddedServerError(OnceForAllError):
     """A server for demo or tests could not be started; the message says why and what helps."""
 
+    restart = "no"
+
 
 class ProtocolViolationError(OnceForAllError):
     """An event that the protocol does not allow in this state: a bug in onceforall. The state is
     unchanged.
     """
+
+    restart = "once"

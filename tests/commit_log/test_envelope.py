@@ -156,7 +156,7 @@ def rewritten(content, **changes):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"onceforall": 2}, {"onceforall": 999, "body": "?"}, {"kind": "FORK"}]
+    "changes", [{"onceforall": 3}, {"onceforall": 999, "body": "?"}, {"kind": "FORK"}]
 )
 def test_an_entry_of_a_newer_release_says_so(changes):
     with pytest.raises(NewerEntryError, match="newer release of onceforall.*Upgrade onceforall"):
@@ -165,7 +165,7 @@ def test_an_entry_of_a_newer_release_says_so(changes):
 
 def test_a_newer_format_is_recognised_even_if_it_takes_another_checksum():
     with pytest.raises(NewerEntryError):
-        read(b'{"onceforall":2,"checksum":"blake3:00"}')
+        read(b'{"onceforall":3,"checksum":"blake3:00"}')
 
 
 @pytest.mark.parametrize(

@@ -441,7 +441,7 @@ def damaged(store, generation, index, how):
         .replace(b'"batch":1', b'"batch":3')
         .replace(b"/ads", b"/adz"),
         "foreign": b'{"version": 3}',
-        "newer": b'{"onceforall": 2}',
+        "newer": b'{"onceforall": 3}',
         "copied": store.contents[entry_key(generation, index - 1 if index else 1)],
     }[how]
     return key

@@ -321,7 +321,7 @@ def test_a_log_of_a_later_release_stops_the_start_and_is_left_as_it_is(kept):
     generation, index = found.last
     entry = folder / "chains" / f"{generation:08d}" / f"{index:08d}.json"
     later = json.dumps(
-        {**json.loads(entry.read_bytes()), "onceforall": 2, "checksum": "blake3:00"}
+        {**json.loads(entry.read_bytes()), "onceforall": 3, "checksum": "blake3:00"}
     ).encode()
     entry.write_bytes(later)
     before = files(folder)
@@ -338,7 +338,7 @@ def test_a_log_of_a_later_release_stops_the_start_and_is_left_as_it_is(kept):
 def test_a_claim_of_a_later_release_stops_the_start_before_anything_is_written(kept):
     folder, found = kept
     entry = folder / "chains" / f"{found.generations - 1:08d}" / "00000000.json"
-    entry.write_bytes(json.dumps({**json.loads(entry.read_bytes()), "onceforall": 2}).encode())
+    entry.write_bytes(json.dumps({**json.loads(entry.read_bytes()), "onceforall": 3}).encode())
     before = files(folder)
     with pytest.raises(NewerEntryError):
         Start(folder, found)

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from dataclasses import astuple
 from types import SimpleNamespace
 
 import pytest
@@ -64,7 +65,7 @@ def test_many_executors_are_not_all_named():
 def test_the_function_that_asks_needs_nothing_of_this_library_where_it_runs(tmp_path):
     """The process that loads it is a Python without any package."""
     shipped = tmp_path / "function"
-    shipped.write_bytes(dumps(executors._by_value(executors._report)))
+    shipped.write_bytes(dumps(executors.by_value(executors._report)))
     program = (
         f"import pickle; print(pickle.dumps(list(pickle.load(open({str(shipped)!r}, "
         "'rb'))(('json',), ()))).hex())"
@@ -83,7 +84,7 @@ def test_the_function_that_asks_needs_nothing_of_this_library_where_it_runs(tmp_
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    ((_, _, _, _, version, errors),) = pickle.loads(
+    ((_, (_, _, _, _, version, errors)),) = pickle.loads(
         bytes.fromhex(done.stdout.strip())
     )  # our own process wrote it
     assert version is None
@@ -100,12 +101,14 @@ class Jobs:
         folders = self.seen.pop(0)
         return SimpleNamespace(
             ended=lambda _: folders is not None,
-            answers=lambda: [answer(folders=f"/tmp/{folder}") for folder in folders],
+            answers=lambda: [
+                (f"/tmp/{folder}", astuple(answer(folders=f"/tmp/{folder}"))) for folder in folders
+            ],
         )
 
 
 def ask(monkeypatch, jobs):
-    monkeypatch.setattr(executors, "_executors", lambda _: {"0": "a", "1": "b"})
+    monkeypatch.setattr(executors, "executors_of", lambda _: {"0": "a", "1": "b"})
     monkeypatch.setattr(executors, "_Job", jobs)
     return {each.folders for each in executors._ask(None, ("json",))}
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -176,3 +177,16 @@ def test_a_server_that_ends_at_its_start_is_shown_with_its_log(monkeypatch):
     monkeypatch.setattr(moto.sys, "executable", os.path.realpath("/bin/false"))
     with pytest.raises(EmbeddedServerError, match="ended with status 1 before it answered"):
         EmbeddedS3().start()
+
+
+def test_an_upload_that_asks_whether_it_may_begin_is_told_once(s3_server):
+    """Netty's client, by which Spark uploads state, takes a second "100 Continue" for the answer."""
+    s3_server.create_bucket("asked-once")
+    with socket.create_connection(("127.0.0.1", s3_server.port), 20) as connection:
+        head = "PUT /asked-once/key HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\n"
+        connection.sendall(f"{head}Expect: 100-continue\r\nConnection: close\r\n\r\n".encode())
+        told = connection.recv(4096)
+        assert told.startswith(b"HTTP/1.1 100 Continue")
+        connection.sendall(b"data")
+        told += b"".join(iter(lambda: connection.recv(4096), b""))
+    assert re.findall(rb"HTTP/1.1 (\d+)", told) == [b"100", b"200"]

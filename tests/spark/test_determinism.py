@@ -1,10 +1,13 @@
 """What Spark's plans tell of a replay: the plans of frames, and those of whole queries."""
 
+import time
+
 import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
+from onceforall.operators import record_id, with_record_id
 from onceforall.spark.determinism import Determinism
 from onceforall.spark.execution import execution_of
 
@@ -188,6 +191,62 @@ def test_a_plan_that_looks_as_before_is_not_read_again(batch, monkeypatch):
         "onceforall.spark.determinism._reason", lambda *_, **__: pytest.fail("it was read again")
     )
     assert made.why_not(batch, [batch.select("key")]) is None
+
+
+def nested(deep, around):
+    made = F.col("number")
+    for n in range(deep):
+        made = around(made, n)
+    return made
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda inner, n: F.nvl(inner, F.lit(n)),
+        lambda inner, n: F.expr(f"nvl(number, {n})") + F.ifnull(inner, F.lit(n)),
+        lambda inner, n: F.try_add(inner, F.lit(n)),
+    ],
+    ids=["nvl", "ifnull", "try_add"],
+)
+def test_functions_forty_deep_are_read_in_a_moment(batch, around):
+    began = time.monotonic()
+    assert of_frames().why_not(batch, [batch.select(nested(40, around))]) is None
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda inner, n: F.when(F.col("number") > n, F.lit(n)).otherwise(inner),
+        lambda inner, n: F.when(inner > n, F.lit(n)),
+        lambda inner, n: F.when(F.col("number") > n, inner),
+    ],
+    ids=["otherwise", "condition", "value"],
+)
+def test_cases_forty_deep_are_not_trusted_and_cost_no_memory(batch, around):
+    began = time.monotonic()
+    reason = of_frames().why_not(batch, [batch.select(nested(40, around))])
+    assert "too large or too deep" in reason
+    assert time.monotonic() - began < 30
+    # Not because there is a CASE.
+    assert of_frames().why_not(batch, [batch.select(nested(4, around))]) is None
+
+
+def test_a_record_id_is_not_read_for_ever(batch):
+    """It has many cases in one another; the plan of `deduplicate` and others with it, too."""
+    frame = batch.select(record_id("key", "number", namespace="orders"))
+    began = time.monotonic()
+    assert "too large or too deep" in of_frames().why_not(batch, [frame])
+    assert time.monotonic() - began < 30
+    assert of_frames().why_not(batch, [with_record_id(batch, "id", "key", namespace="n")]) is None
+
+
+def test_a_sum_of_what_a_function_replaces_by_default_is_of_its_parts(batch):
+    sums = batch.groupBy("key").agg(F.sum(F.nvl("number", F.lit(0))))
+    assert of_frames().why_not(batch, [sums]) is None
+    sums = batch.groupBy("key").agg(F.sum(F.nvl("real", F.lit(0.0))))
+    assert "floating-point" in of_frames().why_not(batch, [sums])
 
 
 def test_a_plan_that_cannot_be_read_is_not_trusted(batch):

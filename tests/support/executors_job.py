@@ -52,7 +52,7 @@ def main():
     ).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     until = time.monotonic() + 60
-    while len(executors._executors(spark.sparkContext)) < 2 and time.monotonic() < until:
+    while len(executors.executors_of(spark.sparkContext)) < 2 and time.monotonic() < until:
         time.sleep(0.05)
     said = {}
     for python in ("right", "none", "older", "no-kafka", "nowhere"):

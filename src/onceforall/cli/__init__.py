@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 _COMMAND_GROUPS = (
     "onceforall.cli.checkpoint",
+    "onceforall.cli.cluster",
     "onceforall.cli.demo",
     "onceforall.cli.detach",
+    "onceforall.cli.errors",
     "onceforall.cli.files",
     "onceforall.cli.kafka",
     "onceforall.cli.log",

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, TypeGuard
 
+from onceforall.commit_log.packing import pack, unpack
 from onceforall.errors import (
     CheckpointMismatchError,
     CommitLogError,
@@ -36,6 +37,7 @@ from onceforall.protocol.entries import Claim, Commit, Done, Entry, Seal, entry_
 __all__ = [
     "FORMAT",
     "MOVED",
+    "PACKED",
     "RESTORE",
     "Envelope",
     "decode",
@@ -46,7 +48,12 @@ __all__ = [
 ]
 
 FORMAT = 1
-"""The version of the format that this release writes; it reads all versions up to it."""
+"""The version of the format that this release writes; it reads all versions up to it, and entries
+up to ``PACKED``."""
+
+PACKED = 2
+"""The version of a COMMIT with packed committables (``packing``), which earlier releases don't
+understand."""
 
 RESTORE = (
     "Restore it from a backup or a snapshot of the file system. Do not delete or edit anything in "
@@ -103,8 +110,13 @@ def encode(entry: Entry, *, nonce: str, generation: int, index: int, written_at:
             it could not be read back.
     """
     try:
+        # As it will be read back: a key that is a number becomes a string here, and not only after
+        # the checksum.
+        body, packed = json.loads(json.dumps(entry.body(), allow_nan=False)), False
+        if isinstance(entry, Commit):
+            body, packed = pack(body)
         fields = {
-            "onceforall": FORMAT,
+            "onceforall": PACKED if packed else FORMAT,
             "kind": entry.kind,
             "generation": generation,
             "index": index,
@@ -112,9 +124,7 @@ def encode(entry: Entry, *, nonce: str, generation: int, index: int, written_at:
             "written_at": written_at.astimezone(timezone.utc)
             .isoformat(timespec="milliseconds")
             .replace("+00:00", "Z"),
-            # As it will be read back: a key that is a number becomes a string here, and not only
-            # after the checksum.
-            "body": json.loads(json.dumps(entry.body(), allow_nan=False)),
+            "body": body,
         }
         content = encode_fields(fields)
         decode(content, where="the new entry", generation=generation, index=index)
@@ -142,7 +152,7 @@ def decode(content: bytes, *, where: str, generation: int, index: int | None) ->
         ForeignEntryError: not written by onceforall, or written for another place in the log.
         NewerEntryError: written by a newer release.
     """
-    fields = decode_fields(content, where)
+    fields = decode_fields(content, where, PACKED)
     body, its_generation, its_index = (
         fields.get("body"),
         fields.get("generation"),
@@ -166,6 +176,8 @@ def decode(content: bytes, *, where: str, generation: int, index: int | None) ->
     if kind not in _KINDS:
         raise _newer(where, f"its kind {kind!r} is unknown to this release")
     try:
+        if kind == Commit.kind and fields["onceforall"] >= PACKED:
+            body = unpack(body)
         entry = entry_from_body(str(kind), body)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _foreign(
@@ -190,7 +202,7 @@ def encode_fields(fields: Mapping[str, Any]) -> bytes:
     return _canonical({**fields, "checksum": _checksum(fields)})
 
 
-def decode_fields(content: bytes, where: str) -> dict[str, Any]:
+def decode_fields(content: bytes, where: str, up_to: int = FORMAT) -> dict[str, Any]:
     """Return the fields of an object whose version and checksum are right; errors as those of
     ``decode``.
     """
@@ -205,10 +217,8 @@ def decode_fields(content: bytes, where: str) -> dict[str, Any]:
     version = fields.get("onceforall") if isinstance(fields, dict) else None
     if not isinstance(fields, dict) or not _is_whole(version) or version < 1:
         raise _foreign(where, "it is JSON, but not an entry of the commit log")
-    if version > FORMAT:
-        raise _newer(
-            where, f"it has format {version}, and this release reads up to format {FORMAT}"
-        )
+    if version > up_to:
+        raise _newer(where, f"it has format {version}, and this release reads up to format {up_to}")
     try:
         expected = _checksum({name: value for name, value in fields.items() if name != "checksum"})
     except (ValueError, RecursionError) as error:

@@ -4,7 +4,7 @@ Without that, an executor that lacks this library ends the first batch with ``Mo
 somewhere in some hundred lines of Java.
 
 A job with a task for each executor that is there imports what the tasks will import, and reports.
-Its function must not need this library on the executor, so it is pickled by value (``_by_value``).
+Its function must not need this library on the executor, so it is pickled by value (``by_value``).
 Spark can't be made to run a task on a given executor, only asked to; so each task tells by the
 executor's own folders where it ran, and the job is repeated until as many have answered as there
 are.
@@ -121,7 +121,7 @@ def check_executors(spark: SparkSession, sinks: Mapping[str, TwoPhaseCommitSink]
     if _is_this_python(context):
         return
     key = f"{context.applicationId} {context.pythonExec}"
-    known = frozenset(_executors(context))
+    known = frozenset(executors_of(context))
     right = _checked.setdefault(key, [])
     if known and any(
         known <= executors and frozenset(needed) <= modules for executors, modules in right
@@ -156,7 +156,7 @@ def _check_through_connect(spark: SparkSession, needed: Mapping[str, str]) -> No
         spark.addTag(tag)
         try:
             numbers = spark.range(0, count, 1, count)
-            report = _in_arrow(_by_value(_report), tuple(needed))
+            report = _in_arrow(by_value(_report), tuple(needed))
             found.extend(
                 row["answer"] for row in numbers.mapInArrow(report, "answer string").collect()
             )
@@ -269,7 +269,7 @@ def _is_local_master(master: str) -> bool:
     return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
-def _executors(context: SparkContext) -> dict[str, str]:
+def executors_of(context: SparkContext) -> dict[str, str]:
     """Return the host of each executor that is there, by its id; the driver counts in local mode
     only.
     """
@@ -280,27 +280,54 @@ def _executors(context: SparkContext) -> dict[str, str]:
     return others or (found if _is_local(context) else {})
 
 
-def _ask(context: SparkContext, modules: tuple[str, ...]) -> list[Answer]:
-    """Return an answer of each executor, by its folders, as far as they come in time."""
-    until_s = time.monotonic() + WITHIN_S
-    answers: dict[str, Answer] = {}
+def ask_each(
+    context: SparkContext,
+    ask: Callable[[Iterable[Any]], Iterator[tuple[str, Any]]],
+    within_s: float,
+) -> tuple[list[Any], int]:
+    """Run a function on each executor that is there.
+
+    Args:
+        context: of the session.
+        ask: what each executor runs; it takes nothing, needs nothing of this library there (see
+            ``by_value``), and yields one pair: ``SPARK_LOCAL_DIRS`` there, by which executors are
+            told apart, and the answer.
+        within_s: how long to wait, in seconds.
+
+    Returns:
+        The answers, one of each executor, as far as they came in time; and how many executors there
+        are.
+
+    Raises:
+        ExecutorCheckError: no Python could be started there, or it is another one than the
+            driver's.
+    """
+    until_s = time.monotonic() + within_s
+    answers: dict[str, Any] = {}
     for _ in range(_ROUNDS):
-        executors = _executors(context)
-        job = _Job(context, executors, modules)
+        job = _Job(context, executors_of(context), ask)
         if not job.ended(until_s):
             break
-        answers.update({answer.folders: answer for answer in job.answers()})
-        if len(answers) >= len(_executors(context)):
-            return list(answers.values())
-    logger.info(
-        "%d of %d executors have told within %.0f s whether they have onceforall %s; the others "
-        "are not looked at",
-        len(answers),
-        len(_executors(context)),
-        WITHIN_S,
-        __version__,
-    )
-    return list(answers.values())
+        answers.update(dict(job.answers()))
+        if len(answers) >= len(executors_of(context)):
+            break
+    return list(answers.values()), len(executors_of(context))
+
+
+def _ask(context: SparkContext, modules: tuple[str, ...]) -> list[Answer]:
+    """Return an answer of each executor, as far as they come in time."""
+    found, there = ask_each(context, partial(by_value(_report), modules), WITHIN_S)
+    answers = [Answer(*each) for each in found]
+    if len(answers) < there:
+        logger.info(
+            "%d of %d executors have told within %.0f s whether they have onceforall %s; the "
+            "others are not looked at",
+            len(answers),
+            there,
+            WITHIN_S,
+            __version__,
+        )
+    return answers
 
 
 class _Job:
@@ -309,13 +336,16 @@ class _Job:
     """
 
     def __init__(
-        self, context: SparkContext, executors: Mapping[str, str], modules: tuple[str, ...]
+        self,
+        context: SparkContext,
+        executors: Mapping[str, str],
+        ask: Callable[[Iterable[Any]], Iterator[tuple[str, Any]]],
     ) -> None:
         self._context = context
         self._group = f"onceforall-check-{uuid.uuid4()}"
         self._executors = executors
-        self._modules = modules
-        self._results: list[tuple[Any, ...]] = []
+        self._ask = ask
+        self._results: list[tuple[str, Any]] = []
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="onceforall-check", daemon=True)
         self._thread.start()
@@ -328,8 +358,8 @@ class _Job:
         self._context.cancelJobGroup(self._group)
         return False
 
-    def answers(self) -> list[Answer]:
-        """Return what the executors have reported.
+    def answers(self) -> list[tuple[str, Any]]:
+        """Return what the executors have answered.
 
         Raises:
             ExecutorCheckError: no Python could be started there, or it is another one than the
@@ -343,7 +373,7 @@ class _Job:
                 f"interpreter that is there, with onceforall {__version__} "
                 f"installed, before the session is made ({_DOCUMENTATION})."
             ) from self._error
-        return [Answer(*result) for result in self._results]
+        return self._results
 
     def _run(self) -> None:
         try:
@@ -352,9 +382,8 @@ class _Job:
                 f"onceforall {__version__}: can every executor import it?",
                 interruptOnCancel=True,
             )
-            ask = partial(_by_value(_report), self._modules)
             self._results = (
-                _one_task_each(self._context, self._executors).mapPartitions(ask).collect()
+                _one_task_each(self._context, self._executors).mapPartitions(self._ask).collect()
             )
         except Exception as error:  # noqa: BLE001  the other thread tells it
             self._error = error
@@ -396,7 +425,7 @@ def _one_task_each(context: SparkContext, executors: Mapping[str, str]) -> RDD[A
     return RDD(java, context, NoOpSerializer())
 
 
-def _report(modules: tuple[str, ...], _rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+def _report(modules: tuple[str, ...], _rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     """Report what can be imported; it runs in the executor's Python, and needs nothing but
     Python there.
     """
@@ -417,13 +446,17 @@ def _report(modules: tuple[str, ...], _rows: Iterable[Any]) -> Iterator[tuple[An
         else:
             if module == "onceforall":
                 version = getattr(found, "__version__", "of an unknown version")
+    folders = os.environ.get("SPARK_LOCAL_DIRS", "")
     yield (
-        socket.gethostname(),
-        sys.executable,
-        platform.python_version(),
-        os.environ.get("SPARK_LOCAL_DIRS", ""),
-        version,
-        errors,
+        folders,
+        (
+            socket.gethostname(),
+            sys.executable,
+            platform.python_version(),
+            folders,
+            version,
+            errors,
+        ),
     )
 
 
@@ -440,13 +473,13 @@ def _in_arrow(report: Callable[..., Any], modules: tuple[str, ...]) -> Callable[
         for _ in batches:
             pass
         yield pa.RecordBatch.from_pydict(
-            {"answer": [json.dumps(answer) for answer in report(modules, ())]}
+            {"answer": [json.dumps(answer) for _, answer in report(modules, ())]}
         )
 
     return reports
 
 
-def _by_value(function: Callable[..., Any]) -> Callable[..., Any]:
+def by_value(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that is pickled as code, for it belongs to ``__main__``; by its module's
     name it could only be loaded where this library is.
     """

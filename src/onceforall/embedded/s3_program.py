@@ -59,10 +59,15 @@ def main(port: int) -> None:
     )
     from werkzeug.serving import make_server
 
+    class ContinuesOnce(MotoRequestHandler):
+        def handle_expect_100(self) -> bool:
+            # Werkzeug says it, too, and the second "100 Continue" would be taken for the answer.
+            return True
+
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     application = OneAtATime(DomainDispatcherApplication(create_backend_app))
-    server = make_server(HOST, port, application, threaded=True, request_handler=MotoRequestHandler)
+    server = make_server(HOST, port, application, threaded=True, request_handler=ContinuesOnce)
     # An ordinary end would wait for the threads of connections that are still open.
     server.daemon_threads = True  # type: ignore[attr-defined]
     server.serve_forever()

@@ -28,6 +28,9 @@ from py4j.protocol import Py4JError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+LONGEST_TEXT = 300_000
+"""Of a plan whose text (`_weight`) is longer no JSON is made; it has some twenty times as much."""
+
 KEPT = 64
 """A function may make ever other plans; what was read longest ago is read again."""
 
@@ -138,6 +141,14 @@ replay reads again."""
 
 _TIMES = _TIMES_OF_A_BATCH | {"CurrentTime"}
 
+_BEHIND_A_NAME = {
+    "aes_encrypt(": "aes_encrypt() draws a random vector",
+    "current_time(": "the current time is another one in a replay",
+}
+"""Functions that are not to be seen any more where each function stands as what it is made of."""
+
+_CASES = re.compile(r"\bCASE WHEN\b|\bEND\b")
+
 _ORDERED = "rows of one key come out of a shuffle in another order"
 
 
@@ -190,8 +201,11 @@ class Determinism:
             source = str(sources.apply(position).getClass().getSimpleName())
             if source not in SOURCES:
                 return f"it isn't known whether the source {source} gives the same rows again"
-        return _reason(json.loads(plan.toJSON()), of_stream=True) or (
-            None if plan.deterministic() else _not_deterministic(plan)
+        nodes, reason = self._nodes(plan)
+        return (
+            reason
+            or _reason(nodes, of_stream=True)
+            or (None if plan.deterministic() else _not_deterministic(nodes))
         )
 
     def _frame(self, batch: DataFrame, frame: DataFrame) -> str | None:
@@ -200,7 +214,8 @@ class Determinism:
             # Random seeds are drawn per batch, so the plan looks new each time; one reason is
             # enough.
             if self._by_expression is None:
-                self._by_expression = _not_deterministic(plan)
+                nodes, reason = self._nodes(plan)
+                self._by_expression = reason or _not_deterministic(nodes)
             return self._by_expression
         # Not remembered: another RDD looks the same.
         foreign = _foreign(plan, _analyzed(batch))
@@ -208,11 +223,34 @@ class Determinism:
             return foreign
         text = re.sub(r"#\d+", "#", self._text(plan))
         if text not in self._of_frames:
-            self._of_frames[text] = _reason(json.loads(plan.toJSON()), of_stream=False)
+            nodes, reason = self._nodes(plan)
+            self._of_frames[text] = reason or _reason(nodes, of_stream=False)
         self._of_frames.move_to_end(text)
         while len(self._of_frames) > KEPT:
             self._of_frames.popitem(last=False)
         return self._of_frames[text]
+
+    def _nodes(self, plan: Any) -> tuple[list[Mapping[str, Any]], str | None]:
+        """Return what the plan's JSON says, each node in front of its children, or none and why
+        the plan isn't trusted.
+
+        Spark's JSON has an expression again in each field of another one that isn't just a list
+        of its arguments: what a function is made of beside its arguments, the branches of a CASE
+        beside those. Nested twenty deep, that fills the driver's memory. So functions are replaced
+        by what they are made of, as Spark's optimizer does first, and of CASEs that are too deep no
+        JSON is made.
+        """
+        from pyspark import SparkContext
+
+        text = self._text(plan)
+        for name, reason in _BEHIND_A_NAME.items():
+            if name in text:
+                return [], reason
+        jvm: Any = SparkContext._jvm  # noqa: SLF001  Spark offers this in no other way
+        replaced = jvm.org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions.apply(plan)
+        if _weight(self._text(replaced)) > LONGEST_TEXT:
+            return [], "Spark's plan of it is too large or too deep to be read"
+        return json.loads(replaced.toJSON()), None
 
     def _text(self, plan: Any) -> str:
         """Return the plan as a text with all its columns, of which a plain ``toString`` leaves
@@ -242,7 +280,22 @@ def _foreign(plan: Any, batch: Any) -> str | None:
     return None
 
 
-def _not_deterministic(plan: Any) -> str:
+def _weight(text: str) -> int:
+    """Return how long a plan's text is, with each CASE in it counted as often as JSON has it: twice
+    for each CASE around it.
+    """
+    weight, begins = len(text), list[int]()
+    for found in _CASES.finditer(text):
+        if found[0] != "END":
+            begins.append(found.start())
+        elif begins:
+            begin = begins.pop()
+            weight += (found.end() - begin) << min(len(begins), 64)
+    # The ends may be missing: a plan's text cuts what is long.
+    return weight + sum((len(text) - begin) << min(i, 64) for i, begin in enumerate(begins))
+
+
+def _not_deterministic(nodes: list[Mapping[str, Any]]) -> str:
     """Return the names of the expressions, as far as JSON shows them, that Spark calls not
     deterministic.
     """
@@ -259,12 +312,7 @@ def _not_deterministic(plan: Any) -> str:
         "First": "first()",
         "Last": "last()",
     }
-    found = {
-        known[_name(each)]
-        for node in json.loads(plan.toJSON())
-        for each in _inside(node)
-        if _name(each) in known
-    }
+    found = {known[_name(each)] for node in nodes for each in _inside(node) if _name(each) in known}
     return f"{', '.join(sorted(found)) or 'an expression'} is not deterministic"
 
 

@@ -59,6 +59,12 @@ class Feed:
             tell(min(ground.records, begin + _CHUNK_RECORDS))
         self._flush()
 
+    def publish_part(self, ground: Ground, begin: int, end: int) -> None:
+        """Publish the records of a run from `begin` up to `end`; see `publish`."""
+        for start in range(begin, end, _CHUNK_RECORDS):
+            self._send(records(ground, start, min(end, start + _CHUNK_RECORDS)))
+        self._flush()
+
     def close_the_day(self, topic: str) -> None:
         """Publish the records with which all windows end, to a topic of heartbeats.
 

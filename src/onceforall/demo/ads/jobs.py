@@ -8,7 +8,7 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,7 +100,7 @@ class Place:
             arguments = [str(examples), job, *arguments]
         work = self.folder / "work" / job
         (work / "tmp").mkdir(parents=True, exist_ok=True)
-        environment = {**_environment(work, self.jars), DATABASE_VARIABLE: self.database}
+        environment = {**environment_of(work, self.jars), DATABASE_VARIABLE: self.database}
         return ProgramProcess(
             program, arguments, work_dir=work, log=self.log(job), environment=environment
         )
@@ -123,7 +123,17 @@ def examples_folder() -> Path:
     )
 
 
-def _environment(work: Path, jars: Sequence[Path]) -> dict[str, str | None]:
+def environment_of(
+    work: Path, jars: Sequence[Path], settings: Mapping[str, str] | None = None
+) -> dict[str, str | None]:
+    """Return what a job has in its environment besides that of this process; None takes a name
+    away.
+
+    Args:
+        work: the job's folder, with a folder ``tmp`` in it.
+        jars: on the driver's class path.
+        settings: Spark's, which win over those of the demo.
+    """
     temporary = work / "tmp"
     configuration = {
         # Spark tries a task four times, as on a cluster: a killed worker is no failed query.
@@ -147,6 +157,7 @@ def _environment(work: Path, jars: Sequence[Path]) -> dict[str, str | None]:
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.streaming.minBatchesToRetain": "100",
         "spark.sql.streaming.metricsEnabled": "false",
+        **(settings or {}),
     }
     options = " ".join(
         shlex.quote(f"--conf={name}={value}") for name, value in configuration.items()

@@ -1,0 +1,1 @@
+"""A Spark cluster of several machines, made of network namespaces, and what is done to it."""
