@@ -13,7 +13,7 @@ if [ ! -e "$venv/.ready" ]; then
   touch "$venv/.ready"
 fi
 if [ $# -eq 0 ]; then
-  set -- tests/integration tests/crash tests/connect tests/embedded/test_spark_jars.py
+  set -- tests/integration tests/crash tests/connect tests/embedded/test_spark_jars.py tests/sources/test_kinesis_spark.py
 fi
 "$venv/bin/python" -c 'import pyspark; print("pyspark", pyspark.__version__)'
 # Older versions of pyspark leave sockets to the garbage collector; that is not what is tested here.

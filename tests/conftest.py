@@ -12,6 +12,7 @@ import pytest
 from onceforall.embedded import (
     EmbeddedHdfs,
     EmbeddedKafka,
+    EmbeddedKinesis,
     EmbeddedPostgres,
     EmbeddedS3,
     spark_kafka_jars,
@@ -102,6 +103,20 @@ def second_s3_server():
     must hold on more than moto. The first use builds it, which takes minutes: such tests are
     ``long``."""
     with VersityGateway() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kinesis_server():
+    """A running Kinesis server for the whole session; tests set no clock of it."""
+    with EmbeddedKinesis() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def ordered_server():
+    """Another one, of which tests set the clock and order faults."""
+    with EmbeddedKinesis() as running:
         yield running
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import onceforall as ofa
-from onceforall import embedded, operators
+from onceforall import embedded, operators, sources
 from onceforall.commit_log import binding
 from onceforall.common import arguments
 from onceforall.driver import doors as stream
@@ -135,6 +135,11 @@ CALLABLES = {
     "detach": (lambda _: ofa.detach, {
         "checkpoint": "/nowhere", "sinks": {"files": sink()}, "commit_log": None, "adopt_checkpoint": False, "adopt_target": (), "timeout_s": 1, "dry_run": False,
     }),
+    "KinesisSink": (lambda _: ofa.KinesisSink, {
+        "stream": "clicks", "region": "us-east-1", "endpoint_url": None, "profile": None, "role_arn": None, "credentials_function": None, "record_id": "record_id",
+        "ordered": True, "max_record_bytes": 1024, "retry_s": 1,
+    }),
+    "sources.register": (lambda _: sources.register, {"spark": "spark"}),
     "read_files": (lambda _: ofa.read_files, {"path": "/nowhere", "query_id": None, "sink": None, "from_batch": None, "to_batch": None, "skip_deleted": False, "storage": None}),
     "to_spark": (committed_files, {"spark": "spark"}),
     "error_of": (lambda _: ofa.error_of, {"query_or_exception": None}),
@@ -210,6 +215,7 @@ def test_every_public_callable_is_in_the_table():
         "BatchTransaction",
         "ExitCode",
     }
+    public |= {"sources.register"}
     public |= {f"operators.{name}" for name in operators.__all__}
     public |= {
         f"StreamWriter.{name}"

@@ -19,6 +19,7 @@ FROM_THE_ROOT = {
     "SECURITY.md": "security.md",
     "examples/ad_events/README.md": "examples/ad_events.md",
     "examples/cluster/README.md": "examples/cluster.md",
+    "examples/kinesis_chain/README.md": "examples/kinesis_chain.md",
     "examples/window_counts/README.md": "examples/window_counts.md",
 }
 """Pages outside of docs/, and what they are called on the site."""
@@ -45,6 +46,7 @@ REFERENCE = {
             "onceforall.sinks.kafka.sink.KafkaSink",
             "onceforall.sinks.files.sink.FileSink",
             "onceforall.sinks.postgres.sink.PostgresSink",
+            "onceforall.sinks.kinesis.sink.KinesisSink",
             "onceforall.sinks.files.reading.committed_files.read_files",
             "onceforall.sinks.files.reading.committed_files.CommittedFiles",
         ],
@@ -53,6 +55,7 @@ REFERENCE = {
         "The contract of a sink",
         ["onceforall.sink", "onceforall.testing.conformance"],
     ),
+    "reference/sources.md": ("Sources", ["onceforall.sources", "onceforall.testing.sources"]),
     "reference/operators.md": ("Operators", ["onceforall.operators"]),
     "reference/errors.md": ("Errors", ["onceforall.errors"]),
 }

@@ -3,7 +3,7 @@ batch.
 
 >>> import onceforall as ofa
 >>> sorted(name for name in ofa.__all__ if name.endswith("Sink"))
-['FileSink', 'KafkaSink', 'PostgresSink', 'TwoPhaseCommitSink']
+['FileSink', 'KafkaSink', 'KinesisSink', 'PostgresSink', 'TwoPhaseCommitSink']
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from onceforall.errors import (
     CommitLogError,
     ConfigurationError,
     CorruptEntryError,
+    DataLossError,
     DivergenceError,
     EmbeddedServerError,
     ExecutorCheckError,
@@ -37,6 +38,8 @@ from onceforall.errors import (
     SchemaError,
     SinkCheckError,
     SinkUnavailableError,
+    SourceError,
+    SourceUnavailableError,
     StoppedError,
     TransactionLostError,
     UnsupportedQueryError,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from onceforall.sink import TwoPhaseCommitSink
     from onceforall.sinks.files import FileSink, read_files
     from onceforall.sinks.kafka import KafkaSink
+    from onceforall.sinks.kinesis import KinesisSink
     from onceforall.sinks.postgres import PostgresSink
 
 __all__ = [
@@ -64,6 +68,7 @@ __all__ = [
     "CommitLogError",
     "ConfigurationError",
     "CorruptEntryError",
+    "DataLossError",
     "DivergenceError",
     "EmbeddedServerError",
     "ExecutorCheckError",
@@ -73,6 +78,7 @@ __all__ = [
     "ForeignEntryError",
     "InDoubtError",
     "KafkaSink",
+    "KinesisSink",
     "MissingExtraError",
     "NewerEntryError",
     "NondeterministicReplayError",
@@ -86,6 +92,8 @@ __all__ = [
     "SchemaError",
     "SinkCheckError",
     "SinkUnavailableError",
+    "SourceError",
+    "SourceUnavailableError",
     "StoppedError",
     "TransactionLostError",
     "TwoPhaseCommitSink",
@@ -108,6 +116,7 @@ _LATER = {
     "BatchTransaction": "onceforall.driver.transaction",
     "FileSink": "onceforall.sinks.files",
     "KafkaSink": "onceforall.sinks.kafka",
+    "KinesisSink": "onceforall.sinks.kinesis",
     "PostgresSink": "onceforall.sinks.postgres",
     "TwoPhaseCommitSink": "onceforall.sink",
     "detach": "onceforall.operate.detaching",

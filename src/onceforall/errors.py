@@ -26,6 +26,9 @@
     │   ├── CorruptEntryError       an entry is torn or its checksum differs
     │   ├── ForeignEntryError       a file that onceforall did not write lies in the log
     │   └── NewerEntryError         an entry was written by a newer release
+    ├── SourceError                 a source can't go on; nothing was skipped
+    │   ├── DataLossError           what comes next is gone from the source; a human must choose
+    │   └── SourceUnavailableError  it did not answer in time; a restart goes on
     ├── SinkUnavailableError        a sink did not answer; retried until it does
     ├── EmbeddedServerError         a server for demo or tests could not be started
     └── ProtocolViolationError      a bug in onceforall: an event that the protocol does not allow
@@ -246,6 +249,18 @@ class NewerEntryError(CommitLogError):
 
 class SinkUnavailableError(OnceForAllError):
     """A sink did not answer. What was asked of it may have happened; asking again is safe."""
+
+
+class SourceError(OnceForAllError):
+    """A source can't go on. It has skipped nothing, and a restart begins where it ended."""
+
+
+class DataLossError(SourceError):
+    """Records that the query hasn't read are gone from the source, or may be."""
+
+
+class SourceUnavailableError(SourceError):
+    """A source did not answer for longer than its retries last."""
 
 
 class EmbeddedServerError(OnceForAllError):

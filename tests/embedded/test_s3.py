@@ -11,7 +11,7 @@ import threading
 import psutil
 import pytest
 
-from onceforall.embedded import EmbeddedS3, s3
+from onceforall.embedded import EmbeddedS3, moto
 from onceforall.embedded.network import can_listen
 from onceforall.errors import EmbeddedServerError, MissingExtraError, OptionError
 from support.waiting import until
@@ -168,13 +168,13 @@ def test_before_its_start_there_is_no_endpoint():
 
 
 def test_without_moto_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr(s3, "find_spec", lambda name: None)
+    monkeypatch.setattr(moto, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"moto is not installed.*onceforall\[demo\]"):
         EmbeddedS3().start()
 
 
 def test_a_server_that_ends_at_its_start_is_shown_with_its_log(monkeypatch):
-    monkeypatch.setattr(s3.sys, "executable", os.path.realpath("/bin/false"))
+    monkeypatch.setattr(moto.sys, "executable", os.path.realpath("/bin/false"))
     with pytest.raises(EmbeddedServerError, match="ended with status 1 before it answered"):
         EmbeddedS3().start()
 

@@ -57,6 +57,20 @@ def all_blocks(*languages):
 
 
 RUN_ELSEWHERE = {
+    **{
+        ("docs/kinesis.md", start): (
+            "tests/sources/test_kinesis_page.py::test_the_programs_on_the_page_run_as_they_stand"
+        )
+        for start in (
+            "from onceforall import sources\n",
+            "import onceforall as ofa\n",
+            "from pyspark.sql import functions as F\n",
+        )
+    },
+    (
+        "docs/source-suite.md",
+        "# test_line_source.py\n",
+    ): "tests/testing/test_source_suite.py::test_the_program_on_the_page_passes_as_it_stands",
     (
         "docs/connect.md",
         "from pyspark.sql import SparkSession\n",

@@ -44,6 +44,8 @@ DEFAULTS = {
     "delivery": "exactly_once",
     "roll_after_entries": 0,
     "syncs": "",
+    "kinesis": {},
+    "kinesis_sink": {},
 }
 
 
@@ -76,12 +78,16 @@ def main():
     )
 
     rows = (
-        spark.readStream.format("rate-micro-batch")
-        .option("rowsPerBatch", config["rows_per_batch"])
-        .option("numPartitions", config["partitions"])
-        .option("startTimestamp", 1_700_000_000_000)
-        .option("advanceMillisPerBatch", 1000)
-        .load()
+        _of_kinesis(spark, config["kinesis"])
+        if config["kinesis"]
+        else (
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", config["rows_per_batch"])
+            .option("numPartitions", config["partitions"])
+            .option("startTimestamp", 1_700_000_000_000)
+            .option("advanceMillisPerBatch", 1000)
+            .load()
+        )
     )
     if config["deduplicate"]:
         # State, in the output mode that every sink serves.
@@ -120,7 +126,12 @@ def main():
         ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
     )
     for kind in config["sinks"]:
-        writer.to(_sink(kind, config), name="out" if kind == "kafka" else kind)
+        transform = (
+            (lambda f: f.selectExpr("key AS partitionKey", "value AS data"))
+            if kind == "kinesis"
+            else None
+        )
+        writer.to(_sink(kind, config), name="out" if kind == "kafka" else kind, transform=transform)
     query = writer.options(**config["options"]).trigger(processingTime=config["trigger"]).start()
 
     def stop_on_request():
@@ -141,6 +152,17 @@ def main():
     status["batches"] = (query.lastProgress or {}).get("batchId", -1)
     leave(work / "status.json", status)
     spark.stop()
+
+
+def _of_kinesis(spark, options):
+    """Rows of a Kinesis stream whose records hold numbers."""
+    from pyspark.sql import functions as F
+
+    from onceforall import sources
+
+    sources.register(spark)
+    frame = spark.readStream.format("kinesis").options(**options).load()
+    return frame.select(F.col("data").cast("string").cast("long").alias("value"))
 
 
 def _held(config):
@@ -172,6 +194,8 @@ def _sink(kind, config):
         return ofa.KafkaSink(options, topic=config["topic"], delivery=config["delivery"])
     if kind == "files":
         return ofa.FileSink(config["files"], format="json", partition_by=["key"])
+    if kind == "kinesis":
+        return ofa.KinesisSink(**config["kinesis_sink"])
     return ofa.PostgresSink(config["database"], table="out", **config["postgres"])
 
 

@@ -36,10 +36,9 @@ def under_test(folder, kind=JsonFileSink, patience_s=1.0, **more):
             for file in folder.glob("*.jsonl")
             for line in file.read_text().splitlines()
         ],
-        leftovers=lambda: [path.name for path in folder.glob("*.tmp")],
         patience_s=patience_s,
         another_target=lambda: another_folder(folder),
-        **more,
+        **{"leftovers": lambda: [path.name for path in folder.glob("*.tmp")], **more},
     )
 
 
@@ -200,7 +199,7 @@ def test_a_sink_that_says_it_is_idempotent_and_is_not_is_found(tmp_path):
 
 def test_a_sink_that_promises_nothing_does_not_pass_for_lack_of_cases(tmp_path):
     class Careless(JsonFileSink):
-        capabilities = Capabilities(two_phase=False, delivery="at_least_once")
+        capabilities = Capabilities(two_phase=False, delivery="none")
 
     with pytest.raises(ConformanceError, match="Not one case ran"):
         check_sink(under_test(tmp_path, Careless))
@@ -208,6 +207,42 @@ def test_a_sink_that_promises_nothing_does_not_pass_for_lack_of_cases(tmp_path):
         check_sink(under_test(tmp_path), only=["no_secret_is_shown"])
     with pytest.raises(ValueError, match="no_such_case"):
         check_sink(under_test(tmp_path), only=["no_such_case"])
+
+
+class Putting(JsonFileSink):
+    """Each row is seen at once."""
+
+    capabilities = Capabilities(two_phase=False, delivery="at_least_once")
+    late = False
+
+    def pre_commit(self, file):
+        committable = super().pre_commit(file)
+        (self.folder / f"{committable['name']}.tmp").rename(
+            self.folder / f"{committable['name']}.jsonl"
+        )
+
+    def recover(self, sweep):
+        return 0
+
+
+class PuttingTooLate(Putting):
+    """It returns before the rows are there: a driver's end takes them along."""
+
+    def pre_commit(self, file):
+        file.close()
+
+
+def test_a_sink_that_is_at_least_once_gets_the_cases_for_that(tmp_path):
+    report = check_sink(under_test(tmp_path, Putting, leftovers=list))
+    assert {"each_row_is_there", "killed_between_calls", "killed_while_writing"} <= set(
+        report.passed
+    )
+    assert "written_twice" not in report.passed
+    names = ("each_row_is_there", "killed_between_calls", "failed_task_is_repeated")
+    (tmp_path / "late").mkdir()
+    with pytest.raises(ConformanceError) as raised:
+        check_sink(under_test(tmp_path / "late", PuttingTooLate, leftovers=list), only=names)
+    assert {failure.case for failure in raised.value.failures} == set(names)
 
 
 def test_what_can_not_be_pickled_is_said_before_anything_starts(tmp_path):
@@ -659,6 +694,12 @@ def test_every_broken_sink_is_tried():
         for value in globals().values()
         if isinstance(value, type) and issubclass(value, JsonFileSink)
     }
-    assert kinds - {JsonFileSink, IdempotentSink, Doubling, WithSecret, KnowsItsBatches} == {
-        kind for kind, _, _ in BROKEN
-    }
+    assert kinds - {
+        JsonFileSink,
+        IdempotentSink,
+        Doubling,
+        WithSecret,
+        KnowsItsBatches,
+        Putting,
+        PuttingTooLate,
+    } == {kind for kind, _, _ in BROKEN}

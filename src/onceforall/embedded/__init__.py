@@ -1,5 +1,5 @@
 """Real servers for demo and tests: a Kafka broker with the jars that it and Spark's Kafka
-connector need, a PostgreSQL server, an S3 server, and an HDFS.
+connector need, a PostgreSQL server, an S3 server, a Kinesis server, and an HDFS.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from onceforall.embedded.cluster import EmbeddedKafkaCluster
 from onceforall.embedded.hdfs import EmbeddedHdfs
 from onceforall.embedded.jars import kafka_jars, s3a_jars, spark_kafka_jars
 from onceforall.embedded.kafka import EmbeddedKafka
+from onceforall.embedded.kinesis import EmbeddedKinesis
 from onceforall.embedded.postgres import EmbeddedPostgres
 from onceforall.embedded.s3 import EmbeddedS3
 
@@ -15,6 +16,7 @@ __all__ = [
     "EmbeddedHdfs",
     "EmbeddedKafka",
     "EmbeddedKafkaCluster",
+    "EmbeddedKinesis",
     "EmbeddedPostgres",
     "EmbeddedS3",
     "kafka_jars",

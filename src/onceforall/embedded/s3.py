@@ -16,27 +16,13 @@ conditional create has one winner, as in S3, because one request at a time is se
 
 from __future__ import annotations
 
-import http.client
 import re
-import sys
-import time
-from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from onceforall.common import arguments
-from onceforall.embedded.network import HOST
-from onceforall.embedded.process import GuardedProcess
-from onceforall.embedded.server import EmbeddedServer
-from onceforall.errors import EmbeddedServerError, MissingExtraError, OptionError
+from onceforall.embedded.moto import MotoServer
+from onceforall.errors import EmbeddedServerError, OptionError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_START_DEADLINE_S = 60.0
-_POLL_INTERVAL_S = 0.02
-_REQUEST_DEADLINE_S = 30.0
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_MODULES = {"moto": "moto", "flask": "flask", "flask_cors": "flask-cors"}
 _CREDENTIALS = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
 
 
@@ -65,7 +51,7 @@ def s3a_settings(
     return {prefix + name: value for name, value in settings.items()}
 
 
-class EmbeddedS3(EmbeddedServer):
+class EmbeddedS3(MotoServer):
     """An S3 server in a child process, with its objects in memory.
 
     It ends with this process: at `stop`, at an ordinary end of the interpreter, and on Linux also
@@ -78,12 +64,11 @@ class EmbeddedS3(EmbeddedServer):
         region: the region.
     """
 
-    access_key = "onceforall"
-    secret_key = "no-secret"  # noqa: S105  moto checks none
-    region = "us-east-1"
     _noun = "S3 server"
     _folder_prefix = "onceforall-s3-"
     _log_name = "s3.log"
+    _program = "onceforall.embedded.s3_program"
+    _service = "s3"
 
     def __init__(self, *, port: int = 0) -> None:
         """Nothing is started yet.
@@ -95,29 +80,6 @@ class EmbeddedS3(EmbeddedServer):
             OptionError: the port is impossible.
         """
         super().__init__(None, port)
-
-    @property
-    def endpoint(self) -> str:
-        """``http://127.0.0.1:port``; the same over `kill` and `restart`.
-
-        Raises:
-            EmbeddedServerError: the port is not chosen before the first start.
-        """
-        return f"http://{HOST}:{self.port}"
-
-    @property
-    def client_arguments(self) -> dict[str, str]:
-        """Arguments for ``boto3.client("s3", ...)``.
-
-        Raises:
-            EmbeddedServerError: the port is not chosen before the first start.
-        """
-        return {
-            "endpoint_url": self.endpoint,
-            "aws_access_key_id": self.access_key,
-            "aws_secret_access_key": self.secret_key,
-            "region_name": self.region,
-        }
 
     def spark_settings(self, bucket: str | None = None) -> dict[str, str]:
         """Return the settings of a Spark session (``spark.hadoop.fs.s3a.*``) that uses this server
@@ -156,65 +118,8 @@ class EmbeddedS3(EmbeddedServer):
                 f"another name. It said:\n{said}"
             )
 
-    def _find_programs(self) -> None:
-        for module, package in _MODULES.items():
-            if find_spec(module) is None:
-                raise MissingExtraError(package, "demo")
-
-    def _command(self) -> list[str]:
-        return [sys.executable, "-m", "onceforall.embedded.s3_program", str(self.port)]
-
-    def _launch(self) -> None:
-        folder = self._choose_data_dir()
-        with (folder / self._log_name).open("ab") as log:
-            log_start = log.tell()
-            self._own(GuardedProcess(self._command(), directory=folder, log=log))
-        process = self._started_process()
-        deadline = time.monotonic() + _START_DEADLINE_S
-        while not self._answers():
-            if not process.is_running:
-                raise self._start_failure(
-                    f"ended with status {process.return_code} before it answered", log_start
-                )
-            if time.monotonic() > deadline:
-                raise self._start_failure(
-                    f"did not answer at {self.endpoint} in {_START_DEADLINE_S:.0f} s", log_start
-                )
-            time.sleep(_POLL_INTERVAL_S)
-
-    def _start_failure(self, what: str, log_start: int) -> EmbeddedServerError:
-        tail = self._log_tail(log_start)
-        remedy = "Check that moto is whole (pip install 'onceforall[demo]') and the end of its log"
-        if "Address already in use" in tail:
-            remedy = (
-                "Another program has taken its port. Choose another port (0 chooses a free one)"
-            )
-        return EmbeddedServerError(
-            f"The embedded S3 server {what}. {remedy}:\n{tail or '(the log is empty)'}"
-        )
-
-    def _answers(self) -> bool:
-        try:
-            status, said = self._ask("GET", "/")
-        except OSError:
-            return False
+    def _says_ready(self, status: int, said: str) -> bool:
         return status == 200 and "ListAllMyBucketsResult" in said
-
-    def _ask(self, method: str, path: str) -> tuple[int, str]:
-        # moto chooses the service by the scope in this header, and checks no signature.
-        scope = f"{self.access_key}/20260101/{self.region}/s3/aws4_request"
-        headers: Mapping[str, str] = {
-            "Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0"
-        }
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=_REQUEST_DEADLINE_S)
-        try:
-            connection.request(method, path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode(errors="replace")
-        except http.client.HTTPException as error:
-            raise ConnectionError(f"no HTTP: {error!r}") from error
-        finally:
-            connection.close()
 
 
 def _check_bucket(name: object) -> None:

@@ -19,7 +19,8 @@ over in it, is told by two functions of the caller's::
 Each case has a query id and rows of its own, so that all may run on one target. What the suite
 can't know it skips, and says so in its
 report: ``lose``, ``another_target`` and ``secrets`` give it more to do. A sink without two-phase
-commit that is idempotent (``Capabilities``) gets the cases for those.
+commit that is idempotent (``Capabilities``) gets the cases for those, and one that promises
+``at_least_once`` those for that.
 ``TwoPhaseCommitSink.columns`` isn't called, for it needs a Spark session.
 
 Processes are forked from a helper process without threads, so a POSIX system is needed.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onceforall.sink import TwoPhaseCommitSink
-from onceforall.testing.conformance import crashes, idempotent, two_phase
+from onceforall.testing.conformance import at_least_once, crashes, idempotent, two_phase
 from onceforall.testing.conformance import targets as target_cases
 from onceforall.testing.conformance.driver import Mismatch
 from onceforall.testing.conformance.process import CallError, Nursery
@@ -71,6 +71,8 @@ def cases(sink: TwoPhaseCommitSink) -> tuple[str, ...]:
 
 def _cases(sink: TwoPhaseCommitSink) -> dict[str, CaseFunction]:
     can = sink.capabilities
+    if can.delivery == "at_least_once":
+        return {**at_least_once.CASES, **target_cases.CASES}
     if can.delivery != "exactly_once":
         return {}
     if can.two_phase:
@@ -113,7 +115,8 @@ def check_sink(sink: SinkUnderTest, *, only: Collection[str] | None = None) -> C
         raise ConformanceError(
             f"Not one case ran for {made!r}: its capabilities are {made.capabilities}. The suite "
             "checks sinks with delivery='exactly_once' "
-            f"that have two_phase or idempotent. Skipped: {dict(skipped)}."
+            "that have two_phase or idempotent, and sinks with delivery='at_least_once'. "
+            f"Skipped: {dict(skipped)}."
         )
     return ConformanceReport(tuple(passed), skipped)
 

@@ -145,6 +145,21 @@ class Case:
                 raise Mismatch(f"A reader sees {_difference(self.expected, seen)}.")
             time.sleep(_PAUSE_S)
 
+    def at_least(self, *parts: Iterable[int]) -> None:
+        """Check that a reader sees each of these rows, perhaps more than once, and no other row of
+        this case.
+
+        Raises:
+            Mismatch: it doesn't, within the patience of the suite.
+        """
+        rows = Counter(number for part in parts for number in part)
+        deadline = self._deadline()
+        while (seen := self._seen()).keys() != rows.keys():
+            if seen.keys() - rows.keys() or time.monotonic() > deadline:
+                raise Mismatch(f"A reader sees {_difference(rows, Counter(seen.keys()))}.")
+            time.sleep(_PAUSE_S)
+        self.expected = seen
+
     def at_most(self, rows: Collection[int]) -> None:
         """Check that a reader sees no row of this case but some of these, and none twice.
 

@@ -1,0 +1,1 @@
+"""A source for Amazon Kinesis Data Streams; ``source.py`` says how it works and why."""

@@ -1,0 +1,223 @@
+"""The Kinesis sink: at least once, in order within a key, each record with its id."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import uuid
+
+import pyarrow as pa
+import pytest
+
+import onceforall as ofa
+from onceforall.errors import (
+    AttemptFailedError,
+    OptionError,
+    RefusedRecordError,
+    SchemaError,
+    SinkCheckError,
+)
+from onceforall.operators import with_record_id
+from onceforall.sink import StartInfo, TaskAttempt
+from onceforall.testing.conformance import SinkUnderTest, check_sink
+from support.kinesis import Stream
+
+ATTEMPT = TaskAttempt("9f2b1c1e-1111-4222-8333-444455556666", "out", 0, 0, 0, 0, 0)
+
+
+def arguments(server):
+    given = server.source_options
+    return {
+        "region": given["region"],
+        "endpoint_url": given["endpointUrl"],
+        "credentials_function": given["credentialsFunction"],
+    }
+
+
+@pytest.fixture
+def stream(ordered_server):
+    """A stream, and sinks to it: ``stream.sink(…)``."""
+    made = Stream(ordered_server, shards=2)
+    made.sink = lambda **more: ofa.KinesisSink(made.name, **arguments(ordered_server), **more)
+    yield made
+    ordered_server.heal()
+
+
+def rows(entries):
+    keys, data = zip(*entries, strict=True)
+    return pa.RecordBatch.from_pydict({"data": list(data), "partitionKey": list(keys)})
+
+
+def written(sink, *batches):
+    writing = sink.begin_transaction(ATTEMPT)
+    for entries in batches:
+        sink.invoke(writing, rows(entries))
+    return sink.pre_commit(writing)
+
+
+def by_key(stream):
+    found = {}
+    for record in stream.records():
+        found.setdefault(record["PartitionKey"], []).append(int(record["Data"]))
+    return found
+
+
+def test_the_sink_passes_the_conformance_suite(kinesis_server):
+    name = f"s-{uuid.uuid4().hex[:12]}"
+    stream = Stream(kinesis_server, shards=2)
+    target, given = stream.name, arguments(kinesis_server)
+    report = check_sink(
+        SinkUnderTest(
+            make_sink=lambda: ofa.KinesisSink(target, **given),
+            rows=lambda numbers: rows([(f"k{n % 3}", b"%d" % n) for n in numbers]),
+            read=lambda: [int(record["Data"]) for record in stream.records()],
+            leftovers=list,
+            secrets=[kinesis_server.secret_key],
+            preload=["boto3"],
+            crash_points=1,
+        )
+    )
+    assert set(report.skipped) == {"another_target_has_another_identity"}, name
+    assert len(report.passed) == 9
+
+
+def test_what_is_refused_within_a_request_is_sent_again_in_order_within_its_key(
+    stream, ordered_server
+):
+    sink = stream.sink()
+    entries = [(f"k{n % 5}", b"%d" % n) for n in range(60)]
+    ordered_server.fail("PutRecords", records=[0, 3], times=3)
+    ordered_server.fail("PutRecords", records=[1, 2, 4], times=2)
+    assert written(sink, entries[:30], entries[30:]) is None
+    assert by_key(stream) == {f"k{k}": [n for n in range(60) if n % 5 == k] for k in range(5)}
+
+
+def test_without_order_a_request_has_as_many_records_as_it_may(stream, ordered_server):
+    ordered_server.calls()
+    entries = [("k", b"%d" % n) for n in range(1200)]
+    written(stream.sink(ordered=False), entries)
+    puts = [c for c in ordered_server.calls() if c["operation"] == "PutRecords"]
+    assert len(puts) == 3
+    assert sorted(by_key(stream)["k"]) == list(range(1200))
+
+
+def test_a_request_has_5_mib_at_the_most(stream):
+    entries = [(f"k{n}", b"7" * 1_000_000) for n in range(12)]
+    written(stream.sink(), entries)
+    assert len(stream.records()) == 12
+
+
+@pytest.mark.parametrize("error", ["InternalFailure", "ProvisionedThroughputExceededException"])
+def test_a_request_without_an_answer_is_sent_again(stream, ordered_server, error):
+    ordered_server.fail("PutRecords", error, times=2, done=True)
+    written(stream.sink(), [("a", b"1"), ("b", b"2")])
+    assert by_key(stream) == {"a": [1, 1, 1], "b": [2, 2, 2]}
+
+
+def test_a_stream_that_takes_nothing_fails_the_attempt_in_the_end(stream, ordered_server):
+    ordered_server.fail("PutRecords", records=[0], times=100)
+    with pytest.raises(AttemptFailedError, match=r"has taken nothing for 1 s: Provisioned"):
+        written(stream.sink(retry_s=0.6), [("a", b"1")])
+    ordered_server.heal()
+    ordered_server.fail("PutRecords", "AccessDeniedException")
+    with pytest.raises(
+        AttemptFailedError, match=r"Kinesis refuses PutRecords .*rights to PutRecords"
+    ):
+        written(stream.sink(), [("a", b"1")])
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (("", b"1"), "a key of 1 to 256"),
+        ((None, b"1"), "a key of 1 to 256"),
+        (("k" * 257, b"1"), "a key of 1 to 256"),
+        (("k", None), "needs data"),
+        (("k", b"7" * 1024 * 1024), "1048577 bytes, and 1048576 are the most"),
+    ],
+    ids=range(5),
+)
+def test_a_row_that_kinesis_cannot_have_is_refused_and_named(stream, entry, words):
+    with pytest.raises(RefusedRecordError, match=words):
+        written(stream.sink(), [entry])
+    assert stream.records() == []
+
+
+def test_an_explicit_hash_key_chooses_the_shard(stream):
+    sink = stream.sink()
+    writing = sink.begin_transaction(ATTEMPT)
+    hashes = ["0", str(2**128 - 1), None]
+    batch = {"data": [b"1", b"2", b"3"], "partitionKey": ["a", "b", "c"], "explicitHashKey": hashes}
+    sink.invoke(writing, pa.RecordBatch.from_pydict(batch))
+    sink.pre_commit(writing)
+    query = stream.query()
+    assert query.plan()
+    found = {row["partitionKey"]: row["shardId"][-1] for row in query.rows()}
+    assert (found["a"], found["b"]) == ("0", "1")
+    with pytest.raises(RefusedRecordError, match="below 2\\^128"):
+        sink.invoke(
+            sink.begin_transaction(ATTEMPT),
+            pa.RecordBatch.from_pydict({**batch, "explicitHashKey": [str(2**128)] * 3}),
+        )
+
+
+def test_the_start_looks_at_the_stream(stream):
+    start = StartInfo("", "out")
+    stream.sink().check(start)
+    assert stream.sink().identity(start)["stream"] == stream.arn
+    missing = ofa.KinesisSink("nowhere", **arguments(stream.server))
+    assert missing.identity(start) is None
+    with pytest.raises(SinkCheckError, match="There is no Kinesis stream nowhere"):
+        missing.check(start)
+    stream.server.fail("DescribeStreamSummary", "AccessDeniedException")
+    with pytest.raises(SinkCheckError, match="rights to DescribeStreamSummary"):
+        stream.sink().check(start)
+    stream.server.fail("DescribeStreamSummary", "ThrottlingException")
+    with pytest.raises(ofa.SinkUnavailableError):
+        stream.sink().check(start)
+
+
+def test_the_sink_says_what_it_can_and_shows_no_secret(stream):
+    sink = stream.sink()
+    assert (sink.capabilities.two_phase, sink.capabilities.delivery) == (False, "at_least_once")
+    assert sink.default_name == f"kinesis-{stream.name}"
+    assert ofa.KinesisSink(stream.arn).default_name == sink.default_name
+    assert stream.server.secret_key.encode() not in pickle.dumps(sink) + repr(sink).encode()
+    with pytest.raises(OptionError, match="stream is 7"):
+        ofa.KinesisSink(7)
+
+
+@pytest.mark.spark
+class TestInSpark:
+    @pytest.fixture
+    def frame(self, spark):
+        return spark.createDataFrame([(1, "a"), (2, "b")], "n INT, user STRING")
+
+    def test_the_other_columns_become_json_with_the_record_id_in_it(self, frame, stream):
+        ready = with_record_id(frame, "record_id", "n", namespace="tests").withColumnRenamed(
+            "user", "partitionKey"
+        )
+        (row, _) = ready.select(*stream.sink().columns(ready.schema)).collect()
+        assert row.partitionKey == "a"
+        assert json.loads(bytes(row.data)) == {"n": 1, "record_id": ready.first().record_id}
+
+    @pytest.mark.parametrize(
+        ("columns", "record_id", "words"),
+        [
+            (["n"], "record_id", "needs a column 'partitionKey'"),
+            (["n AS partitionKey"], "record_id", "is of type int"),
+            (["user AS partitionKey", "n"], "record_id", "needs a column 'record_id'"),
+            (
+                ["user AS partitionKey", "user AS data"],
+                "record_id",
+                "no other place for the record id",
+            ),
+            (["user AS partitionKey", "n AS data"], None, "Column 'data' is of type int"),
+            (["user AS partitionKey"], None, "nothing but keys"),
+        ],
+        ids=range(6),
+    )
+    def test_columns_that_do_not_fit_are_named(self, frame, columns, record_id, words):
+        sink = ofa.KinesisSink("s", record_id=record_id)
+        with pytest.raises(SchemaError, match=words):
+            sink.columns(frame.selectExpr(*columns).schema)
