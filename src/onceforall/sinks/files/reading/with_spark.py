@@ -19,6 +19,29 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructField, StructType
 
+_OF_HADOOP = {
+    # Longer lines of JSON are passed over in silence.
+    "mapreduce.input.linerecordreader.line.maxlength": str(2**31 - 1),
+    # A filter passes over files. This one takes what Spark does.
+    "mapreduce.input.pathFilter.class": "org.apache.parquet.hadoop.util.HiddenFileFilter",
+    # ORC: columns by their place and not by their name; stripes that can't be read are left out;
+    # rows that a filter of ORC's own has left out are marked, and Spark doesn't look at the mark.
+    "orc.force.positional.evolution": "false",
+    "orc.skip.corrupt.data": "false",
+    "orc.sarg.to.filter": "false",
+    "orc.filter.use.selected": "false",
+    "orc.filter.plugin": "false",
+    # ORC's days: the calendar of files that don't name theirs, as pyarrow's.
+    "orc.proleptic.gregorian": "false",
+    "orc.proleptic.gregorian.default": "false",
+    # Parquet: records that can't be read; and the order of texts in statistics.
+    "parquet.read.bad.record.threshold": "0",
+    "parquet.strings.signed-min-max.enabled": "false",
+}
+"""The settings of the readers below Spark's that change what is read. Spark gives them whatever is
+in the session's and the cluster's settings (``spark.hadoop.…``), and options of a read come last.
+"""
+
 
 def frame_of(
     spark: SparkSession, source: Source, files: Sequence[tuple[DataFile, Layout]], whole: pa.Schema
@@ -51,7 +74,7 @@ def frame_of(
         here = StructType([schema[name] if kind is None else kind for name, kind in stored.items()])
         reader = spark.read.schema(here).option("basePath", source.in_spark(root / base.folder))
         # What the session's settings would choose otherwise.
-        reader = reader.options(ignoreMissingFiles=False, ignoreCorruptFiles=False)
+        reader = reader.options(ignoreMissingFiles=False, ignoreCorruptFiles=False, **_OF_HADOOP)
         if reading["format"] == "parquet":
             reader = reader.options(datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED")
         if reading["format"] in {"json", "csv"}:
