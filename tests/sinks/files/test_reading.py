@@ -235,7 +235,6 @@ def test_no_setting_of_the_session_changes_what_is_read(spark, tmp_path, setting
 
 BELOW_SPARK = {
     "mapreduce.input.linerecordreader.line.maxlength": "60",
-    "mapreduce.input.pathFilter.class": "com.example.AnyFilter",
     "orc.force.positional.evolution": "true",
     "orc.skip.corrupt.data": "true",
     "orc.sarg.to.filter": "true",
@@ -246,8 +245,7 @@ BELOW_SPARK = {
     "parquet.read.bad.record.threshold": "1",
     "parquet.strings.signed-min-max.enabled": "true",
 }
-"""What the readers of Hadoop, ORC and Parquet take from the session. The filter is a class that
-nobody has: whoever asks for it fails."""
+"""What the readers of Hadoop, ORC and Parquet take from the session."""
 
 
 @pytest.mark.spark
@@ -268,6 +266,17 @@ def test_no_setting_of_a_reader_below_sparks_changes_what_is_read(
     assert frame.toArrow().sort_by("n").to_pylist() == wanted
     assert [row["n"] for row in wanted] == [0, 1, 10, 11]
     assert frame.where("n = 11").toArrow().to_pylist() == wanted[3:]
+
+
+@pytest.mark.spark
+def test_a_session_that_filters_paths_is_refused(spark, tmp_path, settings):
+    commit(checked(tmp_path), 0, numbers(2))
+    for name in ("", "spark.hadoop."):
+        settings({f"{name}mapreduce.input.pathFilter.class": "org.apache.hadoop.fs.GlobFilter"})
+        with pytest.raises(ConfigurationError, match=r"pathFilter.class has Spark pass over"):
+            ofa.read_files(tmp_path).to_spark(spark)
+        spark.conf.unset(f"{name}mapreduce.input.pathFilter.class")
+    assert ofa.read_files(tmp_path).to_spark(spark).count() == 2
 
 
 @pytest.mark.spark

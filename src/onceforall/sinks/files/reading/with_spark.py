@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _OF_HADOOP = {
     # Longer lines of JSON are passed over in silence.
     "mapreduce.input.linerecordreader.line.maxlength": str(2**31 - 1),
-    # A filter passes over files. This one takes what Spark does.
-    "mapreduce.input.pathFilter.class": "org.apache.parquet.hadoop.util.HiddenFileFilter",
     # ORC: columns by their place and not by their name; stripes that can't be read are left out;
     # rows that a filter of ORC's own has left out are marked, and Spark doesn't look at the mark.
     "orc.force.positional.evolution": "false",
@@ -42,6 +40,8 @@ _OF_HADOOP = {
 in the session's and the cluster's settings (``spark.hadoop.…``), and options of a read come last.
 """
 
+_PATH_FILTER = "mapreduce.input.pathFilter.class"
+
 
 def frame_of(
     spark: SparkSession, source: Source, files: Sequence[tuple[DataFile, Layout]], whole: pa.Schema
@@ -56,7 +56,7 @@ def frame_of(
 
     Raises:
         ConfigurationError: files are JSON with timestamps, and
-            ``spark.sql.legacy.timeParserPolicy`` is LEGACY.
+            ``spark.sql.legacy.timeParserPolicy`` is LEGACY; or a filter of paths is set.
     """
     from pyspark.sql.functions import col, lit
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -68,6 +68,7 @@ def frame_of(
     for reading, stored, base, group in _by_reading(files, schema):
         names = list(stored)
         _check_time_parser(spark, reading, schema)
+        _check_path_filter(spark)
         # A reader of its own for each group, with the group's columns only: Spark derives a read's
         # partition columns from all of its paths together, and passes over files whose folders say
         # nothing where those of others do. CSV goes by columns' positions.
@@ -248,6 +249,16 @@ def _check_time_parser(spark: SparkSession, reading: Mapping[str, Any], schema: 
             "10:02:03.456. Set it to CORRECTED for this session, or "
             "read with to_arrow()."
         )
+
+
+def _check_path_filter(spark: SparkSession) -> None:
+    # No value of an option takes it back.
+    for name in (_PATH_FILTER, f"spark.hadoop.{_PATH_FILTER}"):
+        if spark.conf.get(name, None):
+            raise ConfigurationError(
+                f"The setting {name} has Spark pass over files in silence. Unset it for this "
+                "session, or read with to_arrow()."
+            )
 
 
 def _no_name(names: Sequence[str]) -> str:
