@@ -13,6 +13,7 @@ from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.layout import CSV_NULL, Layout
 from onceforall.sinks.files.paths import partition_of
 from onceforall.sinks.files.reading.sources import Source
+from onceforall.spark.hadoop_settings import hadoop_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -253,12 +254,11 @@ def _check_time_parser(spark: SparkSession, reading: Mapping[str, Any], schema: 
 
 def _check_path_filter(spark: SparkSession) -> None:
     # No value of an option takes it back.
-    for name in (_PATH_FILTER, f"spark.hadoop.{_PATH_FILTER}"):
-        if spark.conf.get(name, None):
-            raise ConfigurationError(
-                f"The setting {name} has Spark pass over files in silence. Unset it for this "
-                "session, or read with to_arrow()."
-            )
+    if hadoop_settings(spark).get(_PATH_FILTER):
+        raise ConfigurationError(
+            f"The setting {_PATH_FILTER} has Spark pass over files in silence. Unset it for this "
+            "session, or read with to_arrow()."
+        )
 
 
 def _no_name(names: Sequence[str]) -> str:
