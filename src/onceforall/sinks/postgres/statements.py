@@ -21,8 +21,9 @@ T = TypeVar("T")
 Connection = psycopg.Connection[Any]
 
 # Class 22: a value that its type can't take. 23: a constraint. 21000: ON CONFLICT met a key twice.
-# 44000: a view's check option. P0: raised by a trigger.
-_REFUSALS = ("22", "23", "21000", "44000", "P0")
+# 44000: a view's check option. 54000: a row, or its part in an index, is larger than a page takes.
+# P0: raised by a trigger.
+_REFUSALS = ("22", "23", "21000", "44000", "54000", "P0")
 _LOCKED = (
     ". Another transaction has what is needed locked for longer than lock_timeout_s: pg_locks and "
     "pg_stat_activity show whose. Two queries, or "
