@@ -290,6 +290,27 @@ def test_sparks_log_is_right_after_a_kill_between_its_steps(spark, tmp_path, poi
     assert in_sparks_eyes(spark, folder) == list(range(24))
 
 
+@pytest.mark.parametrize("where", ["entry", "compact", "compact, within"])
+def test_a_log_of_sparks_that_is_cut_off_is_refused_at_start(tmp_path, where):
+    folder = tmp_path / "out"
+    (folder / "_spark_metadata").mkdir(parents=True)
+    sink = checked(folder, spark_metadata="continue")
+    for batch in range(11 if where == "entry" else 10):
+        commit(sink, batch, numbers(1, batch))
+    last = folder / "_spark_metadata" / ("10" if where == "entry" else "9.compact")
+    whole = last.read_bytes()
+    cut = whole[:-10] if where != "compact, within" else whole.replace(b',"size"', b"", 1)
+    last.write_bytes(cut)
+    with pytest.raises(SinkCheckError, match=f"_spark_metadata/{last.name} is damaged"):
+        checked(folder, spark_metadata="continue")
+    if where == "entry":
+        committables = [prepared(sink, numbers(1, 11), 11)]
+        with pytest.raises(SinkCheckError, match="it ends within a line"):
+            sink.confirm(committables)
+    last.write_bytes(whole)
+    checked(folder, spark_metadata="continue")
+
+
 def test_a_damaged_log_of_sparks_is_refused_at_start(spark, tmp_path):
     folder = tmp_path / "out"
     (folder / "_spark_metadata").mkdir(parents=True)

@@ -11,13 +11,19 @@ from __future__ import annotations
 import uuid
 
 from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
-from onceforall.errors import ForeignEntryError
+from onceforall.errors import CommitLogError, CorruptEntryError, ForeignEntryError, NewerEntryError
 from onceforall.sinks.files.paths import HOME
 from onceforall.sinks.files.places import Files
 
 NAME = "folder.json"
 
 _KIND = "FOLDER"
+
+RESTORE_ID = (
+    "Put the file back from a backup or a snapshot of the file system: the decisions of the query "
+    "name this id. If there is none, move the file away, and start once with "
+    "onceforall.adoptTarget=<sink>, which gives the folder a new id."
+)
 
 
 def make_folder_id(tree: Files) -> str:
@@ -43,9 +49,12 @@ def folder_id(tree: Files) -> str:
         CommitLogError: it is damaged, or none of ours.
     """
     path = tree.root / HOME / NAME
-    fields = decode_fields(tree.read(path), str(path))
+    try:
+        fields = decode_fields(tree.read(path), str(path))
+    except NewerEntryError:
+        raise
+    except CommitLogError as error:
+        raise CorruptEntryError(f"{path}, the folder's id, is damaged. {RESTORE_ID}") from error
     if fields.get("kind") != _KIND or not isinstance(fields.get("id"), str):
-        raise ForeignEntryError(
-            f"{path} is not the id of a folder of FileSink. Put back the file that stood there."
-        )
+        raise ForeignEntryError(f"{path} is not the id of a folder of FileSink. {RESTORE_ID}")
     return str(fields["id"])
