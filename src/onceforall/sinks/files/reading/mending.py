@@ -36,7 +36,7 @@ from onceforall.errors import (
     NewerEntryError,
 )
 from onceforall.failpoints import points as failpoints
-from onceforall.sinks.files.driver.identity import NAME, RESTORE_ID, folder_id
+from onceforall.sinks.files.folder_ids import NAME, RESTORE_ID, folder_id
 from onceforall.sinks.files.folders import explained
 from onceforall.sinks.files.manifests.chain import Manifests, queries_of, sinks_of
 from onceforall.sinks.files.manifests.content import BatchFiles, Manifest, encode, without_advice
