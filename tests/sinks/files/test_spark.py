@@ -169,6 +169,15 @@ def in_sparks_eyes(spark, folder):
     return sorted(row["n"] for row in spark.read.parquet(str(folder)).collect())
 
 
+@pytest.mark.parametrize(
+    "two", ["s\u017f", "k\u212a", "i\u0130", "I\u0131", "\u03c3\u03c2", "\u00b5\u03bc"]
+)
+def test_two_columns_that_spark_takes_for_one_are_refused(spark, tmp_path, two):
+    kinds = spark.createDataFrame([], "a BIGINT, b BIGINT").toDF(*two).schema
+    with pytest.raises(SchemaError, match="two columns"):
+        FileSink(tmp_path).columns(kinds)
+
+
 @pytest.mark.parametrize("zone", ["GMT+8", "UTC+01:00", "Z", "PST", "IST", "SystemV/PST8PDT"])
 def test_a_time_bucket_in_a_zone_that_only_java_knows_is_refused_at_start(
     spark, tmp_path, in_zone, zone
