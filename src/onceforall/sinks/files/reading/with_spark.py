@@ -65,11 +65,11 @@ def frame_of(
 
     # Spark reads every field of a file as nullable, and casts to nothing narrower.
     schema = _nullable(from_arrow_schema(whole, prefer_timestamp_ntz=True))
+    _check_path_filter(spark)
     frames, root = [], source.root
     for reading, stored, base, group in _by_reading(files, schema):
         names = list(stored)
         _check_time_parser(spark, reading, schema)
-        _check_path_filter(spark)
         # A reader of its own for each group, with the group's columns only: Spark derives a read's
         # partition columns from all of its paths together, and passes over files whose folders say
         # nothing where those of others do. CSV goes by columns' positions.
@@ -254,7 +254,7 @@ def _check_time_parser(spark: SparkSession, reading: Mapping[str, Any], schema: 
 
 def _check_path_filter(spark: SparkSession) -> None:
     # No value of an option takes it back.
-    if hadoop_settings(spark).get(_PATH_FILTER):
+    if spark.conf.get(_PATH_FILTER, None) or hadoop_settings(spark).get(_PATH_FILTER):
         raise ConfigurationError(
             f"The setting {_PATH_FILTER} has Spark pass over files in silence. Unset it for this "
             "session, or read with to_arrow()."
