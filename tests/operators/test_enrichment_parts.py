@@ -1,12 +1,13 @@
 """What enrichment is made of, without Spark: the cache, versions by time, the arguments; and
 lookups and pins on a real PostgreSQL."""
 
+import math
 import pickle
 import random
 import re
 import threading
 import uuid
-from datetime import date
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from urllib.parse import urlsplit
 
@@ -25,7 +26,7 @@ from onceforall.operators import _enricher, enrichment
 from onceforall.operators import _pins as pins
 from onceforall.operators._enricher import Enricher, TimedCache, version_at
 from onceforall.operators.identity import record_name
-from onceforall.operators.lookups import Lookup, Version
+from onceforall.operators.lookups import Lookup, Version, read_text
 from onceforall.operators.postgres_lookup import PostgresLookup
 from support.relay import Relay
 
@@ -693,6 +694,81 @@ class TestPostgres:
         }
         with pytest.raises(SchemaError, match="'f'.*numeric.*Say it"):
             make(columns=["f"]).check(1)
+
+    @pytest.mark.parametrize(
+        ("ddl", "value", "kind", "given"),
+        [
+            ("double precision", "1e300", "float", None),
+            ("double precision", "3.4028236e38", "float", None),
+            ("numeric", "1e40", "float", None),
+            ("numeric", "1e400", "double", None),
+            ("bigint", "9007199254740993", "double", None),
+            ("integer", "16777217", "float", None),
+            ("text", "'1_000'", "int", None),
+            ("text", "'٣'", "int", None),
+            ("text", "'1_0.5'", "decimal(10,2)", None),
+            ("text", "'1_0.5'", "double", None),
+            ("text", "'2026-W01-1'", "date", None),
+            ("text", "'20260101'", "date", None),
+            ("double precision", "1e22", "double", 1e22),
+            ("double precision", "'-Infinity'", "float", -math.inf),
+            ("real", "3.4028235e38", "float", 3.4028234663852886e38),
+            ("real", "0.1", "float", 0.10000000149011612),
+            ("bigint", "9007199254740992", "double", 9007199254740992.0),
+            ("numeric", "0.1", "double", 0.1),
+            ("text", "'1.5e3'", "decimal(10,2)", Decimal("1500.00")),
+            ("text", "'-12'", "int", -12),
+            (
+                "timestamp",
+                "'2026-01-01 12:00'",
+                "timestamp",
+                datetime(2026, 1, 1, 12, tzinfo=timezone.utc),
+            ),
+        ],
+    )
+    def test_a_value_that_a_type_cannot_hold_is_refused_and_none_is_changed(
+        self, database, make, ddl, value, kind, given
+    ):
+        execute(
+            database, f"CREATE TABLE t (k text, v {ddl})", f"INSERT INTO t VALUES ('a', {value})"
+        )
+        lookup = make(columns={"v": kind})
+        lookup.check(1)
+        made = enricher(lookup, types=(ARROW[kind],))
+        if given is not None:
+            assert next(made([batch("a")])).to_pylist()[0]["v"] == given
+        else:
+            with pytest.raises(RefusedRecordError, match=r"\{'k': 'a'\} in t\(k\):v, column 'v'"):
+                list(made([batch("a")]))
+
+    @pytest.mark.parametrize(
+        ("ddl", "kind"),
+        [("text", "timestamp"), ("bigint", "Timestamp "), ("bit(3)", "int"), ("bit(3)", "float")],
+    )
+    def test_what_would_be_read_as_something_else_is_refused_at_start(
+        self, database, make, ddl, kind
+    ):
+        execute(database, f"CREATE DOMAIN d AS {ddl}", "CREATE TABLE t (k text, v d)")
+        with pytest.raises(SchemaError, match=r"column 'v' of .* is not read as"):
+            make(columns={"v": kind}).check(1)
+        make(columns={"v": "string"}).check(1)
+
+
+ARROW = {
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "int": pa.int32(),
+    "decimal(10,2)": pa.decimal128(10, 2),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+
+
+@pytest.mark.parametrize("text", ["True", "t", "1", ""])
+def test_a_boolean_of_a_store_is_true_or_false_and_nothing_else_is_taken_for_false(text):
+    assert [read_text("boolean", "v")(each) for each in ("true", "false")] == [True, False]
+    with pytest.raises(ValueError, match="neither"):
+        read_text("boolean", "v")(text)
 
 
 def test_types_and_arguments_that_make_no_sense_are_refused():

@@ -183,15 +183,17 @@ class _TableLook:
         connection = self._connection = self._connection or connected(self._output.database)
         if not self._is_there:
             row = connection.execute(
-                "SELECT to_regclass(quote_ident(%s)) IS NOT NULL", [self._output.table]
+                "SELECT pg_catalog.to_regclass(pg_catalog.quote_ident(%s)) IS NOT NULL",
+                [self._output.table],
             ).fetchone()
             self._is_there = row is not None and bool(row[0])
             if not self._is_there:
                 return {}
         table = sql.Identifier(self._output.table)
-        query = sql.SQL("SELECT batch, count(*) FROM {} WHERE batch >= %s GROUP BY batch").format(
-            table
-        )
+        query = sql.SQL(
+            "SELECT batch, pg_catalog.count(*) FROM {} WHERE batch OPERATOR(pg_catalog.>=) %s "
+            "GROUP BY batch"
+        ).format(table)
         found = dict(connection.execute(query, [self._newest]).fetchall())
         self._newest = max(found, default=self._newest)
         return found

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 SINKS = ("kafka", "files", "postgres")
 # All tables that aren't a user's but for the one of markers, which stays.
 _COUNT_STAGING = (
-    "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE "
-    "c.relkind IN ('r', 'p') "
-    "AND n.nspname = 'onceforall' AND c.relname <> 'markers'"
+    "SELECT pg_catalog.count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+    "ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
+    "WHERE c.relkind OPERATOR(pg_catalog.=) ANY(ARRAY['r', 'p']::\"char\"[]) "
+    "AND n.nspname OPERATOR(pg_catalog.=) 'onceforall' "
+    "AND c.relname OPERATOR(pg_catalog.<>) 'markers'"
 )
 _READ_ROWS = 20_000
 
@@ -126,7 +128,9 @@ def leftovers(outputs: Iterable[Output]) -> Leftovers:
     )
     with connected(each[0].database) as connection:
         prepared = _number(
-            connection, "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()"
+            connection,
+            "SELECT pg_catalog.count(*) FROM pg_catalog.pg_prepared_xacts WHERE database "
+            "OPERATOR(pg_catalog.=) pg_catalog.current_database()",
         )
         staging = _number(connection, _COUNT_STAGING)
     return Leftovers(hidden, prepared, staging, sum(len(stray_files(one)) for one in each))

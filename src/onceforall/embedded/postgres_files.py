@@ -259,7 +259,7 @@ def make_users(conninfo: str, users: Mapping[str, str]) -> None:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for name, password in users.items():
             known = connection.execute(
-                "SELECT 1 FROM pg_roles WHERE rolname = %s", [name]
+                "SELECT 1 FROM pg_catalog.pg_roles WHERE rolname OPERATOR(pg_catalog.=) %s", [name]
             ).fetchone()
             verb = sql.SQL("ALTER" if known else "CREATE")
             query = sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(

@@ -8,10 +8,14 @@ connects.
 
 from __future__ import annotations
 
+import math
+import re
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from onceforall.errors import SchemaError
@@ -99,18 +103,70 @@ class Lookup(ABC):
         """Take them, in a task, before the first ``fetch``."""
 
 
+_FLOAT_MAX = 2.0**128
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
+_NO_NUMBER = re.compile(r"nan|[+-]?inf(inity)?", re.IGNORECASE)
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def _shaped(shape: re.Pattern[str], text: str) -> str:
+    # Python takes more for a number or a day than any store does: 1_000, digits of other scripts,
+    # weeks.
+    if not shape.fullmatch(text):
+        raise ValueError("a text of this type looks otherwise")
+    return text
+
+
+def _boolean(text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise ValueError("it is neither true nor false")
+    return text == "true"
+
+
+def _whole(text: str) -> int:
+    return int(_shaped(_WHOLE, text))
+
+
+def _decimal(text: str) -> Decimal:
+    return Decimal(_shaped(_NUMBER, text))
+
+
+def _floating(text: str, *, single: bool) -> float:
+    """Read a number that may be rounded, as its digits behind the point are; but no number becomes
+    infinity, and no whole number another one.
+    """
+    if _NO_NUMBER.fullmatch(text):
+        return float(text)
+    value = float(_shaped(_NUMBER, text))
+    if single and abs(value) < _FLOAT_MAX:
+        try:
+            (value,) = struct.unpack("<f", struct.pack("<f", value))
+        except OverflowError as error:  # it rounds to the number above the greatest one
+            raise ValueError("the number is too large") from error
+    elif single or math.isinf(value):
+        raise ValueError("the number is too large")
+    if _WHOLE.fullmatch(text) and int(value) != int(text):
+        raise ValueError(f"the number is too large, and would become {value:.0f}")
+    return value
+
+
+def _day(text: str) -> date:
+    return date.fromisoformat(_shaped(_DAY, text))
+
+
 _READERS: Mapping[str, Callable[[str], Any]] = {
     "string": str,
-    "boolean": lambda text: text == "true",
-    "tinyint": int,
-    "smallint": int,
-    "int": int,
-    "bigint": int,
-    "float": float,
-    "double": float,
-    "decimal": Decimal,
-    "date": date.fromisoformat,
-    "timestamp": int,
+    "boolean": _boolean,
+    "tinyint": _whole,
+    "smallint": _whole,
+    "int": _whole,
+    "bigint": _whole,
+    "float": partial(_floating, single=True),
+    "double": partial(_floating, single=False),
+    "decimal": _decimal,
+    "date": _day,
+    "timestamp": _whole,
     "binary": bytes.fromhex,
 }
 """From a version's texts to values of pyarrow: a timestamp is its microseconds since 1970, a

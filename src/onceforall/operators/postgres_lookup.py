@@ -145,6 +145,7 @@ class PostgresLookup(Lookup):
 
         def look(connection: psycopg.Connection[Any]) -> None:
             self.columns = {**self.columns, **self._types(connection)}
+            self._check_types(connection)
             self._run(connection, self._composed(connection), [[] for _ in self._key])
 
         try:
@@ -282,6 +283,29 @@ class PostgresLookup(Lookup):
             column.name: _spark_type(column)
             for column in self.execute(connection, query, []).description or []
         }
+
+    def _check_types(self, connection: psycopg.Connection[Any]) -> None:
+        """See that no column's values are read as something else than they are.
+
+        Raises:
+            SchemaError: naming the column.
+        """
+        from psycopg import sql
+
+        names = sql.SQL(", ").join([_named(name) for name in self.columns])
+        query = sql.SQL("SELECT {} FROM {} LIMIT 0").format(names, self._identifier(connection))
+        found = self.execute(connection, query, []).description or []
+        for column, (name, kind) in zip(found, self.columns.items(), strict=True):
+            wanted = kind.strip().lower()
+            if (wanted == "timestamp" and column.type_code not in _TIMES) or (
+                wanted not in _NOT_OF_NUMBERS and column.type_code in _BITS
+            ):
+                raise SchemaError(
+                    f"The looked-up column {name!r} of {self!r} is {column.type_display} in "
+                    f"PostgreSQL, which is not read as {kind.strip().upper()}: words such as "
+                    "'tomorrow' would become other instants each day, and bits a decimal number. "
+                    "Look it up as 'string', or let a view cast it to the type that is meant."
+                )
 
     def _identifier(self, connection: psycopg.Connection[Any]) -> sql.Identifier:
         from psycopg import sql
@@ -443,6 +467,9 @@ _TYPES: Mapping[int, str] = {
 }  # fmt: skip
 """By oid, PostgreSQL's types that have one of Spark's: SELECT oid, typname FROM pg_type."""
 _NUMERIC = 1700
+_TIMES = frozenset({1082, 1114, 1184})
+_BITS = frozenset({1560, 1562})
+_NOT_OF_NUMBERS = frozenset({"string", "binary", "boolean"})
 
 
 def _spark_type(column: psycopg.Column) -> str:

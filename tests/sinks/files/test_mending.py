@@ -186,3 +186,97 @@ def test_double_damage_is_told_by_check_and_mend(tmp_path, monkeypatch, capsys):
             "2.json, or a merged manifest that ends with batch 2 too, is missing"
             in capsys.readouterr().out
         )
+
+
+def on_its_own(path, content):
+    """Give a file another content, which a second name of it doesn't get."""
+    path.unlink()
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("kept", [0, 40])
+def test_a_damaged_last_manifest_is_put_back_from_its_second_name(tmp_path, capsys, kept):
+    write(tmp_path, range(3))
+    last = folder_of(tmp_path) / "2.json"
+    whole = last.read_bytes()
+    on_its_own(last, whole[:kept])
+    with pytest.raises(CorruptEntryError):
+        read_files(tmp_path)
+    assert main(["files", "check", str(tmp_path)]) == 1
+    assert ".newest.2 can. Mended, it is put back from there" in capsys.readouterr().out
+    assert main(["files", "mend", str(tmp_path)]) == 0
+    assert rows(tmp_path) == [0, 1, 2]
+    (aside,) = folder_of(tmp_path).glob(".2.json.before-mending-*")
+    assert aside.read_bytes() == whole[:kept]
+    commit(checked(tmp_path), 3, numbers(1, 3))
+    assert rows(tmp_path) == [0, 1, 2, 3]
+    assert check_files(tmp_path) == []
+
+
+def test_one_that_is_damaged_under_both_names_is_left_alone(tmp_path):
+    write(tmp_path, range(3))
+    with (folder_of(tmp_path) / "2.json").open("r+b") as last:
+        last.truncate(40)
+    (finding,) = mend_files(tmp_path)
+    assert "can't be mended: restore the manifest" in str(finding)
+
+
+@pytest.mark.parametrize("what", ["7.json", ".newest.9"])
+def test_a_stray_manifest_may_be_moved_away(tmp_path, what):
+    write(tmp_path, range(3))
+    stray = folder_of(tmp_path) / what
+    stray.write_bytes((folder_of(tmp_path) / "1.json").read_bytes())
+    (finding,) = mend_files(tmp_path)
+    assert "If the query has never committed it" in str(finding)
+    assert f"move {what} out of the folder" in str(finding)
+    stray.unlink()
+    assert check_files(tmp_path) == []
+    assert rows(tmp_path) == [0, 1, 2]
+
+
+def test_a_damaged_merged_manifest_is_made_again_of_its_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifest_writing, "MERGE_AFTER", 3)
+    write(tmp_path, range(4))
+    (merged,) = folder_of(tmp_path).glob("-1-*.json")
+    whole = merged.read_bytes()
+    on_its_own(merged, whole[:100])
+    with pytest.raises(CorruptEntryError):
+        read_files(tmp_path)
+    (finding,) = mend_files(tmp_path)
+    assert finding.path == merged
+    assert merged.read_bytes() == whole
+    assert rows(tmp_path) == [0, 1, 2, 3]
+    (folder_of(tmp_path) / "1.json").unlink()
+    on_its_own(merged, whole[:100])
+    (finding,) = check_files(tmp_path)
+    assert finding.mended is None, "a part is missing"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "is missing"), (b"{", "is damaged"), (b"", "is damaged")]
+)
+def test_a_folder_whose_id_is_damaged_is_told_with_what_helps(tmp_path, capsys, content, words):
+    write(tmp_path, range(2))
+    path = tmp_path / "_onceforall" / "folder.json"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+        with pytest.raises(CorruptEntryError, match=r"folder's id, is damaged\. Put the file back"):
+            checked(tmp_path)
+    assert main(["files", "check", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert words in said
+    assert "adoptTarget" in said
+    assert "manifest" not in said
+    assert main(["files", "mend", str(tmp_path)]) == 1
+    assert rows(tmp_path) == [0, 1], "readers don't need it"
+
+
+def test_damage_in_the_middle_of_a_chain_is_found_by_readers_and_the_check_alone(tmp_path):
+    write(tmp_path, range(4))
+    (folder_of(tmp_path) / "1.json").unlink()
+    commit(checked(tmp_path), 4, numbers(1, 4))
+    with pytest.raises(CorruptEntryError):
+        read_files(tmp_path)
+    (finding,) = check_files(tmp_path)
+    assert "1.json, or a merged manifest" in str(finding)

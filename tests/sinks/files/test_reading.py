@@ -233,6 +233,51 @@ def test_no_setting_of_the_session_changes_what_is_read(spark, tmp_path, setting
         files.to_spark(spark).toArrow()
 
 
+BELOW_SPARK = {
+    "mapreduce.input.linerecordreader.line.maxlength": "60",
+    "orc.force.positional.evolution": "true",
+    "orc.skip.corrupt.data": "true",
+    "orc.sarg.to.filter": "true",
+    "orc.filter.use.selected": "true",
+    "orc.filter.plugin": "true",
+    "orc.proleptic.gregorian": "true",
+    "orc.proleptic.gregorian.default": "true",
+    "parquet.read.bad.record.threshold": "1",
+    "parquet.strings.signed-min-max.enabled": "true",
+}
+"""What the readers of Hadoop, ORC and Parquet take from the session."""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("sources", ["avro,csv,json,kafka,orc,parquet,text", ""])
+@pytest.mark.parametrize("form", ["parquet", "orc", "json", "csv"])
+def test_no_setting_of_a_reader_below_sparks_changes_what_is_read(
+    spark, tmp_path, settings, form, sources
+):
+    folder = tmp_path / "out"
+    for batch, names in enumerate((["n", "a", "b"], ["b", "a", "n"])):
+        columns = {"n": [10 * batch, 10 * batch + 1], "a": ["x", "y" * 200], "b": [5, 6]}
+        rows = pa.RecordBatch.from_pydict({name: columns[name] for name in names})
+        commit(checked(folder, format=form), batch, rows)
+    files = ofa.read_files(folder)
+    settings({**BELOW_SPARK, "spark.sql.sources.useV1SourceList": sources})
+    frame = files.to_spark(spark)
+    wanted = files.to_arrow().sort_by("n").to_pylist()
+    assert frame.toArrow().sort_by("n").to_pylist() == wanted
+    assert [row["n"] for row in wanted] == [0, 1, 10, 11]
+    assert frame.where("n = 11").toArrow().to_pylist() == wanted[3:]
+
+
+@pytest.mark.spark
+def test_a_session_that_filters_paths_is_refused(spark, tmp_path, settings):
+    commit(checked(tmp_path), 0, numbers(2))
+    settings({"mapreduce.input.pathFilter.class": "org.apache.hadoop.fs.GlobFilter"})
+    with pytest.raises(ConfigurationError, match=r"pathFilter.class has Spark pass over"):
+        ofa.read_files(tmp_path).to_spark(spark)
+    spark.conf.unset("mapreduce.input.pathFilter.class")
+    assert ofa.read_files(tmp_path).to_spark(spark).count() == 2
+
+
 @pytest.mark.spark
 def test_a_session_whose_json_reader_makes_other_times_is_refused(spark, tmp_path, settings):
     settings({"spark.sql.legacy.timeParserPolicy": "legacy"})

@@ -13,6 +13,7 @@ import sys
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -569,6 +570,46 @@ def test_a_time_bucket_is_in_the_zone_that_timestamps_come_with(tmp_path):
     )
     (file,) = data_files(tmp_path)
     assert file.parent.name == "2026-11-22--00"
+
+
+LATE = [
+    datetime(year, month, 15, hour, 30, 59, tzinfo=timezone.utc)
+    for year in (1890, 2026, 2036, 2037, 2038, 2050, 2400, 9998)
+    for month in (1, 4, 7, 10)
+    for hour in (4, 22)
+]
+
+
+@pytest.mark.parametrize(
+    "zone", ["America/New_York", "Europe/Dublin", "Australia/Lord_Howe", "Asia/Tokyo", "UTC"]
+)
+def test_a_time_bucket_follows_the_zones_rules_in_the_years_that_no_table_lists(tmp_path, zone):
+    form = "at={t:%Y-%m-%d %H:%M:%S}"
+    options, given = ({}, zone) if zone.startswith("A") else ({"time_bucket_zone": zone}, "UTC")
+    sink = checked(tmp_path, time_bucket=form, format="json", **options)
+    commit(
+        sink,
+        0,
+        numbers(len(LATE) + 1, t=pa.array([*LATE, None], pa.timestamp("us", given))),
+    )
+    found = {row["n"]: row["at"] for row in read_files(tmp_path).to_arrow().to_pylist()}
+    local = [each.astimezone(ZoneInfo(zone)) for each in LATE]
+    assert found == {n: f"{each:%Y-%m-%d %H:%M:%S}" for n, each in enumerate(local)} | {
+        len(LATE): None
+    }
+
+
+def test_a_time_bucket_in_an_offset_or_beyond_its_years_is_as_before(tmp_path):
+    sink = checked(tmp_path, time_bucket="{t:%Y-%m-%d--%H}")
+    late = pa.array([LATE[-1]], pa.timestamp("us", "+08:00"))
+    commit(sink, 0, numbers(1, t=late))
+    (file,) = data_files(tmp_path)
+    assert file.parent.name == "9998-10-16--06"
+    beyond = pa.array([253_402_300_800_000_000], pa.timestamp("us", "Europe/Berlin"))
+    with pytest.raises(RefusedRecordError, match="years from 1 to 9999"):
+        prepared(sink, numbers(1, t=beyond), 1)
+    with pytest.raises(AttemptFailedError, match="time zone 'GMT\\+8', .*time_bucket_zone="):
+        prepared(sink, numbers(1, t=pa.array([0], pa.timestamp("us", "GMT+8"))), 1)
 
 
 def test_plain_pyarrow_reads_the_folder_with_its_partition_columns(tmp_path):

@@ -3,18 +3,21 @@ file sink."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import onceforall as ofa
-from onceforall.errors import SchemaError, SinkCheckError
+from onceforall.errors import OptionError, SchemaError, SinkCheckError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import StartInfo
-from onceforall.sinks.files import FileSink
+from onceforall.sinks.files import FileSink, read_files
 from sinks.files.building import checked, commit, left_in_staging, numbers, permit, prepared
 
 pytestmark = pytest.mark.spark
@@ -27,6 +30,13 @@ def spark(spark):
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     yield spark
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+@pytest.fixture
+def in_zone(spark):
+    before = spark.conf.get("spark.sql.session.timeZone")
+    yield lambda zone: spark.conf.set("spark.sql.session.timeZone", zone)
     spark.conf.set("spark.sql.session.timeZone", before)
 
 
@@ -159,6 +169,45 @@ def in_sparks_eyes(spark, folder):
     return sorted(row["n"] for row in spark.read.parquet(str(folder)).collect())
 
 
+@pytest.mark.parametrize(
+    "two", ["s\u017f", "k\u212a", "i\u0130", "I\u0131", "\u03c3\u03c2", "\u00b5\u03bc"]
+)
+def test_two_columns_that_spark_takes_for_one_are_refused(spark, tmp_path, two):
+    kinds = spark.createDataFrame([], "a BIGINT, b BIGINT").toDF(*two).schema
+    with pytest.raises(SchemaError, match="two columns"):
+        FileSink(tmp_path).columns(kinds)
+
+
+@pytest.mark.parametrize("zone", ["GMT+8", "UTC+01:00", "Z", "PST", "IST", "SystemV/PST8PDT"])
+def test_a_time_bucket_in_a_zone_that_only_java_knows_is_refused_at_start(
+    spark, tmp_path, in_zone, zone
+):
+    in_zone(zone)
+    schema = "n BIGINT, t TIMESTAMP, l TIMESTAMP_NTZ, d DATE"
+    kinds = spark.createDataFrame([], schema).schema
+    with pytest.raises(OptionError, match=f"{re.escape(zone)}.*time_bucket_zone="):
+        FileSink(tmp_path, time_bucket="{t:%Y}").columns(kinds)
+    FileSink(tmp_path, time_bucket="{t:%Y}", time_bucket_zone="Asia/Tokyo").columns(kinds)
+    FileSink(tmp_path, time_bucket="{l:%Y}{d:%d}").columns(kinds)
+
+
+def test_a_time_bucket_is_what_sparks_date_format_says(spark, tmp_path, in_zone):
+    years = (1890, 1950, 2026, 2037, 2038, 2060, 2087, 2088, 2400)
+    instants = [
+        datetime(year, month, 15, 22, 30, tzinfo=timezone.utc)
+        for year in years
+        for month in range(1, 13)
+    ]
+    for zone in ("America/New_York", "Australia/Sydney", "Africa/Casablanca", "+05:45"):
+        in_zone(zone)
+        rows = numbers(len(instants), t=pa.array(instants, pa.timestamp("us", zone)))
+        folder = tmp_path / zone.replace("/", "-")
+        commit(checked(folder, time_bucket="at={t:%Y-%m-%d %H}"), 0, rows)
+        frame = read_files(folder).to_spark(spark)
+        wrong = frame.where("at != date_format(t, 'yyyy-MM-dd HH')").select("t", "at").collect()
+        assert (frame.count(), wrong) == (len(instants), []), zone
+
+
 def test_a_folder_of_sparks_own_sink_is_continued_so_that_spark_sees_all(spark, tmp_path):
     folder = tmp_path / "out"
     rows = plain_query(spark, tmp_path, 4)
@@ -248,6 +297,27 @@ def test_sparks_log_is_right_after_a_kill_between_its_steps(spark, tmp_path, poi
     names = sorted(path.name for path in (folder / "_spark_metadata").iterdir())
     assert names == sorted([*map(str, range(9)), "9.compact", "10"])
     assert in_sparks_eyes(spark, folder) == list(range(24))
+
+
+@pytest.mark.parametrize("where", ["entry", "compact", "compact, within"])
+def test_a_log_of_sparks_that_is_cut_off_is_refused_at_start(tmp_path, where):
+    folder = tmp_path / "out"
+    (folder / "_spark_metadata").mkdir(parents=True)
+    sink = checked(folder, spark_metadata="continue")
+    for batch in range(11 if where == "entry" else 10):
+        commit(sink, batch, numbers(1, batch))
+    last = folder / "_spark_metadata" / ("10" if where == "entry" else "9.compact")
+    whole = last.read_bytes()
+    cut = whole[:-10] if where != "compact, within" else whole.replace(b',"size"', b"", 1)
+    last.write_bytes(cut)
+    with pytest.raises(SinkCheckError, match=f"_spark_metadata/{last.name} is damaged"):
+        checked(folder, spark_metadata="continue")
+    if where == "entry":
+        committables = [prepared(sink, numbers(1, 11), 11)]
+        with pytest.raises(SinkCheckError, match="it ends within a line"):
+            sink.confirm(committables)
+    last.write_bytes(whole)
+    checked(folder, spark_metadata="continue")
 
 
 def test_a_damaged_log_of_sparks_is_refused_at_start(spark, tmp_path):

@@ -5,8 +5,9 @@ import psycopg
 import pytest
 
 from onceforall.driver.query_run import check_sinks
-from onceforall.errors import SinkCheckError
+from onceforall.errors import SinkCheckError, SinkUnavailableError
 from onceforall.sinks.postgres.sink import PostgresSink
+from support.postgres_sink import Query, rows
 
 pytestmark = pytest.mark.postgres
 
@@ -147,7 +148,7 @@ def test_a_table_with_a_rule_takes_no_rows_by_key(tables):
     with psycopg.connect(tables, autocommit=True) as connection:
         connection.execute("CREATE RULE kept AS ON UPDATE TO orders DO ALSO NOTHING")
     check(o=PostgresSink(tables, "orders"))
-    with pytest.raises(SinkCheckError, match="has the rule kept on INSERT or UPDATE"):
+    with pytest.raises(SinkCheckError, match="has the rule kept on UPDATE, DO ALSO"):
         check(o=PostgresSink(tables, "orders", key="id"))
 
 
@@ -228,3 +229,27 @@ def test_two_sinks_that_replace_all_of_one_table_are_refused(tables):
         SinkCheckError, match="both write public.orders, and each replaces all rows of it"
     ):
         check_sinks(sinks, None, "", "complete")
+
+
+def test_two_sinks_whose_triggers_write_one_row_are_told_what_it_is(tables):
+    with psycopg.connect(tables, autocommit=True) as connection:
+        for statement in (
+            "CREATE TABLE t (id bigint, v text)",
+            "CREATE TABLE total (n bigint)",
+            "INSERT INTO total VALUES (0)",
+            (
+                "CREATE FUNCTION counted() RETURNS trigger LANGUAGE plpgsql AS "
+                "'BEGIN UPDATE public.total SET n = n + 1; RETURN NEW; END'"
+            ),
+            "CREATE TRIGGER c BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION counted()",
+        ):
+            connection.execute(statement)
+    patience = {"retry_for_s": 0.5, "lock_timeout_s": 0.2}
+    one = Query(tables, None, name="one", **patience)
+    other = Query(tables, None, query=one.id, name="other", **patience)
+    held = one.prepare(0, rows(1))
+    waiting = [other.write(0, rows(2))]
+    with pytest.raises(SinkUnavailableError, match=r"counted\(\).*triggers or cascades of both"):
+        other.sink.confirm(waiting)
+    other.sink.abort(waiting)
+    assert len(one.commit(0, held).retired) == 1

@@ -3,6 +3,7 @@
 import re
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from onceforall.errors import RefusedRecordError, SinkCheckError, SinkUnavailableError
@@ -52,6 +53,13 @@ TABLES = {
         "t FOR VALUES FROM (0) TO (10)"),
         "a check",
     ),
+    "index row": (
+        ("CREATE FUNCTION long() RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT "
+        "string_agg(md5(g::text), '') FROM generate_series(1, 400) g $$; "
+        "CREATE TABLE t (id bigint, v text); "
+        "CREATE INDEX ON t ((CASE WHEN id = 10 THEN long() ELSE v END))"),
+        "what an index keeps of it, is too large",
+    ),
     "trigger": (TRIGGER, "ten is not liked"),
     "deferred trigger": (LATE_TRIGGER, "ten is not liked"),
 }  # fmt: skip
@@ -95,7 +103,18 @@ def test_two_sinks_of_a_batch_and_a_foreign_key_between_them_are_told_the_way_ou
     child.sink.abort([committable])
 
 
-@pytest.mark.parametrize("name", ["unique", "deferred foreign key", "check"])
+def test_a_row_that_no_page_takes_is_refused(database):
+    names = [f"c{n}" for n in range(900)]
+    columns = ", ".join(f"{name} text" for name in names)
+    query = Query(database, f"CREATE TABLE t (id bigint, {columns})")
+    cells = {name: pa.array([None, "ten bytes."]) for name in names}
+    given = pa.RecordBatch.from_pydict({"id": pa.array([9, 10], pa.int64()), **cells})
+    with pytest.raises(RefusedRecordError, match=r"row is too big.*Correct the data"):
+        query.write(0, given)
+    query.sweep(own=True)
+
+
+@pytest.mark.parametrize("name", ["unique", "deferred foreign key", "check", "index row"])
 def test_in_the_mode_prepared_the_task_names_it(database, name):
     ddl, why = TABLES[name]
     query = Query(database, ddl, mode="prepared")

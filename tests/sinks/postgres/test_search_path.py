@@ -15,11 +15,12 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-import onceforall.sinks.postgres as package
+import onceforall
 from onceforall.errors import RefusedRecordError
 from onceforall.operators import _pins as pins
 from onceforall.operators.postgres_lookup import PostgresLookup
 from onceforall.sink import StartInfo
+from onceforall.testing.observers.postgres import PostgresObserver
 from support.postgres_sink import Query, make_role, rows
 
 pytestmark = pytest.mark.postgres
@@ -213,9 +214,26 @@ def test_what_lies_in_public_does_not_run_as_the_sinks_role(database):
     )
     query = Query(database, None, mode="staged")
     assert not query.commit(0, query.prepare(0, rows(1))).lost
+    query.write(1, rows(2))
+    observer = PostgresObserver(database, "public.t", column="id", key_column=None)
+    assert len(observer.leftovers()) == 1
     query.successor().sweep()
     with psycopg.connect(database) as connection:
         assert connection.execute("SELECT by FROM caught").fetchall() == []
+    assert observer.leftovers() == []
+
+
+def test_an_observer_calls_nothing_of_others_either(database, victim):
+    query = Query(victim, None, key="id")
+    query.commit(0, query.prepare(0, rows(1, 2)))
+    query.write(1, rows(3))
+    for ids in ("numbers", "texts"):
+        observer = PostgresObserver(victim, "public.t", column="id", key_column="v", ids=ids)
+        assert len(observer.rows().ids) == 2
+    (left,) = observer.leftovers()
+    assert left.startswith("staging table onceforall.stg_")
+    query.sweep(own=True)
+    assert observer.leftovers() == []
 
 
 _SQL = re.compile(
@@ -235,13 +253,7 @@ _ASSIGNED = re.compile(
 
 def statements():
     """Every text of ours that is, or may be, a part of a statement, with where it stands."""
-    sinks = Path(package.__file__).parent
-    operators = sinks.parents[1] / "operators"
-    for file in [
-        *sorted(sinks.rglob("*.py")),
-        operators / "postgres_lookup.py",
-        operators / "_pins.py",
-    ]:
+    for file in sorted(Path(onceforall.__file__).parent.rglob("*.py")):
         tree = ast.parse(file.read_text())
         prose = {id(node.body[0].value) for node in ast.walk(tree) if _has_docstring(node)}
         for node in ast.walk(tree):

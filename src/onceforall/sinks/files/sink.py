@@ -39,6 +39,7 @@ from onceforall.sink import (
 from onceforall.sinks.files.data_files import slim
 from onceforall.sinks.files.folders import asking_again, at_start
 from onceforall.sinks.files.layout import layout_of
+from onceforall.sinks.files.local_times import is_known, unknown
 from onceforall.sinks.files.paths import local_folder
 from onceforall.sinks.files.places.hdfs import HdfsTarget, hdfs_root, is_hdfs
 from onceforall.sinks.files.places.local import LocalTarget
@@ -238,12 +239,14 @@ class FileSink(TwoPhaseCommitSink):
         Raises:
             SchemaError: one can't be stored, or one that partition_by or time_bucket name is
                 missing or of a wrong type.
+            OptionError: the session's time zone is none that time_bucket can be formatted in.
         """
         from onceforall.sinks.files.driver.columns import check_columns, check_delimiter
         from onceforall.sinks.files.driver.evolution import warn_of_changes
 
         form = self._plan.form
         check_columns(schema, form.kind, self._plan.partition_by, self._plan.bucket)
+        self._check_zone(schema)
         if form.kind == "csv":
             check_delimiter(schema, form.options.get("delimiter", ","), self._plan.partition_by)
         if not self._is_compared:
@@ -254,6 +257,20 @@ class FileSink(TwoPhaseCommitSink):
                 self._folder.tree, schema, form.kind, self._plan.partition_by, self._plan.bucket
             )
         return super().columns(schema)
+
+    def _check_zone(self, schema: StructType) -> None:
+        """See that the session's zone is one whose local times can be told, where they are asked
+        for.
+        """
+        from pyspark.sql.types import TimestampType
+
+        bucket, spark = self._plan.bucket, _active_session()
+        if bucket is None or bucket.zone is not None or spark is None:
+            return
+        zone = str(spark.conf.get("spark.sql.session.timeZone"))
+        in_it = any(isinstance(schema[name].dataType, TimestampType) for name in bucket.columns)
+        if in_it and not is_known(zone):
+            raise OptionError(unknown(zone))
 
     # --- in the tasks -----------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ def merge(
         a row, or is away.
         RefusedRecordError: a key is there twice.
     """
-    before = target_changes.look(connection, target)
+    before = target_changes.look_before(connection, target)
     clear(connection, target)
     _check_cleared(connection, target)
     filled = [each for each in staged if each.columns]

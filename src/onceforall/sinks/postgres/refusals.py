@@ -35,18 +35,23 @@ _WHY = {
     "23514": "a check is violated",
     "23P01": "an exclusion constraint is violated",
     "21000": "a key is there twice",
+    "54000": "a row, or what an index keeps of it, is too large",
     "P0001": "a trigger raised an exception",
     "42501": "a policy of row security refuses it",
 }
 
 _REMEDIES = {
+    "54000": (
+        "Shorten or filter the value, or drop the index, or make it one of a hash of the value "
+        "(md5(column))."
+    ),
     "23503": (
         "If another sink of this query writes the rows that are referred to: two sinks of a batch "
         "have transactions of their own, and neither sees the "
         "other's rows before they are committed. Write the two tables by two queries, the one "
         "that is referred to first, or drop the constraint. Else "
         "mend or filter the data."
-    )
+    ),
 }
 
 

@@ -138,7 +138,7 @@ def statement_error(error: psycopg.Error, what: str) -> OnceForAllError:
         what: what was being done, as the beginning of a sentence: ``"Merging into table x"``.
 
     Returns:
-        RefusedRecordError for errors of the data (classes 22, 23 and 44), SinkCheckError for
+        RefusedRecordError for errors of the data (classes 22, 23 and 44, 54000), SinkCheckError for
         missing rights and objects, SinkUnavailableError for a lost or overloaded server,
         AttemptFailedError for everything else (locks, deadlocks, cancelled statements).
     """
@@ -147,7 +147,7 @@ def statement_error(error: psycopg.Error, what: str) -> OnceForAllError:
     if code is None:
         kind, remedy = _without_code(error)
         return kind(f"{text}.{remedy}")
-    if code[:2] in {"22", "23", "44"}:
+    if code[:2] in {"22", "23", "44"} or code == "54000":
         return RefusedRecordError(f"{text}. Correct the data, or the table.")
     if code in _AWAY or code[:2] in _AWAY_CLASSES:
         return SinkUnavailableError(

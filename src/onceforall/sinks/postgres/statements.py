@@ -21,12 +21,15 @@ T = TypeVar("T")
 Connection = psycopg.Connection[Any]
 
 # Class 22: a value that its type can't take. 23: a constraint. 21000: ON CONFLICT met a key twice.
-# 44000: a view's check option. P0: raised by a trigger.
-_REFUSALS = ("22", "23", "21000", "44000", "P0")
+# 44000: a view's check option. 54000: a row, or its part in an index, is larger than a page takes.
+# P0: raised by a trigger.
+_REFUSALS = ("22", "23", "21000", "44000", "54000", "P0")
 _LOCKED = (
     ". Another transaction has what is needed locked for longer than lock_timeout_s: pg_locks and "
     "pg_stat_activity show whose. Two queries, or "
-    "two sinks of one, that write the same keys to the same tables stop one another in this way"
+    "two sinks of one, that write the same rows stop one another in this way: the same keys of a "
+    "table, or one row that triggers or cascades of both tables write. Two sinks of one query that "
+    "do can't both be merged: write their tables by two queries"
 )
 # Classes: 08 connection, 25006 a server that became read-only (a standby), 40 deadlock and
 # serialization, 53 out of something, 55P03 a lock's time-out, 57 the operator's doing (shutdown, a

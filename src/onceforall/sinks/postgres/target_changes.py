@@ -17,6 +17,8 @@ is rolled back.
 - Where Spark has brought each key to one task (the modes ``prepared`` and ``upsert``), the key's
   columns must still tell all texts apart that Spark does: under a collation that was changed, two
   tasks would write one key.
+- No rule may change what is written; see ``rules``. That is looked at before, too, for where
+  PostgreSQL takes no statement because of a rule it doesn't say which one it is.
 - A replacing target must show all its rows: those that a policy hides would stay.
 """
 
@@ -26,6 +28,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from onceforall.errors import AttemptFailedError
+from onceforall.sinks.postgres import rules
 from onceforall.sinks.postgres.key_indexes import unfit_index
 from onceforall.sinks.postgres.partitions import unfit_partition
 
@@ -34,11 +37,12 @@ if TYPE_CHECKING:
     from onceforall.sinks.postgres.staging import Staged
     from onceforall.sinks.postgres.statements import Connection
 
-_LOOK = """
-SELECT c.oid::bigint, c.relkind::pg_catalog.text, c.relpersistence::pg_catalog.text, pg_catalog.row_security_active(c.oid)
+_LOOK = f"""
+SELECT c.oid::bigint, c.relkind::pg_catalog.text, c.relpersistence::pg_catalog.text, pg_catalog.row_security_active(c.oid),
+       {rules.IN_THE_WAY}
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
-WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s
-"""
+WHERE n.nspname OPERATOR(pg_catalog.=) %(schema)s AND c.relname OPERATOR(pg_catalog.=) %(table)s
+"""  # noqa: S608  our own text
 _TYPES = """
 SELECT DISTINCT a.attname::pg_catalog.text, a.atttypid::bigint, t.atttypid::bigint, a.atttypmod, t.atttypmod,
        pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.format_type(t.atttypid, t.atttypmod)
@@ -72,20 +76,42 @@ _OIDS = {
 
 
 class Seen(NamedTuple):
-    """What the catalogue says of a name: object id, ``relkind``, ``relpersistence``, and whether
-    policies hide rows from this role.
+    """What the catalogue says of a name: object id, ``relkind``, ``relpersistence``, whether
+    policies hide rows from this role, and a rule that would change what is written.
     """
 
     oid: int
     kind: str
     persistence: str
     hides_rows: bool
+    rule: tuple[str, str, str] | None
 
 
 def look(connection: Connection, target: Target) -> Seen | None:
     """Look the target's name up; None when there is nothing of this name."""
-    row = connection.execute(_LOOK, [target.schema, target.table]).fetchone()
-    return None if row is None else Seen(int(row[0]), str(row[1]), str(row[2]), bool(row[3]))
+    name = {"schema": target.schema, "table": target.table}
+    against = rules.events(keyed=bool(target.key), replaces=target.replace)
+    row = connection.execute(_LOOK, name | against).fetchone()
+    if row is None:
+        return None
+    rule = None if row[4] is None else (str(row[4][0]), str(row[4][1]), str(row[4][2]))
+    return Seen(int(row[0]), str(row[1]), str(row[2]), bool(row[3]), rule)
+
+
+def look_before(connection: Connection, target: Target) -> Seen | None:
+    """Look the target's name up before the first statement.
+
+    Raises:
+        AttemptFailedError: a rule would change what is written.
+    """
+    seen = look(connection, target)
+    _check_rules(target, seen)
+    return seen
+
+
+def _check_rules(target: Target, seen: Seen | None) -> None:
+    if seen is not None and seen.kind in {"r", "p"} and seen.rule is not None:
+        raise AttemptFailedError(rules.told(f"{target.schema}.{target.table}", seen.rule))
 
 
 def check(
@@ -104,7 +130,7 @@ def check(
         connection: in the transaction that has written.
         target: as it was decided, or shall be.
         staged: the tables that its rows come from.
-        before: what ``look`` said before the first statement.
+        before: what ``look_before`` said before the first statement.
         is_decided: that another table is no obstacle any more; it must only be one that can take
             the rows.
         is_shuffled: each key of the batch is in one task, by Spark's equality.
@@ -113,6 +139,7 @@ def check(
         AttemptFailedError: it isn't; the caller rolls back.
     """
     shown, seen = f"{target.schema}.{target.table}", look(connection, target)
+    _check_rules(target, seen)
     if seen is None or seen != before:
         raise AttemptFailedError(
             f"{shown} was replaced, or altered, while rows were written to it."
@@ -173,4 +200,4 @@ def _takes_all(old: tuple[int, int], new: tuple[int, int]) -> bool:
     return old[0] == new[0] or (_OIDS.get(old[0], ""), _OIDS.get(new[0], "")) in _WIDER
 
 
-__all__ = ["Seen", "check", "look"]
+__all__ = ["Seen", "check", "look", "look_before"]

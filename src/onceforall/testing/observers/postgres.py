@@ -1,5 +1,8 @@
 """Reads a table, and finds prepared transactions, staging tables and open sessions of ours in
 its database.
+
+Every function, operator and relation of its own statements is qualified: whoever may create in a
+schema of the ``search_path`` must not run code as the observer, or change what it sees.
 """
 
 from __future__ import annotations
@@ -97,26 +100,30 @@ class PostgresObserver:
         query_id = self._query_id() if callable(self._query_id) else self._query_id
         with self._connected() as connection:
             gids = connection.execute(
-                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+                "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database "
+                "OPERATOR(pg_catalog.=) pg_catalog.current_database()"
             ).fetchall()
             tables = connection.execute(
-                "SELECT n.nspname || '.' || c.relname, coalesce(obj_description(c.oid, "
-                "'pg_class'), '') FROM pg_class c "
-                "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND "
-                "c.relname ~ '^stg_[0-9a-f]{40}$' ORDER BY 1"
+                "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, "
+                "COALESCE(pg_catalog.obj_description(c.oid, 'pg_class'), '') "
+                "FROM pg_catalog.pg_class c "
+                "JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace "
+                "WHERE c.relkind OPERATOR(pg_catalog.=) 'r' AND "
+                "c.relname OPERATOR(pg_catalog.~) '^stg_[0-9a-f]{40}$' ORDER BY 1, 2"
             ).fetchall()
             sessions = connection.execute(
-                "SELECT pid, application_name, state FROM pg_stat_activity WHERE datname = "
-                "current_database() "
-                "AND application_name ~ '^ofa-[mt]-' AND (state LIKE 'idle in transaction%%' OR "
+                "SELECT pid, application_name, state FROM pg_catalog.pg_stat_activity "
+                "WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database() "
+                "AND application_name OPERATOR(pg_catalog.~) '^ofa-[mt]-' "
+                "AND (state OPERATOR(pg_catalog.~~) 'idle in transaction%%' OR "
                 "xact_start IS NOT NULL) ORDER BY 1"
             ).fetchall()
         left = [f"prepared transaction {gid}" for (gid,) in gids if _is_of(str(gid), query_id)]
         # A staging table without a comment that can be read is of nobody, and must not be there
         # either.
         left += [
-            f"staging table {table}"
-            for table, name in tables
+            f"staging table {schema}.{table}"
+            for schema, table, name in tables
             if not parse_name(name) or _is_of(name, query_id)
         ]
         return left + [f"session {pid} ({name}) is {state}" for pid, name, state in sessions]
@@ -166,7 +173,8 @@ def _numbers(
 
     each = [
         sql.SQL(
-            "CASE WHEN {0}::text ~ '^[0-9]{{1,18}}$' THEN {0}::text::bigint ELSE {1} END"
+            "CASE WHEN {0}::pg_catalog.text OPERATOR(pg_catalog.~) '^[0-9]{{1,18}}$' "
+            "THEN {0}::pg_catalog.text::bigint ELSE {1} END"
         ).format(sql.Identifier(column), sql.Literal(UNREADABLE))
         for column in columns
     ]

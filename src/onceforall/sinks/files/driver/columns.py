@@ -57,13 +57,14 @@ def check_columns(
     types = {field.name: field.dataType for field in schema.fields}
     folded: dict[str, str] = {}
     for name in [*schema.names, *(bucket.hive_columns if bucket is not None else ())]:
-        if name.lower() in folded:
+        same = _as_spark_compares(name)
+        if same in folded:
             raise SchemaError(
-                f"There are two columns {folded[name.lower()]!r} and {name!r} (a time bucket of "
+                f"There are two columns {folded[same]!r} and {name!r} (a time bucket of "
                 "the form name=… is one, too), and "
                 "readers can't tell them apart. Rename one."
             )
-        folded[name.lower()] = name
+        folded[same] = name
     if "" in types:
         raise SchemaError("A column has an empty name. Give it one with alias.")
     for name in partition_by:

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import uuid
 
-from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
-from onceforall.errors import ForeignEntryError
+from onceforall.commit_log.envelope import FORMAT, encode_fields
+from onceforall.sinks.files.folder_ids import KIND, NAME, folder_id
 from onceforall.sinks.files.paths import HOME
 from onceforall.sinks.files.places import Files
-
-NAME = "folder.json"
-
-_KIND = "FOLDER"
 
 
 def make_folder_id(tree: Files) -> str:
@@ -30,22 +26,9 @@ def make_folder_id(tree: Files) -> str:
     path = tree.root / HOME / NAME
     if not tree.is_there(path):
         tree.create(
-            path, encode_fields({"onceforall": FORMAT, "kind": _KIND, "id": uuid.uuid4().hex})
+            path, encode_fields({"onceforall": FORMAT, "kind": KIND, "id": uuid.uuid4().hex})
         )
     return folder_id(tree)
 
 
-def folder_id(tree: Files) -> str:
-    """Return a folder's id.
-
-    Raises:
-        OSError: it has none (the volume is not mounted, perhaps), or it can't be read.
-        CommitLogError: it is damaged, or none of ours.
-    """
-    path = tree.root / HOME / NAME
-    fields = decode_fields(tree.read(path), str(path))
-    if fields.get("kind") != _KIND or not isinstance(fields.get("id"), str):
-        raise ForeignEntryError(
-            f"{path} is not the id of a folder of FileSink. Put back the file that stood there."
-        )
-    return str(fields["id"])
+__all__ = ["NAME", "folder_id", "make_folder_id"]

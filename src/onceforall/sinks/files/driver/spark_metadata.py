@@ -65,8 +65,12 @@ class SparkMetadata:
             OSError: it can't be read.
         """
         entries = self._entries()
-        if entries:
-            self._valid(max(entries), entries)
+        if not entries:
+            return
+        for name, content in self._valid(max(entries), entries).items():
+            for number, line in enumerate(content.split(b"\n")[1:], 2):
+                if line.strip() and not _is_status(line):
+                    raise self._damaged(name, f"its line {number} is none of Spark's")
 
     def add(self, files: Sequence[DataFile]) -> None:
         """Add the files of one committed batch, unless they are there.
@@ -81,7 +85,7 @@ class SparkMetadata:
         for _ in range(_TRIES):
             entries = self._entries()
             last = max(entries, default=-1)
-            contents = self._valid(last, entries) if entries else []
+            contents = list(self._valid(last, entries).values()) if entries else []
             if any(marks[0] in content for content in contents):
                 # Whoever added them may have been killed before it could sync their name.
                 self._tree.sync(self._folder)
@@ -123,10 +127,12 @@ class SparkMetadata:
             return _derived(self._default_interval, compact[0])
         return self._default_interval
 
-    def _valid(self, last: int, entries: dict[int, set[str]]) -> list[bytes]:
-        """Return the contents of the entries that have all files, as a reader would take them."""
+    def _valid(self, last: int, entries: dict[int, set[str]]) -> dict[str, bytes]:
+        """Return the contents of the entries that have all files, as a reader would take them, by
+        name.
+        """
         interval = self._interval(entries)
-        contents = []
+        contents = {}
         for number in range(max(0, (last + 1) // interval * interval - 1), last + 1):
             name = f"{number}.compact" if (number + 1) % interval == 0 else str(number)
             if name not in entries.get(number, set()):
@@ -142,8 +148,17 @@ class SparkMetadata:
                     "Restore it from a "
                     "backup, or write to another folder."
                 )
-            contents.append(content)
+            # A part of an entry would get into the next compact file, which Spark can't read then.
+            if b"\n" in content and not content.rstrip().endswith((b"}", b"v1")):
+                raise self._damaged(name, "it ends within a line")
+            contents[name] = content
         return contents
+
+    def _damaged(self, name: str, why: str) -> SinkCheckError:
+        return SinkCheckError(
+            f"{self._folder / name} is damaged: {why}, so Spark can't read it either. Restore it "
+            "from a backup, or write to another folder."
+        )
 
     def _lines(self, files: Sequence[DataFile]) -> bytes:
         return b"".join(self._line(file) for file in files)
@@ -164,6 +179,14 @@ class SparkMetadata:
             "action": "add",
         }
         return json.dumps(status, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def _is_status(line: bytes) -> bool:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(fields, dict) and isinstance(fields.get("path"), str)
 
 
 def _body(content: bytes) -> bytes:

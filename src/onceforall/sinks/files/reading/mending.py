@@ -11,7 +11,8 @@ their order is that of their numbers. So the mended manifest names the last one 
 merged one takes up the single manifest that it left out. A manifest that names one that is *not
 there* is not touched: the missing one holds files that nobody else knows; unless it has its second
 name still, ``.newest.<batch>``, which was given it when it was durable: then it is put back from
-there.
+there. So is a damaged one whose second name is another file by now and whole, and a damaged merged
+one whose parts are all there still.
 
 A mended manifest takes the old one's name at once, and the old one stays beside it under a hidden
 name. A crash at any step leaves what the next run of the command goes on with. A running query is
@@ -21,22 +22,43 @@ merged manifest is mended while the query stands still.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from onceforall.errors import CommitLogError, ConfigurationError, CorruptEntryError, NewerEntryError
+from onceforall.errors import (
+    CommitLogError,
+    ConfigurationError,
+    CorruptEntryError,
+    ForeignEntryError,
+    NewerEntryError,
+)
 from onceforall.failpoints import points as failpoints
+from onceforall.sinks.files.folder_ids import NAME, RESTORE_ID, folder_id
 from onceforall.sinks.files.folders import explained
 from onceforall.sinks.files.manifests.chain import Manifests, queries_of, sinks_of
 from onceforall.sinks.files.manifests.content import BatchFiles, Manifest, encode, without_advice
-from onceforall.sinks.files.manifests.names import newest_name
+from onceforall.sinks.files.manifests.names import Listing, newest_name
 from onceforall.sinks.files.paths import HOME, MANIFESTS
 from onceforall.sinks.files.places import AnyPath, Files
-from onceforall.sinks.files.reading.sources import source_of
+from onceforall.sinks.files.reading.sources import Source, source_of
 
 __all__ = ["Finding", "check_files", "mend_files"]
+
+
+_RESTORE = (
+    "That can't be mended: restore the manifest from a backup or a snapshot of the file system."
+)
+
+
+def _stray(name: str, batch: int) -> str:
+    return (
+        f"Nothing else names batch {batch}. If the query has never committed it (its commit log "
+        f"and the chain end before), move {name} out of the folder. If it has, restore the "
+        "manifest from a backup or a snapshot of the file system."
+    )
 
 
 @dataclass(frozen=True)
@@ -48,20 +70,18 @@ class Finding:
         words: what is wrong with it.
         mended: what it should say; None: that can't be known, and it is left alone.
         content: the bytes of that.
+        remedy: what to do where it isn't mended.
     """
 
     path: AnyPath
     words: str
     mended: str | None = None
     content: bytes = b""
+    remedy: str = _RESTORE
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.words}. " + (
-            "That can't be mended: restore the manifest from a backup or a snapshot of the file "
-            "system."
-            if self.mended is None
-            else f"Mended, it {self.mended}."
-        )
+        told = self.remedy if self.mended is None else f"Mended, it {self.mended}."
+        return f"{self.path}: {self.words}. {told}"
 
 
 def check_files(
@@ -89,13 +109,13 @@ def check_files(
             f"The folder {root} holds no folder {HOME}: no FileSink has written there. Name the "
             "sink's folder."
         )
+    found = _of_the_id(source)
     if not tree.is_folder(root / MANIFESTS):
-        return []
+        return found
     try:
         queries = queries_of(tree)
     except OSError as error:
-        return [_unreadable(root / MANIFESTS, error)]
-    found: list[Finding] = []
+        return [*found, _unreadable(root / MANIFESTS, error)]
     for query in queries:
         try:
             sinks = sinks_of(tree, query)
@@ -104,6 +124,22 @@ def check_files(
             continue
         found += [finding for each in sinks for finding in _findings(each)]
     return found
+
+
+def _of_the_id(source: Source) -> list[Finding]:
+    """Return what is wrong with the folder's id."""
+    path = source.root / HOME / NAME
+    try:
+        folder_id(source.tree)
+    except NewerEntryError:
+        raise
+    except FileNotFoundError:
+        words = "it is missing, and is the folder's id"
+    except (CommitLogError, OSError) as error:
+        words = str(error).removesuffix(RESTORE_ID).strip().removesuffix(".")
+    else:
+        return []
+    return [Finding(path, words.removeprefix(f"{path}, "), remedy=RESTORE_ID)]
 
 
 def mend_files(
@@ -166,7 +202,12 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
         except NewerEntryError:
             raise
         except (CommitLogError, OSError) as error:
-            yield Finding(path, f"{words}, which doesn't help ({_words(error)})")
+            remedy = (
+                _stray(newest_name(batch), batch)
+                if isinstance(error, ForeignEntryError)
+                else _RESTORE
+            )
+            yield Finding(path, f"{words}, which doesn't help ({_words(error)})", remedy=remedy)
         else:
             yield Finding(
                 path, words, "is put back", encode(found, manifests.query_id, manifests.sink)
@@ -175,6 +216,7 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
     told = frozenset(
         batch for batch in listing.marked if not listing.lists(batch) and batch not in back
     )
+    marked = listing.marked
     listing = replace(
         listing,
         loose=(listing.loose | {batch for batch in listing.marked if batch in back}) - told,
@@ -188,7 +230,7 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
         except NewerEntryError:
             raise
         except (CommitLogError, OSError) as error:
-            yield _unreadable(path, error)
+            yield _kept_elsewhere(manifests, listing, marked, link, error)
             # What it said can't be known, nor therefore whether what comes after it is right to
             # name it.
             at = link if isinstance(link, int) else link[1]
@@ -218,6 +260,65 @@ def _findings(manifests: Manifests) -> Iterator[Finding]:  # noqa: C901, PLR0912
         at = manifest.upto
     if at < listing.end:
         yield Finding(manifests.folder, listing.missing("", at, at))
+
+
+def _kept_elsewhere(
+    manifests: Manifests,
+    listing: Listing,
+    marked: frozenset[int],
+    link: tuple[int, int] | int,
+    error: CommitLogError | OSError,
+) -> Finding:
+    """Return what is found of a manifest that can't be read: what it said may be known from its
+    second name, or from those that were merged into it.
+    """
+    path = manifests.path_of(link)
+    whole, source = None, ""
+    if isinstance(error, CorruptEntryError):
+        if isinstance(link, int) and link in marked:
+            source = newest_name(link)
+            with contextlib.suppress(CommitLogError, OSError):
+                whole = manifests.read_marked(link)
+        elif not isinstance(link, int):
+            source = "the manifests that were merged into it"
+            with contextlib.suppress(CommitLogError, OSError):
+                whole = _merged_again(manifests, listing, *link)
+    if whole is not None:
+        content = encode(whole, manifests.query_id, manifests.sink)
+        return Finding(
+            path,
+            f"it can't be read ({_words(error)}), and {source} can",
+            "is put back from there, and what stood there is kept under a hidden name",
+            content,
+        )
+    found = _unreadable(path, error)
+    if isinstance(error, ForeignEntryError) and isinstance(link, int) and link == listing.end:
+        found = replace(found, remedy=_stray(path.name, link))
+    return found
+
+
+def _merged_again(manifests: Manifests, listing: Listing, after: int, upto: int) -> Manifest | None:
+    """Return what a merged manifest said, by those that it was made of, where all are there still:
+    a merge deletes them behind it.
+    """
+    batches: list[BatchFiles] = []
+    at = after
+    while at < upto:
+        inner = [
+            pair
+            for pair in listing.merged
+            if pair[0] == at and at < pair[1] <= upto and pair != (after, upto)
+        ]
+        single = min((batch for batch in listing.loose if at < batch <= upto), default=None)
+        link = max(inner) if inner else single
+        if link is None:
+            return None
+        manifest = manifests.read_link(link)
+        if manifest.after != at:
+            return None
+        batches += manifest.batches
+        at = manifest.upto
+    return Manifest(after, tuple(batches)) if at == upto else None
 
 
 def _unreadable(path: AnyPath, error: CommitLogError | OSError) -> Finding:

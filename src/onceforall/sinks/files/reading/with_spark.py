@@ -13,11 +13,35 @@ from onceforall.sinks.files.data_files import DataFile
 from onceforall.sinks.files.layout import CSV_NULL, Layout
 from onceforall.sinks.files.paths import partition_of
 from onceforall.sinks.files.reading.sources import Source
+from onceforall.spark.hadoop_settings import hadoop_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructField, StructType
+
+_OF_HADOOP = {
+    # Longer lines of JSON are passed over in silence.
+    "mapreduce.input.linerecordreader.line.maxlength": str(2**31 - 1),
+    # ORC: columns by their place and not by their name; stripes that can't be read are left out;
+    # rows that a filter of ORC's own has left out are marked, and Spark doesn't look at the mark.
+    "orc.force.positional.evolution": "false",
+    "orc.skip.corrupt.data": "false",
+    "orc.sarg.to.filter": "false",
+    "orc.filter.use.selected": "false",
+    "orc.filter.plugin": "false",
+    # ORC's days: the calendar of files that don't name theirs, as pyarrow's.
+    "orc.proleptic.gregorian": "false",
+    "orc.proleptic.gregorian.default": "false",
+    # Parquet: records that can't be read; and the order of texts in statistics.
+    "parquet.read.bad.record.threshold": "0",
+    "parquet.strings.signed-min-max.enabled": "false",
+}
+"""The settings of the readers below Spark's that change what is read. Spark gives them whatever is
+in the session's and the cluster's settings (``spark.hadoop.…``), and options of a read come last.
+"""
+
+_PATH_FILTER = "mapreduce.input.pathFilter.class"
 
 
 def frame_of(
@@ -33,7 +57,7 @@ def frame_of(
 
     Raises:
         ConfigurationError: files are JSON with timestamps, and
-            ``spark.sql.legacy.timeParserPolicy`` is LEGACY.
+            ``spark.sql.legacy.timeParserPolicy`` is LEGACY; or a filter of paths is set.
     """
     from pyspark.sql.functions import col, lit
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -41,6 +65,7 @@ def frame_of(
 
     # Spark reads every field of a file as nullable, and casts to nothing narrower.
     schema = _nullable(from_arrow_schema(whole, prefer_timestamp_ntz=True))
+    _check_path_filter(spark)
     frames, root = [], source.root
     for reading, stored, base, group in _by_reading(files, schema):
         names = list(stored)
@@ -51,7 +76,7 @@ def frame_of(
         here = StructType([schema[name] if kind is None else kind for name, kind in stored.items()])
         reader = spark.read.schema(here).option("basePath", source.in_spark(root / base.folder))
         # What the session's settings would choose otherwise.
-        reader = reader.options(ignoreMissingFiles=False, ignoreCorruptFiles=False)
+        reader = reader.options(ignoreMissingFiles=False, ignoreCorruptFiles=False, **_OF_HADOOP)
         if reading["format"] == "parquet":
             reader = reader.options(datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED")
         if reading["format"] in {"json", "csv"}:
@@ -224,6 +249,15 @@ def _check_time_parser(spark: SparkSession, reading: Mapping[str, Any], schema: 
             "With spark.sql.legacy.timeParserPolicy=LEGACY Spark reads 10:00:00.123456 in JSON as "
             "10:02:03.456. Set it to CORRECTED for this session, or "
             "read with to_arrow()."
+        )
+
+
+def _check_path_filter(spark: SparkSession) -> None:
+    # No value of an option takes it back.
+    if spark.conf.get(_PATH_FILTER, None) or hadoop_settings(spark).get(_PATH_FILTER):
+        raise ConfigurationError(
+            f"The setting {_PATH_FILTER} has Spark pass over files in silence. Unset it for this "
+            "session, or read with to_arrow()."
         )
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onceforall.errors import RefusedRecordError
+from onceforall.errors import AttemptFailedError, RefusedRecordError
+from onceforall.sinks.files.local_times import local_times
 from onceforall.sinks.files.paths import LONGEST_NAME, NULL, hive_folder, plain_folder
 from onceforall.sinks.files.places import Target
 from onceforall.sinks.files.task.texts import check_texts
@@ -159,14 +160,22 @@ def _texts(name: str, column: pa.Array) -> pa.Array:
 
 
 def _formatted(name: str, column: pa.Array, form: str, zone: str | None) -> pa.Array:
-    """Return the values formatted, one text per row."""
+    """Return the values formatted, one text per row.
+
+    Raises:
+        RefusedRecordError: a value has no such text.
+        AttemptFailedError: the time zone isn't known.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     values: Any = column
     if pa.types.is_timestamp(values.type) and values.type.tz is not None:
         in_zone = values.cast(pa.timestamp(values.type.unit, zone)) if zone is not None else values
-        values = pc.local_timestamp(in_zone)
+        try:
+            values = local_times(in_zone)
+        except ValueError as error:
+            raise AttemptFailedError(str(error)) from error
     if pa.types.is_timestamp(values.type):
         # Few distinct values are left to be formatted.
         values = pc.floor_temporal(values, unit="second" if "%S" in form else "minute")

@@ -7,12 +7,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
+import psycopg
+
 from onceforall.errors import AttemptFailedError, OnceForAllError
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction
 from onceforall.sinks.postgres import markers
 from onceforall.sinks.postgres.driver.batches import Batch
 from onceforall.sinks.postgres.markers import Marker
+from onceforall.sinks.postgres.statements import words
 from onceforall.sinks.postgres.table_names import quoted
 
 
@@ -87,7 +90,35 @@ def told_elsewhere(batch: Batch, committables: Sequence[Committable], place: str
     return CommitReport(in_doubt=tuple(LostTransaction(c, reason) for c in committables))
 
 
-def not_now(batch: Batch, error: OnceForAllError) -> str:
+_CHANGED = {
+    "42P10": "key= needs its unique index again: CREATE UNIQUE INDEX ON {table} ({key});",
+    "55000": (
+        "A unique index of the key is deferrable, or the table can't be written: make it NOT "
+        "DEFERRABLE."
+    ),
+    "428C9": (
+        "A column is generated now: ALTER TABLE {table} ALTER COLUMN … DROP IDENTITY; or DROP "
+        "EXPRESSION;"
+    ),
+    "42703": "Name the column again as it was, or add it.",
+    "42P01": "Put the table {table} back.",
+    "3F000": "Put the table {table} back.",
+}
+
+
+def changed_since(batch: Batch, error: psycopg.Error) -> str:
+    """Return what is told where PostgreSQL takes the merge of a decided batch no more, for
+    another reason than a row.
+    """
+    target = batch.target
+    remedy = _CHANGED.get(error.sqlstate or "", "").format(
+        table=f"{quoted(target.schema)}.{quoted(target.table)}",
+        key=", ".join(quoted(column) for column in target.key),
+    )
+    return not_now(batch, f"PostgreSQL says: {words(error)}. {remedy}".strip())
+
+
+def not_now(batch: Batch, error: OnceForAllError | str) -> str:
     """Return what is told where something in the database is in the way of a decided batch."""
     return (
         f"Batch {batch.batch} is decided, and its rows wait in staging tables, but they can't be "

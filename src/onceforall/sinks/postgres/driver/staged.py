@@ -46,6 +46,7 @@ from onceforall.sinks.postgres import markers, merging, refusals, staging, stale
 from onceforall.sinks.postgres.driver import marker_proofs, marker_table
 from onceforall.sinks.postgres.driver.batches import Batch, Connect
 from onceforall.sinks.postgres.driver.outcomes import (
+    changed_since,
     elsewhere,
     not_now,
     refuse_old,
@@ -59,6 +60,7 @@ from onceforall.sinks.postgres.statements import (
     Connection,
     begin,
     close_quietly,
+    passes,
     refuses,
     set_lock_timeout,
     unavailable,
@@ -279,6 +281,10 @@ class Merger:
             raise SinkUnavailableError(
                 without_right(batch, words(error), connection.info.user)
             ) from error
+        except psycopg.Error as error:
+            if passes(error):
+                raise
+            raise SinkUnavailableError(changed_since(batch, error)) from error
         finally:
             close_quietly(connection)
         return CommitReport(retired=tuple(committables))

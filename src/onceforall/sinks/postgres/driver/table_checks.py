@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onceforall.errors import SinkCheckError
+from onceforall.sinks.postgres import rules
 from onceforall.sinks.postgres.key_indexes import unfit_index
 from onceforall.sinks.postgres.server_errors import translated
 from onceforall.sinks.postgres.table_names import quoted
@@ -43,15 +44,13 @@ def check_writable(
         check_key(table, key)
         if unfit := unfit_index(connection, table.shown, table.oid, key):
             raise SinkCheckError(unfit)
-        check_rules(connection, table)
+    check_rules(connection, table, keyed=bool(key), replaces=replaces)
     if replaces and table.has_row_security:
         raise SinkCheckError(
             f"Row security hides rows of {table.shown} from this role, and the output mode "
             "complete replaces all rows: those would stay. Give "
             "the role BYPASSRLS, let the table's owner write, or disable row security."
         )
-    if replaces:
-        check_deletes(connection, table)
     if table.has_row_security:
         check_row_security(connection, table)
     rights = {"SELECT", "INSERT"}
@@ -105,47 +104,22 @@ def check_privileges(
         )
 
 
-def check_rules(connection: psycopg.Connection[Any], table: Table) -> None:
-    """Check that the table has no rule that forbids ``ON CONFLICT``
-    (https://www.postgresql.org/docs/current/sql-insert.html).
+def check_rules(
+    connection: psycopg.Connection[Any], table: Table, *, keyed: bool, replaces: bool
+) -> None:
+    """Check that no rule would change what is written; see ``rules``. What a trigger does is its
+    owner's own.
 
     Raises:
         SinkCheckError: naming the rule.
     """
     row = connection.execute(
-        "SELECT rulename::pg_catalog.text FROM pg_catalog.pg_rewrite WHERE ev_class "
-        "OPERATOR(pg_catalog.=) %s::pg_catalog.oid "
-        "AND ev_type::pg_catalog.text OPERATOR(pg_catalog.=) ANY(ARRAY['2', '3']) ORDER BY "
-        "rulename LIMIT 1",
-        [table.oid],
+        f"SELECT {rules.IN_THE_WAY} FROM pg_catalog.pg_class c "  # noqa: S608  our own text
+        "WHERE c.oid OPERATOR(pg_catalog.=) %(table)s::pg_catalog.oid",
+        {"table": table.oid, **rules.events(keyed=keyed, replaces=replaces)},
     ).fetchone()
-    if row is not None:
-        raise SinkCheckError(
-            f"Table {table.shown} has the rule {quoted(str(row[0]))} on INSERT or UPDATE, and "
-            "PostgreSQL then takes no ON CONFLICT, which key= needs. Make a "
-            "trigger of the rule, or write without key=."
-        )
-
-
-def check_deletes(connection: psycopg.Connection[Any], table: Table) -> None:
-    """Check that no rule does something else than to delete: rows would stay. What a trigger does
-    is found when it has done it.
-
-    Raises:
-        SinkCheckError: naming the rule.
-    """
-    row = connection.execute(
-        "SELECT rulename::pg_catalog.text FROM pg_catalog.pg_rewrite WHERE ev_class "
-        "OPERATOR(pg_catalog.=) %s::pg_catalog.oid AND is_instead "
-        "AND ev_type::pg_catalog.text OPERATOR(pg_catalog.=) '4' ORDER BY rulename LIMIT 1",
-        [table.oid],
-    ).fetchone()
-    if row is not None:
-        raise SinkCheckError(
-            f"Table {table.shown} has the rule {quoted(str(row[0]))} on DELETE, DO INSTEAD, and "
-            "the output mode complete replaces all rows: those would stay. Drop the rule, or use "
-            "another output mode."
-        )
+    if row is not None and row[0] is not None:
+        raise SinkCheckError(rules.told(table.shown, row[0]))
 
 
 def check_row_security(connection: psycopg.Connection[Any], table: Table) -> None:

@@ -243,13 +243,13 @@ def diagnose(
         shown: how messages name the table.
 
     Returns:
-        RefusedRecordError with the row, for an error of the data (classes 22, 23 and 44) whose
+        RefusedRecordError with the row, for an error of the data (classes 22, 23, 44 and 54) whose
         context names one; else ``statement_error``.
     """
     what = f"COPY to table {shown}"
     code = error.sqlstate or ""
     found = _CONTEXT.search(error.diag.context or "")
-    if found is None or code[:2] not in {"22", "23", "44"}:
+    if found is None or code[:2] not in {"22", "23", "44", "54"}:
         return statement_error(error, what)
     number = int(found.group(1)) - 1
     for rows in batches:

@@ -1,0 +1,41 @@
+"""Reads which folder it is: the id in ``_onceforall/folder.json``; module ``driver.identity`` makes
+it.
+"""
+
+from __future__ import annotations
+
+from onceforall.commit_log.envelope import decode_fields
+from onceforall.errors import CommitLogError, CorruptEntryError, ForeignEntryError, NewerEntryError
+from onceforall.sinks.files.paths import HOME
+from onceforall.sinks.files.places import Files
+
+NAME = "folder.json"
+KIND = "FOLDER"
+
+RESTORE_ID = (
+    "Put the file back from a backup or a snapshot of the file system: the decisions of the query "
+    "name this id. If there is none, move the file away, and start once with "
+    "onceforall.adoptTarget=<sink>, which gives the folder a new id."
+)
+
+
+def folder_id(tree: Files) -> str:
+    """Return a folder's id.
+
+    Raises:
+        OSError: it has none (the volume is not mounted, perhaps), or it can't be read.
+        CommitLogError: it is damaged, or none of ours.
+    """
+    path = tree.root / HOME / NAME
+    try:
+        fields = decode_fields(tree.read(path), str(path))
+    except NewerEntryError:
+        raise
+    except CommitLogError as error:
+        raise CorruptEntryError(f"{path}, the folder's id, is damaged. {RESTORE_ID}") from error
+    if fields.get("kind") != KIND or not isinstance(fields.get("id"), str):
+        raise ForeignEntryError(f"{path} is not the id of a folder of FileSink. {RESTORE_ID}")
+    return str(fields["id"])
+
+
+__all__ = ["KIND", "NAME", "RESTORE_ID", "folder_id"]
