@@ -37,6 +37,7 @@ def test_write_stream_writes_each_row_once_to_several_sinks_and_a_restart_goes_o
 
 
 @pytest.mark.kafka
+@pytest.mark.long
 def test_exactly_once_writes_each_row_once_to_kafka_and_files(
     connect_server, pipeline, broker, topic
 ):

@@ -12,7 +12,8 @@ from onceforall.errors import ConfigurationError
 from onceforall.testing.conformance import SinkUnderTest, check_sink
 from sinks.files_s3.test_conformance import QUICK
 
-pytestmark = pytest.mark.hdfs
+# The conformance of files on a disk and on S3 is in `make test`; what HDFS does otherwise is beside.
+pytestmark = [pytest.mark.hdfs, pytest.mark.long]
 
 
 def under_test(place, form, **more):
