@@ -114,7 +114,7 @@ def described(error: BaseException) -> str:
 class ConfigurationError(OnceForAllError, ValueError):
     """The program or its settings must be mended; no data has moved."""
 
-    restart = "no"
+    restart: ClassVar[Restart] = "no"
 
 
 class OptionError(ConfigurationError):
@@ -157,13 +157,13 @@ class AttemptFailedError(OnceForAllError):
 class RefusedRecordError(AttemptFailedError):
     """A record that no replay can write; the data or a limit must be changed."""
 
-    restart = "no"
+    restart: ClassVar[Restart] = "no"
 
 
 class BatchTooSlowError(AttemptFailedError):
     """The batch took so long that its transactions could time out before they are committed."""
 
-    restart = "once"
+    restart: ClassVar[Restart] = "once"
 
 
 class QueryStoppedError(AttemptFailedError):
@@ -171,7 +171,7 @@ class QueryStoppedError(AttemptFailedError):
     next start writes it.
     """
 
-    restart = "stopped"
+    restart: ClassVar[Restart] = "stopped"
 
 
 class StoppedError(OnceForAllError):
@@ -184,7 +184,7 @@ class StoppedError(OnceForAllError):
 class FencedError(StoppedError):
     """A newer run of the same query has taken over; this one can no longer decide anything."""
 
-    restart = "no"
+    restart: ClassVar[Restart] = "no"
 
 
 class InDoubtError(StoppedError):
@@ -196,7 +196,7 @@ class TransactionLostError(InDoubtError):
     the next start writes them again.
     """
 
-    restart = "once"
+    restart: ClassVar[Restart] = "once"
 
 
 class NondeterministicReplayError(InDoubtError):
@@ -204,7 +204,7 @@ class NondeterministicReplayError(InDoubtError):
     other tasks, than were decided.
     """
 
-    restart = "no"
+    restart: ClassVar[Restart] = "no"
 
 
 class OutcomeUnknownError(StoppedError):
@@ -216,13 +216,13 @@ class CheckpointMismatchError(OnceForAllError):
     writing could double them.
     """
 
-    restart = "no"
+    restart: ClassVar[Restart] = "no"
 
 
 class DivergenceError(OnceForAllError):
     """A replay of a decided batch gave other rows than those that were decided."""
 
-    restart = "no"
+    restart: ClassVar[Restart] = "no"
 
 
 class CommitLogError(OnceForAllError):
@@ -232,19 +232,19 @@ class CommitLogError(OnceForAllError):
 class CorruptEntryError(CommitLogError):
     """An entry is torn, truncated, or does not match its checksum."""
 
-    restart = "no"
+    restart: ClassVar[Restart] = "no"
 
 
 class ForeignEntryError(CommitLogError):
     """Something that onceforall did not write lies in the commit log."""
 
-    restart = "no"
+    restart: ClassVar[Restart] = "no"
 
 
 class NewerEntryError(CommitLogError):
     """An entry was written by a newer release of onceforall."""
 
-    restart = "no"
+    restart: ClassVar[Restart] = "no"
 
 
 class SinkUnavailableError(OnceForAllError):
@@ -254,6 +254,8 @@ class SinkUnavailableError(OnceForAllError):
 class SourceError(OnceForAllError):
     """A source can't go on. It has skipped nothing, and a restart begins where it ended."""
 
+    restart: ClassVar[Restart] = "no"
+
 
 class DataLossError(SourceError):
     """Records that the query hasn't read are gone from the source, or may be."""
@@ -262,11 +264,13 @@ class DataLossError(SourceError):
 class SourceUnavailableError(SourceError):
     """A source did not answer for longer than its retries last."""
 
+    restart: ClassVar[Restart] = "yes"
+
 
 class EmbeddedServerError(OnceForAllError):
     """A server for demo or tests could not be started; the message says why and what helps."""
 
-    restart = "no"
+    restart: ClassVar[Restart] = "no"
 
 
 class ProtocolViolationError(OnceForAllError):
@@ -274,4 +278,4 @@ class ProtocolViolationError(OnceForAllError):
     unchanged.
     """
 
-    restart = "once"
+    restart: ClassVar[Restart] = "once"

@@ -42,6 +42,16 @@ def test_what_is_packed_reads_back_as_it_was(committables):
     assert written(back) == written({"batch": 1, "committables": {"out": committables}})
 
 
+@pytest.mark.parametrize(
+    "pair", [(1, True), (1, 1.0), (0.0, -0.0), (None, 0), ([1], [True]), ("", None)]
+)
+def test_values_that_python_takes_for_equal_stay_what_they_are(pair):
+    committables = [{"value": pair[place % 2], "same": [1, {}]} for place in range(FEWEST)]
+    packed, _ = pack({"committables": {"out": committables}})
+    back = unpack(json.loads(json.dumps(packed)))
+    assert written(back["committables"]["out"]) == written(committables)
+
+
 def of_kafka(place, *, kept=False):
     """A committable as KafkaSink's are."""
     return {

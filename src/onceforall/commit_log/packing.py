@@ -12,6 +12,7 @@ keys aside, which JSON doesn't promise.
 
 from __future__ import annotations
 
+import json
 import os.path
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -114,12 +115,8 @@ def _nested(leaves: Iterator[tuple[_Path, Any]] | Sequence[tuple[_Path, Any]]) -
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two JSON values are written alike: 1, 1.0 and true aren't."""
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
-    return type(one) is type(other) and bool(one == other)
+    """Whether two JSON values are written alike: 1, 1.0 and true aren't, nor 0.0 and -0.0."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _common(values: Sequence[Any]) -> str | None:
