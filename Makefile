@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: store-costs redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence upgrade mutants compat docs release recipes chaos-cluster lock clean
+.PHONY: store-costs scale redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence upgrade mutants compat docs release recipes chaos-cluster lock clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -62,6 +62,9 @@ bench: $(READY)  ## everything side by side, for BENCH_MINUTES (240); goes on wh
 
 store-costs: $(READY)  ## requests that a batch sends to S3 for its checkpoint; writes docs/store-costs.md
 	PYTHONPATH=tests:. $(BIN)/python -m benchmarks.stores.requests
+
+scale: $(READY)  ## what many Kafka transactions cost the driver; writes docs/scale.md
+	$(BIN)/python -m benchmarks.scale.transactions --page docs/scale.md
 
 bench-long: $(READY)  ## a query at steady load for BENCH_LONG_MINUTES (60): nothing may grow
 	$(BIN)/python -m benchmarks.long_run --minutes $(or $(BENCH_LONG_MINUTES),60)

@@ -18,6 +18,7 @@ from evidence.digests import (
     package_digest,
     protocol_digest,
     query_digest,
+    scale_digest,
     stores_digest,
 )
 
@@ -109,6 +110,13 @@ RESULTS = (
         r"Measured code: `(\w+)`",
         stores_digest,
         "make store-costs, a quarter of an hour",
+    ),
+    Result(
+        "docs/scale.md",
+        "many transactions",
+        r"Measured code: `(\w+)`",
+        scale_digest,
+        "make scale, ten minutes",
     ),
     Result(
         "docs/profile.json",

@@ -27,6 +27,9 @@ PROTOCOL = ("onceforall.driver.coordinator", "onceforall.commit_log", "onceforal
 """What of it a simulated run has."""
 
 
+SCALE = ("onceforall.sinks.kafka", "onceforall.commit_log.envelope")
+"""What the driver does with many Kafka transactions."""
+
 STORES = ("onceforall.driver.coordinator", "onceforall.commit_log", "onceforall.spark.stores")
 """What decides how many requests a batch sends to the store of its log."""
 
@@ -76,6 +79,12 @@ def query_digest() -> str:
 def stores_digest() -> str:
     """Return the digest of what sends requests to the store of a commit log."""
     return digest_of(modules_of(STORES))
+
+
+def scale_digest() -> str:
+    """Return the digest of what the measurement of many transactions runs, itself included."""
+    harness = sorted((ROOT / "benchmarks" / "scale").glob("*.py"))
+    return digest_of([*modules_of(SCALE), *harness])
 
 
 def protocol_digest() -> str:

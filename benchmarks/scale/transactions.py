@@ -6,8 +6,8 @@ live and prepared, as at the end of a batch's job. Then the driver's side of the
 does for a batch, and is timed: *confirm*, the bytes and the time of *encoding* the decision, and
 *commit*. In the end as many are left open, and a new run's *recovery* fences them.
 
-Prints a table and writes it to ``--out``. What is projected to more executors is arithmetic on
-these figures, and says so.
+Prints the figures, writes them to ``--out``, and with ``--page`` the page for people. What is
+projected to more executors is arithmetic on these figures, and says so.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import pyarrow as pa
 from typing_extensions import Self
 
 import onceforall as ofa
+from evidence.digests import scale_digest
 from onceforall.commit_log import envelope
 from onceforall.embedded import EmbeddedKafka
 from onceforall.protocol.entries import Commit, Digest
@@ -45,6 +46,8 @@ _PARTITIONS = 24
 _RECORDS = 20
 _OPENED_WITHIN_S = 600.0
 _TIMEOUT_MS = 900_000
+PROJECTED = ((10, 40), (100, 400), (1000, 4000))
+"""Executors, and tasks of a batch if each has four cores."""
 TARGETS = {"commit_s": (500, 1.0), "recovery_s": (1000, 3.0), "bytes": (500, 200.0)}
 """By figure: at how many transactions, and the most that it may be."""
 
@@ -173,12 +176,44 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+TEMPLATE = Path(__file__).with_name("scale.template.md")
+
+
+def page_of(rows: Sequence[dict[str, Any]], repeats: int) -> str:
+    """Return the page."""
+    columns = ("confirm_s", "encode_s", "commit_s", "entry_bytes", "bytes", "driver_peak_kb")
+    last = rows[-1]
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        cores=os.cpu_count(),
+        partitions=_PARTITIONS,
+        records=_RECORDS,
+        repeats=repeats,
+        rows="\n".join(
+            f"| {row['transactions']} | "
+            + " | ".join(f"{row[name]:,}" for name in (*columns, "recovery_s"))
+            + " |"
+            for row in rows
+        ),
+        targets="\n".join(
+            "| " + " | ".join(each.rsplit(": ", 1)) + " |" for each in verdicts(rows)
+        ),
+        projected="\n".join(
+            f"| {executors:,} | {tasks:,} | {2 * tasks:,} | {round(tasks * last['bytes']):,} |"
+            for executors, tasks in PROJECTED
+        ),
+        most=last["transactions"],
+        whole=round(last["confirm_s"] + last["encode_s"] + last["commit_s"], 2),
+        digest=scale_digest(),
+    )
+
+
 def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--counts", type=int, nargs="*", default=list(_COUNTS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", default="build/bench/scale.json")
+    parser.add_argument("--page", help="a file for the page")
     given = parser.parse_args()
     rows = []
     with EmbeddedKafka() as broker:
@@ -190,6 +225,8 @@ def main() -> int:
     out = Path(given.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if given.page:
+        Path(given.page).write_text(page_of(rows, given.repeats), encoding="utf-8")
     return 0
 
 
