@@ -389,7 +389,8 @@ def test_postgres(served):
     assert isinstance(served.names["sink"], ofa.PostgresSink)
 
 
-def test_errors(world):
+def failing(world):
+    """Start a query whose own function fails, as ``query`` of a page."""
     world.add("events", an_event(0))
 
     def fails(batch):
@@ -401,12 +402,25 @@ def test_errors(world):
     query = world.names["query"] = writer.option(
         "checkpointLocation", str(world.folder / "checkpoint")
     ).start()
+    return query
+
+
+def test_errors(world):
+    query = failing(world)
     with pytest.raises(StreamingQueryException):
         world.run_page("docs/errors.md")
     error = world.names["error"]
     assert type(error) is ofa.AttemptFailedError
     assert isinstance(error.__cause__, ValueError)
     assert error.query_id == str(query.id)
+
+
+def test_clusters(world):
+    """A query that failed by a bug of the program's: a restart may help."""
+    failing(world)
+    with pytest.raises(SystemExit) as ended:
+        world.run_page("docs/clusters.md")
+    assert ended.value.code == 75
 
 
 def test_speed(world):

@@ -27,8 +27,10 @@ def folder_id(tree: Files) -> str:
         CommitLogError: it is damaged, or none of ours.
     """
     path = tree.root / HOME / NAME
+    # What is no file is named as that, by whoever reads it.
+    content = tree.read(path)
     try:
-        fields = decode_fields(tree.read(path), str(path))
+        fields = decode_fields(content, str(path))
     except NewerEntryError:
         raise
     except CommitLogError as error:
