@@ -48,7 +48,6 @@ PACKAGES="$wheel pyspark==$pyspark" ./archive.sh "${small[@]}" job.py "$work/by-
 check "$work/by-archive"
 
 PYTHON=$work/shipping/environment-to-pack/bin/python ./installed.sh "${small[@]}" job.py "$work/by-install" --once
-sleep 2
 PYTHON=$work/shipping/environment-to-pack/bin/python ./installed.sh "${small[@]}" job.py "$work/by-install" --once
 check "$work/by-install"
 

@@ -4,6 +4,7 @@ address only.
 
 from __future__ import annotations
 
+import abc
 import http.client
 import sys
 import time
@@ -62,8 +63,9 @@ class MotoServer(EmbeddedServer):
             "region_name": self.region,
         }
 
+    @abc.abstractmethod
     def _says_ready(self, status: int, said: str) -> bool:
-        raise NotImplementedError
+        """Tell whether an answer to GET / is that of a server that is ready."""
 
     def _find_programs(self) -> None:
         for module, package in _MODULES.items():
