@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from onceforall.operators import record_id, with_record_id
-from onceforall.spark.determinism import Determinism
+from onceforall.spark.determinism import LONGEST_TEXT, Determinism, _weight
 from onceforall.spark.execution import execution_of
 
 pytestmark = pytest.mark.spark
@@ -231,6 +231,23 @@ def test_cases_forty_deep_are_not_trusted_and_cost_no_memory(batch, around):
     assert time.monotonic() - began < 30
     # Not because there is a CASE.
     assert of_frames().why_not(batch, [batch.select(nested(4, around))]) is None
+
+
+def test_what_is_read_of_nested_functions_grows_as_they_do(batch):
+    def size(deep):
+        frame = batch.select(nested(deep, lambda inner, n: F.nvl(inner, F.lit(n))))
+        nodes, reason = of_frames()._nodes(frame._jdf.queryExecution().analyzed())
+        assert reason is None
+        return len(str(nodes))
+
+    assert size(7) < 3 * size(3)
+
+
+def test_a_case_weighs_twice_for_each_case_around_it():
+    deep = "CASE WHEN a THEN " * 20 + "x" + " END" * 20
+    assert _weight(deep) > LONGEST_TEXT > 20 * len(deep)
+    assert _weight("CASE WHEN a THEN " * 20) > LONGEST_TEXT
+    assert _weight("CASE WHEN a THEN b END, " * 1000) < LONGEST_TEXT
 
 
 def test_a_record_id_is_not_read_for_ever(batch):
