@@ -1,5 +1,5 @@
 """Real servers for demo and tests: a Kafka broker with the jars that it and Spark's Kafka
-connector need, a PostgreSQL server, an S3 server, a Kinesis server, and an HDFS.
+connector need, a PostgreSQL server, an S3 server, a Kinesis server, an HDFS, and a Pravega.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from onceforall.embedded.jars import kafka_jars, s3a_jars, spark_kafka_jars
 from onceforall.embedded.kafka import EmbeddedKafka
 from onceforall.embedded.kinesis import EmbeddedKinesis
 from onceforall.embedded.postgres import EmbeddedPostgres
+from onceforall.embedded.pravega import EmbeddedPravega
 from onceforall.embedded.s3 import EmbeddedS3
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "EmbeddedKafkaCluster",
     "EmbeddedKinesis",
     "EmbeddedPostgres",
+    "EmbeddedPravega",
     "EmbeddedS3",
     "kafka_jars",
     "s3a_jars",

@@ -18,21 +18,12 @@ closed survives `kill`, but not a loss of power.
 
 from __future__ import annotations
 
-import os
-import time
-from contextlib import suppress
 from pathlib import Path
 
 from onceforall.embedded.jars import hadoop_set, hadoop_version, jar_set, spark_jar
-from onceforall.embedded.java import find_java
-from onceforall.embedded.network import HOST, free_port
-from onceforall.embedded.process import GuardedProcess
-from onceforall.embedded.server import EmbeddedServer
-from onceforall.errors import EmbeddedServerError
+from onceforall.embedded.java_program import JavaProgramServer
+from onceforall.embedded.network import HOST
 
-_START_DEADLINE_S = 120.0
-_POLL_INTERVAL_S = 0.05
-_PROGRAM = Path(__file__).with_name("MiniHdfs.java")
 # The mini cluster has the rest in its own jar.
 _JARS_OF_SPARK = (
     "hadoop-client-api",
@@ -41,15 +32,6 @@ _JARS_OF_SPARK = (
     "log4j-api",
     "log4j-core",
     "log4j-slf4j2-impl",
-)
-_JVM_OPTIONS = (
-    "-Xmx384m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+ExitOnOutOfMemoryError",
-    "-Djava.awt.headless=true",
-    "-Djava.net.preferIPv4Stack=true",
-    "-Dlog4j2.level=WARN",
 )
 _SPARK_SETTINGS = {
     "spark.hadoop.dfs.replication": "1",
@@ -61,7 +43,7 @@ _SPARK_SETTINGS = {
 }
 
 
-class EmbeddedHdfs(EmbeddedServer):
+class EmbeddedHdfs(JavaProgramServer):
     """An HDFS of one NameNode and one DataNode in a child process.
 
     It ends with this process: at `stop`, at an ordinary end of the interpreter, and on Linux also
@@ -72,6 +54,10 @@ class EmbeddedHdfs(EmbeddedServer):
     _noun = "HDFS"
     _folder_prefix = "onceforall-hdfs-"
     _log_name = "hdfs.log"
+    _program = "MiniHdfs.java"
+    _heap_mb = 384
+    _jvm_options = ("-Dlog4j2.level=WARN",)
+    _further_ports = 1
 
     def __init__(self, *, data_dir: Path | None = None, port: int = 0) -> None:
         """Nothing is started yet.
@@ -85,7 +71,6 @@ class EmbeddedHdfs(EmbeddedServer):
             OptionError: the port is impossible.
         """
         super().__init__(data_dir, port)
-        self._web_port = 0
 
     @property
     def url(self) -> str:
@@ -105,84 +90,17 @@ class EmbeddedHdfs(EmbeddedServer):
             EmbeddedServerError: the port is not chosen before the first start.
         """
         _ = self.port
-        return f"http://{HOST}:{self._web_port}"
+        return f"http://{HOST}:{self._ports[0]}"
 
     @staticmethod
     def spark_settings() -> dict[str, str]:
         """Return the settings of a Spark session that uses it."""
         return dict(_SPARK_SETTINGS)
 
-    def _find_programs(self) -> None:
-        self._java = find_java()
+    def _find_class_path(self) -> list[Path]:
         carried = [spark_jar(name, "of the embedded HDFS") for name in _JARS_OF_SPARK]
-        self._class_path = [*carried, *jar_set(hadoop_set("hdfs", hadoop_version()))]
-
-    def _choose_ports(self) -> None:
-        super()._choose_ports()
-        if self._web_port == 0:
-            self._web_port = free_port(besides=self._port)
-
-    def _forget_ports(self) -> None:
-        super()._forget_ports()
-        self._web_port = 0
-
-    def _launch(self) -> None:
-        folder = self._choose_data_dir()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._ready.unlink(missing_ok=True)
-            log = (folder / self._log_name).open("ab")
-        except OSError as error:
-            raise EmbeddedServerError(
-                f"The data folder {folder} cannot be written: {error}. Make it writable, or "
-                "choose another data_dir."
-            ) from error
-        with log:
-            log_start = log.tell()
-            class_path = os.pathsep.join(str(jar) for jar in self._class_path)
-            command = [str(self._java), *_JVM_OPTIONS, "-cp", class_path, str(_PROGRAM)]
-            command += [str(folder), str(self._port), str(self._web_port)]
-            self._own(GuardedProcess(command, directory=folder, log=log))
-        self._wait_until_it_is_ready(log_start)
+        return [*carried, *jar_set(hadoop_set("hdfs", hadoop_version()))]
 
     @property
-    def _ready(self) -> Path:
-        return self.data_dir / "ready"
-
-    def _wait_until_it_is_ready(self, log_start: int) -> None:
-        process = self._started_process()
-        deadline = time.monotonic() + _START_DEADLINE_S
-        while not self._is_ready(process.pid):
-            if not process.is_running:
-                raise self._start_failure(
-                    f"ended with status {process.return_code} before it was ready", log_start
-                )
-            if time.monotonic() > deadline:
-                raise self._start_failure(
-                    f"was not ready at {self.url} in {_START_DEADLINE_S:.0f} s", log_start
-                )
-            time.sleep(_POLL_INTERVAL_S)
-
-    def _is_ready(self, pid: int) -> bool:
-        # The program asks both of its servers, and then writes this file: HDFS has no small
-        # question that a client without Hadoop's jars could ask.
-        with suppress(OSError):
-            return self._ready.read_text(encoding="ascii") == str(pid)
-        return False
-
-    def _start_failure(self, what: str, log_start: int) -> EmbeddedServerError:
-        tail = self._log_tail(log_start)
-        remedy = (
-            "Check the free memory (it takes up to 384 MB of heap), that its data folder belongs "
-            "to this version of Hadoop, and the end of its log"
-        )
-        if "Address already in use" in tail:
-            remedy = (
-                "Another program has taken one of its ports. Choose another port (0 chooses "
-                "a free one)"
-            )
-        elif "Module jdk.compiler not found" in tail:
-            remedy = "This Java is a runtime without the compiler. Let JAVA_HOME name a JDK"
-        return EmbeddedServerError(
-            f"The embedded HDFS {what}. {remedy}:\n{tail or '(the log is empty)'}"
-        )
+    def _shown_address(self) -> str:
+        return self.url
