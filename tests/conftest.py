@@ -14,12 +14,14 @@ from onceforall.embedded import (
     EmbeddedKafka,
     EmbeddedKinesis,
     EmbeddedPostgres,
+    EmbeddedPravega,
     EmbeddedS3,
     spark_kafka_jars,
 )
 from onceforall.failpoints import points as failpoints
 from support.databases import drop_database, make_database
 from support.disks import small_disk
+from support.pravega import EventStream
 from support.small_spark import small_spark
 from support.versitygw import VersityGateway
 
@@ -128,6 +130,22 @@ def hdfs_server():
     """
     with EmbeddedHdfs() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def pravega_server():
+    """A running Pravega for the whole session.
+
+    A test that kills or freezes a server starts its own.
+    """
+    with EmbeddedPravega() as running:
+        yield running
+
+
+@pytest.fixture
+def events_stream(pravega_server):
+    """Make streams: ``events_stream(segments=2)``."""
+    return lambda segments=2: EventStream(pravega_server, segments)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ batch.
 
 >>> import onceforall as ofa
 >>> sorted(name for name in ofa.__all__ if name.endswith("Sink"))
-['FileSink', 'KafkaSink', 'KinesisSink', 'PostgresSink', 'TwoPhaseCommitSink']
+['FileSink', 'KafkaSink', 'KinesisSink', 'PostgresSink', 'PravegaSink', 'TwoPhaseCommitSink']
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from onceforall.sinks.kafka import KafkaSink
     from onceforall.sinks.kinesis import KinesisSink
     from onceforall.sinks.postgres import PostgresSink
+    from onceforall.sinks.pravega import PravegaSink
 
 __all__ = [
     "AttemptFailedError",
@@ -86,6 +87,7 @@ __all__ = [
     "OptionError",
     "OutcomeUnknownError",
     "PostgresSink",
+    "PravegaSink",
     "ProtocolViolationError",
     "QueryStoppedError",
     "RefusedRecordError",
@@ -118,6 +120,7 @@ _LATER = {
     "KafkaSink": "onceforall.sinks.kafka",
     "KinesisSink": "onceforall.sinks.kinesis",
     "PostgresSink": "onceforall.sinks.postgres",
+    "PravegaSink": "onceforall.sinks.pravega",
     "TwoPhaseCommitSink": "onceforall.sink",
     "detach": "onceforall.operate.detaching",
     "error_of": "onceforall.driver.failures",

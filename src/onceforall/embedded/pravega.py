@@ -18,6 +18,7 @@ the end of one. Nothing else is set differently from Pravega's defaults.
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 
@@ -139,7 +140,7 @@ class EmbeddedPravega(JavaProgramServer):
         controller = self._controller()
         sealed = [each.number for each in controller.segments(name)]
         bounds = [place / segments for place in range(segments + 1)]
-        ranges = list(zip(bounds, bounds[1:], strict=False))
+        ranges = list(itertools.pairwise(bounds))
         epoch = controller.scale(name, sealed, ranges, int(time.time() * 1000))
         deadline = time.monotonic() + _SCALE_DEADLINE_S
         while not controller.is_scaled(name, epoch):

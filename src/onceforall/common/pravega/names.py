@@ -52,8 +52,8 @@ def stream_name(scope: object, stream: object, options: Sequence[str]) -> Stream
     for option, value in zip(options, (scope, stream), strict=True):
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             raise OptionError(
-                f"{option}={shown(value)} is no name of Pravega's. It has 1 to 255 letters, digits, "
-                "dots and hyphens."
+                f"{option}={shown(value)} is no name of Pravega's. It has 1 to 255 letters, "
+                "digits, dots and hyphens."
             )
     return StreamName(str(scope), str(stream))
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _HELLO, _KEEP_ALIVE = -127, 100
 _SETUP_APPEND, _APPEND_SETUP = 1, 2
+_APPEND_BLOCK_END = 4
 _CONDITIONAL_BLOCK_END, _DATA_APPENDED, _CONDITIONAL_CHECK_FAILED = 89, 7, 8
 _READ_SEGMENT, _SEGMENT_READ = 9, 10
 _GET_INFO, _INFO = 11, 12
@@ -42,6 +43,7 @@ _GONE = {53, 56}
 _MOVED = {50}
 _OURS, _OLDEST = 17, 5
 _LONGEST_ANSWER = 2**24
+_PIECE_BYTES = 1 << 20
 HEADER = struct.Struct(">iI")
 HEADER_BYTES = HEADER.size
 LONGEST_EVENT = 8 * 1024 * 1024
@@ -170,6 +172,35 @@ class SegmentStore:
         request += struct.pack(">q", self._request)
         kinds = {_DATA_APPENDED, _CONDITIONAL_CHECK_FAILED}
         return self._one_of(_CONDITIONAL_BLOCK_END, request, kinds, segment)[0] == _DATA_APPENDED
+
+    def append_at_end(self, segment: str, writer: uuid.UUID, number: int, event: bytes) -> None:
+        """Append an event, wherever the segment ends; return when it is durable.
+
+        Args:
+            segment: one that `begin_append` was called for.
+            writer: the one of that call.
+            number: of this append, above that of the one before.
+            event: the event with its header.
+
+        Raises:
+            GoneError, RefusedError, NoAnswerError: as `info`.
+        """
+        self._request += 1
+        request = writer.bytes + struct.pack(">ii", len(event), len(event)) + event
+        request += struct.pack(">iqq", 1, number, self._request)
+        self._ask(_APPEND_BLOCK_END, request, _DATA_APPENDED, segment)
+
+    def everything(self, segment: str, start: int, end: int) -> bytes:
+        """Return the bytes between two offsets that a segment is known to reach.
+
+        Raises:
+            GoneError, RefusedError, NoAnswerError: as `info`.
+        """
+        parts: list[bytes] = []
+        while start < end:
+            parts.append(self.read(segment, start, min(end - start, _PIECE_BYTES)))
+            start += len(parts[-1])
+        return b"".join(parts)
 
     def _ask(self, kind: int, request: bytes, expected: int, segment: str) -> bytes:
         return self._one_of(kind, request, {expected}, segment)[1]

@@ -1,0 +1,326 @@
+"""The Pravega sink on a real server: what becomes of transactions, and what is refused."""
+
+import copy
+import pickle
+import uuid
+
+import pyarrow as pa
+import pytest
+
+import onceforall as ofa
+from onceforall.common.pravega.controller import Ping, State
+from onceforall.embedded import EmbeddedPravega
+from onceforall.protocol.sweeping import Sweep
+from onceforall.sink import TaskAttempt
+from onceforall.sinks.pravega import PravegaSink, target
+from onceforall.sinks.pravega.target import FORGOTTEN_FROM
+from support.pravega import EventStream
+from support.waiting import until
+
+pytestmark = pytest.mark.pravega
+QUERY = str(uuid.uuid4())
+
+
+def rows(numbers, keys=None):
+    columns = {"event": pa.array([None if n is None else b"%d" % n for n in numbers], pa.binary())}
+    if keys is not None:
+        columns["routingKey"] = pa.array(keys, pa.string())
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def attempt(slot=0, generation=1):
+    return TaskAttempt(QUERY, "out", generation, 0, 0, slot, slot)
+
+
+def sink_of(of, /, **more):
+    sink = PravegaSink(**{**of.target, **more})
+    sink.check(None)
+    return sink
+
+
+def prepared(sink, numbers, keys=None, slot=0):
+    transaction = sink.begin_transaction(attempt(slot))
+    sink.invoke(transaction, rows(numbers, keys))
+    return sink.pre_commit(transaction)
+
+
+def state(stream, committable):
+    return stream.controller.state(stream.name, uuid.UUID(committable["txn"]))
+
+
+def until_it_is(stream, committable, *states):
+    until(lambda: state(stream, committable) in states, 30, f"one of {states}")
+
+
+# --- transactions -------------------------------------------------------------------------------
+
+
+def test_nothing_is_seen_before_the_commit_and_everything_after_it(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream)
+    one, two = prepared(sink, [1, 2, 3]), prepared(sink, [4], slot=1)
+    assert stream.contents() == []
+    confirmed = sink.confirm([one, two])
+    assert stream.contents() == []
+    report = sink.commit(None, confirmed)
+    assert (list(report.completed), report.lost, report.in_doubt) == (confirmed, (), ())
+    assert sorted(stream.contents()) == [b"1", b"2", b"3", b"4"]
+
+
+def test_many_blocks_of_events_come_whole_and_in_the_order_of_their_key(events_stream):
+    stream = events_stream(segments=3)
+    sink = sink_of(stream)
+    transaction = sink.begin_transaction(attempt())
+    for first in range(0, 4000, 1000):
+        numbers = range(first, first + 1000)
+        events = pa.array([b"%d" % n + b"." * 1000 for n in numbers], pa.binary())
+        keys = pa.array([f"k{n % 11}" for n in numbers])
+        sink.invoke(transaction, pa.RecordBatch.from_pydict({"event": events, "routingKey": keys}))
+    sink.commit(None, sink.confirm([sink.pre_commit(transaction)]))
+    found = [int(content.rstrip(b".")) for content in stream.contents()]
+    assert sorted(found) == list(range(4000))
+    for key in range(11):
+        of_key = [number for number in found if number % 11 == key]
+        assert of_key == sorted(of_key)
+
+
+def test_a_transaction_whose_stream_has_scaled_meanwhile_is_committed(events_stream):
+    stream = events_stream(segments=1)
+    sink = sink_of(stream)
+    confirmed = sink.confirm([prepared(sink, [1, 2, 3])])
+    stream.scale(3)
+    assert list(sink.commit(None, confirmed).completed) == confirmed
+    assert sorted(stream.contents()) == [b"1", b"2", b"3"]
+
+
+def test_a_second_commit_adds_nothing_and_an_abort_behind_it_takes_nothing(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream)
+    confirmed = sink.confirm([prepared(sink, [1])])
+    for _ in range(3):
+        assert list(sink_of(stream).commit(None, confirmed).completed) == confirmed
+        sink.abort(confirmed)
+    assert stream.contents() == [b"1"]
+
+
+def test_a_transaction_whose_lease_ran_out_before_the_decision_is_not_decided(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream, lease_s=1)
+    committable = prepared(sink, [1])
+    until_it_is(stream, committable, State.ABORTED)
+    with pytest.raises(ofa.AttemptFailedError, match="ABORTED.*raise lease_s"):
+        sink.confirm([committable])
+
+
+def test_a_transaction_whose_lease_ran_out_behind_the_decision_is_lost(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream, lease_s=1)
+    lost, kept = sink.confirm([prepared(sink, [1]), prepared(sink, [2], slot=1)])
+    assert list(sink.commit(None, [kept]).completed) == [kept]
+    until_it_is(stream, lost, State.ABORTED)
+    report = sink.commit(None, [lost, kept])
+    assert list(report.completed) == [kept]
+    assert [each.committable for each in report.lost] == [lost]
+    assert "lease" in report.lost[0].reason
+    assert report.in_doubt == ()
+    assert stream.contents() == [b"2"]
+
+
+def test_confirm_lets_the_lease_begin_anew(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream, lease_s=1)
+    committable = prepared(sink, [1])
+    sink_of(stream, lease_s=60).confirm([committable])
+    other = prepared(sink, [2], slot=1)
+    until_it_is(stream, other, State.ABORTED)
+    assert state(stream, committable) is State.OPEN
+
+
+def test_a_transaction_that_pravega_has_forgotten_is_in_doubt(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream)
+    (confirmed,) = sink.confirm([prepared(sink, [1])])
+    forgotten = {**confirmed, "txn": str(uuid.UUID(int=2**62))}
+    assert state(stream, forgotten) is State.UNKNOWN
+    report = sink.commit(None, [forgotten, confirmed])
+    assert [each.committable for each in report.in_doubt] == [forgotten]
+    assert "transaction.ttl.hours" in report.in_doubt[0].reason
+    assert (list(report.completed), report.lost) == ([confirmed], ())
+
+
+def test_a_batch_of_another_pravega_is_in_doubt_and_nothing_here_is_committed(events_stream):
+    """Transactions are counted from 1 in each cluster, so an id may be somebody else's."""
+    stream = events_stream()
+    sink = sink_of(stream)
+    (confirmed,) = sink.confirm([prepared(sink, [1])])
+    report = sink.commit(None, [{**confirmed, "target": "another"}])
+    assert "Another Pravega" in report.in_doubt[0].reason
+    assert state(stream, confirmed) is State.OPEN
+
+
+def test_a_stream_that_was_made_again_has_another_identity(events_stream):
+    stream = events_stream()
+    sink = PravegaSink(**stream.target)
+    assert sink.identity(None) is None
+    sink.check(None)
+    first = sink.identity(None)
+    sink.check(None)
+    assert sink.identity(None) == first == PravegaSink(**stream.target).identity(None)
+    for suffix in ("", target.SUFFIX, target.OPEN_SUFFIX):
+        stream.controller.delete_stream(type(stream.name)(stream.scope, stream.stream + suffix))
+    assert sink.identity(None) is None
+    stream.server.create_stream(stream.scope, stream.stream)
+    sink.check(None)
+    assert sink.identity(None) not in (None, first)
+
+
+def test_a_frozen_server_is_unavailable_and_the_commit_is_done_behind_it(monkeypatch):
+    monkeypatch.setattr("onceforall.common.pravega.controller._DEADLINE_S", 1.0)
+    with EmbeddedPravega() as server:
+        stream = EventStream(server, 1)
+        sink = sink_of(stream)
+        # The default was taken when the class was made.
+        sink._controller = lambda: type(stream.controller)(server.address, 1.0)
+        confirmed = sink.confirm([prepared(sink, [1])])
+        server.freeze()
+        with pytest.raises(ofa.SinkUnavailableError, match="address"):
+            sink.commit(None, confirmed)
+        server.thaw()
+        assert list(sink.commit(None, confirmed).completed) == confirmed
+        assert stream.contents() == [b"1"]
+
+
+# --- what is left behind ------------------------------------------------------------------------
+
+
+def test_what_is_given_up_is_aborted(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream)
+    transaction = sink.begin_transaction(attempt())
+    sink.invoke(transaction, rows([1]))
+    (noted,) = stream.noted().still_open()
+    sink.discard(transaction)
+    assert state(stream, noted) in {State.ABORTING, State.ABORTED}
+    sink.discard(transaction)
+
+
+def test_a_sweep_aborts_what_nobody_decided_and_nothing_else(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream)
+    found = [prepared(sink, [number], slot=number) for number in range(3)]
+    sweep = Sweep(QUERY, "out", generation=2, spared={found[1]["name"]})
+    assert sink.recover(sweep) == 2
+    assert sink.recover(sweep) == 0
+    assert state(stream, found[1]) is State.OPEN
+    assert {state(stream, found[0]), state(stream, found[2])} <= {State.ABORTING, State.ABORTED}
+
+
+def test_what_has_ended_is_forgotten_up_to_what_is_open(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream)
+    ended = prepared(sink, [1])
+    sink.abort([ended])
+    until_it_is(stream, ended, State.ABORTED)
+    noted = stream.noted()
+    for number in range(FORGOTTEN_FROM):
+        noted.note(f"n{number}", uuid.UUID(ended["txn"]))
+    still = prepared(sink, [2], slot=1)
+    noted.note("behind", uuid.UUID(ended["txn"]))
+    assert [each["txn"] for each in noted.still_open()] == [still["txn"]]
+    with target.Beside(stream.controller, noted._beside) as beside:
+        assert len(beside.events()) == 2
+    assert [each["txn"] for each in noted.still_open()] == [still["txn"]]
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def test_a_lease_that_the_controller_does_not_allow_is_named(events_stream):
+    with pytest.raises(ofa.SinkCheckError, match=r"lease_s=601.*lease\.count\.max"):
+        sink_of(events_stream(), lease_s=601)
+    with pytest.raises(ofa.SinkCheckError, match=r"lease_s=0\.5"):
+        sink_of(events_stream(), lease_s=0.5)
+
+
+def test_a_missing_stream_and_a_missing_controller_are_named(events_stream):
+    stream = events_stream()
+    with pytest.raises(ofa.SinkCheckError, match="no Pravega stream tests/none"):
+        sink_of(stream, stream="none")
+    with pytest.raises(ofa.SinkUnavailableError, match="Check its address"):
+        sink_of(stream, controller="tcp://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("content", "match"), [(None, "no event"), (b"x" * (8 * 1024 * 1024 + 1), "8388608 are the")]
+)
+def test_a_row_that_can_be_no_event_is_refused(events_stream, content, match):
+    sink = sink_of(events_stream())
+    transaction = sink.begin_transaction(attempt())
+    with pytest.raises(ofa.RefusedRecordError, match=match):
+        sink.invoke(
+            transaction, pa.RecordBatch.from_pydict({"event": pa.array([content], pa.binary())})
+        )
+    sink.discard(transaction)
+
+
+def test_a_transaction_that_was_aborted_takes_no_rows(events_stream):
+    stream = events_stream()
+    sink = sink_of(stream)
+    transaction = sink.begin_transaction(attempt())
+    sink.invoke(transaction, rows([1]))
+    (noted,) = stream.noted().still_open()
+    sink.abort([noted])
+    until_it_is(stream, noted, State.ABORTED)
+    with pytest.raises(ofa.AttemptFailedError, match="lease_s"):
+        sink.pre_commit(transaction)
+    sink.discard(transaction)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"controller": "tls://h:1"}, "TLS"),
+        ({"controller": "user:secret@h:1"}, "without a user"),
+        ({"controller": "h"}, "no address"),
+        ({"scope": "a/b"}, "scope='a/b' is no name"),
+        ({"stream": "_x"}, "stream='_x' is no name"),
+        ({"stream": "x" * 240}, "at most 239"),
+        ({"lease_s": 0}, "lease_s"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong, match):
+    right = {"controller": "h:9090", "scope": "s", "stream": "t"}
+    with pytest.raises(ofa.OptionError, match=match) as told:
+        PravegaSink(**{**right, **wrong})
+    assert "secret" not in str(told.value)
+
+
+def test_a_sink_can_be_copied_and_pickled():
+    sink = PravegaSink("h:9090", scope="s", stream="t", lease_s=30)
+    for other in (copy.copy(sink), pickle.loads(pickle.dumps(sink))):
+        assert repr(other) == "PravegaSink('s/t')"
+        assert other.capabilities.transaction_timeout_ms == 30_000
+        other.stop_committing()
+    assert not sink._stopping.is_set()
+    assert sink.default_name == "pravega-s-t"
+
+
+def test_a_ping_tells_an_open_transaction_from_ended_ones(events_stream):
+    """What the sink relies on, of the server itself."""
+    stream = events_stream()
+    sink = sink_of(stream)
+    open_, aborted, committed = (prepared(sink, [n], slot=n) for n in range(3))
+    sink.abort([aborted])
+    sink.commit(None, [committed])
+    until_it_is(stream, aborted, State.ABORTED)
+    pings = [
+        stream.controller.ping(stream.name, uuid.UUID(each["txn"]), 5000)
+        for each in (open_, aborted, committed)
+    ]
+    assert pings == [Ping.OK, Ping.ABORTED, Ping.COMMITTED]
+    for each in (open_, aborted, committed):
+        stream.controller.abort(stream.name, uuid.UUID(each["txn"]))
+    assert [state(stream, each) for each in (aborted, committed)] == [
+        State.ABORTED,
+        State.COMMITTED,
+    ]
