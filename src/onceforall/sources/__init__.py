@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING
 
 from onceforall.common import arguments
 from onceforall.sources.kinesis.source import KinesisSource
+from onceforall.sources.pravega.source import PravegaSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["KinesisSource", "register"]
+__all__ = ["KinesisSource", "PravegaSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the sources of this package known to a session, by their names: ``kinesis``.
+    """Make the sources of this package known to a session, by their names: ``kinesis`` and
+    ``pravega``.
 
     Args:
         spark: the session.
@@ -35,4 +37,5 @@ def register(spark: SparkSession) -> None:
     """
     if not hasattr(spark, "dataSource"):
         raise arguments.wrong("spark", spark, "a SparkSession")
-    spark.dataSource.register(KinesisSource)
+    for source in (KinesisSource, PravegaSource):
+        spark.dataSource.register(source)

@@ -17,6 +17,7 @@ from typing import Any
 from onceforall.common import arguments
 from onceforall.common.aws import Access
 from onceforall.errors import OptionError
+from onceforall.sources.option_reading import OptionReader, named
 
 _NAMES = {
     name.lower(): name
@@ -102,15 +103,10 @@ def parse(given: Mapping[str, str]) -> Options:
     Raises:
         OptionError: one is unknown, missing, malformed, or holds a secret.
     """
-    options: dict[str, str] = {}
-    for name, value in given.items():
-        bare = name.lower().removeprefix("kinesis.")
-        bare = _ALIASES.get(bare, bare)
-        if bare not in _NAMES:
-            raise OptionError(_unknown(name))
-        if bare in options:
-            raise OptionError(f"The option {_NAMES[bare]} is given twice. Give it once.")
-        options[bare] = str(value).strip()
+    try:
+        options = named(given, _NAMES, "kinesis.", _ALIASES)
+    except KeyError as error:
+        raise OptionError(_unknown(str(error.args[0]))) from None
     read = _Reader(options)
     return Options(
         streams=_streams(options),
@@ -169,47 +165,17 @@ def _streams(options: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(listed)
 
 
-class _Reader:
+class _Reader(OptionReader):
     """Reads options by their names."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = options
-
-    def _text(self, name: str) -> str | None:
-        return self._options.get(name.lower())
-
-    def whole(self, name: str) -> int | None:
-        text = self._text(name)
-        if text is None:
-            return None
-        if not re.fullmatch(r"[1-9]\d{0,17}", text):
-            raise arguments.wrong(name, text, "a whole number of at least 1")
-        return int(text)
-
-    def number(self, name: str) -> float | None:
-        text = self._text(name)
-        if text is None:
-            return None
-        if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text) or float(text) == 0:
-            raise arguments.wrong(name, text, "a positive number")
-        return float(text)
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        text = self._text(name)
-        if text is None:
-            return default
-        if text.lower() not in {"true", "false"}:
-            raise arguments.wrong(name, text, "true or false")
-        return text.lower() == "true"
-
     def url(self, name: str) -> str | None:
-        text = self._text(name)
+        text = self.text(name)
         if text is not None and not re.fullmatch(r"https?://[\w.:\[\]-]+/?", text):
             raise arguments.wrong(name, text, "an address, as https://host:port")
         return text
 
     def function(self, name: str) -> str | None:
-        text = self._text(name)
+        text = self.text(name)
         if text is not None and not _FUNCTION.fullmatch(text):
             raise arguments.wrong(
                 name,

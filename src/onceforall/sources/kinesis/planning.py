@@ -42,6 +42,7 @@ from onceforall.sources.kinesis.client import (
 from onceforall.sources.kinesis.lineage import Shard
 from onceforall.sources.kinesis.options import Options
 from onceforall.sources.kinesis.positions import Offset, Position, StreamPositions, close
+from onceforall.sources.spark_reader import Limits
 
 _log = logger(__name__)
 
@@ -52,17 +53,6 @@ _HORIZON_MS = 600_000
 """What is forgotten within the next ten minutes isn't begun with: it would be gone when the batch
 is read or replayed.
 """
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How far a batch may go: about so many rows, bytes and seconds; None: as far as there is
-    something. Each shard gives at least one record.
-    """
-
-    rows: int | None = None
-    size: int | None = None
-    seconds: float | None = None
 
 
 @dataclass

@@ -1,9 +1,7 @@
 """Reads the records of a range in a task: the same ones each time, or an error.
 
 A range is known by its first and last record and by their number. A task that finds another number,
-or passes the last record without seeing it, knows that records are gone. Rows come in Arrow
-batches of a fixed number of rows, whatever pages Kinesis cuts: so a replay is the same byte by
-byte.
+or passes the last record without seeing it, knows that records are gone.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from onceforall.common.logs import logger
 from onceforall.errors import DataLossError, SourceError
+from onceforall.sources.arrow_batches import in_batches
 from onceforall.sources.kinesis.aggregates import unpacked
 from onceforall.sources.kinesis.client import (
     ExpiredIteratorError,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
-ROWS = 1_000
 SCHEMA = (
     "data BINARY, streamName STRING, partitionKey STRING, sequenceNumber STRING, "
     "subSequenceNumber LONG, approximateArrivalTimestamp TIMESTAMP, shardId STRING"
@@ -117,20 +115,6 @@ def batches(
     Raises:
         DataLossError, SourceError: as `records`.
     """
-    stream = todo.arn.rpartition("/")[2]
-    rows: list[tuple[object, ...]] = []
-    for record in records(shards, todo, fail_on_data_loss=fail_on_data_loss):
-        number, arrival_us = record.sequence_number, record.arrival_ms * 1000
-        for place, (key, data) in enumerate(unpacked(record.data, record.partition_key)):
-            rows.append((data, stream, key, number, place, arrival_us, todo.shard))
-        while len(rows) >= ROWS:
-            yield _batch(rows[:ROWS])
-            del rows[:ROWS]
-    if rows:
-        yield _batch(rows)
-
-
-def _batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
     import pyarrow as pa
 
     schema = pa.schema(
@@ -144,8 +128,12 @@ def _batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
             ("shardId", pa.string()),
         ]
     )
-    columns = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)],
-        schema=schema,
-    )
+    yield from in_batches(_rows(shards, todo, fail_on_data_loss=fail_on_data_loss), schema)
+
+
+def _rows(shards: Shards, todo: Range, *, fail_on_data_loss: bool) -> Iterator[tuple[object, ...]]:
+    stream = todo.arn.rpartition("/")[2]
+    for record in records(shards, todo, fail_on_data_loss=fail_on_data_loss):
+        number, arrival_us = record.sequence_number, record.arrival_ms * 1000
+        for place, (key, data) in enumerate(unpacked(record.data, record.partition_key)):
+            yield data, stream, key, number, place, arrival_us, todo.shard

@@ -1,0 +1,1 @@
+"""The Pravega source (extra ``pravega``: grpcio and protobuf)."""
