@@ -117,6 +117,7 @@ CALLABLES = {
     "EmbeddedPostgres": (lambda _: embedded.EmbeddedPostgres, {
         "data_dir": None, "port": 0, "settings": None, "users": None, "tls": False, "bin_dir": None,
     }),
+    "EmbeddedPravega": (lambda _: embedded.EmbeddedPravega, {"port": 0}),
     "EmbeddedS3": (lambda _: embedded.EmbeddedS3, {"port": 0}),
     "KafkaSink": (lambda _: ofa.KafkaSink, {"options": SERVERS, "topic": "t", "delivery": "exactly_once", "transactional_id_prefix": "p", "timestamp_column": None}),
     "FileSink": (lambda _: ofa.FileSink, {
@@ -139,6 +140,7 @@ CALLABLES = {
         "stream": "clicks", "region": "us-east-1", "endpoint_url": None, "profile": None, "role_arn": None, "credentials_function": None, "record_id": "record_id",
         "ordered": True, "max_record_bytes": 1024, "retry_s": 1,
     }),
+    "PravegaSink": (lambda _: ofa.PravegaSink, {"controller": "tcp://h:9090", "scope": "s", "stream": "t", "lease_s": 60}),
     "sources.register": (lambda _: sources.register, {"spark": "spark"}),
     "read_files": (lambda _: ofa.read_files, {"path": "/nowhere", "query_id": None, "sink": None, "from_batch": None, "to_batch": None, "skip_deleted": False, "storage": None}),
     "to_spark": (committed_files, {"spark": "spark"}),

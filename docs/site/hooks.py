@@ -20,6 +20,7 @@ FROM_THE_ROOT = {
     "examples/ad_events/README.md": "examples/ad_events.md",
     "examples/cluster/README.md": "examples/cluster.md",
     "examples/kinesis_chain/README.md": "examples/kinesis_chain.md",
+    "examples/pravega_chain/README.md": "examples/pravega_chain.md",
     "examples/window_counts/README.md": "examples/window_counts.md",
 }
 """Pages outside of docs/, and what they are called on the site."""
@@ -47,6 +48,7 @@ REFERENCE = {
             "onceforall.sinks.files.sink.FileSink",
             "onceforall.sinks.postgres.sink.PostgresSink",
             "onceforall.sinks.kinesis.sink.KinesisSink",
+            "onceforall.sinks.pravega.sink.PravegaSink",
             "onceforall.sinks.files.reading.committed_files.read_files",
             "onceforall.sinks.files.reading.committed_files.CommittedFiles",
         ],

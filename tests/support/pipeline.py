@@ -46,6 +46,8 @@ DEFAULTS = {
     "syncs": "",
     "kinesis": {},
     "kinesis_sink": {},
+    "pravega": {},
+    "pravega_sink": {},
 }
 
 
@@ -78,8 +80,8 @@ def main():
     )
 
     rows = (
-        _of_kinesis(spark, config["kinesis"])
-        if config["kinesis"]
+        _of_source(spark, config)
+        if config["kinesis"] or config["pravega"]
         else (
             spark.readStream.format("rate-micro-batch")
             .option("rowsPerBatch", config["rows_per_batch"])
@@ -126,11 +128,7 @@ def main():
         ofa.write_stream(out).outputMode(mode).option("checkpointLocation", config["checkpoint"])
     )
     for kind in config["sinks"]:
-        transform = (
-            (lambda f: f.selectExpr("key AS partitionKey", "value AS data"))
-            if kind == "kinesis"
-            else None
-        )
+        transform = _TRANSFORMS.get(kind)
         writer.to(_sink(kind, config), name="out" if kind == "kafka" else kind, transform=transform)
     query = writer.options(**config["options"]).trigger(processingTime=config["trigger"]).start()
 
@@ -154,15 +152,22 @@ def main():
     spark.stop()
 
 
-def _of_kinesis(spark, options):
-    """Rows of a Kinesis stream whose records hold numbers."""
+_TRANSFORMS = {
+    "kinesis": lambda f: f.selectExpr("key AS partitionKey", "value AS data"),
+    "pravega": lambda f: f.selectExpr("key AS routingKey", "value AS event"),
+}
+
+
+def _of_source(spark, config):
+    """Rows of a stream of Kinesis or Pravega whose records hold numbers."""
     from pyspark.sql import functions as F
 
     from onceforall import sources
 
     sources.register(spark)
-    frame = spark.readStream.format("kinesis").options(**options).load()
-    return frame.select(F.col("data").cast("string").cast("long").alias("value"))
+    kind, column = ("kinesis", "data") if config["kinesis"] else ("pravega", "event")
+    frame = spark.readStream.format(kind).options(**config[kind]).load()
+    return frame.select(F.col(column).cast("string").cast("long").alias("value"))
 
 
 def _held(config):
@@ -196,6 +201,8 @@ def _sink(kind, config):
         return ofa.FileSink(config["files"], format="json", partition_by=["key"])
     if kind == "kinesis":
         return ofa.KinesisSink(**config["kinesis_sink"])
+    if kind == "pravega":
+        return ofa.PravegaSink(**config["pravega_sink"])
     return ofa.PostgresSink(config["database"], table="out", **config["postgres"])
 
 
