@@ -62,7 +62,9 @@ def assert_each_row_once(pipeline, stream, kinds):
 @pytest.mark.parametrize(
     ("kinds", "points"),
     [
-        pytest.param(("pravega",), ["append_commit.after"], id="alone-a-few"),
+        pytest.param(
+            ("pravega",), ["append_commit.after"], id="alone-a-few", marks=pytest.mark.long
+        ),
         pytest.param(
             ("pravega",), STEPS, marks=[pytest.mark.long, pytest.mark.timeout(900)], id="alone"
         ),

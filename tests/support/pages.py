@@ -67,6 +67,12 @@ RUN_ELSEWHERE = {
             "from pyspark.sql import functions as F\n",
         )
     },
+    **{
+        ("docs/pravega.md", start): (
+            "tests/sources/test_pravega_page.py::test_the_programs_on_the_page_run_as_they_stand"
+        )
+        for start in ("from onceforall import sources\n", "import onceforall as ofa\n")
+    },
     (
         "docs/source-suite.md",
         "# test_line_source.py\n",

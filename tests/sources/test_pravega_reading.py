@@ -1,0 +1,264 @@
+"""The Pravega source on a real server: order over scaling, beginnings, limits, lost events."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import uuid
+
+import pytest
+
+import onceforall as ofa
+from onceforall.common.pravega.names import key_place, segment_name
+from onceforall.sources.pravega.options import parse
+from onceforall.sources.pravega.positions import Position, replaced
+from onceforall.sources.pravega.source import PravegaReader
+
+pytestmark = pytest.mark.pravega
+MADE = []
+
+
+@pytest.fixture(autouse=True)
+def stopped():
+    """Spark stops its readers; so must a test."""
+    yield
+    while MADE:
+        MADE.pop().stop()
+
+
+class Query:
+    """What Spark does with a reader: plans, keeps offsets as JSON, and reads partitions."""
+
+    def __init__(self, stream, log=None, **options):
+        self.stream, self.given, self.log = stream, options, list(log or [])
+        defaults = {**stream.target, "startingPosition": "EARLIEST", "retrySeconds": "5"}
+        self.reader = PravegaReader(parse({**defaults, **options}))
+        MADE.append(self.reader)
+
+    @property
+    def start(self):
+        return self.log[-1] if self.log else self.reader.initialOffset()
+
+    def plan(self):
+        end = json.loads(json.dumps(self.reader.latestOffset(self.start)))
+        if end == self.start:
+            return False
+        self.log.append(end)
+        return True
+
+    def rows(self, batch=-1):
+        batch %= len(self.log)
+        start = self.log[batch - 1] if batch else self.reader.initialOffset()
+        parts = self.reader.partitions(start, self.log[batch])
+        reader = pickle.loads(pickle.dumps(self.reader))
+        return [
+            row
+            for part in parts
+            for each in reader.read(pickle.loads(pickle.dumps(part)))
+            for row in each.to_pylist()
+        ]
+
+    def numbers(self, batch=-1):
+        return [int(row["event"]) for row in self.rows(batch)]
+
+    def drain(self):
+        found = []
+        while self.plan():
+            found.append(self.numbers())
+        return found
+
+
+def test_a_row_says_where_it_was(events_stream):
+    stream = events_stream(segments=1)
+    stream.put(2)
+    query = Query(stream)
+    assert query.plan()
+    assert query.rows() == [
+        {"event": b"0", "stream": str(stream.name), "segmentId": 0, "offset": 0},
+        {"event": b"1", "stream": str(stream.name), "segmentId": 0, "offset": 9},
+    ]
+
+
+def test_a_successor_has_no_event_before_a_later_batch_than_its_predecessors_last(events_stream):
+    stream = events_stream(segments=2)
+    stream.put(10)
+    stream.scale(3)
+    stream.put(10)
+    stream.scale(2)
+    stream.put(10)
+    query = Query(stream)
+    assert [sorted(batch) for batch in query.drain()] == [
+        list(range(10)),
+        list(range(10, 20)),
+        list(range(20, 30)),
+    ]
+
+
+def test_segments_that_got_nothing_hold_nothing_up(events_stream):
+    stream = events_stream(segments=2)
+    query = Query(stream)
+    query.plan()
+    for segments in (3, 2, 4):
+        stream.scale(segments)
+    stream.put(8)
+    assert [sorted(batch) for batch in query.drain()] == [list(range(8))]
+    assert len(query.log[-1]["segments"]) == 4
+
+
+def test_a_merged_segment_waits_for_all_its_predecessors():
+    done, open_ = Position(10, closed=True), Position(10)
+    after = {1: {3: (1, 2)}, 2: {3: (1, 2)}}
+    assert replaced({1: done, 2: open_}, {1: done, 2: open_}, {1: after[1]}) == {1: done, 2: open_}
+    read_now = {1: Position(5), 2: done}
+    assert replaced(read_now, {1: done, 2: done}, after) == {1: done, 2: done}
+    both = {1: done, 2: done}
+    assert replaced(both, both, after) == {3: Position(0, first=0)}
+
+
+def test_latest_begins_with_what_comes_after_the_first_start(events_stream):
+    stream = events_stream(segments=2)
+    stream.put(5)
+    query = Query(stream, startingPosition="LATEST")
+    assert query.plan()
+    assert query.numbers() == []
+    stream.put(3)
+    assert sorted(Query(stream, query.log, startingPosition="LATEST").drain()[0]) == [5, 6, 7]
+
+
+def test_a_stream_cut_is_a_beginning(events_stream):
+    stream = events_stream(segments=1)
+    stream.put(4)
+    assert Query(stream, startingPosition='{"0": 18}').drain() == [[2, 3]]
+    with pytest.raises(ofa.OptionError, match="which has 0 to 36"):
+        Query(stream, startingPosition='{"0": 37}').plan()
+    with pytest.raises(ofa.OptionError, match="names segment 9"):
+        Query(stream, startingPosition='{"9": 0}').plan()
+
+
+def test_limits_end_a_batch_between_two_events_and_an_event_above_them_comes_alone(events_stream):
+    stream = events_stream(segments=1)
+    stream.put(10)
+    assert Query(stream, maxRecordsPerTrigger="4").drain() == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9],
+    ]
+    assert Query(stream, maxBytesPerTrigger="20").drain() == [[n, n + 1] for n in range(0, 10, 2)]
+    assert Query(stream, maxBytesPerTrigger="3").drain() == [[n] for n in range(10)]
+
+
+def test_available_now_ends_where_the_stream_ended_though_it_has_scaled_since(events_stream):
+    stream = events_stream(segments=2)
+    stream.put(6)
+    query = Query(stream)
+    query.reader.prepareForTriggerAvailableNow()
+    stream.put(4)
+    stream.scale(3)
+    stream.put(4)
+    assert [sorted(batch) for batch in query.drain()] == [list(range(6))]
+    later = [number for batch in Query(stream, query.log).drain() for number in batch]
+    assert sorted(later) == list(range(6, 14))
+
+
+def truncate(stream, events):
+    """Forget the first events of a stream of one segment, of nine bytes each."""
+    stream.controller.truncate_stream(stream.name, {0: 9 * events})
+
+
+def test_events_that_were_truncated_before_they_were_planned_stop_the_query(events_stream):
+    stream = events_stream(segments=1)
+    stream.put(2)
+    query = Query(stream)
+    query.plan()
+    stream.put(6)
+    truncate(stream, 5)
+    with pytest.raises(ofa.DataLossError, match="segment 0 from offset 18 to 45"):
+        query.plan()
+    assert Query(stream, query.log, failOnDataLoss="false").drain() == [[5, 6, 7]]
+
+
+def test_events_that_were_truncated_before_they_were_read_stop_the_query(events_stream):
+    stream = events_stream(segments=1)
+    stream.put(8)
+    query = Query(stream)
+    query.plan()
+    truncate(stream, 5)
+    with pytest.raises(ofa.DataLossError, match="segment 0 from offset 0 to 72"):
+        query.numbers()
+    query = Query(stream, query.log, failOnDataLoss="false")
+    assert query.numbers() == [5, 6, 7]
+    assert Query(stream).drain() == [[5, 6, 7]]
+
+
+def test_a_stream_that_was_made_again_is_no_continuation(events_stream):
+    stream = events_stream(segments=1)
+    stream.put(3)
+    query = Query(stream)
+    query.plan()
+    stream.controller.delete_stream(stream.name)
+    stream.server.create_stream(stream.scope, stream.stream, segments=1)
+    stream.put(5)
+    with pytest.raises(ofa.DataLossError, match="made again"):
+        query.plan()
+
+
+def test_bytes_that_are_no_events_are_not_read(events_stream):
+    stream = events_stream(segments=1)
+    with stream.store() as store:
+        writer, segment = uuid.uuid4(), segment_name(stream.name, 0)
+        store.begin_append(segment, writer)
+        assert store.append(segment, writer, 1, 0, b"plain bytes")
+    query = Query(stream)
+    query.plan()
+    with pytest.raises(ofa.SourceError, match="no event"):
+        query.numbers()
+
+
+def test_a_server_that_is_away_is_asked_until_retry_seconds_are_over(events_stream):
+    stream = events_stream(segments=1)
+    with pytest.raises(ofa.SourceUnavailableError, match="retrySeconds"):
+        Query(stream, controller="tcp://127.0.0.1:1", retrySeconds="0.3").plan()
+
+
+def test_a_checkpoint_of_another_stream_or_a_later_release_is_refused(events_stream):
+    stream, other = events_stream(segments=1), events_stream(segments=1)
+    query = Query(stream)
+    query.plan()
+    with pytest.raises(ofa.SourceError, match="The checkpoint is of the Pravega stream"):
+        Query(other, query.log).plan()
+    with pytest.raises(ofa.SourceError, match="version 2"):
+        Query(stream, [{"version": 2}]).plan()
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"controller": "a:1", "scope": "s"}, "needs the option stream"),
+        ({"controller": "a:1", "scope": "s", "stream": "/"}, "no name of Pravega's"),
+        ({"controller": "u:pw@a:1", "scope": "s", "stream": "t"}, "without a user"),
+        ({"controller": "a:1", "scope": "s", "stream": "t", "password": "pw"}, "no option"),
+        ({"controller": "a:1", "scope": "s", "stream": "t", "STREAM": "t"}, "given twice"),
+        ({"controller": "a:1", "scope": "s", "stream": "t", "startingPosition": "?"}, "EARLIEST"),
+        (
+            {"controller": "a:1", "scope": "s", "stream": "t", "startingPosition": '{"0": -1}'},
+            "no usable place",
+        ),
+    ],
+)
+def test_wrong_options_are_named(given, match):
+    with pytest.raises(ofa.OptionError, match=match) as told:
+        parse(given)
+    assert "pw" not in str(told.value)
+
+
+def test_keys_go_where_pravegas_clients_send_them():
+    """The places were printed by Guava's murmur3_128, which Pravega's Java client uses."""
+    places = {
+        "": 0.24117842791623523,
+        "a": 0.9433912753816884,
+        "key-1": 0.3829162539760538,
+        "user-4711": 0.1981654826554584,
+        "0123456789abcdef": 0.1651193933618651,
+        "\u00fc\u20ac\U0001f600x": 0.5819796205634418,
+    }
+    assert {key: key_place(key) for key in places} == places
