@@ -146,9 +146,10 @@ def too_slow(batch: int, elapsed_ms: int, timeout_ms: int, reserve_ms: int) -> s
     return (
         f"Batch {batch} took {elapsed_ms / 1000:.1f} s, and its transactions time out after "
         f"{timeout_ms / 1000:.1f} s, of which "
-        f"{reserve_ms / 1000:.1f} s must be left for the commit. Raise transaction.timeout.ms "
-        "(and the broker's "
-        "transaction.max.timeout.ms) for this batch, whose offsets are planned; smaller batches "
+        f"{reserve_ms / 1000:.1f} s must be left for the commit. Raise that time for this batch, "
+        "whose offsets are planned: of Kafka transaction.timeout.ms (and the broker's "
+        "transaction.max.timeout.ms), of Pravega lease_s (and the controller's "
+        "controller.transaction.lease.count.max). Smaller batches "
         "(maxOffsetsPerTrigger) help later ones."
     )
 

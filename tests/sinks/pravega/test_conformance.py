@@ -42,12 +42,8 @@ def under_test(stream, controller=None, **more):
 
 A_FEW = {
     "commit_in_another_process",
-    "abort_after_commit_undoes_nothing",
     "recover_leaves_alone_what_it_must",
-    "lost_transactions_are_reported",
-    "killed_after_pre_commit",
     "frozen_driver_of_a_decided_batch",
-    "task_that_outlives_its_driver",
 }
 
 

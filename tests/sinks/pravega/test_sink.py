@@ -174,6 +174,7 @@ def test_a_stream_that_was_made_again_has_another_identity(events_stream):
     assert sink.identity(None) not in (None, first)
 
 
+@pytest.mark.long
 def test_a_frozen_server_is_unavailable_and_the_commit_is_done_behind_it(monkeypatch):
     monkeypatch.setattr("onceforall.common.pravega.controller._DEADLINE_S", 1.0)
     with EmbeddedPravega() as server:
