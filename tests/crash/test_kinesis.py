@@ -1,15 +1,14 @@
 """kill -9 at every step of queries that read from Kinesis, and of queries that write to it: what
 was read is in exactly-once sinks once, and what is put is in Kinesis at least once."""
 
-import itertools
-import threading
 from collections import Counter
 
 import pytest
 
-from support.driver import ROWS_PER_BATCH, Pipeline
+from support.driver import ROWS_PER_BATCH
+from support.feeding import Feed
 from support.kinesis import Stream
-from support.sinks import left, make_table, shown
+from support.sinks import left, shown
 from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
@@ -22,56 +21,6 @@ STEPS = [
     "append_done.before",
     "append_done.after",
 ]
-
-
-@pytest.fixture
-def pipeline_of(tmp_path, broker, topic, database):
-    """Make a pipeline with these sinks and this configuration."""
-    made = []
-
-    def make(*kinds, **config):
-        make_table(database)
-        more = {"sinks": list(kinds), "files": str(tmp_path / "files"), "database": database}
-        made.append(
-            Pipeline(
-                tmp_path,
-                broker.bootstrap_servers,
-                topic(partitions=3),
-                until_batch=10_000,
-                **more,
-                **config,
-            )
-        )
-        return made[-1]
-
-    yield make
-    for pipeline in made:
-        pipeline.close()
-
-
-class Feed:
-    """Puts records into a stream until the test ends, and reshards it now and then."""
-
-    def __init__(self, stream):
-        self.stream, self._over = stream, threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self):
-        turns = itertools.cycle([self.stream.split, self.stream.merge])
-        for count in itertools.count(1):
-            if self._over.wait(0.3):
-                return
-            self.stream.put(7)
-            if count % 25 == 0:
-                next(turns)()
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self._thread.join()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +45,7 @@ def test_each_record_of_a_stream_is_in_the_sinks_once(kinesis_server, pipeline_o
     stream.put(20)
     options = stream.options(maxRecordsPerTrigger="40")
     pipeline = pipeline_of(*kinds, kinesis=options)
-    with Feed(stream):
+    with Feed(stream, [stream.split, stream.merge]):
         for point in points:
             pipeline.start(f"{point}=kill@3").wait_until_killed()
     stop = pipeline.folder / "stop"

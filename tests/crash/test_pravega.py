@@ -1,16 +1,15 @@
 """kill -9 at every step of queries that read from Pravega, and of queries that write to it, alone
 and beside Kafka and PostgreSQL: each row is in each sink once, and nothing is left behind."""
 
-import itertools
-import threading
 import uuid
 from collections import Counter
 
 import pytest
 
 from onceforall.common.pravega.controller import State
-from support.driver import ROWS_PER_BATCH, Pipeline
-from support.sinks import left, make_table, shown
+from support.driver import ROWS_PER_BATCH
+from support.feeding import Feed
+from support.sinks import left, shown
 from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres, pytest.mark.pravega]
@@ -24,23 +23,6 @@ STEPS = [
     "append_done.before",
     "append_done.after",
 ]
-
-
-@pytest.fixture
-def pipeline_of(tmp_path, broker, topic, database):
-    """Make a pipeline with these sinks and this configuration."""
-    made = []
-
-    def make(*kinds, **config):
-        make_table(database)
-        more = {"sinks": list(kinds), "files": str(tmp_path / "files"), "database": database}
-        servers, name = broker.bootstrap_servers, topic(partitions=3)
-        made.append(Pipeline(tmp_path, servers, name, until_batch=10_000, **more, **config))
-        return made[-1]
-
-    yield make
-    for pipeline in made:
-        pipeline.close()
 
 
 def seen(pipeline, stream, kind):
@@ -123,31 +105,6 @@ def state(stream, committable):
     return stream.controller.state(stream.name, uuid.UUID(committable["txn"]))
 
 
-class Feed:
-    """Puts events into a stream until the test ends, and scales it now and then."""
-
-    def __init__(self, stream):
-        self.stream, self._over = stream, threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self):
-        turns = itertools.cycle([3, 2, 4])
-        for count in itertools.count(1):
-            if self._over.wait(0.3):
-                return
-            self.stream.put(7)
-            if count % 25 == 0:
-                self.stream.scale(next(turns))
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self._thread.join()
-
-
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_each_event_of_a_stream_is_in_the_sinks_once(events_stream, pipeline_of):
@@ -156,7 +113,8 @@ def test_each_event_of_a_stream_is_in_the_sinks_once(events_stream, pipeline_of)
     stream.put(20)
     options = {**stream.target, "startingPosition": "EARLIEST", "maxRecordsPerTrigger": "40"}
     pipeline = pipeline_of(*kinds, pravega=options)
-    with Feed(stream):
+    changes = [lambda n=n: stream.scale(n) for n in (3, 2, 4)]
+    with Feed(stream, changes):
         for point in STEPS:
             pipeline.start(f"{point}=kill@3").wait_until_killed()
     stop = pipeline.folder / "stop"

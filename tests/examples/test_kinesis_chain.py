@@ -2,14 +2,13 @@
 files have each once."""
 
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import onceforall as ofa
-from onceforall.demo.ads.processes import ProgramProcess
+from support.chains import run_program
 from support.kinesis import Stream
 
 pytestmark = [pytest.mark.spark]
@@ -24,29 +23,14 @@ def test_each_view_is_in_the_files_once_though_it_is_twice_in_the_stream_between
 ):
     raw, clean = Stream(kinesis_server, shards=2), Stream(kinesis_server, shards=2)
     environment = {
-        "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false --conf "
-        "spark.sql.shuffle.partitions=2 pyspark-shell",
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
         "AWS_ENDPOINT_URL": kinesis_server.endpoint,
         "AWS_ACCESS_KEY_ID": kinesis_server.access_key,
         "AWS_SECRET_ACCESS_KEY": kinesis_server.secret_key,
         "AWS_DEFAULT_REGION": kinesis_server.region,
     }
 
-    def run(program, *arguments, armed="", ends=0):
-        life = ProgramProcess(
-            EXAMPLE / program,
-            arguments,
-            work_dir=tmp_path,
-            log=tmp_path / "log",
-            environment={**environment, "ONCEFORALL_FAILPOINTS": armed},
-        )
-        try:
-            assert life.wait(240), life.last_words()
-            assert life.return_code == ends, life.last_words()
-        finally:
-            life.kill()
+    def run(program, *arguments, **more):
+        run_program(EXAMPLE / program, arguments, tmp_path, **environment, **more)
 
     def put(numbers):
         for n in numbers:

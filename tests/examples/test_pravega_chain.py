@@ -2,15 +2,14 @@
 program, and each view is in the last topic once."""
 
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
 import confluent_kafka
 import pytest
 
-from onceforall.demo.ads.processes import ProgramProcess
 from onceforall.embedded import spark_kafka_jars
+from support.chains import run_program
 from support.reading import values
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.pravega]
@@ -23,26 +22,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "pravega_chain"
 def test_each_view_is_in_the_last_topic_once(broker, topic, events_stream, tmp_path):
     stream, first, last = events_stream(segments=2), topic(partitions=2), topic(partitions=2)
     jars = ",".join(map(str, spark_kafka_jars()))
-    environment = {
-        "PYSPARK_SUBMIT_ARGS": f"--master local[2] --jars {jars} --conf spark.ui.enabled=false "
-        "--conf spark.sql.shuffle.partitions=2 pyspark-shell",
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
 
-    def run(program, *arguments, armed="", ends=0):
-        life = ProgramProcess(
-            EXAMPLE / program,
-            arguments,
-            work_dir=tmp_path,
-            log=tmp_path / "log",
-            environment={**environment, "ONCEFORALL_FAILPOINTS": armed},
-        )
-        try:
-            assert life.wait(240), life.last_words()
-            assert life.return_code == ends, life.last_words()
-        finally:
-            life.kill()
+    def run(program, *arguments, **more):
+        run_program(EXAMPLE / program, arguments, tmp_path, jars=jars, **more)
 
     def put(numbers):
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})

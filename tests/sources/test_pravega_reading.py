@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import uuid
 
 import pytest
@@ -13,6 +11,7 @@ from onceforall.common.pravega.names import key_place, segment_name
 from onceforall.sources.pravega.options import parse
 from onceforall.sources.pravega.positions import Position, replaced
 from onceforall.sources.pravega.source import PravegaReader
+from support.source_query import SourceQuery
 
 pytestmark = pytest.mark.pravega
 MADE = []
@@ -26,46 +25,18 @@ def stopped():
         MADE.pop().stop()
 
 
-class Query:
-    """What Spark does with a reader: plans, keeps offsets as JSON, and reads partitions."""
+class Query(SourceQuery):
+    """A query of a stream, with these options."""
+
+    column = "event"
 
     def __init__(self, stream, log=None, **options):
-        self.stream, self.given, self.log = stream, options, list(log or [])
         defaults = {**stream.target, "startingPosition": "EARLIEST", "retrySeconds": "5"}
-        self.reader = PravegaReader(parse({**defaults, **options}))
-        MADE.append(self.reader)
+        super().__init__({**defaults, **options}, log)
 
-    @property
-    def start(self):
-        return self.log[-1] if self.log else self.reader.initialOffset()
-
-    def plan(self):
-        end = json.loads(json.dumps(self.reader.latestOffset(self.start)))
-        if end == self.start:
-            return False
-        self.log.append(end)
-        return True
-
-    def rows(self, batch=-1):
-        batch %= len(self.log)
-        start = self.log[batch - 1] if batch else self.reader.initialOffset()
-        parts = self.reader.partitions(start, self.log[batch])
-        reader = pickle.loads(pickle.dumps(self.reader))
-        return [
-            row
-            for part in parts
-            for each in reader.read(pickle.loads(pickle.dumps(part)))
-            for row in each.to_pylist()
-        ]
-
-    def numbers(self, batch=-1):
-        return [int(row["event"]) for row in self.rows(batch)]
-
-    def drain(self):
-        found = []
-        while self.plan():
-            found.append(self.numbers())
-        return found
+    def make(self, options):
+        MADE.append(PravegaReader(parse(options)))
+        return MADE[-1]
 
 
 def test_a_row_says_where_it_was(events_stream):

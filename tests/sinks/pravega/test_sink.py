@@ -233,6 +233,21 @@ def test_what_has_ended_is_forgotten_up_to_what_is_open(events_stream):
     assert [each["txn"] for each in noted.still_open()] == [still["txn"]]
 
 
+def test_a_run_that_commits_much_forgets_what_has_ended(events_stream, monkeypatch):
+    monkeypatch.setattr(target, "FORGOTTEN_FROM", 4)
+    stream = events_stream()
+    sink = sink_of(stream)
+    for number in range(4):
+        sink.commit(None, sink.confirm([prepared(sink, [number], slot=number)]))
+
+    def noted():
+        with target.Beside(stream.controller, stream.noted()._beside) as beside:
+            return beside.events()
+
+    until(lambda: not noted(), 30, "what was noted is forgotten")
+    assert len(stream.contents()) == 4
+
+
 # --- what is refused ----------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ from onceforall.common import arguments
 from onceforall.common.pravega import names
 from onceforall.common.pravega.answers import NoAnswerError, RefusedError
 from onceforall.common.pravega.controller import Controller
+from onceforall.common.threads import start_thread
 from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
 from onceforall.sink import (
     Capabilities,
@@ -244,12 +245,18 @@ class PravegaSink(TwoPhaseCommitSink):
         )
 
     def _tidy(self, committed: int) -> None:
-        """Forget now and then what was noted of transactions that have ended."""
+        """Forget now and then what was noted of transactions that have ended. That takes a second,
+        for which no batch waits.
+        """
         self._committed += committed
         if self._committed >= target.FORGOTTEN_FROM:
             self._committed = 0
-            with suppress(NoAnswerError, RefusedError):
-                target.OpenTransactions(self._controller(), self._stream).still_open()
+            start_thread(self._forget, "onceforall-pravega-forgets")
+
+    def _forget(self) -> None:
+        # Whoever comes next forgets it otherwise.
+        with suppress(NoAnswerError, RefusedError):
+            target.OpenTransactions(self._controller(), self._stream).still_open()
 
     def stop_committing(self) -> None:
         """End ``commit``'s wait."""
