@@ -104,6 +104,9 @@ def test_a_stream_cut_is_a_beginning(events_stream):
         Query(stream, startingPosition='{"0": 37}').plan()
     with pytest.raises(ofa.OptionError, match="names segment 9"):
         Query(stream, startingPosition='{"9": 0}').plan()
+    wide = events_stream(segments=2)
+    with pytest.raises(ofa.OptionError, match="no stream cut"):
+        Query(wide, startingPosition='{"1": 0}').plan()
 
 
 def test_limits_end_a_batch_between_two_events_and_an_event_above_them_comes_alone(events_stream):

@@ -14,7 +14,7 @@ import enum
 import os
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,15 +183,13 @@ class Controller:
             if status != 0:
                 raise RefusedError(f"{request} of {stream}: status {status}")
 
-    def truncate_stream(self, stream: StreamName, cut: dict[int, int]) -> None:
+    def truncate_stream(self, stream: StreamName, cut: Mapping[int, int]) -> None:
         """Forget what lies before a stream cut.
 
         Raises:
             RefusedError, NoAnswerError: as `begin`.
         """
-        entries = [message("CutEntry")(key=key, value=value) for key, value in cut.items()]
-        request = message("StreamCut")(streamInfo=_stream(stream), cut=entries)
-        status = self._ask("truncateStream", request, "Status").status
+        status = self._ask("truncateStream", _cut(stream, cut), "Status").status
         if status != 0:
             raise RefusedError(f"truncateStream of {stream}: status {status}")
 
@@ -213,6 +211,14 @@ class Controller:
         request = message("SegmentsRequest")(streamInfo=_stream(stream), timestamp=0)
         found = self._ask("getSegments", request, "SegmentsAtTime").segments
         return {each.segmentId.segmentId: each.offset for each in found}
+
+    def is_cut(self, stream: StreamName, cut: Mapping[int, int]) -> bool:
+        """Tell whether some offsets are a stream cut: whether their segments have each key once.
+
+        Raises:
+            RefusedError, NoAnswerError: as `begin`.
+        """
+        return bool(self._ask("isStreamCutValid", _cut(stream, cut), "Validity").response)
 
     def successors(self, stream: StreamName, number: int) -> list[Successor]:
         """Return the segments that follow a sealed one; none where the stream is sealed.
@@ -306,6 +312,11 @@ def _channel(grpc: Any, address: str) -> Any:
 
 def _stream(stream: StreamName) -> Any:
     return message("StreamInfo")(scope=stream.scope, stream=stream.stream)
+
+
+def _cut(stream: StreamName, cut: Mapping[int, int]) -> Any:
+    entries = [message("CutEntry")(key=key, value=value) for key, value in cut.items()]
+    return message("StreamCut")(streamInfo=_stream(stream), cut=entries)
 
 
 def _segment(stream: StreamName, number: int) -> Any:

@@ -23,6 +23,7 @@ _MESSAGES: dict[str, tuple[tuple[int, str, str], ...]] = {
     "StreamConfig": ((1, "streamInfo", "StreamInfo"), (2, "scalingPolicy", "ScalingPolicy")),
     "CutEntry": ((1, "key", "int64"), (2, "value", "int64")),
     "StreamCut": ((1, "streamInfo", "StreamInfo"), (2, "cut", "*CutEntry")),
+    "Validity": ((1, "response", "bool"),),
     "SegmentId": ((1, "streamInfo", "StreamInfo"), (2, "segmentId", "int64")),
     "SegmentRange": (
         (1, "segmentId", "SegmentId"),

@@ -108,6 +108,11 @@ class Planner:
             cut = where
             for number, offset in cut.items():
                 self._check_given(number, offset)
+            if not self._segments.ask(lambda controller: controller.is_cut(self._stream, cut)):
+                raise OptionError(
+                    f"startingPosition is no stream cut of {self._stream}: the segments that it "
+                    "names don't have each routing key once. Name all segments of one moment."
+                )
         return {number: Position(offset, first=offset) for number, offset in cut.items()}
 
     def _check_given(self, number: int, offset: int) -> None:
