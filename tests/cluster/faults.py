@@ -204,7 +204,7 @@ class Faults:
             return False
         self._run.start_job(job)
         with contextlib.suppress(AssertionError):
-            self._run.until_batches(job, 1)
+            self._run.until_batches(job, 1, within_s=120)
         for each in tree:
             _signalled(each, signal.SIGCONT)
         self._pass(_LONG_S)
