@@ -1,4 +1,4 @@
-"""``python -m evidence.versions``: writes ``docs/versions.md`` from what ``make compat`` has left in
+"""``python -m evidence.versions``: writes ``docs/versions.md`` from what ``make compat`` left in
 ``build/compat``: which tests passed on which version of pyspark.
 
 ``--describe`` prints what the environment that runs it consists of, as JSON.
