@@ -27,14 +27,20 @@ def last_decision(checkpoint: AnyPath, stores: Stores) -> Decided | None:
     none. Nothing is written.
 
     A log that can't be found or read is told by whoever binds or claims it, next, with what to do.
+
+    Raises:
+        CheckpointMismatchError: the log was moved, and the checkpoint doesn't lead there.
     """
     home = checkpoint / spark_checkpoint.LOG_FOLDER
     if not home.is_dir():
         return None
     try:
         bound = binding.find(store_at(home), open_store=stores.open)
-        return None if bound is None else bound.log().look().decided
     except (CheckpointMismatchError, CommitLogError):
+        return None
+    try:
+        return None if bound is None else bound.log().look().decided
+    except CommitLogError:
         return None
 
 
