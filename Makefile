@@ -96,8 +96,9 @@ mutants: $(READY)  ## planted bugs, each of which a test must catch
 	$(BIN)/python tests/mutants/run.py
 
 COMPAT ?= 4.0.0 4.1.1 4.3.0
-compat: $(READY)  ## the integration tests on the other supported versions of pyspark
+compat: $(READY)  ## the tests of all that touches Spark, and the kills at every step, on other versions of pyspark; writes docs/versions.md
 	for version in $(COMPAT); do ./tests/compat.sh $$version || exit 1; done
+	$(BIN)/python -m evidence.versions
 
 docs: $(READY)  ## draw the protocol's states from its transition table, and what FileSink does with each type; then the site, in build/site
 	$(BIN)/python docs/draw_protocol.py

@@ -99,6 +99,15 @@ def protocol_digest() -> str:
     return digest_of([*modules_of(PROTOCOL), *simulator])
 
 
+VERSIONS = ("spark", "driver", "operators", "sources", "task")
+"""The folders whose code meets PySpark: another version of it may need another line there."""
+
+
+def versions_digest() -> str:
+    """Return the digest of what meets PySpark."""
+    return digest_of(file for name in VERSIONS for file in sorted((PACKAGE / name).rglob("*.py")))
+
+
 def package_digest() -> str:
     """Return the digest of the whole package, and of the bugs that are planted in it."""
     return digest_of(

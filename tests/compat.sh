@@ -1,20 +1,31 @@
 #!/usr/bin/env bash
 # Runs the tests that need Spark on another version of pyspark: tests/compat.sh 4.0.0 [pytest arguments]
+# Without arguments: the short tests of all that touches Spark, then the kills at every step; what they
+# came to is kept in build/compat, for `python -m evidence.versions`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$1
 shift
 venv=.venv-compat-$version
+results=build/compat
 if [ ! -e "$venv/.ready" ]; then
   "${PYTHON:-python3}" -m venv "$venv"
   .venv/bin/python -m pip freeze --exclude-editable | grep -iv '^pyspark==' > "$venv/constraints.txt"
   "$venv/bin/python" -m pip install --quiet --constraint "$venv/constraints.txt" "pyspark==$version" \
-    pytest pytest-timeout pytest-cov hypothesis hatchling editables --editable '.[kafka,demo,operators,connect]'
+    pytest pytest-timeout pytest-cov pytest-xdist hypothesis hatchling editables \
+    --editable '.[kafka,postgres,demo,operators,connect,s3,hdfs,kinesis]'
   touch "$venv/.ready"
 fi
-if [ $# -eq 0 ]; then
-  set -- tests/integration tests/crash tests/connect tests/embedded/test_spark_jars.py tests/sources/test_kinesis_spark.py
-fi
-"$venv/bin/python" -c 'import pyspark; print("pyspark", pyspark.__version__)'
 # Older versions of pyspark leave sockets to the garbage collector; that is not what is tested here.
-exec "$venv/bin/python" -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning "$@"
+test=("$venv/bin/python" -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning)
+if [ $# -gt 0 ]; then
+  exec "${test[@]}" "$@"
+fi
+mkdir -p "$results"
+"$venv/bin/python" -m evidence.versions --describe > "$results/$version.json"
+code=0
+"${test[@]}" -q -n 2 --dist loadfile -m "not long" --junitxml "$results/$version-short.xml" \
+  tests/integration tests/crash tests/connect tests/operators tests/spark tests/sources/test_kinesis_spark.py tests/embedded/test_spark_jars.py || code=$?
+"${test[@]}" -q -n 2 --dist loadscope -m long --junitxml "$results/$version-kills.xml" \
+  tests/crash/test_kills.py tests/crash/test_lost.py tests/crash/test_stopping.py tests/crash/test_rolls.py tests/connect/test_kills.py || code=$?
+exit $code

@@ -3,8 +3,12 @@ command names what is old."""
 
 from __future__ import annotations
 
+import json
+from xml.etree import ElementTree as ET
+
 import pytest
 
+from evidence import versions
 from evidence.__main__ import RESULTS, Result, lines
 from evidence.digests import PACKAGE, PROTOCOL, QUERY, digest_of, modules_of
 
@@ -91,3 +95,58 @@ def test_the_command_looks_at_every_page_with_results():
     assert {result.page for result in RESULTS} == {
         "docs/chaos-results.md", "docs/mutants-results.md", "docs/performance.md", "docs/performance.json", "docs/profile.json", "docs/scale.md", "docs/store-costs.md",
     }  # fmt: skip
+
+
+CASES = """<testsuites><testsuite time="60">
+<testcase classname="tests.crash.test_kills" name="a"/>
+<testcase classname="tests.crash.test_kills" name="b"><skipped message="Skipped: it lacks this"/></testcase>
+<testcase classname="tests.spark.test_files" name="c">{outcome}</testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.fixture
+def of_versions(tmp_path):
+    """Write the results of a version of pyspark."""
+
+    def write(version, outcome="", parts=("short", "kills")):
+        described = {
+            "Python": "3.11",
+            "Java": "17",
+            "Hadoop": "3.4",
+            "day": "2026-01-01",
+            "code": "abc",
+        }
+        (tmp_path / f"{version}.json").write_text(json.dumps(described))
+        for part in parts:
+            (tmp_path / f"{version}-{part}.xml").write_text(CASES.format(outcome=outcome))
+        return tmp_path
+
+    return write
+
+
+def test_the_page_of_versions_counts_what_passed_and_says_what_was_left_out(of_versions):
+    of_versions("4.10.0")
+    page = versions.page(versions.read(of_versions("4.2.0")))
+    assert "The same tests pass on pyspark 4.2.0, 4.10.0**: 8 runs" in page
+    assert "| kill -9 of driver and workers at every step | 2; 2 left out | 2; 2 left out |" in page
+    assert "- it lacks this (2 on 4.2.0, 2 on 4.10.0)" in page
+    assert "| Spark Connect: kill -9 of the server | not run | not run |" in page
+
+
+@pytest.mark.parametrize("outcome", ["<failure/>", "<error/>"])
+def test_the_page_of_versions_begins_with_what_failed(of_versions, outcome):
+    page = versions.page(versions.read(of_versions("4.2.0", outcome)))
+    assert "**Not all tests pass on each of 4.2.0**: 2 of 4.2.0 fail." in page
+    assert "| **2 failed**, 0 passed |" in page
+
+
+def test_a_part_that_was_not_run_is_no_result(of_versions, tmp_path):
+    with pytest.raises(ValueError, match=r"no results in .*: run make compat"):
+        versions.read(tmp_path)
+    with pytest.raises(ValueError, match=r"4.2.0-kills.xml: run tests/compat.sh 4.2.0"):
+        versions.read(of_versions("4.2.0", parts=("short",)))
+
+
+def test_a_test_of_no_area_is_told():
+    with pytest.raises(ValueError, match=r"no area has the test tests\.else"):
+        versions.Version({}).add("tests.else.test_a", ET.Element("testcase"))

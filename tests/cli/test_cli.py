@@ -60,7 +60,9 @@ def _hear_interrupts():
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "end", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_the_broker_runs_until_it_is_told_to_end(end, tmp_path):
     command = [
         sys.executable,

@@ -44,6 +44,8 @@ BATCH = 2_000
 _TICK_S = 0.2
 _END_S = 600
 _QUIET_S = 1800
+_TICKS_UNTIL_MORE = 15
+"""Seconds that a job, from which a batch is awaited, is given before more is published."""
 _FRUITLESS_ENDS = 12
 """A job that ended so often without a batch between is stuck: many an end is a fault's doing."""
 
@@ -155,6 +157,13 @@ class Result:
         return sum(self.faults.values())
 
 
+def _shares(feed, ground, share):
+    """Publish a share of the records with each step."""
+    for start in range(0, ground.records, share):
+        feed.publish_part(ground, start, min(start + share, ground.records))
+        yield start
+
+
 class AdsOnCluster:
     """One run; a context manager."""
 
@@ -232,9 +241,8 @@ class AdsOnCluster:
         truth = truth_of(ground)
         faults = Faults(self)
         feed = Feed(self.place.servers)
-        published = 0
-        share = max(1, ground.records // (self._wanted + 1))
-        feed.publish_part(ground, 0, published := share)
+        self._shares = _shares(feed, ground, max(1, ground.records // (self._wanted + 1)))
+        self.publish()
         for job in JOBS:
             self.start_job(job)
             if job != JOBS[-1]:
@@ -245,11 +253,11 @@ class AdsOnCluster:
             for kind in kinds:
                 self.result.faults[kind] = self.result.faults.get(kind, 0) + 1
                 self._say(f"{time.monotonic() - began:6.0f} s: {self.result.struck}: {kind}")
-            feed.publish_part(ground, published, min(published + share, ground.records))
-            published = min(published + share, ground.records)
+            self.publish()
             self.moment()
         faults.heal()
-        feed.publish_part(ground, published, ground.records)
+        while self.publish():
+            pass
         for job in JOBS:
             self._until_taken(job)
         feed.close_the_day(self.place.topic(HEARTBEATS))
@@ -278,11 +286,22 @@ class AdsOnCluster:
         """Return the job's process."""
         return self._jobs[name]
 
-    def until_batches(self, job, more):
-        """Wait until a job, whose input isn't all taken, has completed more batches."""
+    def publish(self):
+        """Publish the next share of the records; tell whether there was one."""
+        return next(self._shares, None) is not None
+
+    def until_batches(self, job, more, within_s=_QUIET_S):
+        """Wait until a job has completed more batches; one that has nothing to take gets more."""
         checkpoint = self.place.checkpoint(job)
         goal = spark_checkpoint.last_committed(checkpoint) + more
-        self._wait(lambda: spark_checkpoint.last_committed(checkpoint) >= goal, f"{job} goes on")
+        ticks = itertools.count(1)
+
+        def reached():
+            if next(ticks) % _TICKS_UNTIL_MORE == 0:
+                self.publish()
+            return spark_checkpoint.last_committed(checkpoint) >= goal
+
+        self._wait(reached, f"{job} goes on", within_s)
 
     def _until_taken(self, job):
         self._wait(lambda: self._has_taken_all(job), f"{job} takes everything")
@@ -291,10 +310,10 @@ class AdsOnCluster:
         place = self.place
         return progress.has_taken_all(place.checkpoint(job), place.servers, place.inputs(job))
 
-    def _wait(self, condition, what):
-        end = time.monotonic() + _QUIET_S
+    def _wait(self, condition, what, within_s=_QUIET_S):
+        end = time.monotonic() + within_s
         while not condition():
-            assert time.monotonic() < end, f"not within {_QUIET_S} s: {what}"
+            assert time.monotonic() < end, f"not within {within_s} s: {what}"
             self.pass_time(1.0)
 
     def _end(self, job):

@@ -202,13 +202,18 @@ class Faults:
         tree = _tree_of(zombie.pid)
         if not [each for each in tree if _signalled(each, signal.SIGSTOP)]:
             return False
-        self._run.start_job(job)
-        with contextlib.suppress(AssertionError):
-            self._run.until_batches(job, 1)
-        for each in tree:
-            _signalled(each, signal.SIGCONT)
-        self._pass(_LONG_S)
-        zombie.kill()
+        try:
+            self._run.start_job(job)
+            with contextlib.suppress(AssertionError):
+                self._run.until_batches(job, 1, within_s=120)
+            for each in tree:
+                _signalled(each, signal.SIGCONT)
+            self._pass(_LONG_S)
+        finally:
+            # Its JVM, too, when the campaign is ended meanwhile.
+            for each in tree:
+                _signalled(each, signal.SIGKILL)
+            zombie.kill()
         return True
 
     # --- servers ----------------------------------------------------------------------------------

@@ -74,9 +74,8 @@ def test_in_complete_mode_a_batch_without_rows_empties_the_table(
     assert pipeline.entries("COMMIT")[0]["body"]["committables"]["postgres"]
 
 
-@pytest.mark.parametrize(
-    "door", [pytest.param("write_stream", marks=pytest.mark.long), "exactly_once"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("door", ["write_stream", "exactly_once"])
 def test_counts_in_update_mode_are_those_of_all_batches_after_a_restart(
     connect_server, pipeline, database, door
 ):

@@ -71,6 +71,7 @@ def test_a_driver_killed_while_a_task_writes_neither_loses_nor_doubles(pipeline)
     assert_exactly_once(pipeline)
 
 
+@pytest.mark.long
 def test_a_crash_while_the_next_batch_has_reused_a_handle_commits_nothing_undecided(pipeline):
     """DONE is what tells the two transactions apart: they have the same id, producer id and
     epoch."""

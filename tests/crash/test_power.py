@@ -153,6 +153,7 @@ def test_a_query_goes_on_behind_the_loss_of_all_that_its_drivers_have_not_synced
     assert_once(pipeline)
 
 
+@pytest.mark.long
 def test_a_plan_that_was_lost_and_made_anew_is_refused_by_the_start_and_mended_by_the_command(
     forgetful, capsys
 ):

@@ -102,6 +102,7 @@ def test_a_broker_killed_between_decision_and_commit_delays_the_batch_and_loses_
         assert_exactly_once(pipeline)
 
 
+@pytest.mark.long
 def test_a_failed_task_attempt_leaves_nothing_visible_and_holds_no_reader(pipeline):
     driver = pipeline.start("task.pre_commit.after=kill@2", master="local[2,4]", until_batch=25)
     driver.wait_for_failpoint("task.pre_commit.after")

@@ -10,6 +10,7 @@ from onceforall.demo.flights import CLOSING_ID, PARTITIONS, closing_event, event
 from onceforall.errors import OptionError
 
 
+@pytest.mark.long
 def test_the_whole_data_set_has_its_known_size_and_unique_ids():
     flights = load_flights()
     assert len(flights) == 336_776

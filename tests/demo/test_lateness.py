@@ -74,6 +74,7 @@ def greatest_lateness(placed, seed):
     return lateness
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_no_flight_is_later_than_half_of_what_the_watermark_allows(placed, seed):
     assert greatest_lateness(placed, seed) < timedelta(days=WATERMARK_DELAY_DAYS / 2)

@@ -112,6 +112,7 @@ def test_an_extra_that_no_task_needs_is_refused():
         cluster._extras(["demo"])
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_the_command_looks_from_each_executor_of_a_cluster(tmp_path, broker):

@@ -52,6 +52,7 @@ def test_nobody_answers_on_a_port_where_nobody_listens():
     assert cluster_state(1) is None
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 def test_a_cluster_moves_leaders_away_from_lost_nodes_takes_them_back_and_leaves_nothing():
     with EmbeddedKafkaCluster() as cluster:

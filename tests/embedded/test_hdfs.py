@@ -123,6 +123,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_installed_spark_uses_it_without_further_jars(hdfs_server, hdfs_folder, tmp_path):
     spark = subprocess.run(

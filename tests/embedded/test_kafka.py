@@ -104,6 +104,7 @@ def test_stop_leaves_no_process_and_no_temporary_folder():
         broker.restart()
 
 
+@pytest.mark.long
 def test_a_failing_block_stops_the_broker_too():
     pids = []
 
@@ -130,6 +131,7 @@ def test_a_killed_broker_comes_back_at_its_address_with_its_records(own_broker):
     assert consume(own_broker, "kept", 1) == [b"before"]
 
 
+@pytest.mark.long
 def test_a_client_reconnects_after_a_restart(own_broker):
     own_broker.create_topic("kept")
     producer = Producer({"bootstrap.servers": own_broker.bootstrap_servers, **QUIET})
@@ -149,6 +151,7 @@ def test_a_frozen_broker_answers_nothing_until_it_is_thawed(own_broker):
     until(lambda: broker_answers(own_broker.port), what="an answer of the thawed broker")
 
 
+@pytest.mark.long
 def test_a_frozen_broker_is_stopped_in_an_orderly_way(tmp_path):
     broker = EmbeddedKafka(data_dir=tmp_path)
     broker.start()
@@ -159,6 +162,7 @@ def test_a_frozen_broker_is_stopped_in_an_orderly_way(tmp_path):
     assert (tmp_path / "log" / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.long
 def test_a_given_data_folder_is_kept_and_continued_on_other_ports(tmp_path):
     with EmbeddedKafka(data_dir=tmp_path / "data") as broker:
         broker.create_topic("kept")
@@ -188,6 +192,7 @@ def test_a_setting_that_kafka_refuses_is_shown_with_what_it_said(tmp_path):
     assert not broker.is_running
 
 
+@pytest.mark.long
 def test_a_broker_that_ends_at_its_start_is_shown_with_the_end_of_its_log(tmp_path):
     with EmbeddedKafka(data_dir=tmp_path):
         pass

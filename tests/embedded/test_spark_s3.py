@@ -46,6 +46,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.s3
 def test_the_installed_spark_uses_s3_with_the_pinned_jars_and_creates_a_key_once(

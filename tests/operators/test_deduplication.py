@@ -147,6 +147,7 @@ class TestInSpark:
     def read(self, spark, tmp_path, name):
         return sorted(each["n"] for each in ofa.read_files(tmp_path / name).to_arrow().to_pylist())
 
+    @pytest.mark.long
     def test_nothing_is_dropped_and_the_row_that_stays_is_the_same_after_a_replay(
         self, events, spark, runs, tmp_path
     ):

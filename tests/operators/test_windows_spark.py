@@ -318,6 +318,7 @@ def test_sliding_count_windows_go_on_over_a_restart(files, tmp_path, variant, mo
         assert len(seen) == 6
 
 
+@pytest.mark.long
 def test_in_processing_time_the_first_rule_of_time_cannot_come_over_a_restart_nor_the_last_one_go(
     files, tmp_path
 ):

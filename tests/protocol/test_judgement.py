@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,8 +10,16 @@ from hypothesis import strategies as st
 from onceforall.errors import CheckpointMismatchError, FencedError
 from onceforall.protocol.entries import Claim, Digest
 from onceforall.protocol.events import BatchRequested
-from onceforall.protocol.history import EMPTY
-from onceforall.protocol.judgement import Refusal, Verdict, divergence, judge, judge_claim, total
+from onceforall.protocol.history import EMPTY, Decided, History
+from onceforall.protocol.judgement import (
+    Refusal,
+    Verdict,
+    divergence,
+    judge,
+    judge_claim,
+    judge_passed_over,
+    total,
+)
 from onceforall.protocol.state import RunConfig
 from protocol.building import commit, digests, history, offsets, request
 
@@ -37,6 +48,79 @@ def test_a_batch_that_begins_elsewhere_than_the_decided_one_ends_is_refused():
     refused(
         judge(asked, history(7), 7), CheckpointMismatchError, "Batch 8 begins at", "start again"
     )
+
+
+SETTINGS = {"spark.sql.shuffle.partitions": "200", "spark.sql.streaming.stateStore": "x"}
+
+
+def header(*, partitions=200, time=1000, watermark=5, version="v1", settings=None):
+    """Version and metadata of a batch as Spark plans it."""
+    conf = {**SETTINGS, "spark.sql.shuffle.partitions": str(partitions), **(settings or {})}
+    metadata = {"batchWatermarkMs": watermark, "batchTimestampMs": time, "conf": conf}
+    return (version, json.dumps(metadata))
+
+
+def repartitioned(batch, last=7, end=None, before=None, decided=None):
+    """What is asked for behind batches that nobody decided, and the past."""
+    asked = BatchRequested(
+        batch,
+        offsets(batch),
+        stateful=True,
+        start=offsets(last) if end is None else end,
+        before=header(partitions=300) if before is None else before,
+    )
+    known = replace(commit(last), header=header() if decided is None else decided)
+    return asked, History(Decided(known, 0, 1, done=True))
+
+
+@pytest.mark.parametrize("batch", [9, 10])
+def test_a_batch_behind_an_offline_repartitioning_is_written(batch):
+    """Also behind two, and behind an undecided batch that it has passed over."""
+    asked, past = repartitioned(batch)
+    assert judge(asked, past, batch - 1) is Verdict.WRITE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"end": offsets(8)},
+        {"before": header(partitions=300, time=1001)},
+        {"before": header(partitions=300, watermark=6)},
+        {"before": header(partitions=300, version="v2")},
+        {"before": header(settings={"spark.sql.streaming.stateStore": "y"})},
+        {"before": ()},
+        {"before": ("v1", "no json")},
+        {"before": ("v1", "[]")},
+        {"decided": ()},
+        {"decided": ("v1",)},
+    ],
+)
+def test_batches_that_did_more_than_repartition_are_no_repartitioning(change):
+    """A plain query's batch without input, for its timers alone, has another time."""
+    asked, past = repartitioned(9, **change)
+    refused(judge(asked, past, 8), CheckpointMismatchError, "batches 8 to 8 were run without")
+
+
+def test_a_repartitioning_that_passed_over_a_decided_batch_is_named_with_how_to_take_it_back():
+    asked, past = repartitioned(9, end=offsets(6), before=header(partitions=300, time=999))
+    remedy = "delete offsets/8, commits/7 and commits/8"
+    refused(judge(asked, past, 8), CheckpointMismatchError, "Batch 7 is decided", remedy)
+    assert judge_passed_over(past.decided, 8, asked.before, asked.start) == judge(asked, past, 8)
+
+
+@pytest.mark.parametrize(
+    ("planned", "before", "end"),
+    [
+        (7, header(time=999), offsets(6)),
+        (8, header(time=1000), offsets(6)),
+        (8, header(time=999), offsets(7)),
+        (8, (), offsets(6)),
+    ],
+)
+def test_what_passes_over_no_decided_batch_is_not_said_to(planned, before, end):
+    _, past = repartitioned(9)
+    assert judge_passed_over(past.decided, planned, before, end) is None
+    assert judge_passed_over(None, planned, before, end) is None
 
 
 def test_the_last_decided_batch_is_skipped_by_a_query_without_state():

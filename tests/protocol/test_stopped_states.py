@@ -38,6 +38,16 @@ UNDECIDED = EMPTY
 WHOLE_PAST = history(0, done=False)
 
 
+# A plan that copies one before the decided batch, and what Spark asks for behind it.
+PASSED_OVER = History(
+    replace(
+        WHOLE_PAST.decided,
+        commit=replace(WHOLE_PAST.decided.commit, header=("v1", '{"batchTimestampMs": 2}')),
+    )
+)
+BEHIND_A_COPY = replace(request(2), start=("earlier",), before=("v1", '{"batchTimestampMs": 1}'))
+
+
 def part_lost(committables=(STAYED, LOST)):
     past = history(0, done=False, a=committables)
     return History(replace(past.decided, commit=replace(past.decided.commit, digests=DECIDED)))
@@ -131,6 +141,11 @@ STOPS = [
         P.Sealing,
         lambda: Walk(sinks=("b",)).sealing().feed(saw.PastSealed(WHOLE_PAST, -1)),
         lambda: recovered(WHOLE_PAST, sinks=("a", "b")),
+    ),
+    Stop(
+        P.Sealing,
+        lambda: Walk().sealing(BEHIND_A_COPY).feed(saw.PastSealed(PASSED_OVER, 1)),
+        lambda: recovered(PASSED_OVER, request(0)),
     ),
     Stop(
         P.Sealing,

@@ -12,4 +12,4 @@ def test_the_offsets_of_all_sources_are_a_batchs_offsets(tmp_path):
     )
     assert spark_checkpoint.offsets_of(tmp_path, 3) == ('{"a":{"0":1}}', '{"b":{"0":2}}', "-")
     assert spark_checkpoint.header_of(tmp_path, 3) == ("v1", '{"batchWatermarkMs":0}')
-    assert spark_checkpoint.known_offsets_of(tmp_path, 4) == ()
+    assert spark_checkpoint.known_plan_of(tmp_path, 4) == ()

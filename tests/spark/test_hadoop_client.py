@@ -12,6 +12,7 @@ from onceforall.commit_log.stores.objects import ObjectClient
 from onceforall.commit_log.stores.probing import check, probe
 from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.embedded import s3a_jars
+from onceforall.embedded.jars import hadoop_version
 from onceforall.errors import CommitLogError, FencedError, OptionError, UnsupportedQueryError
 from onceforall.protocol.entries import Done
 from onceforall.spark.hadoop_client import HadoopClient
@@ -49,6 +50,8 @@ def spark(s3_server, hdfs_server):
 @pytest.fixture(params=["s3", "hdfs"])
 def url(request):
     if request.param == "s3":
+        if hadoop_version() == "3.4.1":
+            pytest.skip("S3A of Hadoop 3.4.1 has no conditional puts: obstore serves the log there")
         return f"s3a://{request.getfixturevalue('s3_bucket')}/ads"
     return request.getfixturevalue("hdfs_folder")
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from onceforall.embedded.jars import hadoop_version
 from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.sinks.files.paths import local_folder
 from onceforall.spark import hadoop_paths
@@ -97,7 +98,7 @@ def test_every_location_is_what_hadoop_makes_of_it(spark):
     make = spark.sparkContext._jvm.org.apache.hadoop.fs.Path
     seen = {"read": 0, "refused": 0}
 
-    @settings(max_examples=1500, deadline=None)
+    @settings(max_examples=400, deadline=None)
     @given(LOCATIONS)
     @example("file:/a%3Db/c#d?e")
     @example("//a")
@@ -111,8 +112,10 @@ def test_every_location_is_what_hadoop_makes_of_it(spark):
     def compare(location):
         try:
             uri = make(location).toUri()
-        except (IllegalArgumentException, Py4JJavaError):
+        except (IllegalArgumentException, Py4JJavaError) as error:
             seen["refused"] += 1
+            if hadoop_version() < "3.5" and "Relative path in absolute URI" in str(error):
+                return  # Hadoop 3.5 takes file:a:b, and so do we; Spark itself refuses it then
             with pytest.raises((OptionError, UnsupportedQueryError)):
                 hadoop_paths.local_folder(location)
             return

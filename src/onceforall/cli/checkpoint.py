@@ -8,7 +8,9 @@ from typing import Any
 
 def add_commands(groups: Any) -> None:
     """Add the group to argparse's sub-parsers (a type that argparse keeps private)."""
-    checkpoint = groups.add_parser("checkpoint", help="mend a checkpoint after a loss of power")
+    checkpoint = groups.add_parser(
+        "checkpoint", help="mend a checkpoint after a loss of power, or move it"
+    )
     commands = checkpoint.add_subparsers(title="commands", required=True, metavar="COMMAND")
     mend = commands.add_parser(
         "mend",
@@ -27,6 +29,25 @@ def add_commands(groups: Any) -> None:
     )
     mend.add_argument("--dry-run", action="store_true", help="look and tell only")
     mend.set_defaults(run=_mend)
+    move = commands.add_parser(
+        "move",
+        help="take a stopped query's checkpoint, with its commit log, to another disk or store",
+        description="Stop the query first; a run that is still alive is fenced. Everything is "
+        "copied, read back and compared. The old place is sealed, so that it can't run on with "
+        "onceforall, and keeps its files. The command may be repeated, and goes on where it "
+        "stopped. Credentials are those of the environment (AWS_…, GOOGLE_…, AZURE_…), or Hadoop's "
+        "for hdfs.",
+    )
+    move.add_argument("checkpoint", metavar="CHECKPOINT", help="the query's checkpointLocation")
+    move.add_argument("to", metavar="URL", help="an empty folder on a disk or a store")
+    move.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the stores, as onceforall.store.NAME; secrets belong in the environment",
+    )
+    move.set_defaults(run=_move)
 
 
 def _mend(arguments: argparse.Namespace) -> int:
@@ -39,4 +60,17 @@ def _mend(arguments: argparse.Namespace) -> int:
         "Nothing is to be mended: Spark's files are as the commit log says.",
     ):
         print(step)
+    return 0
+
+
+def _move(arguments: argparse.Namespace) -> int:
+    from onceforall.operate.moving_checkpoint import move_checkpoint
+
+    settings = dict(each.partition("=")[::2] for each in arguments.set)
+    moved = move_checkpoint(arguments.checkpoint, arguments.to, settings=settings)
+    print(
+        f"The checkpoint lies in {moved.location} now ({moved.files} of Spark's files, "
+        f"{moved.entries} entries of the commit log). Start the query with that "
+        "checkpointLocation. When it runs, delete the old folder."
+    )
     return 0

@@ -53,7 +53,9 @@ def add_commands(groups: Any) -> None:
         "that the demo starts",
     )
     demo.set_defaults(run=_run)
-    _add_ads(demo.add_subparsers(title="other demos", metavar="ads"))
+    others = demo.add_subparsers(title="other demos", metavar="ads|kinesis")
+    _add_ads(others)
+    _add_kinesis(others)
 
 
 def _add_ads(groups: Any) -> None:
@@ -108,6 +110,40 @@ def _add_ads(groups: Any) -> None:
     ads.set_defaults(run=_run_ads)
 
 
+def _add_kinesis(groups: Any) -> None:
+    kinesis = groups.add_parser(
+        "kinesis",
+        help="count views from a Kinesis stream that is resharded, to a topic and to files, killed "
+        "again and again",
+        description="Starts a Kinesis server (moto's) and a Kafka broker, puts views into a stream "
+        "whose shards split and merge, and counts them by page and window into a topic and files "
+        "under one decision. Kills the job with SIGKILL at random moments, and compares both with "
+        "the truth. Ends with 0 when they are equal. Needs Java 17 and the extras 'demo' and "
+        "'kinesis'.",
+    )
+    kinesis.add_argument(
+        "--kills", type=int, default=5, help="how often the job is killed, at least 3 (default: 5)"
+    )
+    kinesis.add_argument(
+        "--seed", type=int, help="of the views and the moments of the kills (default: a new one)"
+    )
+    kinesis.add_argument(
+        "--events", type=int, default=10_000, metavar="N", help="how many views (default: 10000)"
+    )
+    kinesis.add_argument(
+        "--out",
+        type=Path,
+        default=Path("build/demo-kinesis"),
+        help="folder of report and log (default: build/demo-kinesis)",
+    )
+    kinesis.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep checkpoint, files and the broker's data, and print where they are",
+    )
+    kinesis.set_defaults(run=_run_kinesis)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     from onceforall.demo.main import Options, run_demo
 
@@ -137,6 +173,14 @@ def _run_ads(arguments: argparse.Namespace) -> int:
     )
     with _orderly_end():
         return run_ads_demo(AdsOptions(*given))
+
+
+def _run_kinesis(arguments: argparse.Namespace) -> int:
+    from onceforall.demo.kinesis.main import KinesisOptions, run_kinesis_demo
+
+    given = (arguments.kills, arguments.seed, arguments.events, arguments.out, arguments.keep)
+    with _orderly_end():
+        return run_kinesis_demo(KinesisOptions(*given))
 
 
 @contextlib.contextmanager

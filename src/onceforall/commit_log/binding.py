@@ -344,6 +344,23 @@ def point_to(home: Store, bound: BoundLog, location: str, log_id: str, store: St
             )
 
 
+def point_home(home: Store, bound: BoundLog) -> None:
+    """Make a checkpoint point to the log in its own home, where a moved log was copied to; an
+    earlier try may have done so.
+    """
+    home.create(
+        _pointer_key(0),
+        _encode(
+            _POINTER,
+            id=bound.id or uuid.uuid4().hex,
+            location=None,
+            first_generation=bound.first_generation,
+            written_at=_now(),
+            **({"keep_ends": True} if keeps_ends(home) else {}),
+        ),
+    )
+
+
 def _make_durable(home: Store, bound: BoundLog, open_store: Callable[[str], Store]) -> None:
     """Make what binds checkpoint and log durable: the start that created it may have been killed
     before it could sync it.

@@ -81,8 +81,12 @@ MOVED = "MOVED"
 earlier release says that a newer one has written it."""
 
 
-def encode_moved(location: str, *, nonce: str, generation: int, index: int) -> bytes:
-    """Return what ends a log that lies in another place from now on."""
+def encode_moved(
+    location: str, *, nonce: str, generation: int, index: int, checkpoint: str | None = None
+) -> bytes:
+    """Return what ends a log that lies in another place from now on; ``checkpoint``: where the
+    whole checkpoint lies, if that was moved.
+    """
     return encode_fields(
         {
             "onceforall": FORMAT,
@@ -90,7 +94,8 @@ def encode_moved(location: str, *, nonce: str, generation: int, index: int) -> b
             "generation": generation,
             "index": index,
             "nonce": nonce,
-            "body": {"location": location},
+            "body": {"location": location}
+            | ({} if checkpoint is None else {"checkpoint": checkpoint}),
         }
     )
 
@@ -167,6 +172,12 @@ def decode(content: bytes, *, where: str, generation: int, index: int | None) ->
             f"Put back what stood at this place. {RESTORE}"
         )
     kind = fields.get("kind")
+    if kind == MOVED and "checkpoint" in body:
+        raise CheckpointMismatchError(
+            f"{where}: this checkpoint was moved to {body['checkpoint']}, and nothing is decided "
+            "here any more. Start the query with that checkpointLocation. If it isn't complete "
+            "there, run 'onceforall checkpoint move' once more."
+        )
     if kind == MOVED:
         raise CheckpointMismatchError(
             f"{where}: this commit log was moved to {body.get('location')}, and nothing is decided "

@@ -173,6 +173,7 @@ class Coordinator:
         start: tuple[str, ...] = (),
         *,
         header: tuple[str, ...] = (),
+        before: tuple[str, ...] = (),
     ) -> None:
         """Feed in that Spark asks for a batch; ``pending`` then holds what is to be done.
 
@@ -184,10 +185,11 @@ class Coordinator:
             writer: what runs the batch's jobs.
             start: the lines for the batch before, where they are known.
             header: the lines before the offsets there.
+            before: those for the batch before.
         """
         self.finish_background()
         self._writer = writer
-        self._feed(saw.BatchRequested(batch, offsets, stateful, start, header))
+        self._feed(saw.BatchRequested(batch, offsets, stateful, start, header, before))
 
     def run_batch(
         self,
@@ -198,6 +200,7 @@ class Coordinator:
         start: tuple[str, ...] = (),
         *,
         header: tuple[str, ...] = (),
+        before: tuple[str, ...] = (),
     ) -> None:
         """Take one call of ``foreachBatch`` to its end.
 
@@ -205,7 +208,7 @@ class Coordinator:
             OnceForAllError: why the run stopped; its docstring says what was aborted and what was
                 not.
         """
-        self.request(batch, offsets, stateful, writer, start, header=header)
+        self.request(batch, offsets, stateful, writer, start, header=header, before=before)
         self.phase_ms = {}
         while self.pending:
             returned = isinstance(self.pending[0], do.ReturnBatch)

@@ -421,23 +421,30 @@ class QueryRun:
         )
         started = writer.clock()
         plan = spark_checkpoint.plan_of(self._checkpoint, batch_id)
-        start = self._start_of(batch_id)
-        header, offsets = plan[:2], plan[2:]
-        self._planned = (batch_id, offsets)
+        before = self._plan_before(batch_id)
+        self._planned = (batch_id, plan)
         try:
-            self._coordinator.run_batch(batch_id, offsets, stateful, writer, start, header=header)
+            self._coordinator.run_batch(
+                batch_id,
+                plan[2:],
+                stateful,
+                writer,
+                before[2:],
+                header=plan[:2],
+                before=before[:2],
+            )
             self._tell_progress(batch_id, writer, (writer.clock() - started) * 1000)
         finally:
             writer.close()
 
-    def _start_of(self, batch_id: int) -> tuple[str, ...]:
-        """Return where a batch's input begins: the plan of the batch before, which this run has
-        mostly read itself.
+    def _plan_before(self, batch_id: int) -> tuple[str, ...]:
+        """Return the plan of the batch before, at whose end a batch's input begins, and which this
+        run has mostly read itself.
         """
-        known, offsets = self._planned
+        known, plan = self._planned
         if known == batch_id - 1:
-            return offsets
-        return spark_checkpoint.known_offsets_of(self._checkpoint, batch_id - 1)
+            return plan
+        return spark_checkpoint.known_plan_of(self._checkpoint, batch_id - 1)
 
     def stop_requested(self) -> bool:
         """Tell whether the batch under way is to be aborted, or the process is ending."""

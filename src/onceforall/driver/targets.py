@@ -13,6 +13,7 @@ from onceforall.errors import CheckpointMismatchError, CommitLogError, OptionErr
 from onceforall.protocol import identity
 from onceforall.protocol.history import Decided
 from onceforall.protocol.identity import Identity
+from onceforall.protocol.judgement import judge_passed_over
 from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.remote_path import AnyPath, store_at
@@ -26,14 +27,20 @@ def last_decision(checkpoint: AnyPath, stores: Stores) -> Decided | None:
     none. Nothing is written.
 
     A log that can't be found or read is told by whoever binds or claims it, next, with what to do.
+
+    Raises:
+        CheckpointMismatchError: the log was moved, and the checkpoint doesn't lead there.
     """
     home = checkpoint / spark_checkpoint.LOG_FOLDER
     if not home.is_dir():
         return None
     try:
         bound = binding.find(store_at(home), open_store=stores.open)
-        return None if bound is None else bound.log().look().decided
     except (CheckpointMismatchError, CommitLogError):
+        return None
+    try:
+        return None if bound is None else bound.log().look().decided
+    except CommitLogError:
         return None
 
 
@@ -63,6 +70,11 @@ def check_targets(
     """
     if decided is None:
         return {}
+    committed = spark_checkpoint.last_committed(checkpoint)
+    plan = spark_checkpoint.known_plan_of(checkpoint, committed)
+    refusal = judge_passed_over(decided, committed, plan[:2], plan[2:])
+    if refusal is not None:
+        raise refusal.error(refusal.message)
     known = {name: target for name, target in decided.commit.targets.items() if name in sinks}
     for name in known.keys() & set(adopt):
         logger.warning(
@@ -80,9 +92,7 @@ def check_targets(
     refusal = identity.judge(targets, found, {name: repr(sink) for name, sink in sinks.items()})
     if refusal is not None:
         raise refusal.error(refusal.message)
-    must_have = identity.complete_batches(
-        decided, targets, spark_checkpoint.last_committed(checkpoint)
-    )
+    must_have = identity.complete_batches(decided, targets, committed)
     for name, batch in must_have.items():
         refusal = identity.judge_reach(
             name, batch, repr(sinks[name]), holds=sinks[name].holds(starts[name], batch)

@@ -49,9 +49,10 @@ KAFKA_VERSIONS = (KAFKA_VERSION, "3.9.2")
 # The connector exists up to 4.2.0 and its token provider up to 4.0.0; the 4.2 set was run with
 # pyspark 4.2 and 4.3.
 _CONNECTOR_SETS = {"4.0": "spark-4.0", "4.1": "spark-4.1", "4.2": "spark-4.2", "4.3": "spark-4.2"}
-# Of Hadoop: a client must have the version of the Hadoop that the wheel of pyspark carries. 3.4 (of
-# pyspark 4.0 and 4.1) has no set.
-HADOOP_VERSIONS = ("3.5.0",)
+# Of Hadoop: a client must have the version of the Hadoop that the wheel of pyspark carries, 3.5.0
+# in 4.2 and 4.3, 3.4.2 in 4.1, 3.4.1 in 4.0. Maven Central lacks a part of the SDK with which 3.4.1
+# was built (s3-transfer-manager 2.24.6): its set has 2.24.8.
+HADOOP_VERSIONS = ("3.5.0", "3.4.2", "3.4.1")
 _MARKER = "verified.json"
 _FETCH_PREFIX = ".fetch-"
 _FETCH_DEADLINE_S = 900.0
@@ -182,8 +183,9 @@ def hadoop_set(kind: str, version: str) -> str:
     if version not in HADOOP_VERSIONS:
         raise UnsupportedQueryError(
             f"The installed pyspark carries Hadoop {version}; jars for {kind} are pinned for "
-            f"Hadoop {', '.join(HADOOP_VERSIONS)}, which pyspark 4.2 and 4.3 carry. Install one of "
-            f"these, or give Spark jars of Hadoop {version} through spark.jars.packages."
+            f"Hadoop {', '.join(HADOOP_VERSIONS)}, which pyspark 4.0.0, 4.1.1, 4.2.0 and 4.3.0 "
+            f"carry. Install one of these, or give Spark jars of Hadoop {version} through "
+            "spark.jars.packages."
         )
     return f"{kind}-{version}"
 

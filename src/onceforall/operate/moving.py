@@ -96,34 +96,71 @@ def move_log(
             f"{location} lies in the checkpoint {path} itself. Name a folder outside of it."
         )
     home = store_at(path / spark_checkpoint.LOG_FOLDER)
-    bound = binding.find(home, open_store=stores.open)
+    bound, query_id = bound_log(path, stores)
+    target = stores.open(location)
+    if bound.location == location:
+        return Moved(location, 0, bound.log().newest_generation() or 0)
+    unfinished = moved_before(bound)
+    if unfinished is None:
+        log_id = binding.log_id_at(target, bound, str(path))
+        generation, entries = copy_log(bound, target, path, query_id)
+        leave_moved(bound.store, generation, location)
+    else:
+        if unfinished.checkpoint is not None or unfinished.location != location:
+            raise finish_first(path, unfinished)
+        generation = unfinished.generation
+        log_id, entries = binding.log_id_at(target, bound, str(path)), 0
+    binding.point_to(home, bound, location, log_id, target)
+    return Moved(location, entries, generation)
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A move that has passed the point of no return.
+
+    Attributes:
+        generation: the one that the move claimed in the old place.
+        location: where the log lies.
+        checkpoint: where the whole checkpoint lies; None: it stayed where it was.
+    """
+
+    generation: int
+    location: str
+    checkpoint: str | None
+
+
+def finish_first(path: AnyPath, unfinished: Unfinished) -> CheckpointMismatchError:
+    """Return the error of another move than the one that was begun."""
+    what, where = (
+        ("log", unfinished.location)
+        if unfinished.checkpoint is None
+        else ("checkpoint", unfinished.checkpoint)
+    )
+    return CheckpointMismatchError(
+        f"An earlier move of this {what} to {where} has passed the point of no return. "
+        f"Finish it: onceforall {what} move {path} {where}"
+    )
+
+
+def bound_log(path: AnyPath, stores: Stores) -> tuple[binding.BoundLog, str]:
+    """Return a checkpoint's log, and the query's id.
+
+    Raises:
+        OptionError: this is no checkpoint of onceforall's.
+    """
+    bound = binding.find(store_at(path / spark_checkpoint.LOG_FOLDER), open_store=stores.open)
     query_id = spark_checkpoint.query_id(path)
     if bound is None or query_id is None:
         raise OptionError(
             f"{path} has no commit log of onceforall (no folder '{spark_checkpoint.LOG_FOLDER}' "
             "with entries). Name the folder that is the query's checkpointLocation."
         )
-    target = stores.open(location)
-    if bound.location == location:
-        return Moved(location, 0, bound.log().newest_generation() or 0)
-    unfinished = _moved_before(bound)
-    if unfinished is None:
-        log_id = binding.log_id_at(target, bound, str(path))
-        generation, entries = _copy(bound, target, path, query_id)
-        _leave_moved(bound.store, generation, location)
-    else:
-        generation, known = unfinished
-        if known != location:
-            raise CheckpointMismatchError(
-                f"An earlier move of this log to {known} has passed the point of no return. "
-                f"Finish it: onceforall log move {path} {known}"
-            )
-        log_id, entries = binding.log_id_at(target, bound, str(path)), 0
-    binding.point_to(home, bound, location, log_id, target)
-    return Moved(location, entries, generation)
+    return bound, query_id
 
 
-def _copy(bound: binding.BoundLog, target: Store, path: AnyPath, query_id: str) -> tuple[int, int]:
+def copy_log(
+    bound: binding.BoundLog, target: Store, path: AnyPath, query_id: str
+) -> tuple[int, int]:
     """Seal the old place, copy what counts, and see that it says the same; return the generation
     that was claimed there and how many entries there are.
     """
@@ -134,7 +171,7 @@ def _copy(bound: binding.BoundLog, target: Store, path: AnyPath, query_id: str) 
     )
     if refusal is not None:
         raise refusal.error(refusal.message)
-    owner = f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} (log move)"
+    owner = f"{whoami()} (log move)"
     claim = Claim(query_id, f"move-{uuid.uuid4()}", str(path), owner, **asdict(here))
     generation = log.claim(claim).generation
     decided = log.seal_below(generation).decided
@@ -211,9 +248,13 @@ def _create(ask: Creator, target: Store, key: str, content: bytes) -> None:
         )
 
 
-def _leave_moved(store: Store, generation: int, location: str) -> None:
+def leave_moved(
+    store: Store, generation: int, location: str, *, checkpoint: str | None = None
+) -> None:
     """Pass the point of no return: behind this entry nobody decides in the old place."""
-    content = encode_moved(location, nonce=uuid.uuid4().hex, generation=generation, index=1)
+    content = encode_moved(
+        location, nonce=uuid.uuid4().hex, generation=generation, index=1, checkpoint=checkpoint
+    )
     standing, _ = Creator(store, _PAUSES_MS, time.sleep)(entry_key(generation, 1), content)
     if standing != content:
         raise FencedError(
@@ -223,9 +264,8 @@ def _leave_moved(store: Store, generation: int, location: str) -> None:
         )
 
 
-def _moved_before(bound: binding.BoundLog) -> tuple[int, str] | None:
-    """Return the generation and the new place of a move that has passed the point of no return;
-    None: there was none.
+def moved_before(bound: binding.BoundLog) -> Unfinished | None:
+    """Return a move that has passed the point of no return; None: there was none.
 
     Starts that met it have claimed generations above, and could seal none.
     """
@@ -240,8 +280,14 @@ def _moved_before(bound: binding.BoundLog) -> tuple[int, str] | None:
         fields = decode_fields(content, bound.store.describe(entry_key(generation, 1)))
         if fields.get("kind") != MOVED:
             return None
-        return generation, str(fields["body"]["location"])
+        body = fields["body"]
+        return Unfinished(generation, str(body["location"]), body.get("checkpoint"))
     return None
+
+
+def whoami() -> str:
+    """Return who runs this, for people who read the log."""
+    return f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}"
 
 
 def _now() -> datetime:

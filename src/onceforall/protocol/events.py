@@ -39,6 +39,7 @@ class BatchRequested:
         start: where the input begins; empty at the query's beginning, and where it isn't known any
             more. Only records need it.
         header: what Spark's offset log says of the batch besides the offsets.
+        before: what it says so of the batch before; empty where it isn't known.
     """
 
     batch: int
@@ -46,6 +47,7 @@ class BatchRequested:
     stateful: bool
     start: tuple[str, ...] = field(default=(), compare=False)
     header: tuple[str, ...] = ()
+    before: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

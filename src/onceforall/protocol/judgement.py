@@ -13,7 +13,8 @@ from enum import Enum
 from onceforall.errors import CheckpointMismatchError, FencedError, OnceForAllError
 from onceforall.protocol.entries import Claim, Commit, Digest, total
 from onceforall.protocol.events import BatchRequested
-from onceforall.protocol.history import History
+from onceforall.protocol.history import Decided, History
+from onceforall.protocol.repartition import is_repartitioned, passes_over
 from onceforall.protocol.state import RunConfig
 
 
@@ -55,7 +56,8 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
     Returns:
         A verdict, or a refusal with its error. A batch is written only when it follows directly on
         the last decided one and begins where that ends, as far as is known (or nothing was ever
-        decided), and passed over only when the decision was made for these very offsets.
+        decided); batches that only repartitioned the state may stand between. It is passed over
+        only when the decision was made for these very offsets.
     """
     decided = history.decided
     if request.batch <= spark_committed:
@@ -77,15 +79,7 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
             f"commit log. {REMEDY}",
         )
     if request.batch > last:
-        return Refusal(
-            CheckpointMismatchError,
-            f"Spark asks for batch {request.batch}, but the last batch decided in the commit log "
-            f"is {last}: batches "
-            f"{last + 1} to {request.batch - 1} were run without onceforall, or entries of the "
-            "commit log are missing. If a plain query ran on "
-            "this checkpoint, set its commit log aside with 'onceforall detach' and start again. "
-            f"{REMEDY}",
-        )
+        return _judge_gap(request, decided)
     if request.offsets != decided.commit.offsets:
         return Refusal(
             CheckpointMismatchError,
@@ -94,6 +88,23 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
             f"{_short(request.offsets)}. {REMEDY}",
         )
     return Verdict.DIGEST if request.stateful else Verdict.SKIP
+
+
+def _judge_gap(request: BatchRequested, decided: Decided) -> Verdict | Refusal:
+    """Judge a batch behind others that nobody decided."""
+    if is_repartitioned(request.before, request.start, decided.commit):
+        return Verdict.WRITE
+    last = decided.commit.batch
+    passed = judge_passed_over(decided, request.batch - 1, request.before, request.start)
+    return passed or Refusal(
+        CheckpointMismatchError,
+        f"Spark asks for batch {request.batch}, but the last batch decided in the commit log "
+        f"is {last}: batches "
+        f"{last + 1} to {request.batch - 1} were run without onceforall, or entries of the "
+        "commit log are missing. If a plain query ran on "
+        "this checkpoint, set its commit log aside with 'onceforall detach' and start again. "
+        f"{REMEDY}",
+    )
 
 
 def _judge_begin(request: BatchRequested, before: Commit) -> Refusal | None:
@@ -110,6 +121,35 @@ def _judge_begin(request: BatchRequested, before: Commit) -> Refusal | None:
         f"{before.batch} ends, but batch {before.batch} was decided up to "
         f"{_short(before.offsets)}: another run has written over that plan, or the checkpoint was "
         f"edited. On a store (HDFS, S3) the next start puts it back; start again. {REMEDY}",
+    )
+
+
+def judge_passed_over(
+    decided: Decided | None, planned: int, header: tuple[str, ...], end: tuple[str, ...]
+) -> Refusal | None:
+    """Refuse to go on where Spark's state was repartitioned past a decided batch.
+
+    It is asked before a sink completes anything or is compared with the log: Spark's own commit log
+    calls the batch complete there, and it needn't be.
+
+    Args:
+        decided: the last decision.
+        planned: a batch that Spark's commit log has.
+        header: version and metadata of it in Spark's offset log; empty: unknown.
+        end: its offsets.
+    """
+    if decided is None or planned <= decided.commit.batch:
+        return None
+    if not passes_over(header, end, decided.commit):
+        return None
+    last = decided.commit.batch
+    return Refusal(
+        CheckpointMismatchError,
+        f"Batch {last} is decided, but the query's state was repartitioned without it (batch "
+        f"{planned}, enforce_exactly_once_sink=False): its input would be read again, and be in "
+        f"the sinks twice. Take the repartitioning back: delete offsets/{planned}, commits/{last} "
+        f"and commits/{planned} in the checkpoint, and keep offsets/{last}. Then let the query "
+        f"complete batch {last} (trigger(availableNow=True)), and repartition again.",
     )
 
 

@@ -66,12 +66,12 @@ def header_of(checkpoint: AnyPath, batch: int) -> tuple[str, ...]:
     return _entry(checkpoint, batch)[:2]
 
 
-def known_offsets_of(checkpoint: AnyPath, batch: int) -> tuple[str, ...]:
-    """Return what ``offsets_of`` does; nothing where Spark's offset log doesn't have the batch,
-    or not any more.
+def known_plan_of(checkpoint: AnyPath, batch: int) -> tuple[str, ...]:
+    """Return what ``plan_of`` does; nothing where Spark's offset log doesn't have the batch, or not
+    any more.
     """
     try:
-        return offsets_of(checkpoint, batch)
+        return plan_of(checkpoint, batch)
     except CheckpointMismatchError:
         return ()
 

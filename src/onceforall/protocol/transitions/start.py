@@ -19,7 +19,7 @@ from onceforall.protocol.decisions import (
 from onceforall.protocol.due_sweeps import older_sweeps, own_sweeps
 from onceforall.protocol.entries import Claim
 from onceforall.protocol.events import BatchRequested, GenerationClaimed, LogInspected, PastSealed
-from onceforall.protocol.judgement import judge_claim
+from onceforall.protocol.judgement import judge_claim, judge_passed_over
 from onceforall.protocol.phases import Claiming, Inspecting, New, Ready, Recovering, Sealing
 from onceforall.protocol.state import Run
 from onceforall.protocol.transitions.outcomes import Outcome, replaced, stop
@@ -85,6 +85,10 @@ def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
         spark_committed=event.spark_committed,
     )
     decided = event.history.decided
+    asked = at.request
+    passed = judge_passed_over(decided, asked.batch - 1, asked.before, asked.start)
+    if passed is not None and event.spark_committed == asked.batch - 1:
+        return stop(sealed, passed.error, passed.message)
     refusal = identity.judge(identity.known(sealed), run.config.identities)
     if refusal is not None:
         return stop(sealed, refusal.error, refusal.message)

@@ -1,0 +1,250 @@
+"""``python -m evidence.versions``: writes ``docs/versions.md`` from what ``make compat`` left in
+``build/compat``: which tests passed on which version of pyspark.
+
+``--describe`` prints what the environment that runs it consists of, as JSON.
+"""
+
+# ruff: noqa: T201  a command prints
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from evidence.digests import ROOT, versions_digest
+
+RESULTS = ROOT / "build" / "compat"
+PAGE = ROOT / "docs" / "versions.md"
+
+AREAS = (
+    ("tests.crash.test_kills", "kill -9 of driver and workers at every step"),
+    ("tests.crash.test_lost", "transactions lost and written again"),
+    ("tests.crash.test_stopping", "stops in the middle of a batch"),
+    ("tests.crash.test_rolls", "a log that rolls, under kills"),
+    ("tests.crash.test_remote_checkpoints", "checkpoints on S3 and HDFS, under kills"),
+    ("tests.crash", "other crashes: power cuts, zombies, late state"),
+    ("tests.integration.test_redo", "redo: replays and kept rows"),
+    ("tests.integration.test_repartitioned", "offline repartitioning of state"),
+    ("tests.integration", "queries with one sink and with many; changes between runs"),
+    ("tests.connect.test_kills", "Spark Connect: kill -9 of the server"),
+    ("tests.connect", "Spark Connect: doors and refusals"),
+    ("tests.operators", "operators: attribution, deduplication, windows, lookups"),
+    ("tests.sources", "the Kinesis source"),
+    ("tests.spark", "plans, checkpoints, offsets, Hadoop's client"),
+    ("tests.embedded", "jars of the connectors"),
+)
+"""The first that begins a test's name has it."""
+
+
+_HOW = (
+    "`make compat` makes an environment for each version, and runs in it the short tests of all "
+    "that touches Spark, then the long ones that kill at every step. "
+    "`python -m evidence.versions` writes this page from what they came to."
+)
+
+
+@dataclass
+class Outcomes:
+    """What tests came to."""
+
+    passed: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    failed: list[str] = field(default_factory=list)
+
+    @property
+    def cell(self) -> str:
+        """What stands in the table."""
+        if self.failed:
+            return f"**{len(self.failed)} failed**, {self.passed} passed"
+        left_out = self.skipped.total()
+        if not self.passed:
+            return f"none; {left_out} left out" if left_out else "not run"
+        return f"{self.passed}" + (f"; {left_out} left out" if left_out else "")
+
+
+@dataclass
+class Version:
+    """One version of pyspark: what it ran in, and what the tests of each area came to."""
+
+    described: Mapping[str, str]
+    areas: dict[str, Outcomes] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def add(self, name: str, case: ET.Element) -> None:
+        """Add one test.
+
+        Raises:
+            ValueError: no area has it.
+        """
+        title = next((title for start, title in AREAS if name.startswith(start)), None)
+        if title is None:
+            raise ValueError(f"no area has the test {name}")
+        outcomes = self.areas.setdefault(title, Outcomes())
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            outcomes.failed.append(f"{name}::{case.get('name')}")
+        elif skipped is not None:
+            outcomes.skipped[skipped.get("message", "").removeprefix("Skipped: ")] += 1
+        else:
+            outcomes.passed += 1
+
+
+def described() -> dict[str, str]:
+    """Return what this process runs on: versions of pyspark, Python, Java and Hadoop; the digest of
+    the code under test; the day.
+    """
+    import pyspark
+
+    hadoop = next(Path(pyspark.__path__[0]).glob("jars/hadoop-client-api-*.jar")).stem
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
+    found = re.search(r'version "([^"]+)"', java)
+    return {
+        "pyspark": pyspark.__version__,
+        "Python": platform.python_version(),
+        "Java": found[1] if found else "unknown",
+        "Hadoop": hadoop.rpartition("-")[2],
+        "code": versions_digest(),
+        "day": datetime.now(tz=timezone.utc).date().isoformat(),
+    }
+
+
+def read(folder: Path = RESULTS) -> dict[str, Version]:
+    """Return the results of each version, oldest version first.
+
+    Raises:
+        ValueError: a version has no results, or none of a part: it would look as if it passed.
+    """
+    versions = {}
+    for file in sorted(folder.glob("*.json"), key=lambda file: _ordered(file.stem)):
+        version = Version(json.loads(file.read_text(encoding="utf-8")))
+        for part in ("short", "kills"):
+            results = folder / f"{file.stem}-{part}.xml"
+            if not results.exists():
+                raise ValueError(f"there is no {results}: run tests/compat.sh {file.stem}")
+            for suite in ET.parse(results).getroot().iter("testsuite"):  # noqa: S314  our own file
+                version.seconds += float(suite.get("time", "0"))
+                for case in suite.iter("testcase"):
+                    version.add(str(case.get("classname")), case)
+        versions[file.stem] = version
+    if not versions:
+        raise ValueError(f"there are no results in {folder}: run make compat")
+    return versions
+
+
+def page(versions: Mapping[str, Version]) -> str:
+    """Return the page."""
+    titles = [title for _, title in AREAS]
+    lines = [
+        "# Which PySpark was tried with what",
+        "",
+        _begin(versions),
+        "",
+        *_table(
+            ["tests passed", *versions],
+            [
+                [title, *(_outcomes(version, title).cell for version in versions.values())]
+                for title in titles
+            ],
+        ),
+        "",
+        "Tests that are left out say why:",
+        "",
+        *_reasons(versions),
+        "",
+        "## How it was run",
+        "",
+        _HOW,
+        "",
+        *_table(
+            ["", *versions],
+            [
+                *(
+                    [key, *(version.described[key] for version in versions.values())]
+                    for key in ("Python", "Java", "Hadoop", "day")
+                ),
+                ["minutes", *(f"{version.seconds / 60:.0f}" for version in versions.values())],
+            ],
+        ),
+        "",
+        f"Measured code: `{_code(versions)}`.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _begin(versions: Mapping[str, Version]) -> str:
+    failed = {
+        name: sum(len(each.failed) for each in version.areas.values())
+        for name, version in versions.items()
+    }
+    bad = [f"{count} of {name}" for name, count in failed.items() if count]
+    passed = sum(each.passed for version in versions.values() for each in version.areas.values())
+    names = ", ".join(versions)
+    if bad:
+        return f"**Not all tests pass on each of {names}**: {', '.join(bad)} fail."
+    return (
+        f"**The same tests pass on pyspark {names}**: {passed:,} runs of tests, with real brokers, "
+        "databases and stores, and kill -9. What a version lacks is left out, and said below."
+    )
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    return [
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+
+
+def _outcomes(version: Version, title: str) -> Outcomes:
+    return version.areas.get(title, Outcomes())
+
+
+def _reasons(versions: Mapping[str, Version]) -> list[str]:
+    by_reason: dict[str, list[str]] = {}
+    for name, version in versions.items():
+        found: Counter[str] = Counter()
+        for outcomes in version.areas.values():
+            found += outcomes.skipped
+        for reason, count in sorted(found.items()):
+            by_reason.setdefault(_plain(reason), []).append(f"{count} on {name}")
+    return [
+        f"- {reason} ({', '.join(counts)})" for reason, counts in sorted(by_reason.items())
+    ] or ["- none is."]
+
+
+def _plain(reason: str) -> str:
+    return " ".join(reason.replace("|", "\\|").split())
+
+
+def _code(versions: Mapping[str, Version]) -> str:
+    digests: Iterable[str] = {version.described["code"] for version in versions.values()}
+    return " and ".join(sorted(digests))
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def main() -> None:
+    """Write the page, or describe the environment."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--describe", action="store_true", help="print the environment, as JSON")
+    if parser.parse_args().describe:
+        print(json.dumps(described()))
+        return
+    PAGE.write_text(page(read()), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

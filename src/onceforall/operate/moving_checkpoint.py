@@ -1,0 +1,233 @@
+"""Takes a stopped query's whole checkpoint, with its commit log, from one place to another: between
+disks and stores.
+
+The order, and why a crash anywhere leaves something that the same command goes on with:
+
+1. A generation is claimed in the old log and all below it are sealed, as by a start, and what still
+   counts of the log is copied (``moving``).
+2. Spark's files are copied, read back and compared: ``offsets``, ``commits``, ``sources`` and
+   ``state``, and last ``metadata``, by which Spark knows a checkpoint. Where the old place names
+   itself in the metadata of state, the new one is named.
+3. Behind the claim, in the old log, a MOVED entry is created. It is the point of no return: a start
+   there stops with an error that names the new place.
+4. In the new log a generation is claimed under the new place, and the checkpoint gets its pointer.
+
+Between 3 and 4 neither place can be started with onceforall, and both say which command to repeat.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from onceforall.commit_log import CommitLog, Store, binding
+from onceforall.commit_log.store import keeps_ends
+from onceforall.common import arguments
+from onceforall.driver import place
+from onceforall.errors import (
+    CheckpointMismatchError,
+    CommitLogError,
+    FencedError,
+    OptionError,
+)
+from onceforall.operate import moving
+from onceforall.protocol.entries import Claim
+from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark.commits import sync_folder
+from onceforall.spark.remote_path import AnyPath, RemotePath, files_below, store_at
+from onceforall.spark.stores import Stores
+
+__all__ = ["MovedCheckpoint", "move_checkpoint"]
+
+_METADATA = "metadata"
+_STATE_METADATA = ("state", "_metadata", "v2")
+
+
+@dataclass(frozen=True)
+class MovedCheckpoint:
+    """What a move did.
+
+    Attributes:
+        location: where the checkpoint lies now: the query's next ``checkpointLocation``.
+        files: how many of Spark's files were copied; 0 where an earlier try had copied them all.
+        entries: how many entries of the log were copied or found there already; 0 likewise.
+    """
+
+    location: str
+    files: int
+    entries: int
+
+
+def move_checkpoint(
+    checkpoint: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    *,
+    settings: Mapping[str, str] | None = None,
+) -> MovedCheckpoint:
+    """Move the whole checkpoint of a stopped query; start it there afterwards.
+
+    Stop the query first. A run that is still alive is fenced. Repeating it after a crash or an
+    error is safe, and does what is left. The commit log lies in the new checkpoint, wherever it lay
+    before. The old place keeps its files, and onceforall decides nothing there any more. Delete
+    them when the query runs: nothing keeps a *plain* query from going on there.
+
+    Args:
+        checkpoint: the query's checkpoint.
+        to: where it is to lie: an absolute path or a URL, of a folder that is empty or not there.
+        settings: how stores are reached, by the names of ``onceforall.store.*``; both places, if
+            both are stores, are reached by the same.
+
+    Raises:
+        OptionError: this is no checkpoint of onceforall's, or the new place is no such folder.
+        CheckpointMismatchError: the new place holds another checkpoint; the last decided batch
+            isn't complete on its sinks; the checkpoint was copied or moved by other means.
+        FencedError: a run of the query has started meanwhile; the checkpoint is where it was.
+        CommitLogError: a store doesn't answer, or an entry is damaged, or what was copied reads
+            differently.
+    """
+    stores = Stores(None, settings)
+    old = stores.checkpoint(arguments.path("checkpoint", checkpoint))
+    new = stores.checkpoint(arguments.path("to", to))
+    if f"{new}/".startswith(f"{old}/") or f"{old}/".startswith(f"{new}/"):
+        raise OptionError(f"{new} and {old} lie in each other. Name a folder outside of it.")
+    bound, query_id = moving.bound_log(old, stores)
+    unfinished = moving.moved_before(bound)
+    home = store_at(new / spark_checkpoint.LOG_FOLDER)
+    if unfinished is not None and unfinished.checkpoint != str(new):
+        raise moving.finish_first(old, unfinished)
+    files = entries = 0
+    if unfinished is None:
+        _check_target(new, query_id)
+        generation, entries = moving.copy_log(bound, home, old, query_id)
+        files = _copy_files(old, new)
+        moving.leave_moved(bound.store, generation, home.describe(""), checkpoint=str(new))
+    else:
+        generation = unfinished.generation
+    _take_over(home, bound, generation, new, query_id)
+    return MovedCheckpoint(str(new), files, entries)
+
+
+def _check_target(new: AnyPath, query_id: str) -> None:
+    """Refuse a folder that holds anything but what an earlier try has left there."""
+    found = spark_checkpoint.query_id(new)
+    has_log = bool(store_at(new / spark_checkpoint.LOG_FOLDER).list("chains"))
+    if found not in {None, query_id} or (not has_log and files_below(new)):
+        raise CheckpointMismatchError(
+            f"{new} holds something else{f': the query {found}' if found else ''}. Name an empty "
+            "folder."
+        )
+
+
+# --- Spark's files --------------------------------------------------------------------------------
+
+
+def _copy_files(old: AnyPath, new: AnyPath) -> int:
+    """Copy Spark's files, and take away what an earlier try has left that isn't there any more."""
+    names = _names(old)
+    for name in set(_names(new)) - set(names):
+        _delete(_at(new, name))
+    # By it Spark knows a checkpoint.
+    ordered = sorted(names, key=lambda name: (name == _METADATA, name))
+    for name in ordered:
+        content = _at(old, name).read_bytes()
+        if _is_metadata_of_state(name):
+            content = _renamed(content, old, new)
+        place_of_it = _at(new, name)
+        _write(place_of_it, content)
+        if place_of_it.read_bytes() != content:
+            raise CommitLogError(
+                f"{place_of_it} doesn't read as it was written. Nothing was moved. Don't use this "
+                "place for a checkpoint; 'onceforall store check' tells more."
+            )
+    if isinstance(new, Path):
+        for folder in {new, *(_parents(new, ordered))}:
+            sync_folder(folder)
+    return len(ordered)
+
+
+def _names(checkpoint: AnyPath) -> list[str]:
+    """Return Spark's files, relative to the checkpoint; ours, and temporary ones, aren't among
+    them.
+    """
+    root = f"{checkpoint}/"
+    found = (str(file).removeprefix(root) for file in files_below(checkpoint))
+    return [name for name in found if not name.startswith(spark_checkpoint.LOG_FOLDER)]
+
+
+def _at(checkpoint: AnyPath, name: str) -> AnyPath:
+    return checkpoint / name
+
+
+def _parents(new: Path, names: list[str]) -> set[Path]:
+    return {
+        parent for name in names for parent in (new / name).parents if parent.is_relative_to(new)
+    }
+
+
+def _is_metadata_of_state(name: str) -> bool:
+    parts = name.split("/")
+    return len(parts) == 5 and (parts[0], parts[2], parts[3]) == _STATE_METADATA
+
+
+def _renamed(content: bytes, old: AnyPath, new: AnyPath) -> bytes:
+    """Let the metadata of an operator's state name its schema files in the new place.
+
+    Spark writes whole paths there (``OperatorStateMetadataV2.stateSchemaFilePaths``), and a start
+    reads them.
+    """
+    text = content.decode()
+    for prefix in _ways_to_write(old):
+        text = text.replace(f'"{prefix}/', f'"{_ways_to_write(new)[0]}/')
+    return text.encode()
+
+
+def _ways_to_write(place: AnyPath) -> tuple[str, ...]:
+    """As Hadoop writes it, and as it may."""
+    if isinstance(place, RemotePath):
+        return (str(place),)
+    return (f"file:{place}", f"file://{place}", str(place))
+
+
+def _write(place: AnyPath, content: bytes) -> None:
+    if isinstance(place, RemotePath):
+        place.client.replace(place.key, content)
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = place.with_name(f".{place.name}.moved")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(place)
+
+
+def _delete(place: AnyPath) -> None:
+    if isinstance(place, RemotePath):
+        place.client.delete(place.key)
+    else:
+        place.unlink()
+
+
+# --- the new place --------------------------------------------------------------------------------
+
+
+def _take_over(
+    home: Store, bound: binding.BoundLog, generation: int, new: AnyPath, query_id: str
+) -> None:
+    """Claim the next generation in the new log, under the new place, and point to it."""
+    log = CommitLog(home, first_generation=bound.first_generation, keep_ends=keeps_ends(home))
+    newest = log.newest_claim()
+    if newest is None or newest.checkpoint != str(new):
+        owner = f"{moving.whoami()} (checkpoint move)"
+        claim = Claim(query_id, f"move-{uuid.uuid4()}", str(new), owner, **asdict(place.here(new)))
+        claimed = log.claim(claim).generation
+        if claimed != generation + 1:
+            raise FencedError(
+                f"Two commands move this checkpoint to {new} at once. Let one of them end, and "
+                "run it again."
+            )
+        log.seal_below(claimed)
+    binding.point_home(home, bound)

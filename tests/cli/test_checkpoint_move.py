@@ -1,0 +1,296 @@
+"""``onceforall checkpoint move``: the query goes on in the new place with all that Spark and the log
+had, the old place can't run on, and a move that was killed anywhere is finished by the same
+command."""
+
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cli.test_log_move import PROGRAM, QUERY, Checkpoint
+from commit_log.building import commit, open_log
+from onceforall.commit_log import CommitLog, LocalStore
+from onceforall.commit_log.stores.objects import ObjectClient
+from onceforall.commit_log.stores.remote import RemoteStore
+from onceforall.errors import CheckpointMismatchError, CommitLogError, FencedError, OptionError
+from onceforall.operate import moving, moving_checkpoint
+from onceforall.operate.moving_checkpoint import move_checkpoint
+from onceforall.protocol.entries import Claim
+
+SCHEMA = "state/0/_stateSchema/default/0_schema"
+
+
+class Whole(Checkpoint):
+    """With files as Spark has them."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.plan(0)
+        self.put("sources/0/0", "v1\n{}")
+        self.put(SCHEMA, "a schema")
+        self.put("state/0/1/3.zip", b"\x00\xff" * 500)
+        named = [f"file:{self.path}/{SCHEMA}", f"{self.path}/{SCHEMA}", "file:/other/place"]
+        self.put("state/0/_metadata/v2/0", "v2\n" + json.dumps({"stateSchemaFilePaths": named}))
+        self.put("state/0/1/.3.zip.tmp", "half of it")
+        (self.path / "onceforall.detached-1").mkdir()
+
+    def plan(self, batch):
+        self.put(f"offsets/{batch}", f'v1\n{{"batchTimestampMs": {batch}}}\n{batch}')
+        self.put(f"commits/{batch}", "v1\n{}")
+
+    def put(self, name, content):
+        file = self.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def files(self):
+        return {
+            str(file.relative_to(self.path)): file.read_bytes()
+            for file in self.path.rglob("*")
+            if file.is_file() and "onceforall" not in str(file.relative_to(self.path))
+        }
+
+    def move(self, to):
+        moved = move_checkpoint(str(self.path), str(to))
+        return at(to), moved
+
+
+def at(path):
+    """The checkpoint that lies there."""
+    found = object.__new__(Whole)
+    found.path, found.home = path, path / "onceforall"
+    return found
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return Whole(tmp_path)
+
+
+def assert_left(old):
+    """It can't run on with onceforall, and the error says where the checkpoint is."""
+    log = open_log(LocalStore(old.home))
+    generation = log.claim(Claim(QUERY, "late", str(old.path), "tests")).generation
+    with pytest.raises(CheckpointMismatchError, match="this checkpoint was moved to"):
+        log.seal_below(generation)
+
+
+def assert_same(new, old, to_name=str):
+    """It has all of Spark's files, and names itself in the metadata of state."""
+    before, after = old.files(), new.files()
+    hidden = {name for name in before if name.rpartition("/")[2].startswith(".")}
+    assert hidden
+    assert after.keys() == before.keys() - hidden
+    metadata = "state/0/_metadata/v2/0"
+    differing = {name for name, content in after.items() if content != before[name]}
+    assert differing == {metadata}
+    named = json.loads(after[metadata].splitlines()[1])["stateSchemaFilePaths"]
+    assert named == [
+        f"file:{new.path}/{SCHEMA}", f"file:{new.path}/{SCHEMA}", "file:/other/place"
+    ]  # fmt: skip
+
+
+def test_a_checkpoint_is_moved_and_the_query_goes_on_there(checkpoint, tmp_path):
+    checkpoint.live(0, 1)
+    checkpoint.live(2)
+    new, moved = checkpoint.move(tmp_path / "new")
+    assert (moved.location, moved.files, moved.entries) == (str(new.path), 7, 11)
+    assert_same(new, checkpoint)
+    assert new.bound().location is None
+    assert open_log(LocalStore(new.home)).newest_claim().checkpoint == str(new.path)
+    log, generation, history = new.start()
+    assert (history.decided.commit, history.decided.done) == (commit(2, "g1"), True)
+    log.append(generation, commit(3))
+    assert_left(checkpoint)
+    again = move_checkpoint(str(checkpoint.path), str(new.path))
+    assert (again.files, again.entries) == (0, 0)
+    assert new.start()[2].decided.commit == commit(3)
+
+
+def test_a_run_that_is_alive_is_fenced(checkpoint, tmp_path):
+    log, generation = checkpoint.live(0)
+    new, _ = checkpoint.move(tmp_path / "new")
+    with pytest.raises(FencedError):
+        log.append(generation, commit(1))
+    assert new.start()[2].decided.commit == commit(0, "g0")
+
+
+def test_a_log_that_lay_elsewhere_comes_home(checkpoint, tmp_path):
+    checkpoint.live(0)
+    moving.move_log(str(checkpoint.path), str(tmp_path / "logs"))
+    checkpoint.live(1)
+    new, _ = checkpoint.move(tmp_path / "new")
+    assert new.bound().location is None
+    assert new.start()[2].decided.commit.batch == 1
+    with pytest.raises(CheckpointMismatchError, match="this checkpoint was moved"):
+        checkpoint.start()
+
+
+def test_a_checkpoint_is_moved_twice_and_not_back_into_the_old_folder(checkpoint, tmp_path):
+    checkpoint.live(0)
+    second, _ = checkpoint.move(tmp_path / "b")
+    second.live(1)
+    third, _ = second.move(tmp_path / "c")
+    assert third.start()[2].decided.commit.batch == 1
+    assert_same(third, checkpoint)
+    with pytest.raises(CheckpointMismatchError, match="onceforall checkpoint move .*/c"):
+        second.move(tmp_path / "d")
+    with pytest.raises(CheckpointMismatchError, match="was written for the checkpoint|something"):
+        third.move(checkpoint.path)
+
+
+def test_a_batch_that_is_not_complete_is_completed_first(checkpoint, tmp_path):
+    log, generation = checkpoint.live(0)
+    log.append(generation, commit(1))
+    with pytest.raises(CheckpointMismatchError, match="Batch 1 is decided.*Start the query once"):
+        checkpoint.move(tmp_path / "new")
+    assert not (tmp_path / "new" / "metadata").exists()
+
+
+def test_places_that_can_not_be_are_refused_and_nothing_is_moved(checkpoint, tmp_path):
+    checkpoint.live(0)
+    for inside in (checkpoint.path / "new", tmp_path):
+        with pytest.raises(OptionError, match="lie in each other"):
+            checkpoint.move(inside)
+    with pytest.raises(OptionError, match="no commit log"):
+        move_checkpoint(str(tmp_path / "nothing"), str(tmp_path / "new"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("x")
+    other = Whole(tmp_path / "other")
+    (other.path / "metadata").write_text(json.dumps({"id": "another"}))
+    for taken in (tmp_path / "full", other.path):
+        with pytest.raises(CheckpointMismatchError, match="Name an empty folder"):
+            checkpoint.move(taken)
+    assert checkpoint.start()[2].decided.commit == commit(0, "g0")
+
+
+def test_what_reads_otherwise_than_it_was_written_is_told_and_nothing_is_moved(
+    checkpoint, tmp_path, monkeypatch
+):
+    checkpoint.live(0)
+    write = moving_checkpoint._write
+    monkeypatch.setattr(
+        moving_checkpoint, "_write", lambda place, content: write(place, content[1:])
+    )
+    with pytest.raises(CommitLogError, match="doesn't read as it was written. Nothing was moved"):
+        checkpoint.move(tmp_path / "new")
+    assert checkpoint.start()[2].decided.commit == commit(0, "g0")
+
+
+class KilledError(BaseException):
+    """Nobody catches it."""
+
+
+class Killing:
+    """Ends a move at one of its writes, before or behind it."""
+
+    def __init__(self, patch, at_write):
+        self.left = at_write
+        for owner, name in (
+            (LocalStore, "create"),
+            (moving_checkpoint, "_write"),
+            (moving_checkpoint, "_delete"),
+        ):
+            patch.setattr(owner, name, self.around(getattr(owner, name)))
+
+    def around(self, write):
+        def written(*args, **kwargs):
+            self.left -= 1
+            if self.left == 0:
+                raise KilledError
+            done = write(*args, **kwargs)
+            self.left -= 1
+            if self.left == 0:
+                raise KilledError
+            return done
+
+        return written
+
+
+@pytest.mark.parametrize(
+    "goes_on", [True, False], ids=["the query goes on", "the move is repeated"]
+)
+def test_a_move_that_was_killed_anywhere_loses_nothing(tmp_path, monkeypatch, goes_on):
+    passed = refused = 0
+    for kill_at in itertools.count(1):
+        old = Whole(tmp_path / str(kill_at))
+        old.live(0)
+        new = at(tmp_path / str(kill_at) / "new")
+        finished = False
+        with monkeypatch.context() as patched:
+            Killing(patched, kill_at)
+            try:
+                old.move(new.path)
+                finished = True
+            except KilledError:
+                pass
+        batches = 1
+        if goes_on:
+            with contextlib.suppress(CheckpointMismatchError):
+                old.live(1)
+                batches = 2
+            refused += batches == 1
+            if batches == 2:
+                # Spark's files go on, too: what was copied is copied again, and what is gone goes.
+                old.plan(1)
+                (old.path / "state/0/1/3.zip").unlink()
+                passed += 1
+        moved = move_checkpoint(str(old.path), str(new.path))
+        assert moved.location == str(new.path)
+        assert_same(new, old)
+        log, generation, history = new.start()
+        assert history.decided.commit.batch == batches - 1
+        log.append(generation, commit(batches))
+        assert_left(old)
+        if finished:
+            break
+    assert kill_at > 30
+    assert not goes_on or (passed > 10 and refused > 2)
+
+
+@pytest.mark.s3
+def test_by_the_command_to_s3_and_back(checkpoint, tmp_path, s3_server, s3_bucket):
+    for batch in range(4):
+        checkpoint.live(batch)
+    environment = {
+        **os.environ,
+        "AWS_ENDPOINT_URL": s3_server.endpoint,
+        "AWS_ACCESS_KEY_ID": s3_server.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3_server.secret_key,
+        "AWS_REGION": s3_server.region,
+    }
+
+    def moved(old, new):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, "checkpoint", "move", old, new],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert new in done.stdout
+
+    url = f"s3a://{s3_bucket}/checkpoints/ads"
+    moved(str(checkpoint.path), url)
+    client = ObjectClient(
+        url,
+        {
+            "endpoint": s3_server.endpoint,
+            "region": s3_server.region,
+            "access_key_id": s3_server.access_key,
+            "secret_access_key": s3_server.secret_key,
+        },
+    )
+    assert client.read("state/0/1/3.zip") == b"\x00\xff" * 500
+    named = json.loads(client.read("state/0/_metadata/v2/0").splitlines()[1])
+    assert named["stateSchemaFilePaths"][0] == f"{url}/{SCHEMA}"
+    log = CommitLog(RemoteStore(client, "onceforall"), keep_ends=True)
+    assert log.newest_claim().checkpoint == url
+    assert log.look().decided.commit == commit(3, "g3")
+    assert_left(checkpoint)
+    back = at(tmp_path / "back")
+    moved(url, str(back.path))
+    assert_same(back, checkpoint)
+    assert back.start()[2].decided.commit == commit(3, "g3")
