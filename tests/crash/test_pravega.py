@@ -87,12 +87,12 @@ def test_a_decided_batch_whose_leases_ran_out_is_written_again(
 ):
     stream = events_stream(segments=2)
     options = {"onceforall.redo": redo, "onceforall.decisionReserveMs": 100}
-    pipeline = pipeline_of(*kinds, pravega_sink={**stream.target, "lease_s": 20}, options=options)
+    pipeline = pipeline_of(*kinds, pravega_sink={**stream.target, "lease_s": 60}, options=options)
     pipeline.start("append_commit.after=kill@3").wait_until_killed()
     decided = pipeline.entries("COMMIT")[-1]["body"]["committables"]["pravega"]
     assert decided
     for each in decided:
-        until(lambda each=each: state(stream, each) is State.ABORTED, 60, "Pravega aborts them")
+        until(lambda each=each: state(stream, each) is State.ABORTED, 120, "Pravega aborts them")
     pipeline.run(until_batch=pipeline.batches() + 2)
     assert_each_row_once(pipeline, stream, kinds)
 

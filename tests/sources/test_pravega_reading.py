@@ -86,6 +86,47 @@ def test_a_merged_segment_waits_for_all_its_predecessors():
     assert replaced(both, both, after) == {3: Position(0, first=0)}
 
 
+def test_a_segment_that_was_read_to_its_end_does_not_begin_again_beside_a_slow_one():
+    """From 1 and 2 came 3 (of 1), 4 (of both) and 5 (of 2); 2 has much, and 3 has become 6."""
+    done, slow = Position(10, closed=True), Position(10)
+    of_1, of_2 = {3: (1,), 4: (1, 2)}, {4: (1, 2), 5: (2,)}
+    found = replaced({1: done, 2: slow}, {1: done, 2: slow}, {1: of_1})
+    assert found == {1: done, 2: slow, 3: Position(0, first=0)}
+    now = {1: done, 2: slow, 3: done}
+    after = {1: of_1, 3: {6: (3,)}}
+    found = replaced(now, now, after)
+    assert found == {**now, 6: Position(0, first=0)}
+    assert replaced(found, found, after) == found
+    read = {**now, 2: done, 6: slow}
+    found = replaced(read, read, {**after, 2: of_2})
+    assert found == {4: Position(0, first=0), 5: Position(0, first=0), 6: slow}
+
+
+def test_a_merged_segment_waits_for_a_predecessor_that_has_not_begun():
+    """3 came of 1 alone, 4 of 2, which has much; 5 came of 3 and 4."""
+    done, slow = Position(10, closed=True), Position(10)
+    now = {3: done, 2: slow}
+    assert replaced(now, now, {3: {5: (3, 4)}}) == now
+    then = {3: done, 2: done}
+    found = replaced(then, then, {3: {5: (3, 4)}, 2: {4: (2,)}})
+    assert found == {3: done, 4: Position(0, first=0)}
+
+
+def test_one_segment_that_lags_behind_several_scalings_brings_nothing_twice(events_stream):
+    stream = events_stream(segments=2)
+    slow = next(f"k{n}" for n in range(9) if key_place(f"k{n}") >= 0.5)
+    stream.put_with(slow, 30)
+    query = Query(stream, maxRecordsPerTrigger="2")
+    found = []
+    for segments in (3, 2, 4, 3):
+        stream.scale(segments)
+        stream.put(6)
+        query.plan()
+        found += query.numbers()
+    found += [number for batch in query.drain() for number in batch]
+    assert sorted(found) == list(range(stream.written))
+
+
 def test_latest_begins_with_what_comes_after_the_first_start(events_stream):
     stream = events_stream(segments=2)
     stream.put(5)
