@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 
 import pytest
@@ -281,3 +282,58 @@ def test_keys_go_where_pravegas_clients_send_them():
         "\u00fc\u20ac\U0001f600x": 0.5819796205634418,
     }
     assert {key: key_place(key) for key in places} == places
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_in_any_scaling_each_segment_begins_once_and_behind_all_its_predecessors(seed):
+    """Segments have random lengths and are read at random speeds, over random scalings."""
+    chance = random.Random(seed)
+    epochs = [chance.randint(1, 4) for _ in range(chance.randint(2, 6))]
+    spans = {
+        (epoch, place): (place / count, (place + 1) / count)
+        for epoch, count in enumerate(epochs)
+        for place in range(count)
+    }
+    number = {key: key[0] << 32 | key[1] for key in spans}
+    length = {each: chance.choice([0, 0, 1, 2, 9]) for each in number.values()}
+    predecessors = {
+        number[key]: tuple(
+            number[other]
+            for other, (low, high) in spans.items()
+            if other[0] == key[0] - 1 and low < spans[key][1] and spans[key][0] < high
+        )
+        for key in spans
+    }
+    last = len(epochs) - 1
+    at = {each: Position(0, first=0) for each in number.values() if each >> 32 == 0}
+    begun, order, ended = {}, list(at), {}
+    for batch in range(200):
+        found, looked_at = dict(at), set()
+        while True:
+            closed = [each for each, position in found.items() if position.closed]
+            after = {
+                each: {n: of for n, of in predecessors.items() if each in of} for each in closed
+            }
+            found = replaced(begun, found, after)
+            order += [each for each in found if each not in at and each not in looked_at]
+            fresh = [n for n, p in found.items() if n not in looked_at and not p.closed]
+            if not fresh:
+                break
+            for each in fresh:
+                position = found[each]
+                to = min(length[each], position.offset + chance.randint(0, 2))
+                if to > position.offset:
+                    ended[each] = batch
+                is_closed = to == length[each] and each >> 32 < last
+                found[each] = Position(to, position.first, closed=is_closed)
+            looked_at |= set(fresh)
+        for each in found.keys() - at.keys():
+            for one in predecessors[each]:
+                assert ended.get(one, -1) < ended.get(each, batch + 1)
+        at = begun = {each: position.begun() for each, position in found.items()}
+    assert sorted(set(order)) == sorted(number.values())
+    assert {each for each in at if each >> 32 == last} == {
+        each for each in number.values() if each >> 32 == last
+    }
+    assert all(at[each].offset == length[each] for each in at)
+    assert len(order) == len(set(order)), "a segment has begun twice"
