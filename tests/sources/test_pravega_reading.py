@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 
 import pytest
@@ -84,6 +85,47 @@ def test_a_merged_segment_waits_for_all_its_predecessors():
     assert replaced(read_now, {1: done, 2: done}, after) == {1: done, 2: done}
     both = {1: done, 2: done}
     assert replaced(both, both, after) == {3: Position(0, first=0)}
+
+
+def test_a_segment_that_was_read_to_its_end_does_not_begin_again_beside_a_slow_one():
+    """From 1 and 2 came 3 (of 1), 4 (of both) and 5 (of 2); 2 has much, and 3 has become 6."""
+    done, slow = Position(10, closed=True), Position(10)
+    of_1, of_2 = {3: (1,), 4: (1, 2)}, {4: (1, 2), 5: (2,)}
+    found = replaced({1: done, 2: slow}, {1: done, 2: slow}, {1: of_1})
+    assert found == {1: done, 2: slow, 3: Position(0, first=0)}
+    now = {1: done, 2: slow, 3: done}
+    after = {1: of_1, 3: {6: (3,)}}
+    found = replaced(now, now, after)
+    assert found == {**now, 6: Position(0, first=0)}
+    assert replaced(found, found, after) == found
+    read = {**now, 2: done, 6: slow}
+    found = replaced(read, read, {**after, 2: of_2})
+    assert found == {4: Position(0, first=0), 5: Position(0, first=0), 6: slow}
+
+
+def test_a_merged_segment_waits_for_a_predecessor_that_has_not_begun():
+    """3 came of 1 alone, 4 of 2, which has much; 5 came of 3 and 4."""
+    done, slow = Position(10, closed=True), Position(10)
+    now = {3: done, 2: slow}
+    assert replaced(now, now, {3: {5: (3, 4)}}) == now
+    then = {3: done, 2: done}
+    found = replaced(then, then, {3: {5: (3, 4)}, 2: {4: (2,)}})
+    assert found == {3: done, 4: Position(0, first=0)}
+
+
+def test_one_segment_that_lags_behind_several_scalings_brings_nothing_twice(events_stream):
+    stream = events_stream(segments=2)
+    slow = next(f"k{n}" for n in range(9) if key_place(f"k{n}") >= 0.5)
+    stream.put_with(slow, 30)
+    query = Query(stream, maxRecordsPerTrigger="2")
+    found = []
+    for segments in (3, 2, 4, 3):
+        stream.scale(segments)
+        stream.put(6)
+        query.plan()
+        found += query.numbers()
+    found += [number for batch in query.drain() for number in batch]
+    assert sorted(found) == list(range(stream.written))
 
 
 def test_latest_begins_with_what_comes_after_the_first_start(events_stream):
@@ -240,3 +282,58 @@ def test_keys_go_where_pravegas_clients_send_them():
         "\u00fc\u20ac\U0001f600x": 0.5819796205634418,
     }
     assert {key: key_place(key) for key in places} == places
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_in_any_scaling_each_segment_begins_once_and_behind_all_its_predecessors(seed):
+    """Segments have random lengths and are read at random speeds, over random scalings."""
+    chance = random.Random(seed)
+    epochs = [chance.randint(1, 4) for _ in range(chance.randint(2, 6))]
+    spans = {
+        (epoch, place): (place / count, (place + 1) / count)
+        for epoch, count in enumerate(epochs)
+        for place in range(count)
+    }
+    number = {key: key[0] << 32 | key[1] for key in spans}
+    length = {each: chance.choice([0, 0, 1, 2, 9]) for each in number.values()}
+    predecessors = {
+        number[key]: tuple(
+            number[other]
+            for other, (low, high) in spans.items()
+            if other[0] == key[0] - 1 and low < spans[key][1] and spans[key][0] < high
+        )
+        for key in spans
+    }
+    last = len(epochs) - 1
+    at = {each: Position(0, first=0) for each in number.values() if each >> 32 == 0}
+    begun, order, ended = {}, list(at), {}
+    for batch in range(200):
+        found, looked_at = dict(at), set()
+        while True:
+            closed = [each for each, position in found.items() if position.closed]
+            after = {
+                each: {n: of for n, of in predecessors.items() if each in of} for each in closed
+            }
+            found = replaced(begun, found, after)
+            order += [each for each in found if each not in at and each not in looked_at]
+            fresh = [n for n, p in found.items() if n not in looked_at and not p.closed]
+            if not fresh:
+                break
+            for each in fresh:
+                position = found[each]
+                to = min(length[each], position.offset + chance.randint(0, 2))
+                if to > position.offset:
+                    ended[each] = batch
+                is_closed = to == length[each] and each >> 32 < last
+                found[each] = Position(to, position.first, closed=is_closed)
+            looked_at |= set(fresh)
+        for each in found.keys() - at.keys():
+            for one in predecessors[each]:
+                assert ended.get(one, -1) < ended.get(each, batch + 1)
+        at = begun = {each: position.begun() for each, position in found.items()}
+    assert sorted(set(order)) == sorted(number.values())
+    assert {each for each in at if each >> 32 == last} == {
+        each for each in number.values() if each >> 32 == last
+    }
+    assert all(at[each].offset == length[each] for each in at)
+    assert len(order) == len(set(order)), "a segment has begun twice"

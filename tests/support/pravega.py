@@ -31,16 +31,23 @@ class EventStream:
     def put(self, count, keys=7):
         """Put so many events with the next numbers; return the numbers."""
         numbers = list(range(self.written, self.written + count))
+        self._put([(number, f"k{number % keys}") for number in numbers])
+        return numbers
+
+    def put_with(self, key, count):
+        """Put so many events with one key."""
+        self._put([(number, key) for number in range(self.written, self.written + count)])
+
+    def _put(self, events_of):
         segments = self.controller.segments(self.name)
         with self.store() as store:
-            for number in numbers:
-                segment = segment_name(self.name, segment_of(f"k{number % keys}", segments))
+            for number, key in events_of:
+                segment = segment_name(self.name, segment_of(key, segments))
                 writer = uuid.uuid4()
                 store.begin_append(segment, writer)
                 end = store.info(segment).end
                 assert store.append(segment, writer, 1, end, event_bytes(b"%d" % number))
-        self.written += count
-        return numbers
+                self.written = number + 1
 
     def noted(self):
         """The transactions that tasks have noted."""

@@ -132,7 +132,7 @@ def replaced(
     successors: Mapping[int, Mapping[int, tuple[int, ...]]],
 ) -> dict[int, Position]:
     """Return positions where successors of segments that are read to their end have begun, and
-    segments whose successors have all begun are gone.
+    segments whose successors have all begun are gone (but where a predecessor isn't gone yet).
 
     A successor begins in a later batch than the last events of all its predecessors, for tasks of
     one batch run beside each other: so events with one routing key keep their order over batches.
@@ -146,7 +146,8 @@ def replaced(
     def is_over(number: int) -> bool:
         position, before = now.get(number), begun.get(number)
         if position is None:
-            return True  # replaced already
+            # It hasn't begun: it would be gone only where all its successors have begun.
+            return False
         at = before.offset if before is not None else position.first
         return position.closed and position.offset == at
 
@@ -155,7 +156,16 @@ def replaced(
         for number, predecessors in after.items():
             if number not in found and all(map(is_over, predecessors)):
                 found[number] = Position(0, first=0)
-    for number, after in successors.items():
-        if after and set(after) <= found.keys():
+    while True:
+        # What a segment that is still there has as a successor stays, too, however far it was read:
+        # it would begin again.
+        heirs = {each for number, after in successors.items() if number in found for each in after}
+        gone = [
+            number
+            for number, after in successors.items()
+            if number in found and number not in heirs and after and set(after) <= found.keys()
+        ]
+        if not gone:
+            return found
+        for number in gone:
             del found[number]
-    return found
