@@ -134,7 +134,7 @@ CALLABLES = {
     }),
     "exactly_once(…)": (lambda frames: ofa.exactly_once(frames.folder / "checkpoint", sinks={"files": sink()}), {"decorates": print}),
     "detach": (lambda _: ofa.detach, {
-        "checkpoint": "/nowhere", "sinks": {"files": sink()}, "commit_log": None, "adopt_checkpoint": False, "adopt_target": (), "timeout_s": 1, "dry_run": False,
+        "checkpoint": "/nowhere", "sinks": {"files": sink()}, "commit_log": None, "adopt_checkpoint": False, "adopt_target": (), "timeout_s": 1, "dry_run": False, "settings": None,
     }),
     "KinesisSink": (lambda _: ofa.KinesisSink, {
         "stream": "clicks", "region": "us-east-1", "endpoint_url": None, "profile": None, "role_arn": None, "credentials_function": None, "record_id": "record_id",

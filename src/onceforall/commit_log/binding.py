@@ -27,7 +27,12 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 from onceforall.commit_log.chains import entry_key, leading
-from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
+from onceforall.commit_log.envelope import (
+    FORMAT,
+    UNFINISHED_DETACHMENT,
+    decode_fields,
+    encode_fields,
+)
 from onceforall.commit_log.log import CommitLog
 from onceforall.commit_log.store import AlreadyExists, Store, keeps_ends
 from onceforall.commit_log.stores.local import LocalStore
@@ -98,6 +103,8 @@ class _Pointer:
     first_generation: int
     keep_ends: bool = False
     from_home: bool = False
+    detached: int | None = None
+    """The generation that a detachment claimed, which has passed the point of no return."""
 
 
 def log_location(text: str, default_fs: str = "file:///") -> str:
@@ -178,6 +185,8 @@ def find(
         CommitLogError: a store failed, or a file is damaged.
     """
     pointer = _newest_pointer(home)
+    if pointer is not None and pointer.detached is not None:
+        raise CheckpointMismatchError(f"{home.describe('')}: {UNFINISHED_DETACHMENT}")
     first = 0 if pointer is None else pointer.first_generation
     here = _has_entries(home, first)
     if pointer is None and not here:
@@ -206,6 +215,36 @@ def find(
     store = open_store(pointer.location)
     _check_bound(home, pointer, store)
     return BoundLog(store, pointer.location, pointer.id, first, keep_ends=pointer.keep_ends)
+
+
+def detached_of(home: Store) -> int | None:
+    """Return the generation of a detachment on a store that isn't finished; None: there is none."""
+    pointer = _newest_pointer(home)
+    return None if pointer is None else pointer.detached
+
+
+def point_nowhere(home: Store, bound: BoundLog, generation: int) -> None:
+    """Mark a checkpoint by its next pointer as one that is being detached.
+
+    Args:
+        home: the store of its folder ``onceforall/``.
+        bound: its log.
+        generation: the one that the detachment claimed.
+    """
+    pointer = _newest_pointer(home)
+    if pointer is not None and pointer.detached is not None:
+        return
+    home.create(
+        _pointer_key(0 if pointer is None else pointer.number + 1),
+        _encode(
+            _POINTER,
+            id=bound.id or uuid.uuid4().hex,
+            location=bound.location,
+            first_generation=bound.first_generation,
+            written_at=_now(),
+            detached=generation,
+        ),
+    )
 
 
 def pointer_of(home: Store) -> tuple[str, str | None] | None:
@@ -528,6 +567,7 @@ def _newest_pointer(home: Store) -> _Pointer | None:
         int(found.get("first_generation", 0)),
         keep_ends=bool(found.get("keep_ends", False)),
         from_home=bool(found.get("from_home", False)),
+        detached=None if found.get("detached") is None else int(found["detached"]),
     )
 
 

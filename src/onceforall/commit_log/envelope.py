@@ -81,6 +81,29 @@ MOVED = "MOVED"
 earlier release says that a newer one has written it."""
 
 
+UNFINISHED_DETACHMENT = (
+    "this checkpoint is being made a plain query's, and nothing is decided here any more. Run "
+    "'onceforall detach' once more, which finishes that; then start."
+)
+
+DETACHED = "DETACHED"
+"""The same of a log on a store whose checkpoint is made a plain query's: no run gets past it."""
+
+
+def encode_detached(*, nonce: str, generation: int, index: int) -> bytes:
+    """Return what ends a log whose checkpoint is being detached, in the detachment's own chain."""
+    return encode_fields(
+        {
+            "onceforall": FORMAT,
+            "kind": DETACHED,
+            "generation": generation,
+            "index": index,
+            "nonce": nonce,
+            "body": {},
+        }
+    )
+
+
 def encode_moved(
     location: str, *, nonce: str, generation: int, index: int, checkpoint: str | None = None
 ) -> bytes:
@@ -172,6 +195,8 @@ def decode(content: bytes, *, where: str, generation: int, index: int | None) ->
             f"Put back what stood at this place. {RESTORE}"
         )
     kind = fields.get("kind")
+    if kind == DETACHED:
+        raise CheckpointMismatchError(f"{where}: {UNFINISHED_DETACHMENT}")
     if kind == MOVED and "checkpoint" in body:
         raise CheckpointMismatchError(
             f"{where}: this checkpoint was moved to {body['checkpoint']}, and nothing is decided "

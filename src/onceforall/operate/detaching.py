@@ -16,6 +16,11 @@ A crash anywhere before the last step leaves a checkpoint of onceforall that a s
 detachment goes on with: every
 step before is one that a start does too, or is idempotent.
 
+On a store a folder can't be renamed as one. There a DETACHED entry behind our CLAIM is the point of
+no return, by which a run that starts meanwhile is refused; the checkpoint's next pointer says that
+it is being detached; and the folder's files are moved one by one. A crash from there on leaves what
+only another detachment goes on with, and a start says so.
+
 Not guaranteed: anything for a query, plain or not, that is started before this has returned.
 """
 
@@ -31,7 +36,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from onceforall.commit_log import CommitLog, LocalStore, binding
+from onceforall.commit_log import CommitLog, Store, binding
+from onceforall.commit_log.chains import entry_key
+from onceforall.commit_log.creating import Creator
+from onceforall.commit_log.envelope import DETACHED, encode_detached
 from onceforall.commit_log.stores.locations import is_local
 from onceforall.common import arguments
 from onceforall.driver import place
@@ -46,6 +54,7 @@ from onceforall.errors import (
     TransactionLostError,
 )
 from onceforall.failpoints import points as failpoints
+from onceforall.operate import moving
 from onceforall.protocol import decisions as do
 from onceforall.protocol.entries import Commit, Committable, Digest
 from onceforall.protocol.history import Decided
@@ -56,9 +65,13 @@ from onceforall.sink import StartInfo, TwoPhaseCommitSink
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark import commits as spark_commits
 from onceforall.spark import mending, setting_aside
+from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
 from onceforall.spark.stores import Stores
 
 __all__ = ["Detachment", "detach"]
+
+_COMPLETED_BEFORE = "An earlier detachment has completed and aborted what was open."
+_PAUSES_MS = (50, 200, 1000, 3000)
 
 _RECOVERY = (do.InspectLog, do.ClaimGeneration, do.SealPast, do.RecoverSinks, do.AppendDone)
 """What a start does before it comes to the batch that Spark asks for."""
@@ -72,14 +85,15 @@ class Detachment:
         steps: sentences for a person, in order.
         completed: the decided batch that was completed on its sinks; None: none was in doubt.
         passed: the batch that was written into Spark's own commit log; None: it had all.
-        log: where the old commit log's folder lies now; None: nothing was renamed (a dry run, or it
-            was detached before).
+        log: where the old commit log's folder lies now, a ``pathlib.Path`` or, on a store, what
+            ``str`` gives as its URL; None: nothing was renamed (a dry run, or it was detached
+            before).
     """
 
     steps: tuple[str, ...]
     completed: int | None = None
     passed: int | None = None
-    log: Path | None = None
+    log: AnyPath | None = None
 
 
 @dataclass
@@ -93,7 +107,7 @@ class _Report:
         self.steps.append(planned if self.dry_run and planned is not None else done)
 
 
-def detach(
+def detach(  # noqa: PLR0911  most are what was found instead
     checkpoint: str | os.PathLike[str],
     sinks: Mapping[str, TwoPhaseCommitSink],
     *,
@@ -102,6 +116,7 @@ def detach(
     adopt_target: Collection[str] = (),
     timeout_s: float = 300.0,
     dry_run: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> Detachment:
     """Make a plain Spark query's checkpoint of one of onceforall's: complete what is in doubt, and
     set the commit log aside.
@@ -123,6 +138,8 @@ def detach(
         dry_run: look and tell only; nothing is changed or created, in the sinks neither: each is
             asked who it is, and no more. What only a sink's ``check`` or its recovery finds out (a
             right that is missing, a decided transaction that is lost) isn't foretold.
+        settings: how a checkpoint or a log on a store is reached, by the names of
+            ``onceforall.store.*``.
 
     Returns:
         What was done, or with ``dry_run`` what would be.
@@ -142,24 +159,19 @@ def detach(
             transaction.
         CommitLogError: the log or Spark's files can't be read or written.
     """
-    if not isinstance(sinks, Mapping):
-        raise arguments.wrong("sinks", sinks, "a dictionary from name to sink: {'name': sink}")
-    for name, sink in sinks.items():
-        arguments.check_sink(f"sinks[{arguments.shown(name)}]", sink)
-    adopt_target = arguments.names(
-        "adopt_target", adopt_target, "the names of sinks, as a list of texts"
-    )
-    for what, value in (("adopt_checkpoint", adopt_checkpoint), ("dry_run", dry_run)):
-        arguments.flag(what, value)
-    arguments.number("timeout_s", timeout_s, positive=False)
-    path = spark_checkpoint.local_path(arguments.path("checkpoint", checkpoint))
+    adopt_target = _check_arguments(sinks, adopt_target, adopt_checkpoint, timeout_s, dry_run)
+    stores = Stores(None, settings)
+    path = stores.checkpoint(arguments.path("checkpoint", checkpoint))
     wanted = (
         None
         if commit_log is None
-        else binding.log_location(arguments.path("commit_log", commit_log))
+        else stores.log_location(arguments.path("commit_log", commit_log))
     )
     report = _Report(dry_run)
-    mended = mending.put_back(path, wanted, adopt=adopt_checkpoint, dry_run=dry_run)
+    unfinished = _unfinished(path, report)
+    if unfinished is not None:
+        return unfinished
+    mended = mending.put_back(path, wanted, stores=stores, adopt=adopt_checkpoint, dry_run=dry_run)
     if dry_run and mended.steps:
         return _foresee_mending(path, mended, report)
     for step in mended.steps:
@@ -169,36 +181,63 @@ def detach(
     if not home.is_dir():
         return _detached_before(path, report)
     bound = binding.find(
-        LocalStore(home), wanted, adopt=adopt_checkpoint, dry_run=dry_run, open_store=Stores().open
+        store_at(home), wanted, adopt=adopt_checkpoint, dry_run=dry_run, open_store=stores.open
     )
     if bound is None:
         report.say("No run of onceforall ever began here.")
+        if isinstance(home, RemotePath):
+            return Detachment(tuple(report.steps))
         return Detachment(tuple(report.steps), log=_set_aside(home, 0, report))
+    left = moving.ended_by(bound, DETACHED)
+    if left is not None and isinstance(home, RemotePath):
+        report.say(_COMPLETED_BEFORE)
+        away = None if dry_run else _finish_on_store(home, bound, left[0], report)
+        return Detachment(tuple(report.steps), log=away)
     log = bound.log()
     checked = _checked(path, sinks, log, query_id, adopt_target, dry_run=dry_run)
     config = _run_config(path, query_id, checked, adopt_checkpoint=adopt_checkpoint)
     if dry_run:
         _close(checked)
-        return _foresee(config, bound, log, report)
+        return _foresee(path, config, bound, log, report)
     failpoints.hit("detach.before")
-    run = _recover(config, log, checked, timeout_s=timeout_s, report=report)
+    run = _recover(path, config, log, checked, timeout_s=timeout_s, report=report)
     failpoints.hit("detach.recovered")
     passed = _pass_decided(path, run.decided, report)
     failpoints.hit("detach.passed")
     _tell_planned(path, report, passed)
     _check_newest(log, run.generation)
-    folder = _set_aside(home, run.generation, report)
-    failpoints.hit("detach.renamed")
-    if folder is not None:
-        _check_newest(log, run.generation, lambda: setting_aside.rename_back(folder, home))
-        setting_aside.set_aside_elsewhere(folder, bound.id, bound.location, report.say)
+    folder: AnyPath | None
+    if isinstance(home, RemotePath):
+        folder = _finish_on_store(
+            home, bound, run.generation, report, completed=run.completed is not None
+        )
+    else:
+        folder = _finish(home, bound, run.generation, report)
     return Detachment(tuple(report.steps), run.completed, passed, folder)
+
+
+def _check_arguments(
+    sinks: object,
+    adopt_target: object,
+    adopt_checkpoint: object,
+    timeout_s: object,
+    dry_run: object,
+) -> Collection[str]:
+    if not isinstance(sinks, Mapping):
+        raise arguments.wrong("sinks", sinks, "a dictionary from name to sink: {'name': sink}")
+    for name, sink in sinks.items():
+        arguments.check_sink(f"sinks[{arguments.shown(name)}]", sink)
+    names = arguments.names("adopt_target", adopt_target, "the names of sinks, as a list of texts")
+    for what, value in (("adopt_checkpoint", adopt_checkpoint), ("dry_run", dry_run)):
+        arguments.flag(what, value)
+    arguments.number("timeout_s", timeout_s, positive=False)
+    return names
 
 
 # --- before anything is changed -------------------------------------------------------------------
 
 
-def _check_is_one(path: Path) -> str:
+def _check_is_one(path: AnyPath) -> str:
     query_id = spark_checkpoint.query_id(path)
     if query_id is None:
         raise OptionError(
@@ -209,7 +248,7 @@ def _check_is_one(path: Path) -> str:
 
 
 def _checked(
-    path: Path,
+    path: AnyPath,
     sinks: Mapping[str, TwoPhaseCommitSink],
     log: CommitLog,
     query_id: str,
@@ -264,7 +303,7 @@ def _names(commit: Commit) -> set[str]:
 
 
 def _run_config(
-    path: Path, query_id: str, sinks: Collection[str], *, adopt_checkpoint: bool
+    path: AnyPath, query_id: str, sinks: Collection[str], *, adopt_checkpoint: bool
 ) -> RunConfig:
     return RunConfig(
         query_id=query_id,
@@ -277,7 +316,7 @@ def _run_config(
     )
 
 
-def _foresee_mending(path: Path, mended: mending.Mended, report: _Report) -> Detachment:
+def _foresee_mending(path: AnyPath, mended: mending.Mended, report: _Report) -> Detachment:
     """Say which files of Spark's would be put back first.
 
     The rest depends on what they say, and isn't foretold.
@@ -294,13 +333,12 @@ def _foresee_mending(path: Path, mended: mending.Mended, report: _Report) -> Det
 
 
 def _foresee(
-    config: RunConfig, bound: binding.BoundLog, log: CommitLog, report: _Report
+    path: AnyPath, config: RunConfig, bound: binding.BoundLog, log: CommitLog, report: _Report
 ) -> Detachment:
     """Say what would be done, from what can be seen; a live run may decide more meanwhile."""
     refusal = judge_claim(config, log.newest_claim())
     if refusal is not None:
         raise refusal.error(refusal.message)
-    path = Path(config.checkpoint)
     report.say("Nothing is changed; this is what would be done, if no run of the query is alive:")
     report.say("Any run of the query would be fenced, and undecided transactions would be aborted.")
     decided = log.look().decided
@@ -371,6 +409,7 @@ def _never(decision: object) -> ProtocolViolationError:
 
 
 def _recover(
+    path: AnyPath,
     config: RunConfig,
     log: CommitLog,
     sinks: Mapping[str, TwoPhaseCommitSink],
@@ -379,7 +418,6 @@ def _recover(
     report: _Report,
 ) -> _Recovered:
     """Run the recovery of a start, and nothing behind it."""
-    path = Path(config.checkpoint)
     deadline = time.monotonic() + timeout_s
     sweeps: dict[str, Sweep] = {}
     resources = Resources(
@@ -412,7 +450,7 @@ def _recover(
     return _Recovered(generation, decided, completed)
 
 
-def _run_recovery(coordinator: Coordinator, path: Path) -> bool:
+def _run_recovery(coordinator: Coordinator, path: AnyPath) -> bool:
     """Execute what a start executes before its first batch; return whether nothing decided was
     left to complete.
     """
@@ -453,7 +491,7 @@ def _counted(aborted: Mapping[str, int]) -> str:
 # --- Spark's own commit log -----------------------------------------------------------------------
 
 
-def _pass_decided(path: Path, decided: Decided | None, report: _Report) -> int | None:
+def _pass_decided(path: AnyPath, decided: Decided | None, report: _Report) -> int | None:
     """Write the last decided batch into Spark's commit log where that lacks it; return the batch
     if it did (or would).
     """
@@ -475,7 +513,7 @@ def _pass_decided(path: Path, decided: Decided | None, report: _Report) -> int |
     return batch
 
 
-def _tell_planned(path: Path, report: _Report, passed: int | None) -> None:
+def _tell_planned(path: AnyPath, report: _Report, passed: int | None) -> None:
     """Say what is left to the plain query.
 
     ``passed``: the batch that was entered in Spark's commit log, or would be.
@@ -508,6 +546,16 @@ def _check_newest(
 # --- setting the log aside ------------------------------------------------------------------------
 
 
+def _finish(home: Path, bound: binding.BoundLog, generation: int, report: _Report) -> Path | None:
+    """Rename the log's folder, and one that lies elsewhere."""
+    folder = _set_aside(home, generation, report)
+    failpoints.hit("detach.renamed")
+    if folder is not None:
+        _check_newest(bound.log(), generation, lambda: setting_aside.rename_back(folder, home))
+        setting_aside.set_aside_elsewhere(folder, bound.id, bound.location, report.say)
+    return folder
+
+
 def _set_aside(home: Path, generation: int, report: _Report) -> Path | None:
     if report.dry_run:
         report.say(f"The folder {home} would be renamed.")
@@ -515,7 +563,78 @@ def _set_aside(home: Path, generation: int, report: _Report) -> Path | None:
     return setting_aside.rename(home, generation, report.say)
 
 
-def _detached_before(path: Path, report: _Report) -> Detachment:
+# --- the same on a store --------------------------------------------------------------------------
+
+
+def _unfinished(path: AnyPath, report: _Report) -> Detachment | None:
+    """Finish a detachment on a store that has passed the point of no return; None: there is none
+    that the checkpoint tells of.
+    """
+    home = path / spark_checkpoint.LOG_FOLDER
+    if not isinstance(home, RemotePath):
+        return None
+    generation = binding.detached_of(store_at(home))
+    if generation is None:
+        return None
+    report.say(_COMPLETED_BEFORE)
+    return Detachment(tuple(report.steps), log=_take_away(home, generation, report))
+
+
+def _finish_on_store(
+    home: RemotePath,
+    bound: binding.BoundLog,
+    generation: int,
+    report: _Report,
+    *,
+    completed: bool = False,
+) -> RemotePath | None:
+    """Pass the point of no return, unless an earlier try has, and move the folder's files.
+
+    ``completed``: this one has completed a batch.
+    """
+    if moving.ended_by(bound, DETACHED) is None:
+        _leave(bound.store, generation, index=2 if completed else 1)
+    binding.point_nowhere(store_at(home), bound, generation)
+    away = _take_away(home, generation, report)
+    if bound.location is not None:
+        report.say(
+            f"Its entries stay in {bound.location}. A new log of this checkpoint needs another "
+            "place. Delete them when nobody needs them."
+        )
+    return away
+
+
+def _leave(store: Store, generation: int, index: int) -> None:
+    """Pass the point of no return: behind this entry no run decides anything.
+
+    Args:
+        store: the log's.
+        generation: ours.
+        index: the next in its chain, which has our CLAIM, and perhaps a DONE of ours.
+    """
+    content = encode_detached(nonce=uuid.uuid4().hex, generation=generation, index=index)
+    standing, _ = Creator(store, _PAUSES_MS, time.sleep)(entry_key(generation, index), content)
+    if standing != content:
+        raise FencedError(
+            "A run of the query has started while it was being detached, and seals "
+            f"{store.describe(entry_key(generation, 0))}. Stop it, and detach again."
+        )
+
+
+def _take_away(home: RemotePath, generation: int, report: _Report) -> RemotePath | None:
+    if report.dry_run:
+        report.say(f"The files in {home} would be moved to another folder.")
+        return None
+    target = setting_aside.take_away(home, generation)
+    report.say(
+        f"The commit log lies in {target} now, and the checkpoint is a plain Spark query's. A file "
+        "there must stay, be it empty: it keeps a later return to onceforall from using names "
+        "again that are taken."
+    )
+    return target
+
+
+def _detached_before(path: AnyPath, report: _Report) -> Detachment:
     """Finish a detachment that crashed behind its last step."""
     folders = spark_checkpoint.detached_logs(path)
     if not folders:
@@ -523,10 +642,10 @@ def _detached_before(path: Path, report: _Report) -> Detachment:
             f"The checkpoint {path} has no commit log of onceforall (no folder "
             f"'{spark_checkpoint.LOG_FOLDER}'): it is a plain query's already."
         )
-    if not report.dry_run:
+    if not report.dry_run and isinstance(path, Path):
         setting_aside.sync_renamed(path)
     report.say(f"The checkpoint was detached before; its commit log lies in {folders[-1]}.")
-    pointer = binding.pointer_of(LocalStore(folders[-1]))
+    pointer = binding.pointer_of(store_at(folders[-1]))
     if pointer is not None and report.dry_run:
         left = pointer[1] is not None and binding.bound_id(pointer[1]) == pointer[0]
         _foresee_elsewhere(pointer[1] if left else None, report)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from onceforall.errors import CheckpointMismatchError, ConfigurationError
@@ -187,11 +188,14 @@ def check_take_over(checkpoint: AnyPath, takeover: str | None) -> None:
         )
 
 
-def detached_logs(checkpoint: AnyPath) -> list[Path]:
+def detached_logs(checkpoint: AnyPath) -> Sequence[AnyPath]:
     """Return the folders of commit logs from which this checkpoint was detached, oldest first."""
     if isinstance(checkpoint, RemotePath):
-        # A folder of an object store can't be renamed as one: there is no detaching yet.
-        return []
+        # They have no time there; each has a higher generation than the ones before.
+        return sorted(
+            checkpoint.glob(f"{DETACHED_PREFIX}*"),
+            key=lambda folder: (len(folder.name), folder.name),
+        )
     return sorted(
         checkpoint.glob(f"{DETACHED_PREFIX}*"), key=lambda folder: folder.stat().st_mtime_ns
     )

@@ -17,6 +17,7 @@ from onceforall.errors import CheckpointMismatchError, CommitLogError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.history import Decided
 from onceforall.spark import checkpoint as spark_checkpoint
+from onceforall.spark.remote_path import AnyPath, RemotePath, create_file
 
 START_ONCE_MORE = (
     "Start the query once more with onceforall, for instance with trigger(availableNow=True), and "
@@ -26,7 +27,7 @@ START_ONCE_MORE = (
 """The remedy where only a run of the query can finish its last batch."""
 
 
-def lacking(checkpoint: Path, decided: Decided | None) -> int | None:
+def lacking(checkpoint: AnyPath, decided: Decided | None) -> int | None:
     """Return the last decided batch where Spark's commit log lacks it and it may be entered there;
     None where nothing is lacking.
 
@@ -63,7 +64,7 @@ def lacking(checkpoint: Path, decided: Decided | None) -> int | None:
     return batch
 
 
-def enter(checkpoint: Path, batch: int) -> None:
+def enter(checkpoint: AnyPath, batch: int) -> None:
     """Create Spark's ``commits/<batch>`` as Spark writes it, durably; one that Spark has written
     meanwhile stays.
 
@@ -73,6 +74,9 @@ def enter(checkpoint: Path, batch: int) -> None:
         CommitLogError: the entry can't be written.
     """
     folder = checkpoint / "commits"
+    if isinstance(folder, RemotePath):
+        create_file(folder / str(batch), _content(checkpoint, batch))
+        return
     target, temporary = folder / str(batch), folder / f".{batch}.{secrets.token_hex(16)}.tmp"
     content = _content(checkpoint, batch)
     try:
@@ -101,7 +105,7 @@ def enter(checkpoint: Path, batch: int) -> None:
         ) from error
 
 
-def _content(checkpoint: Path, batch: int) -> bytes:
+def _content(checkpoint: AnyPath, batch: int) -> bytes:
     """Return an entry like the one before, in whatever version that is; version 1, which every
     Spark reads, for the first one.
 
@@ -131,7 +135,7 @@ def _content(checkpoint: Path, batch: int) -> bytes:
     return f"{version}\n{json.dumps(fields, separators=(',', ':'))}".encode()
 
 
-def _watermark_ms(checkpoint: Path, batch: int) -> int:
+def _watermark_ms(checkpoint: AnyPath, batch: int) -> int:
     try:
         metadata = (checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[1]
         return int(json.loads(metadata).get("batchWatermarkMs", 0))
@@ -139,13 +143,16 @@ def _watermark_ms(checkpoint: Path, batch: int) -> int:
         return 0
 
 
-def make_durable(checkpoint: Path, batch: int) -> None:
+def make_durable(checkpoint: AnyPath, batch: int) -> None:
     """Sync what Spark has written of a batch, its entries in ``offsets`` and ``commits`` where they
     are there: Spark itself does not.
 
     Raises:
         CommitLogError: the file system refused.
     """
+    if isinstance(checkpoint, RemotePath):
+        # A store answers when it has a file; on HDFS Spark's are on as many nodes as any.
+        return
     try:
         for folder in (checkpoint / "offsets", checkpoint / "commits"):
             with contextlib.suppress(FileNotFoundError):

@@ -18,7 +18,7 @@ from onceforall.commit_log.stores import objects
 from onceforall.commit_log.stores.client import StoreClient
 from onceforall.commit_log.stores.locations import is_local, remote_url
 from onceforall.commit_log.stores.remote import RemoteStore
-from onceforall.common import logs
+from onceforall.common import arguments, logs
 from onceforall.common.arguments import is_connect
 from onceforall.errors import OptionError, UnsupportedQueryError
 from onceforall.spark import hadoop_paths
@@ -77,7 +77,13 @@ class Stores:
     def __init__(
         self, spark: SparkSession | None = None, settings: Mapping[str, str] | None = None
     ) -> None:
-        given = dict(settings or {})
+        given = (
+            {}
+            if settings is None
+            else arguments.mapping("settings", settings, "a dictionary of texts: {'region': '…'}")
+        )
+        for name, value in given.items():
+            arguments.text(f"settings[{name!r}]", value)
         self._client = given.pop("client", None)
         if self._client not in {None, "hadoop", "obstore"}:
             raise OptionError("onceforall.store.client is 'hadoop' or 'obstore'. Give one of them.")
