@@ -19,6 +19,7 @@ ALLOWED = {
     "functools",
     "hashlib",
     "itertools",
+    "json",
     "re",
     "typing",
     "onceforall.errors",

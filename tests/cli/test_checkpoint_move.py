@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ import pytest
 
 from cli.test_log_move import PROGRAM, QUERY, Checkpoint
 from commit_log.building import commit, open_log
-from onceforall.commit_log import CommitLog, LocalStore
+from onceforall.commit_log import CommitLog, LocalStore, binding
 from onceforall.commit_log.stores.objects import ObjectClient
 from onceforall.commit_log.stores.remote import RemoteStore
 from onceforall.errors import CheckpointMismatchError, CommitLogError, FencedError, OptionError
@@ -181,6 +182,86 @@ def test_what_reads_otherwise_than_it_was_written_is_told_and_nothing_is_moved(
     assert checkpoint.start()[2].decided.commit == commit(0, "g0")
 
 
+def refused_in(new, old):
+    """A start in the new place is refused with the command that finishes the move; or it is there."""
+    try:
+        new.bound()
+    except CheckpointMismatchError as error:
+        return f"onceforall checkpoint move {old.path} {new.path}" in str(error)
+    return False
+
+
+def test_a_place_that_was_detached_before_is_refused_like_any_other(tmp_path, monkeypatch):
+    """Its log begins with a higher generation, and isn't found where others are."""
+    old = Whole(tmp_path)
+    bound = binding.bind(
+        LocalStore(old.home), str(old.path), None, query_id=QUERY, first_generation=5
+    )
+    assert bound.first_generation == 5
+    old.live(0)
+    new = at(tmp_path / "new")
+    with monkeypatch.context() as patched:
+        patched.setattr(moving, "leave_moved", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            old.move(new.path)
+    assert (new.path / "metadata").exists()
+    assert refused_in(new, old)
+    old.live(1)
+    old.move(new.path)
+    assert new.bound().first_generation == 5
+    assert new.start()[2].decided.commit.batch == 1
+
+
+def test_a_command_that_was_overtaken_changes_nothing_in_the_new_place(
+    checkpoint, tmp_path, monkeypatch
+):
+    checkpoint.live(0)
+    new = at(tmp_path / "new")
+    copy = moving_checkpoint._copy_files
+
+    def overtaken(*args):
+        monkeypatch.setattr(moving_checkpoint, "_copy_files", copy)
+        checkpoint.move(new.path)
+        new.live(1)
+        new.plan(1)
+        return copy(*args)
+
+    monkeypatch.setattr(moving_checkpoint, "_copy_files", overtaken)
+    with pytest.raises(FencedError, match="Another command has moved"):
+        checkpoint.move(new.path)
+    assert (new.path / "offsets" / "1").exists()
+    assert new.start()[2].decided.commit.batch == 1
+
+
+def test_what_leads_through_links_is_renamed_or_refused(checkpoint, tmp_path):
+    checkpoint.live(0)
+    (tmp_path / "link").symlink_to(tmp_path)
+    given = f"file:{tmp_path}/link/checkpoint/{SCHEMA}"
+    metadata = "state/0/_metadata/v2/0"
+    checkpoint.put(metadata, "v2\n" + json.dumps({"stateSchemaFilePaths": [given]}))
+    (checkpoint.path / "sources" / "1").symlink_to(tmp_path)
+    with pytest.raises(OptionError, match="sources/1 is a symbolic link"):
+        checkpoint.move(tmp_path / "new")
+    (checkpoint.path / "sources" / "1").unlink()
+    new, _ = checkpoint.move(tmp_path / 'a "new" one')
+    named = json.loads(new.files()[metadata].splitlines()[1])["stateSchemaFilePaths"]
+    assert named == [f"file:{new.path}/{SCHEMA}"]
+
+
+def test_a_file_that_vanishes_and_a_place_that_is_gone_are_told(checkpoint, tmp_path, monkeypatch):
+    checkpoint.live(0)
+    names = moving_checkpoint._names
+    with monkeypatch.context() as patched:
+        patched.setattr(moving_checkpoint, "_names", lambda place: [*names(place), "offsets/7"])
+        with pytest.raises(CommitLogError, match="offsets/7 has vanished .* still run"):
+            checkpoint.move(tmp_path / "new")
+    new, _ = checkpoint.move(tmp_path / "new")
+    shutil.rmtree(new.path)
+    for _ in range(2):
+        with pytest.raises(CheckpointMismatchError, match="isn't there any more"):
+            checkpoint.move(new.path)
+
+
 class KilledError(BaseException):
     """Nobody catches it."""
 
@@ -215,7 +296,7 @@ class Killing:
     "goes_on", [True, False], ids=["the query goes on", "the move is repeated"]
 )
 def test_a_move_that_was_killed_anywhere_loses_nothing(tmp_path, monkeypatch, goes_on):
-    passed = refused = 0
+    passed = refused = refused_there = 0
     for kill_at in itertools.count(1):
         old = Whole(tmp_path / str(kill_at))
         old.live(0)
@@ -234,6 +315,8 @@ def test_a_move_that_was_killed_anywhere_loses_nothing(tmp_path, monkeypatch, go
                 old.live(1)
                 batches = 2
             refused += batches == 1
+            if (new.path / "onceforall" / "pointer").exists() and not finished:
+                refused_there += refused_in(new, old)
             if batches == 2:
                 # Spark's files go on, too: what was copied is copied again, and what is gone goes.
                 old.plan(1)
@@ -249,7 +332,7 @@ def test_a_move_that_was_killed_anywhere_loses_nothing(tmp_path, monkeypatch, go
         if finished:
             break
     assert kill_at > 30
-    assert not goes_on or (passed > 10 and refused > 2)
+    assert not goes_on or (passed > 10 and refused > 2 and refused_there > 20)
 
 
 @pytest.mark.s3

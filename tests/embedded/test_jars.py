@@ -107,9 +107,9 @@ def test_the_hadoop_of_the_installed_spark_is_known():
 @pytest.mark.parametrize("kind", ["s3a", "hdfs"])
 def test_a_hadoop_without_pinned_jars_is_named_with_what_has_them(kind):
     with pytest.raises(
-        UnsupportedQueryError, match=rf"Hadoop 3\.4\.1; jars for {kind}.*pyspark 4\.2 and 4\.3"
+        UnsupportedQueryError, match=rf"Hadoop 3\.3\.6; jars for {kind}.*pyspark 4\.0\.0, 4\.1\.1"
     ):
-        hadoop_set(kind, "3.4.1")
+        hadoop_set(kind, "3.3.6")
 
 
 def test_a_fetch_fills_the_cache_and_leaves_nothing_else(empty_cache, repository):

@@ -105,22 +105,23 @@ def test_a_repartitioning_that_passed_over_a_decided_batch_is_named_with_how_to_
     asked, past = repartitioned(9, end=offsets(6), before=header(partitions=300, time=999))
     remedy = "delete offsets/8, commits/7 and commits/8"
     refused(judge(asked, past, 8), CheckpointMismatchError, "Batch 7 is decided", remedy)
-    assert judge_passed_over(past.decided, 8, asked.before, asked.start) == judge(asked, past, 8)
+    assert judge_passed_over(past.decided, 8, asked.before) == judge(asked, past, 8)
+
+
+def test_a_decided_batch_without_input_can_be_passed_over_too():
+    """Its offsets are those of the batch before it."""
+    asked, past = repartitioned(9, before=header(partitions=300, time=999))
+    refused(judge(asked, past, 8), CheckpointMismatchError, "Batch 7 is decided")
 
 
 @pytest.mark.parametrize(
-    ("planned", "before", "end"),
-    [
-        (7, header(time=999), offsets(6)),
-        (8, header(time=1000), offsets(6)),
-        (8, header(time=999), offsets(7)),
-        (8, (), offsets(6)),
-    ],
+    ("planned", "before"),
+    [(7, header(time=999)), (8, header(time=1000)), (8, ()), (8, ("v1", "{}"))],
 )
-def test_what_passes_over_no_decided_batch_is_not_said_to(planned, before, end):
+def test_what_passes_over_no_decided_batch_is_not_said_to(planned, before):
     _, past = repartitioned(9)
-    assert judge_passed_over(past.decided, planned, before, end) is None
-    assert judge_passed_over(None, planned, before, end) is None
+    assert judge_passed_over(past.decided, planned, before) is None
+    assert judge_passed_over(None, planned, before) is None
 
 
 def test_the_last_decided_batch_is_skipped_by_a_query_without_state():

@@ -71,6 +71,7 @@ def _move(arguments: argparse.Namespace) -> int:
     print(
         f"The checkpoint lies in {moved.location} now ({moved.files} of Spark's files, "
         f"{moved.entries} entries of the commit log). Start the query with that "
-        "checkpointLocation. When it runs, delete the old folder."
+        "checkpointLocation. When it runs, and no process of it is alive that was started before, "
+        "delete the old folder."
     )
     return 0

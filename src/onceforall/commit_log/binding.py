@@ -27,12 +27,7 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 from onceforall.commit_log.chains import entry_key, leading
-from onceforall.commit_log.envelope import (
-    FORMAT,
-    UNFINISHED_DETACHMENT,
-    decode_fields,
-    encode_fields,
-)
+from onceforall.commit_log.envelope import FORMAT, decode_fields, encode_fields
 from onceforall.commit_log.log import CommitLog
 from onceforall.commit_log.store import AlreadyExists, Store, keeps_ends
 from onceforall.commit_log.stores.local import LocalStore
@@ -104,7 +99,9 @@ class _Pointer:
     keep_ends: bool = False
     from_home: bool = False
     detached: int | None = None
-    """The generation that a detachment claimed, which has passed the point of no return."""
+    """Set where the checkpoint was made a plain query's: the generation that did it."""
+    moving: str | None = None
+    """Set while a checkpoint is moved here: where it comes from."""
 
 
 def log_location(text: str, default_fs: str = "file:///") -> str:
@@ -186,7 +183,12 @@ def find(
     """
     pointer = _newest_pointer(home)
     if pointer is not None and pointer.detached is not None:
-        raise CheckpointMismatchError(f"{home.describe('')}: {UNFINISHED_DETACHMENT}")
+        return None
+    if pointer is not None and pointer.moving is not None:
+        raise CheckpointMismatchError(
+            f"{home.describe('')}: the checkpoint {pointer.moving} is being moved here. Finish it: "
+            f"onceforall checkpoint move {pointer.moving} {_checkpoint_of(home)}"
+        )
     first = 0 if pointer is None else pointer.first_generation
     here = _has_entries(home, first)
     if pointer is None and not here:
@@ -217,14 +219,16 @@ def find(
     return BoundLog(store, pointer.location, pointer.id, first, keep_ends=pointer.keep_ends)
 
 
-def detached_of(home: Store) -> int | None:
-    """Return the generation of a detachment on a store that isn't finished; None: there is none."""
-    pointer = _newest_pointer(home)
-    return None if pointer is None else pointer.detached
+def detached_generation(home: Store) -> int:
+    """Return the newest generation of all logs from which a checkpoint on a store was detached, or
+    -1.
+    """
+    return max((each.detached for each in _pointers(home) if each.detached is not None), default=-1)
 
 
 def point_nowhere(home: Store, bound: BoundLog, generation: int) -> None:
-    """Mark a checkpoint by its next pointer as one that is being detached.
+    """Make a plain query's checkpoint of one on a store, by its next pointer: it has no log from
+    now on. The old one stays where it is, for its seals fence whoever still runs.
 
     Args:
         home: the store of its folder ``onceforall/``.
@@ -247,12 +251,47 @@ def point_nowhere(home: Store, bound: BoundLog, generation: int) -> None:
     )
 
 
+def expect_move(home: Store, bound: BoundLog, source: str) -> None:
+    """Mark a place by its first pointer as one to which a checkpoint is being moved.
+
+    Raises:
+        CheckpointMismatchError: something else lies there.
+    """
+    answer = home.create(
+        _pointer_key(0),
+        _encode(
+            _POINTER,
+            id=bound.id or uuid.uuid4().hex,
+            location=None,
+            first_generation=bound.first_generation,
+            written_at=_now(),
+            moving=source,
+        ),
+    )
+    if isinstance(answer, AlreadyExists) and not is_expected(home, source):
+        raise CheckpointMismatchError(
+            f"{home.describe('')} has a commit log already. Name an empty folder."
+        )
+
+
+def is_expected(home: Store, source: str) -> bool:
+    """Tell whether that checkpoint is being moved to this place, and isn't there yet."""
+    pointer = _newest_pointer(home)
+    return pointer is not None and pointer.moving == source
+
+
+def _checkpoint_of(home: Store) -> str:
+    return home.describe("").rpartition("/")[0]
+
+
 def pointer_of(home: Store) -> tuple[str, str | None] | None:
     """Return id and location of a home's newest pointer, without looking whether there is a log;
-    None: it has none.
+    None: it has none, or was detached on a store since.
     """
     pointer = _newest_pointer(home)
-    return None if pointer is None else (pointer.id, pointer.location)
+    return (
+        None if pointer is None or pointer.detached is not None else (pointer.id, pointer.location)
+    )
 
 
 def bound_id(location: str, open_store: Callable[[str], Store] = open_log_store) -> str | None:
@@ -292,7 +331,14 @@ def bind(
     if bound is not None:
         _make_durable(home, bound, open_store)
         return bound
-    log_id = uuid.uuid4().hex
+    log_id, number = uuid.uuid4().hex, 0
+    pointers = _pointers(home)
+    if pointers:
+        # Detached on a store: the old log stays in its place, and its numbers are used up.
+        number = len(pointers)
+        first_generation = max(first_generation, detached_generation(home) + 1)
+        retired = [*retired, *(pointer.id for pointer in pointers)]
+        wanted = wanted or home.describe(f"again-{first_generation}")
     if wanted is not None:
         log_id = _prepare(
             open_store(wanted), checkpoint, wanted, query_id, retired, first_generation
@@ -301,7 +347,7 @@ def bind(
     store = home if wanted is None else open_store(wanted)
     keep_ends = keeps_ends(store)
     answer = home.create(
-        _pointer_key(0),
+        _pointer_key(number),
         _encode(
             _POINTER,
             id=log_id,
@@ -383,15 +429,26 @@ def point_to(home: Store, bound: BoundLog, location: str, log_id: str, store: St
             )
 
 
-def point_home(home: Store, bound: BoundLog) -> None:
-    """Make a checkpoint point to the log in its own home, where a moved log was copied to; an
-    earlier try may have done so.
+def point_home(home: Store, bound: BoundLog, source: str) -> None:
+    """Make a checkpoint that was moved here point to the log in its own home; an earlier try may
+    have done so.
+
+    Raises:
+        CheckpointMismatchError: nothing is being moved here.
     """
+    pointer = _newest_pointer(home)
+    if pointer is None:
+        raise CheckpointMismatchError(
+            f"{source} was moved to {_checkpoint_of(home)}, and isn't there any more. Put that "
+            "folder back."
+        )
+    if pointer.moving != source:
+        return
     home.create(
-        _pointer_key(0),
+        _pointer_key(pointer.number + 1),
         _encode(
             _POINTER,
-            id=bound.id or uuid.uuid4().hex,
+            id=pointer.id,
             location=None,
             first_generation=bound.first_generation,
             written_at=_now(),
@@ -552,22 +609,30 @@ def _has_entries(store: Store, first_generation: int) -> bool:
 
 def _newest_pointer(home: Store) -> _Pointer | None:
     count = leading(lambda number: home.read(_pointer_key(number)) is not None)
-    if count == 0:
-        return None
-    key = _pointer_key(count - 1)
+    return None if count == 0 else _pointer(home, count - 1)
+
+
+def _pointers(home: Store) -> list[_Pointer]:
+    count = leading(lambda number: home.read(_pointer_key(number)) is not None)
+    return [_pointer(home, number) for number in range(count)]
+
+
+def _pointer(home: Store, number: int) -> _Pointer:
+    key = _pointer_key(number)
     content = home.read(key)
     assert content is not None
     found = _decode(content, _POINTER, home.describe(key))
     location = found.get("location")
     location = None if location is None else str(location)
     return _Pointer(
-        count - 1,
+        number,
         str(found["id"]),
         location,
         int(found.get("first_generation", 0)),
         keep_ends=bool(found.get("keep_ends", False)),
         from_home=bool(found.get("from_home", False)),
         detached=None if found.get("detached") is None else int(found["detached"]),
+        moving=None if found.get("moving") is None else str(found["moving"]),
     )
 
 

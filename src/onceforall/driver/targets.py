@@ -72,7 +72,7 @@ def check_targets(
         return {}
     committed = spark_checkpoint.last_committed(checkpoint)
     plan = spark_checkpoint.known_plan_of(checkpoint, committed)
-    refusal = judge_passed_over(decided, committed, plan[:2], plan[2:])
+    refusal = judge_passed_over(decided, committed, plan[:2])
     if refusal is not None:
         raise refusal.error(refusal.message)
     known = {name: target for name, target in decided.commit.targets.items() if name in sinks}

@@ -16,10 +16,10 @@ A crash anywhere before the last step leaves a checkpoint of onceforall that a s
 detachment goes on with: every
 step before is one that a start does too, or is idempotent.
 
-On a store a folder can't be renamed as one. There a DETACHED entry behind our CLAIM is the point of
-no return, by which a run that starts meanwhile is refused; the checkpoint's next pointer says that
-it is being detached; and the folder's files are moved one by one. A crash from there on leaves what
-only another detachment goes on with, and a start says so.
+On a store a folder can't be renamed as one, and nothing is: what stands in the log fences whoever
+still runs. There a DETACHED entry in our chain is the point of no return, by which a run that
+starts meanwhile is refused, and the checkpoint's next pointer is what makes it a plain one. A crash
+between the two leaves what only another detachment goes on with, and a start says so.
 
 Not guaranteed: anything for a query, plain or not, that is started before this has returned.
 """
@@ -85,9 +85,9 @@ class Detachment:
         steps: sentences for a person, in order.
         completed: the decided batch that was completed on its sinks; None: none was in doubt.
         passed: the batch that was written into Spark's own commit log; None: it had all.
-        log: where the old commit log's folder lies now, a ``pathlib.Path`` or, on a store, what
-            ``str`` gives as its URL; None: nothing was renamed (a dry run, or it was detached
-            before).
+        log: where the old commit log's folder lies now, a ``pathlib.Path`` or, on a store, where it
+            stays, what ``str`` gives as its URL; None: nothing was done (a dry run, or it was
+            detached before).
     """
 
     steps: tuple[str, ...]
@@ -168,9 +168,6 @@ def detach(  # noqa: PLR0911  most are what was found instead
         else stores.log_location(arguments.path("commit_log", commit_log))
     )
     report = _Report(dry_run)
-    unfinished = _unfinished(path, report)
-    if unfinished is not None:
-        return unfinished
     mended = mending.put_back(path, wanted, stores=stores, adopt=adopt_checkpoint, dry_run=dry_run)
     if dry_run and mended.steps:
         return _foresee_mending(path, mended, report)
@@ -178,7 +175,7 @@ def detach(  # noqa: PLR0911  most are what was found instead
         report.say(step)
     query_id = _check_is_one(path)
     home = path / spark_checkpoint.LOG_FOLDER
-    if not home.is_dir():
+    if not spark_checkpoint.is_ours(path):
         return _detached_before(path, report)
     bound = binding.find(
         store_at(home), wanted, adopt=adopt_checkpoint, dry_run=dry_run, open_store=stores.open
@@ -351,7 +348,10 @@ def _foresee(
         )
     passed = _pass_decided(path, decided, report)
     _tell_planned(path, report, passed)
-    report.say(f"The folder {path / spark_checkpoint.LOG_FOLDER} would be renamed.")
+    if isinstance(path, RemotePath):
+        report.say("The checkpoint's next pointer would make it a plain query's.")
+    else:
+        report.say(f"The folder {path / spark_checkpoint.LOG_FOLDER} would be renamed.")
     _foresee_elsewhere(bound.location, report)
     return Detachment(tuple(report.steps), completed, passed)
 
@@ -566,20 +566,6 @@ def _set_aside(home: Path, generation: int, report: _Report) -> Path | None:
 # --- the same on a store --------------------------------------------------------------------------
 
 
-def _unfinished(path: AnyPath, report: _Report) -> Detachment | None:
-    """Finish a detachment on a store that has passed the point of no return; None: there is none
-    that the checkpoint tells of.
-    """
-    home = path / spark_checkpoint.LOG_FOLDER
-    if not isinstance(home, RemotePath):
-        return None
-    generation = binding.detached_of(store_at(home))
-    if generation is None:
-        return None
-    report.say(_COMPLETED_BEFORE)
-    return Detachment(tuple(report.steps), log=_take_away(home, generation, report))
-
-
 def _finish_on_store(
     home: RemotePath,
     bound: binding.BoundLog,
@@ -587,21 +573,20 @@ def _finish_on_store(
     report: _Report,
     *,
     completed: bool = False,
-) -> RemotePath | None:
-    """Pass the point of no return, unless an earlier try has, and move the folder's files.
+) -> RemotePath:
+    """Pass the point of no return, unless an earlier try has, and point nowhere.
 
     ``completed``: this one has completed a batch.
     """
     if moving.ended_by(bound, DETACHED) is None:
         _leave(bound.store, generation, index=2 if completed else 1)
     binding.point_nowhere(store_at(home), bound, generation)
-    away = _take_away(home, generation, report)
-    if bound.location is not None:
-        report.say(
-            f"Its entries stay in {bound.location}. A new log of this checkpoint needs another "
-            "place. Delete them when nobody needs them."
-        )
-    return away
+    report.say(
+        f"The checkpoint is a plain Spark query's. The commit log stays in {home}, and nothing is "
+        "decided there any more. Keep the folder: it stops a run that is still alive, and keeps a "
+        "later return to onceforall from using names again that are taken."
+    )
+    return home
 
 
 def _leave(store: Store, generation: int, index: int) -> None:
@@ -621,21 +606,11 @@ def _leave(store: Store, generation: int, index: int) -> None:
         )
 
 
-def _take_away(home: RemotePath, generation: int, report: _Report) -> RemotePath | None:
-    if report.dry_run:
-        report.say(f"The files in {home} would be moved to another folder.")
-        return None
-    target = setting_aside.take_away(home, generation)
-    report.say(
-        f"The commit log lies in {target} now, and the checkpoint is a plain Spark query's. A file "
-        "there must stay, be it empty: it keeps a later return to onceforall from using names "
-        "again that are taken."
-    )
-    return target
-
-
 def _detached_before(path: AnyPath, report: _Report) -> Detachment:
     """Finish a detachment that crashed behind its last step."""
+    if isinstance(path, RemotePath) and spark_checkpoint.detached_generation(path) >= 0:
+        report.say("The checkpoint was detached before; it is a plain query's.")
+        return Detachment(tuple(report.steps))
     folders = spark_checkpoint.detached_logs(path)
     if not folders:
         raise ConfigurationError(

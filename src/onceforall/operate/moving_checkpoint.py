@@ -3,25 +3,30 @@ disks and stores.
 
 The order, and why a crash anywhere leaves something that the same command goes on with:
 
-1. A generation is claimed in the old log and all below it are sealed, as by a start, and what still
-   counts of the log is copied (``moving``).
+1. The new place gets a pointer that says that a checkpoint is being moved there. A start there is
+   refused as long as it is the newest. In the old log a generation is claimed and all below it are
+   sealed, as by a start, and what still counts of the log is copied (``moving``).
 2. Spark's files are copied, read back and compared: ``offsets``, ``commits``, ``sources`` and
    ``state``, and last ``metadata``, by which Spark knows a checkpoint. Where the old place names
    itself in the metadata of state, the new one is named.
 3. Behind the claim, in the old log, a MOVED entry is created. It is the point of no return: a start
    there stops with an error that names the new place.
-4. In the new log a generation is claimed under the new place, and the checkpoint gets its pointer.
+4. In the new log a generation is claimed under the new place, and its next pointer says that the
+   checkpoint is there.
 
 Between 3 and 4 neither place can be started with onceforall, and both say which command to repeat.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from onceforall.commit_log import CommitLog, Store, binding
 from onceforall.commit_log.store import keeps_ends
@@ -72,7 +77,8 @@ def move_checkpoint(
     Stop the query first. A run that is still alive is fenced. Repeating it after a crash or an
     error is safe, and does what is left. The commit log lies in the new checkpoint, wherever it lay
     before. The old place keeps its files, and onceforall decides nothing there any more. Delete
-    them when the query runs: nothing keeps a *plain* query from going on there.
+    them when the query runs in the new place, and no process is alive that was started in the old
+    one, for they fence it; nothing keeps a *plain* query from going on there.
 
     Args:
         checkpoint: the query's checkpoint.
@@ -100,42 +106,60 @@ def move_checkpoint(
         raise moving.finish_first(old, unfinished)
     files = entries = 0
     if unfinished is None:
-        _check_target(new, query_id)
+        _check_target(home, new, str(old))
+        binding.expect_move(home, bound, str(old))
         generation, entries = moving.copy_log(bound, home, old, query_id)
-        files = _copy_files(old, new)
+        files = _copy_files(old, new, home)
+        _check_expected(home, old, new)
         moving.leave_moved(bound.store, generation, home.describe(""), checkpoint=str(new))
     else:
         generation = unfinished.generation
-    _take_over(home, bound, generation, new, query_id)
+    _take_over(home, bound, generation, new, query_id, str(old))
     return MovedCheckpoint(str(new), files, entries)
 
 
-def _check_target(new: AnyPath, query_id: str) -> None:
+def _check_target(home: Store, new: AnyPath, old: str) -> None:
     """Refuse a folder that holds anything but what an earlier try has left there."""
-    found = spark_checkpoint.query_id(new)
-    has_log = bool(store_at(new / spark_checkpoint.LOG_FOLDER).list("chains"))
-    if found not in {None, query_id} or (not has_log and files_below(new)):
+    if files_below(new) and not binding.is_expected(home, old):
+        found = spark_checkpoint.query_id(new)
         raise CheckpointMismatchError(
             f"{new} holds something else{f': the query {found}' if found else ''}. Name an empty "
             "folder."
         )
 
 
+def _check_expected(home: Store, old: AnyPath, new: AnyPath) -> None:
+    """End a try that was overtaken: what it copies is old by now."""
+    if not binding.is_expected(home, str(old)):
+        raise FencedError(
+            f"Another command has moved the checkpoint {old} to {new} meanwhile. Start the query "
+            "there; there is nothing left to do here."
+        )
+
+
 # --- Spark's files --------------------------------------------------------------------------------
 
 
-def _copy_files(old: AnyPath, new: AnyPath) -> int:
+def _copy_files(old: AnyPath, new: AnyPath, home: Store) -> int:
     """Copy Spark's files, and take away what an earlier try has left that isn't there any more."""
     names = _names(old)
     for name in set(_names(new)) - set(names):
+        _check_expected(home, old, new)
         _delete(_at(new, name))
     # By it Spark knows a checkpoint.
     ordered = sorted(names, key=lambda name: (name == _METADATA, name))
     for name in ordered:
-        content = _at(old, name).read_bytes()
+        try:
+            content = _at(old, name).read_bytes()
+        except FileNotFoundError as error:
+            raise CommitLogError(
+                f"{_at(old, name)} has vanished while it was copied: does the query still run? "
+                "Nothing was moved. Stop it, and try again."
+            ) from error
         if _is_metadata_of_state(name):
             content = _renamed(content, old, new)
         place_of_it = _at(new, name)
+        _check_expected(home, old, new)
         _write(place_of_it, content)
         if place_of_it.read_bytes() != content:
             raise CommitLogError(
@@ -153,6 +177,15 @@ def _names(checkpoint: AnyPath) -> list[str]:
     them.
     """
     root = f"{checkpoint}/"
+    if isinstance(checkpoint, Path):
+        linked = next(
+            (each for each in checkpoint.rglob("*") if each.is_symlink() and each.is_dir()), None
+        )
+        if linked is not None:
+            raise OptionError(
+                f"{linked} is a symbolic link to a folder. Put the folder itself there, and move "
+                "the checkpoint then."
+            )
     found = (str(file).removeprefix(root) for file in files_below(checkpoint))
     return [name for name in found if not name.startswith(spark_checkpoint.LOG_FOLDER)]
 
@@ -178,17 +211,32 @@ def _renamed(content: bytes, old: AnyPath, new: AnyPath) -> bytes:
     Spark writes whole paths there (``OperatorStateMetadataV2.stateSchemaFilePaths``), and a start
     reads them.
     """
-    text = content.decode()
-    for prefix in _ways_to_write(old):
-        text = text.replace(f'"{prefix}/', f'"{_ways_to_write(new)[0]}/')
-    return text.encode()
+    version, _, text = content.decode().partition("\n")
+    renamed = _with_paths(json.loads(text), old, new)
+    return f"{version}\n{json.dumps(renamed, separators=(',', ':'))}".encode()
 
 
-def _ways_to_write(place: AnyPath) -> tuple[str, ...]:
-    """As Hadoop writes it, and as it may."""
-    if isinstance(place, RemotePath):
-        return (str(place),)
-    return (f"file:{place}", f"file://{place}", str(place))
+def _with_paths(value: Any, old: AnyPath, new: AnyPath) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_paths(each, old, new) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_with_paths(each, old, new) for each in value]
+    inside = _inside(value, old) if isinstance(value, str) else None
+    if inside is None:
+        return value
+    return f"{'file:' if isinstance(new, Path) else ''}{new}/{inside}"
+
+
+def _inside(text: str, old: AnyPath) -> str | None:
+    """Return a path's part below the old place; None: it isn't in there."""
+    if isinstance(old, RemotePath):
+        return text.removeprefix(f"{old}/") if text.startswith(f"{old}/") else None
+    path = Path(re.sub("^file:(//)?", "", text))
+    if not path.is_absolute():
+        return None
+    # Spark writes what it was given, which may lead through a link.
+    resolved = path.resolve()
+    return str(resolved.relative_to(old)) if resolved.is_relative_to(old) else None
 
 
 def _write(place: AnyPath, content: bytes) -> None:
@@ -214,10 +262,15 @@ def _delete(place: AnyPath) -> None:
 # --- the new place --------------------------------------------------------------------------------
 
 
-def _take_over(
-    home: Store, bound: binding.BoundLog, generation: int, new: AnyPath, query_id: str
+def _take_over(  # noqa: PLR0917
+    home: Store, bound: binding.BoundLog, generation: int, new: AnyPath, query_id: str, old: str
 ) -> None:
-    """Claim the next generation in the new log, under the new place, and point to it."""
+    """Claim the next generation in the new log, under the new place, and point to it, unless an
+    earlier try has done that.
+    """
+    if not binding.is_expected(home, old):
+        binding.point_home(home, bound, old)
+        return
     log = CommitLog(home, first_generation=bound.first_generation, keep_ends=keeps_ends(home))
     newest = log.newest_claim()
     if newest is None or newest.checkpoint != str(new):
@@ -230,4 +283,4 @@ def _take_over(
                 "run it again."
             )
         log.seal_below(claimed)
-    binding.point_home(home, bound)
+    binding.point_home(home, bound, old)

@@ -95,7 +95,7 @@ def _judge_gap(request: BatchRequested, decided: Decided) -> Verdict | Refusal:
     if is_repartitioned(request.before, request.start, decided.commit):
         return Verdict.WRITE
     last = decided.commit.batch
-    passed = judge_passed_over(decided, request.batch - 1, request.before, request.start)
+    passed = judge_passed_over(decided, request.batch - 1, request.before)
     return passed or Refusal(
         CheckpointMismatchError,
         f"Spark asks for batch {request.batch}, but the last batch decided in the commit log "
@@ -125,7 +125,7 @@ def _judge_begin(request: BatchRequested, before: Commit) -> Refusal | None:
 
 
 def judge_passed_over(
-    decided: Decided | None, planned: int, header: tuple[str, ...], end: tuple[str, ...]
+    decided: Decided | None, planned: int, header: tuple[str, ...]
 ) -> Refusal | None:
     """Refuse to go on where Spark's state was repartitioned past a decided batch.
 
@@ -136,11 +136,10 @@ def judge_passed_over(
         decided: the last decision.
         planned: a batch that Spark's commit log has.
         header: version and metadata of it in Spark's offset log; empty: unknown.
-        end: its offsets.
     """
     if decided is None or planned <= decided.commit.batch:
         return None
-    if not passes_over(header, end, decided.commit):
+    if not passes_over(header, decided.commit):
         return None
     last = decided.commit.batch
     return Refusal(

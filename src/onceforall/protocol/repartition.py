@@ -38,19 +38,16 @@ def is_repartitioned(header: tuple[str, ...], end: tuple[str, ...], decided: Com
     )
 
 
-def passes_over(header: tuple[str, ...], end: tuple[str, ...], decided: Commit) -> bool:
+def passes_over(header: tuple[str, ...], decided: Commit) -> bool:
     """Tell whether a planned batch is a copy of one before the decided one, so that the decided
-    batch's input is read again behind it.
+    batch's input, if it had any, is read again behind it.
 
     Args:
         header: version and metadata of a batch that Spark's offset log has behind the decided one.
-        end: its offsets.
         decided: the last decision.
     """
     planned, before = _time(header), _time(decided.header)
-    return (
-        planned is not None and before is not None and planned < before and end != decided.offsets
-    )
+    return planned is not None and before is not None and planned < before
 
 
 def _metadata(header: tuple[str, ...]) -> dict[str, Any] | None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
+from onceforall.commit_log import binding
 from onceforall.errors import CheckpointMismatchError, ConfigurationError
 from onceforall.spark.hadoop_paths import local_folder
 from onceforall.spark.offsets import describe_batch
-from onceforall.spark.remote_path import AnyPath, RemotePath
+from onceforall.spark.remote_path import AnyPath, RemotePath, store_at
 
 LOG_FOLDER = "onceforall"
 
@@ -177,7 +177,7 @@ def check_take_over(checkpoint: AnyPath, takeover: str | None) -> None:
     if takeover not in {None, "accept"}:
         raise ConfigurationError(f"takeover={takeover!r} is unknown; the only value is 'accept'.")
     planned, committed = last_planned(checkpoint), last_committed(checkpoint)
-    if takeover is None and planned > committed and not (checkpoint / LOG_FOLDER).exists():
+    if takeover is None and planned > committed and not is_ours(checkpoint):
         raise CheckpointMismatchError(
             f"Batch {planned} of the checkpoint {checkpoint} was begun without onceforall and not "
             "finished: its rows may already be in the "
@@ -188,14 +188,22 @@ def check_take_over(checkpoint: AnyPath, takeover: str | None) -> None:
         )
 
 
-def detached_logs(checkpoint: AnyPath) -> Sequence[AnyPath]:
-    """Return the folders of commit logs from which this checkpoint was detached, oldest first."""
+def is_ours(checkpoint: AnyPath) -> bool:
+    """Tell whether a checkpoint has a commit log, and wasn't made a plain query's since."""
+    home = checkpoint / LOG_FOLDER
+    if isinstance(home, RemotePath):
+        # The folder stays when the checkpoint is detached, and a start that tests the store leaves
+        # one behind before it binds anything.
+        return binding.pointer_of(store_at(home)) is not None
+    return home.exists()
+
+
+def detached_logs(checkpoint: AnyPath) -> list[Path]:
+    """Return the folders of commit logs from which this checkpoint was detached, oldest first; on a
+    store nothing is renamed, and there are none.
+    """
     if isinstance(checkpoint, RemotePath):
-        # They have no time there; each has a higher generation than the ones before.
-        return sorted(
-            checkpoint.glob(f"{DETACHED_PREFIX}*"),
-            key=lambda folder: (len(folder.name), folder.name),
-        )
+        return []
     return sorted(
         checkpoint.glob(f"{DETACHED_PREFIX}*"), key=lambda folder: folder.stat().st_mtime_ns
     )
@@ -203,8 +211,10 @@ def detached_logs(checkpoint: AnyPath) -> Sequence[AnyPath]:
 
 def detached_generation(checkpoint: AnyPath) -> int:
     """Return the newest generation of all commit logs from which this checkpoint was detached,
-    or -1; their folders' names tell it.
+    or -1; their folders' names tell it, and on a store the pointers.
     """
+    if isinstance(checkpoint, RemotePath):
+        return binding.detached_generation(store_at(checkpoint / LOG_FOLDER))
     names = (
         folder.name.removeprefix(DETACHED_PREFIX).partition(".")[0]
         for folder in detached_logs(checkpoint)

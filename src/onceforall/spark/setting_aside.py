@@ -15,9 +15,8 @@ from onceforall.errors import CommitLogError
 from onceforall.failpoints import points as failpoints
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark import commits as spark_commits
-from onceforall.spark.remote_path import AnyPath, RemotePath, create_file, files_below
 
-__all__ = ["rename", "rename_back", "set_aside_elsewhere", "sync_renamed", "take_away"]
+__all__ = ["rename", "rename_back", "set_aside_elsewhere", "sync_renamed"]
 
 Say = Callable[[str], None]
 """Takes a sentence for the person who detaches."""
@@ -57,31 +56,6 @@ def rename(home: Path, generation: int, say: Say) -> Path | None:
         return target
 
 
-def take_away(home: RemotePath, generation: int) -> RemotePath:
-    """Move the files of a log's folder on a store, one by one, whose newest pointer says that this
-    isn't done.
-
-    It says so at every moment: the pointers are copied, those before the newest are overwritten
-    with it, and they go from the newest to the first. When that is gone, nothing is left.
-
-    Returns:
-        Where they lie.
-    """
-    target = home.with_name(f"{spark_checkpoint.DETACHED_PREFIX}{generation}")
-    names = [str(file).removeprefix(f"{home}/") for file in files_below(home)]
-    pointers = sorted(name for name in names if name.startswith("pointer/"))
-    for name in sorted(set(names) - set(pointers)):
-        (home / name).rename(target / name)
-    for name in pointers:
-        create_file(target / name, (home / name).read_bytes())
-    newest = (home / pointers[-1]).read_bytes()
-    for name in pointers[:-1]:
-        home.client.replace((home / name).key, newest)
-    for name in reversed(pointers):
-        home.client.delete((home / name).key)
-    return target
-
-
 def sync_renamed(checkpoint: Path) -> None:
     """Make another detachment's rename durable: it may have been killed before it could, and
     ours reports success.
@@ -101,7 +75,7 @@ def rename_back(folder: Path, home: Path) -> None:
     sync_renamed(home.parent)
 
 
-def set_aside_elsewhere(folder: AnyPath, log_id: str, location: str | None, say: Say) -> None:
+def set_aside_elsewhere(folder: Path, log_id: str, location: str | None, say: Say) -> None:
     """Rename a log that lies elsewhere, so that its place is free for a new one.
 
     The checkpoint is a plain one already.

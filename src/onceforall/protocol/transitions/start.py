@@ -86,7 +86,7 @@ def sealed(run: Run, at: Sealing, event: PastSealed) -> Outcome:
     )
     decided = event.history.decided
     asked = at.request
-    passed = judge_passed_over(decided, asked.batch - 1, asked.before, asked.start)
+    passed = judge_passed_over(decided, asked.batch - 1, asked.before)
     if passed is not None and event.spark_committed == asked.batch - 1:
         return stop(sealed, passed.error, passed.message)
     refusal = identity.judge(identity.known(sealed), run.config.identities)
