@@ -20,7 +20,6 @@ from evidence.digests import (
     query_digest,
     scale_digest,
     stores_digest,
-    versions_digest,
 )
 
 sys.path.insert(0, str(ROOT / "tests"))
@@ -118,13 +117,6 @@ RESULTS = (
         r"Measured code: `(\w+)`",
         scale_digest,
         "make scale, ten minutes",
-    ),
-    Result(
-        "docs/versions.md",
-        "versions of pyspark",
-        r"Measured code: `(\w+)`",
-        versions_digest,
-        "make compat, an hour and a half",
     ),
     Result(
         "docs/profile.json",

@@ -51,6 +51,8 @@ def main():
         f"{result.struck} faults, {sum(result.ends.values())} ends of jobs by themselves, "
         f"{time.monotonic() - began:.0f} s"
     )
+    if result.starved:
+        print(f"killed for having no executor: {result.starved}")
     for name, account in result.accounts.items():
         print(f"{name}: {account}")
     for failure in result.failures:

@@ -34,6 +34,7 @@ from onceforall.embedded import (
     spark_kafka_jars,
 )
 from onceforall.embedded.jars import jar_set
+from onceforall.errors import OnceForAllError
 from onceforall.sinks.files import read_files
 from onceforall.spark import checkpoint as spark_checkpoint
 from onceforall.spark.stores import Stores
@@ -46,6 +47,12 @@ _END_S = 600
 _QUIET_S = 1800
 _TICKS_UNTIL_MORE = 15
 """Seconds that a job, from which a batch is awaited, is given before more is published."""
+_LOOK_S = 10.0
+_STARVED_S = 240.0
+"""A job that has input, and in that time neither completes a batch nor has an executor, is killed
+and started again, as by a supervisor that looks at its progress."""
+_STUCK_S = 900.0
+"""The same of one that has executors: that is a failure."""
 _FRUITLESS_ENDS = 12
 """A job that ended so often without a batch between is stuck: many an end is a fault's doing."""
 
@@ -148,6 +155,7 @@ class Result:
     seed: int
     faults: dict = field(default_factory=dict)
     ends: dict = field(default_factory=dict)
+    starved: dict = field(default_factory=dict)
     failures: list = field(default_factory=list)
     accounts: dict = field(default_factory=dict)
     seconds: float = 0.0
@@ -179,6 +187,8 @@ class AdsOnCluster:
         self._open = contextlib.ExitStack()
         self._jobs = {}
         self._fruitless = {}
+        self._progress = {}
+        self._looked = 0.0
         self._rng = random.Random(f"cluster {seed}")
         self.result = Result(seed)
 
@@ -276,6 +286,7 @@ class AdsOnCluster:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._tend()
+            self._look()
             time.sleep(_TICK_S)
 
     def start_job(self, job):
@@ -326,6 +337,38 @@ class AdsOnCluster:
                 del self._jobs[job]
                 return
             self._tend()
+
+    def _look(self):
+        """Kill a job that Spark has left without executors: with dynamic allocation, what a driver
+        has asked a master for is forgotten with that master, and not asked for again."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        for job, process in self._jobs.items():
+            done = spark_checkpoint.last_committed(self.place.checkpoint(job))
+            known, since = self._progress.get(job, (None, now))
+            if (done, process.pid) != known or process.return_code is not None:
+                self._progress[job] = ((done, process.pid), now)
+                continue
+            if now - since < _STARVED_S or self._has_nothing_to_do(job):
+                continue
+            if not self.spark.has_executors(process.pid):
+                self.result.starved[job] = self.result.starved.get(job, 0) + 1
+                self._say(f"          {job} has had no executor, and is killed")
+                process.kill()
+            elif now - since > _STUCK_S:
+                self.result.failures.append(
+                    f"{job}, with executors, has completed nothing behind batch {done} for "
+                    f"{_STUCK_S:.0f} s: {process.last_words()[-300:]}"
+                )
+                process.kill()
+
+    def _has_nothing_to_do(self, job):
+        try:
+            return self._has_taken_all(job)
+        except OnceForAllError:
+            return True  # the broker is away
 
     def _tend(self):
         for job, process in list(self._jobs.items()):

@@ -3,6 +3,7 @@ frozen and started again."""
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -126,6 +127,23 @@ class SparkCluster:
                     if _EXECUTOR in " ".join(below.cmdline()):
                         found.append(below)
         return sorted(found, key=lambda process: process.pid)
+
+    def has_executors(self, driver):
+        """Tell whether an executor lives that belongs to the driver with this process id."""
+        ports = set()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            root = psutil.Process(driver)
+            for each in [root, *root.children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    ports |= {
+                        c.laddr.port for c in each.net_connections("tcp") if c.status == "LISTEN"
+                    }
+        for executor in self.executors():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                url = re.search(r"CoarseGrainedScheduler@[^ ]*:(\d+)", " ".join(executor.cmdline()))
+                if url and int(url[1]) in ports:
+                    return True
+        return False
 
     def python_workers(self, machine=None):
         """Return the Python workers (not their daemons) below the executors."""

@@ -73,7 +73,8 @@ def move_log(
     Stop the query first. A run that is still alive is fenced. Repeating it after a crash or an
     error is safe, and does what is left. The old place keeps its files, and nothing is decided
     there any more: its folders ``chains`` and ``floors`` may be deleted when no process is alive
-    any more that was started before the move, for they fence it. The checkpoint itself stays where it is, with the folder ``onceforall/pointer``, which leads to the log.
+    any more that was started before the move, for they fence it. The checkpoint itself stays where
+    it is, with the folder ``onceforall/pointer``, which leads to the log.
 
     Args:
         checkpoint: the query's checkpoint.
