@@ -21,6 +21,7 @@
     │   │   └── NondeterministicReplayError  ... but the replay gave other rows
     │   └── OutcomeUnknownError     an append to the commit log got no answer; a restart finds out
     ├── CheckpointMismatchError     checkpoint and log disagree; a human must choose
+    │   └── PlanOverwrittenError    ... a replaced run wrote over a plan; a start may mend it
     ├── DivergenceError             a replay gave other rows (``on_divergence="fail"``)
     ├── CommitLogError              the commit log cannot be read or written
     │   ├── CorruptEntryError       an entry is torn or its checksum differs
@@ -217,6 +218,14 @@ class CheckpointMismatchError(OnceForAllError):
     """
 
     restart: ClassVar[Restart] = "no"
+
+
+class PlanOverwrittenError(CheckpointMismatchError):
+    """Spark goes on from a plan of the last decided batch that isn't the one that was decided; on
+    a store the next start puts that one back.
+    """
+
+    restart: ClassVar[Restart] = "once"
 
 
 class DivergenceError(OnceForAllError):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import tomllib
 
 import onceforall as ofa
 from onceforall.cli import main
 from onceforall.embedded.network import free_port
 from onceforall.operate import cluster
 from onceforall.operate.cluster import Place
+from support.pages import ROOT
 
 PACKAGES = {"onceforall": "1.2", "pyspark": "4.2.0", "pyarrow": "20", "numpy": "2"}
 
@@ -110,6 +113,28 @@ def test_what_an_executor_sees_is_what_there_is():
 def test_an_extra_that_no_task_needs_is_refused():
     with pytest.raises(ofa.OptionError, match="demo"):
         cluster._extras(["demo"])
+
+
+def test_every_extra_that_tasks_import_from_can_be_asked_for():
+    """By what the sources say: each ``task_imports`` names its extras, and pyproject has them."""
+    source = ROOT / "src" / "onceforall"
+    asked = {
+        extra
+        for file in source.rglob("*.py")
+        if "imports" in (text := file.read_text(encoding="utf-8"))
+        for extra in re.findall(r'"onceforall\[(\w+)\]"', text)
+    }
+    assert {"kafka", "postgres", "kinesis", "pravega"} <= asked
+    # Those of the whole query: the demo's and the client's are no tasks'.
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    assert set(cluster.EXTRAS) == set(extras) - {"demo", "connect"}
+    assert asked <= set(cluster.EXTRAS)
+    for extra, packages in cluster.EXTRAS.items():
+        wanted = {re.split(r"[\[><=]", each)[0] for each in extras[extra]}
+        assert set(packages) <= wanted, extra
+    assert cluster._extras(["kinesis", "pravega"]) == ["kinesis", "pravega"]
 
 
 @pytest.mark.long

@@ -14,6 +14,10 @@ import onceforall as ofa
 from onceforall.cli import main
 from onceforall.driver.exit_codes import restart_table
 from onceforall.errors import documentation_of
+from onceforall.protocol.events import BatchRequested
+from onceforall.protocol.judgement import judge
+from onceforall.protocol.messages import failed
+from protocol.building import history, offsets
 from support.pages import ROOT
 
 ROW = re.compile(r"^\| \[`(\w+)`\]\(#\w+\) \| ([^|]*) \| [^|]+ \|$", re.MULTILINE)
@@ -54,8 +58,10 @@ def test_the_page_says_of_each_error_what_its_class_says():
         (ofa.CorruptEntryError("torn"), ofa.ExitCode.MEND),
         (ofa.FencedError("another run"), ofa.ExitCode.REPLACED),
         (ofa.AttemptFailedError("RuntimeError: a bug"), ofa.ExitCode.RESTART),
-        (ofa.AttemptFailedError("aborted: SchemaError: no column"), ofa.ExitCode.MEND),
-        (ofa.AttemptFailedError("aborted: SinkUnavailableError: away"), ofa.ExitCode.RESTART),
+        (ofa.AttemptFailedError(failed(7, "SchemaError: no column")), ofa.ExitCode.MEND),
+        (ofa.AttemptFailedError(failed(7, "SinkUnavailableError: away")), ofa.ExitCode.RESTART),
+        (ofa.PlanOverwrittenError("begins elsewhere"), ofa.ExitCode.RESTART),
+        (ofa.CheckpointMismatchError("another query's"), ofa.ExitCode.MEND),
         (AnalysisException("no such column"), ofa.ExitCode.MEND),
         (PySparkRuntimeError("the JVM is gone"), ofa.ExitCode.RESTART),
         (OSError("no space"), ofa.ExitCode.RESTART),
@@ -66,7 +72,7 @@ def test_an_error_has_the_exit_code_that_helps(error, code):
 
 
 def test_a_cause_says_more_than_the_words_of_the_message():
-    error = ofa.AttemptFailedError("aborted: SchemaError: said by somebody")
+    error = ofa.AttemptFailedError(failed(7, "SchemaError: said by somebody"))
     error.__cause__ = RuntimeError("SchemaError: said by somebody")
     assert ofa.exit_code(error) is ofa.ExitCode.RESTART
     error.__cause__ = ofa.SchemaError("no column")
@@ -80,7 +86,56 @@ def test_an_error_of_ours_among_the_causes_of_another_counts():
 
 
 def test_a_text_without_an_error_is_no_failure():
-    assert ofa.exit_code("all is well") is ofa.ExitCode.ENDED
+    for text in ("all is well", "", "INFO: 0 errors, no Exception\nthe query has ended"):
+        assert ofa.exit_code(text) is ofa.ExitCode.ENDED
+
+
+SPARKS = (
+    "pyspark.errors.exceptions.captured.StreamingQueryException: [STREAM_FAILED] Query [id = "
+    "8e9a4e2c-1111-2222-3333-444455556666, runId = 8e9a4e2c-1111-2222-3333-444455556666] "
+    "terminated with exception: Job aborted due to stage failure: java.io.IOException: disk full"
+)
+TRACE = 'Traceback (most recent call last):\n  File "job.py", line 3, in <module>\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (SPARKS, ofa.ExitCode.RESTART),
+        (SPARKS.partition(": ")[2], ofa.ExitCode.RESTART),
+        (f"{TRACE}ValueError: x\n", ofa.ExitCode.RESTART),
+        (f"starting\n{TRACE}mine.Trouble\n", ofa.ExitCode.RESTART),
+        ("KeyboardInterrupt\n", ofa.ExitCode.RESTART),
+        (f"{TRACE}pyspark.errors.AnalysisException: no such column\n", ofa.ExitCode.MEND),
+        (
+            f"{TRACE}AnalysisException: no column\n\nDuring handling:\n\n{TRACE}OSError: x\n",
+            ofa.ExitCode.RESTART,
+        ),
+    ],
+)
+def test_the_text_of_somebody_elses_failure_has_the_code_of_the_exception(text, code):
+    assert ofa.exit_code(text) is code
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "ValueError: my SchemaError: x",
+        "RuntimeError: could not decode: OptionError: bad",
+        "ValueError: mend the cause first: SchemaError: x",
+        "PythonException: \n  requests.SchemaError: x",
+    ],
+)
+def test_what_a_user_says_in_a_text_of_his_own_is_no_error_of_ours(reason):
+    assert ofa.exit_code(ofa.AttemptFailedError(failed(7, reason))) is ofa.ExitCode.RESTART
+
+
+def test_where_a_refusal_says_start_again_its_code_says_so_too():
+    elsewhere = judge(
+        BatchRequested(8, offsets(8), stateful=False, start=offsets(6)), history(7), 7
+    )
+    assert "start again" in elsewhere.message
+    assert ofa.exit_code(elsewhere.error(elsewhere.message)) is ofa.ExitCode.RESTART
 
 
 def test_no_code_is_one_that_python_or_a_signal_gives():

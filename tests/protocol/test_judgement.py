@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceforall.errors import CheckpointMismatchError, FencedError
+from onceforall.errors import CheckpointMismatchError, FencedError, PlanOverwrittenError
 from onceforall.protocol.entries import Claim, Digest
 from onceforall.protocol.events import BatchRequested
 from onceforall.protocol.history import EMPTY, Decided, History
@@ -45,9 +45,7 @@ def test_a_batch_that_begins_where_the_decided_one_ends_or_nobody_knows_where_is
 def test_a_batch_that_begins_elsewhere_than_the_decided_one_ends_is_refused():
     """A replaced run has written over the plan that Spark went on from."""
     asked = BatchRequested(8, offsets(8), stateful=False, start=offsets(6))
-    refused(
-        judge(asked, history(7), 7), CheckpointMismatchError, "Batch 8 begins at", "start again"
-    )
+    refused(judge(asked, history(7), 7), PlanOverwrittenError, "Batch 8 begins at", "start again")
 
 
 SETTINGS = {"spark.sql.shuffle.partitions": "200", "spark.sql.streaming.stateStore": "x"}

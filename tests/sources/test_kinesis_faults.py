@@ -148,10 +148,115 @@ def test_a_query_that_runs_and_falls_behind_retention_stops(ordered_stream, orde
     source.put(10)
     ordered_server.advance_clock(hours=25)
     source.put(10)
-    for kept in query.reader._planner._kept.values():
-        kept.described -= 1000  # the clock is asked for again now and then
     with pytest.raises(DataLossError, match="may be gone"):
         query.plan()
+
+
+def before_each_page(query, do):
+    """Let something happen once between a plan's preparations and the answer of GetRecords."""
+    shards, todo = query.reader._planning()._shards, [do]
+    page = shards.page
+
+    def late(*given):
+        if todo:
+            todo.pop()()
+        return page(*given)
+
+    shards.page = late
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_retention_that_passes_records_while_a_request_is_repeated_is_noticed(
+    ordered_stream, ordered_server, restarted
+):
+    source = ordered_stream()
+    source.put(3)
+    query = source.query()
+    query.drain()
+    source.put(2)
+    ordered_server.advance_clock(hours=24 - 180 / 3600)
+    source.put(1)
+    if restarted:
+        query.restart()
+    before_each_page(query, lambda: ordered_server.advance_clock(hours=0.1))
+    with pytest.raises(DataLossError, match="24 hours: what came next may be gone"):
+        query.plan()
+    query.restart(failOnDataLoss="false")
+    assert flat(query.drain()) == [5]
+
+
+def test_retention_that_passes_records_between_two_pages_is_noticed(ordered_stream, ordered_server):
+    source = ordered_stream()
+    source.put(3)
+    ordered_server.advance_clock(hours=23.9)
+    source.put(1)
+    query = source.query(startingPosition="AT_TIMESTAMP 2020-01-01T00:00:00Z")
+    shards = query.reader._planning()._shards
+    page, seen = shards.page, []
+
+    def one_at_a_time(arn, shard, iterator, limit):
+        if len(seen) == 1:
+            ordered_server.advance_clock(hours=0.2)
+        found = page(arn, shard, iterator, 1)
+        seen.append(found)
+        return found
+
+    shards.page = one_at_a_time
+    with pytest.raises(DataLossError, match="may be gone"):
+        query.plan()
+
+
+def test_retention_that_was_made_shorter_while_a_query_runs_is_noticed(
+    ordered_stream, ordered_server
+):
+    source = ordered_stream()
+    keep = {"StreamName": source.name}
+    source.client.increase_stream_retention_period(**keep, RetentionPeriodHours=168)
+    source.put(3)
+    query = source.query()
+    query.drain()
+    source.put(2)
+    ordered_server.advance_clock(hours=48)
+    source.put(1)
+    query.restart()
+    before_each_page(
+        query,
+        lambda: source.client.decrease_stream_retention_period(**keep, RetentionPeriodHours=24),
+    )
+    with pytest.raises(DataLossError, match="24 hours: what came next may be gone"):
+        query.plan()
+
+
+def test_retention_that_was_made_longer_too_late_brings_nothing_back(
+    ordered_stream, ordered_server
+):
+    source = ordered_stream()
+    source.put(3)
+    query = source.query()
+    query.drain()
+    source.put(2)
+    ordered_server.advance_clock(hours=25)
+    source.put(1)  # what is older is forgotten by a look at the stream
+    source.client.list_shards(StreamName=source.name)
+    source.client.increase_stream_retention_period(StreamName=source.name, RetentionPeriodHours=168)
+    with pytest.raises(DataLossError, match="24 hours: what came next may be gone"):
+        query.restart().plan()
+
+
+def test_what_a_longer_retention_keeps_is_read(ordered_stream, ordered_server):
+    source = ordered_stream()
+    source.client.increase_stream_retention_period(StreamName=source.name, RetentionPeriodHours=168)
+    source.put(3)
+    query = source.query()
+    query.drain()
+    ordered_server.advance_clock(hours=48)
+    source.put(2)
+    assert flat(query.restart().drain()) == [3, 4]
+    ordered_server.advance_clock(hours=165)
+    assert query.plan()  # a quiet shard: nothing but its time
+    ordered_server.advance_clock(hours=100)
+    source.put(2)
+    assert flat(query.restart().drain()) == [5, 6]
 
 
 def test_the_oldest_record_to_begin_with_stays_for_ten_minutes(ordered_stream, ordered_server):

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 from onceforall import errors
 from onceforall.driver.failures import error_of
 from onceforall.errors import AttemptFailedError, FencedError, OnceForAllError, text_of
+from onceforall.protocol.messages import CAUSE
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-_CAUSE = re.compile(r"\b(\w+Error): ")
+_CAUSE = re.compile(r"(\w+Error): ")
+_TRACE = "Traceback (most recent call last)"
+_RAISED = re.compile(r"^(?:[\w$]+\.)*(\w+(?:Error|Exception|Interrupt))(?::|$)", re.MULTILINE)
+_FAILED = re.compile(rf"{re.escape(_TRACE)}|terminated with exception|\[STREAM_FAILED\]")
 _SPARKS_OWN = ("AnalysisException", "ParseException")
 """What Spark says of a program that no restart makes right."""
 
@@ -35,7 +39,9 @@ class ExitCode(enum.IntEnum):
     MEND = 78
     """A restart fails again until a person has mended something: page somebody."""
     REPLACED = 79
-    """Another run of the query has taken over, and goes on: leave this one alone."""
+    """Another run of the query has taken over, or went further: leave this one alone while one is
+    alive. Two that overlap may both end so; whoever watches starts one if none is left.
+    """
 
 
 def exit_code(query_or_exception: StreamingQuery | BaseException | str | None) -> ExitCode:
@@ -49,7 +55,7 @@ def exit_code(query_or_exception: StreamingQuery | BaseException | str | None) -
         An ``ExitCode``, by the class attribute ``restart`` of the error; for an
         ``AttemptFailedError`` that of its cause, if it is one of ours. ``RESTART`` for errors of
         others, except for what Spark says of a wrong program (``AnalysisException``). ``ENDED``
-        when nothing has failed.
+        when nothing has failed: for None, and for a text in which no error and no trace is.
 
     Raises:
         OptionError: the argument is none of these.
@@ -58,7 +64,8 @@ def exit_code(query_or_exception: StreamingQuery | BaseException | str | None) -
     """
     error = error_of(query_or_exception)
     if error is None:
-        return ExitCode.ENDED
+        text = query_or_exception if isinstance(query_or_exception, str) else ""
+        return _of_others_text(text)
     if not isinstance(error, OnceForAllError):
         names = {cls.__name__ for cls in type(error).__mro__}
         return ExitCode.MEND if names & set(_SPARKS_OWN) else ExitCode.RESTART
@@ -70,6 +77,14 @@ def exit_code(query_or_exception: StreamingQuery | BaseException | str | None) -
         "no": ExitCode.MEND,
         "stopped": ExitCode.ENDED,
     }[_restart(error)]
+
+
+def _of_others_text(text: str) -> ExitCode:
+    """Return the code for a text that tells of no error of ours."""
+    raised = _RAISED.search(text, max(0, text.rfind(_TRACE)))
+    if raised is None:
+        return ExitCode.RESTART if _FAILED.search(text) else ExitCode.ENDED
+    return ExitCode.MEND if raised[1] in _SPARKS_OWN else ExitCode.RESTART
 
 
 def restart_table() -> Iterator[tuple[type[OnceForAllError], errors.Restart]]:
@@ -87,7 +102,8 @@ def _restart(error: OnceForAllError) -> errors.Restart:
         return error.restart
     if error.__cause__ is not None:
         return error.__cause__.restart if isinstance(error.__cause__, OnceForAllError) else "yes"
-    # Read from a text, which has no causes: the message tells it.
+    # Read from a text, which has no causes: the message tells it, at one place. What stands
+    # elsewhere is somebody's words.
     by_name = {kind.__name__: restart for kind, restart in restart_table()}
-    told = [by_name[name] for name in _CAUSE.findall(text_of(error)) if name in by_name]
-    return told[0] if told else "yes"
+    told = _CAUSE.match(text_of(error).partition(CAUSE)[2])
+    return "yes" if told is None else by_name.get(told[1], "yes")

@@ -32,6 +32,8 @@ EXTRAS: Mapping[str, Sequence[str]] = {
     "s3": ("boto3",),
     "stores": ("obstore",),
     "hdfs": ("hdfs-native",),
+    "kinesis": ("boto3", "protobuf"),
+    "pravega": ("grpcio", "protobuf"),
 }
 """Of each extra that tasks need, the packages whose versions are looked at."""
 

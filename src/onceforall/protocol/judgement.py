@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from onceforall.errors import CheckpointMismatchError, FencedError, OnceForAllError
+from onceforall.errors import (
+    CheckpointMismatchError,
+    FencedError,
+    OnceForAllError,
+    PlanOverwrittenError,
+)
 from onceforall.protocol.entries import Claim, Commit, Digest, total
 from onceforall.protocol.events import BatchRequested
 from onceforall.protocol.history import Decided, History
@@ -65,8 +70,8 @@ def judge(request: BatchRequested, history: History, spark_committed: int) -> Ve
             FencedError,
             f"Spark asks for batch {request.batch}, but its own commit log has batch "
             f"{spark_committed} by now: another run of this query was "
-            "alive when this one started, and it went further. Let that run go on, or stop it and "
-            "start this one again.",
+            "alive when this one started, and it went further. Let that run go on. If none is "
+            "alive any more, start this one again.",
         )
     if decided is None or request.batch == decided.commit.batch + 1:
         elsewhere = None if decided is None else _judge_begin(request, decided.commit)
@@ -116,11 +121,12 @@ def _judge_begin(request: BatchRequested, before: Commit) -> Refusal | None:
     if not request.start or request.start == before.offsets:
         return None
     return Refusal(
-        CheckpointMismatchError,
+        PlanOverwrittenError,
         f"Batch {request.batch} begins at {_short(request.start)}, where Spark's plan of batch "
         f"{before.batch} ends, but batch {before.batch} was decided up to "
         f"{_short(before.offsets)}: another run has written over that plan, or the checkpoint was "
-        f"edited. On a store (HDFS, S3) the next start puts it back; start again. {REMEDY}",
+        "edited. On a store (HDFS, S3) the next start puts it back: start again, once. "
+        f"What helps if it comes again: {REMEDY}",
     )
 
 

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from onceforall.protocol.entries import Commit
 from onceforall.protocol.events import Lost
 
+CAUSE = "mend the cause first: "
+"""What stands before the cause of an attempt that failed, its class first; a program reads it."""
+
 
 def failed(batch: int, reason: str) -> str:
     """A user's function, a job or a sink raised before the decision.
@@ -18,7 +21,7 @@ def failed(batch: int, reason: str) -> str:
     return (
         f"Batch {batch} could not be written, and the attempt is aborted: nothing of it is "
         "visible, and the next start writes the batch. Where it fails "
-        f"again, mend the cause first: {reason}"
+        f"again, {CAUSE}{reason}"
     )
 
 

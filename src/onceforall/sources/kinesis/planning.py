@@ -13,10 +13,17 @@ was weighed against it:
   proves that a replay has found all of them.
 
 **Retention.** Kinesis begins at its oldest record, and says nothing, where an iterator's place is
-older. So each position has a time before which everything was read. While retention reaches back
-to it, nothing can be missing. Later the record of the position itself is looked for: it is there,
-or something may be lost. For a shard where nothing comes, that time is renewed when a quarter of
-retention has passed, with an empty batch: so a query may be stopped for three quarters of it.
+older. So each position has a time before which everything was read. If retention still reached back
+to it when the server answered, nothing can be missing. Otherwise the record of the position itself
+is looked for, behind the answer: it is there, or something may be lost. Before the answer neither
+proves anything: a request may be repeated for minutes, and retention goes on. For a shard where
+nothing comes, that time is renewed when a quarter of retention has passed, with an empty batch: so
+a query may be stopped for three quarters of it.
+
+Retention may be made shorter while a query runs, and longer while it is stopped, which brings
+nothing back. So an offset carries it, and what counts is the least of this one and of what the
+stream says before and behind the answer. Kinesis has no retention of less than a day: where a
+position is younger than that, the stream needn't be asked.
 """
 
 from __future__ import annotations
@@ -24,6 +31,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from onceforall.common.logs import logger
@@ -53,6 +61,11 @@ _HORIZON_MS = 600_000
 """What is forgotten within the next ten minutes isn't begun with: it would be gone when the batch
 is read or replayed.
 """
+_LEAST_RETENTION_MS = 24 * 3_600_000
+_MARGIN_MS = 60_000
+"""Times that are compared with retention are the server's, in whole seconds and of several of its
+machines. So near the limit a position's record is looked for.
+"""
 
 
 @dataclass
@@ -63,11 +76,13 @@ class _Cursor:
     shard: str
     begun: Position
     position: Position
+    retention_ms: int
     iterator: str | None = None
     behind_ms: int = 0
     rows: int = 0
     size: int = 0
     over: bool = False
+    doubts: list[tuple[Position, int]] = field(default_factory=list)
 
     @property
     def has_records(self) -> bool:
@@ -81,7 +96,6 @@ class _Kept:
     stream: Stream
     described: float
     clock_ms: int
-    clock_at: float
     listed: dict[str, Shard] = field(default_factory=dict)
 
 
@@ -125,6 +139,9 @@ class Planner:
         self._check_streams(start, arns)
         cursors: dict[tuple[str, str], _Cursor] = {}
         found: dict[str, dict[str, Position]] = {}
+        retentions = {arn: self._kept[arn].stream.retention_ms for arn in arns}
+        for arn, positions in start.streams.items():
+            retentions[arn] = positions.retention_ms or _LEAST_RETENTION_MS
         deadline = None if limits.seconds is None else time.monotonic() + limits.seconds
         waiting = {}
         for name, arn in zip(self._options.streams, arns, strict=True):
@@ -135,7 +152,7 @@ class Planner:
             waiting[arn] = True
         while any(waiting.values()):
             fresh = [
-                _Cursor(arn, shard, position, position)
+                _Cursor(arn, shard, position, position, retentions[arn])
                 for arn in arns
                 for shard, position in found[arn].items()
                 if not position.closed and (arn, shard) not in cursors
@@ -157,7 +174,11 @@ class Planner:
             arn: max((one.behind_ms for one in cursors.values() if one.arn == arn), default=0)
             for arn in arns
         }
-        streams = {arn: StreamPositions(self._kept[arn].stream.created, found[arn]) for arn in arns}
+        about = {arn: self._kept[arn].stream for arn in arns}
+        streams = {
+            arn: StreamPositions(one.created, found[arn], one.retention_ms)
+            for arn, one in about.items()
+        }
         if streams == dict(start.streams):
             return start
         return Offset(streams, max(self.behind_ms.values(), default=0))
@@ -173,9 +194,9 @@ class Planner:
         self._arns[name] = stream.arn
         now = time.monotonic()
         if kept is None:
-            kept = self._kept[stream.arn] = _Kept(stream, now, clock_ms, now)
+            kept = self._kept[stream.arn] = _Kept(stream, now, clock_ms)
             self._list(stream.arn)
-        kept.stream, kept.described, kept.clock_ms, kept.clock_at = stream, now, clock_ms, now
+        kept.stream, kept.described, kept.clock_ms = stream, now, clock_ms
         return stream.arn
 
     def _list(self, arn: str) -> dict[str, Shard]:
@@ -289,6 +310,7 @@ class Planner:
                 self._pool = ThreadPoolExecutor(_THREADS, "onceforall-kinesis")
             for done in [self._pool.submit(self._read_page, one, share, until) for one in active]:
                 done.result()
+            self._check_retention(active)
             active = [one for one in active if not one.over]
             first = False
 
@@ -356,8 +378,6 @@ class Planner:
         for _ in range(3):
             place, left = self._iterators.get((one.arn, one.shard), (None, None))
             iterator = left if place == one.position.place else None
-            if iterator is not None and one.position is one.begun and one.position.at is None:
-                self._check_retention(one)
             if iterator is None:
                 iterator = self._opened(one)
             try:
@@ -365,20 +385,20 @@ class Planner:
             except ExpiredIteratorError:
                 self._iterators.pop((one.arn, one.shard), None)
                 continue
-            kept = self._kept[one.arn]
-            kept.clock_ms, kept.clock_at = page.at_ms, time.monotonic()
-            if one.position.at is not None and page.records:
+            self._kept[one.arn].clock_ms = page.at_ms
+            if one.position.at is None:
+                self._note_doubt(one, page)
+            elif page.records:
                 self._check_at(one, page)
             return page
         raise SourceError(f"Iterators of {one.shard} of {one.arn} expire as soon as they are made.")
 
     def _opened(self, one: _Cursor) -> str:
-        """Return an iterator of a shard's position, if nothing between them can be missing."""
+        """Return an iterator of a shard's position."""
         position, read = one.position, self._shards
         if position.at is not None:
             where = {"StartingSequenceNumber": position.at}
             return read.iterator(one.arn, one.shard, "AT_SEQUENCE_NUMBER", **where)
-        self._check_retention(one)
         if position.after is not None:
             where = {"StartingSequenceNumber": position.after}
             return read.iterator(one.arn, one.shard, "AFTER_SEQUENCE_NUMBER", **where)
@@ -387,20 +407,46 @@ class Planner:
             return read.iterator(one.arn, one.shard, "AT_TIMESTAMP", **at)
         return read.iterator(one.arn, one.shard, "TRIM_HORIZON")
 
-    def _check_retention(self, one: _Cursor) -> None:
-        position, kept = one.position, self._kept[one.arn]
+    def _note_doubt(self, one: _Cursor, page: Page) -> None:
+        """Note a position whose next records may have been gone when a page was read from it."""
+        position = one.position
         if position.after is None and position.time is None:
             return  # a beginning: whatever is there
-        stream = kept.stream
-        now = kept.clock_ms + int((time.monotonic() - kept.clock_at) * 1000)
-        if position.time is not None and now - stream.retention_ms < position.time:
+        if position.time is None or not _reaches(_LEAST_RETENTION_MS, page.at_ms, position.time):
+            one.doubts.append((position, page.at_ms))
+
+    def _check_retention(self, cursors: list[_Cursor]) -> None:
+        """Settle the doubts of pages that were read: only what is asked after a page was read says
+        anything of it.
+        """
+        retentions: dict[str, int] = {}
+        for one in cursors:
+            doubts, one.doubts = one.doubts, []
+            for position, at_ms in doubts:
+                if one.arn not in retentions:
+                    retentions[one.arn] = self._least_retention(one.arn)
+                self._settle(one, position, at_ms, min(retentions[one.arn], one.retention_ms))
+
+    def _least_retention(self, arn: str) -> int:
+        kept = self._kept[arn]
+        before = kept.stream.retention_ms
+        kept.stream, kept.clock_ms = self._shards.describe(arn)
+        kept.described = time.monotonic()
+        return min(before, kept.stream.retention_ms)
+
+    def _settle(self, one: _Cursor, position: Position, at_ms: int, retention_ms: int) -> None:
+        if position.time is not None and _reaches(retention_ms, at_ms, position.time):
             return
-        if position.after is not None and self._is_there(one.arn, one.shard, position.after):
-            return
+        if position.after is not None:
+            for _ in range(3):
+                with suppress(ExpiredIteratorError, ShardGoneError):
+                    if self._is_there(one.arn, one.shard, position.after):
+                        return
+                    break
         self._lost(
             f"Shard {one.shard} of {one.arn} was read {_where(position)}{_since(position)}, and "
-            f"the stream keeps records for {stream.retention_ms // 3_600_000} hours: what came "
-            "next may be gone"
+            f"the stream keeps records for {retention_ms // 3_600_000} hours: what came next may "
+            "be gone"
         )
 
     def _is_there(self, arn: str, shard: str, number: str) -> bool:
@@ -430,6 +476,11 @@ def _left(limit: int | None, used: int, shards: int) -> int | None:
         return None
     left = limit - used
     return 0 if left <= 0 else max(1, left // shards)
+
+
+def _reaches(retention_ms: int, at_ms: int, time_ms: int) -> bool:
+    """Tell whether retention surely reached back to a time when the server's clock said another."""
+    return at_ms + _MARGIN_MS - retention_ms < time_ms
 
 
 def _where(position: Position) -> str:

@@ -4,7 +4,7 @@ An offset says for each shard how far it was read, by a record that was seen: ne
 for that would be another record in a replay::
 
     {"version": 1, "millisBehindLatest": 0, "streams": {"arn:aws:kinesis:…:stream/events": {
-        "created": 1760000000000, "shards": {
+        "created": 1760000000000, "retention": 86400000, "shards": {
             "shardId-000000000000": {"from": "4965…2", "after": "4965…9", "count": 8, "time": …},
             "shardId-000000000001": {"timestamp": 1760000000000, "time": …}}}}}
 
@@ -113,10 +113,12 @@ class StreamPositions:
         created: when the stream was created, in milliseconds: one that was created again under the
             same name is another one.
         shards: the positions, by the shards' ids.
+        retention_ms: how long the stream kept records then; None: not known.
     """
 
     created: int
     shards: Mapping[str, Position] = field(default_factory=dict)
+    retention_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ class Offset:
             "streams": {
                 arn: {
                     "created": stream.created,
+                    "retention": stream.retention_ms,
                     "shards": {
                         shard: stream.shards[shard].to_json() for shard in sorted(stream.shards)
                     },
@@ -161,6 +164,7 @@ class Offset:
             arn: StreamPositions(
                 stream["created"],
                 {name: Position.from_json(each) for name, each in stream["shards"].items()},
+                stream.get("retention"),
             )
             for arn, stream in found.get("streams", {}).items()
         }

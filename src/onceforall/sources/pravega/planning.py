@@ -17,7 +17,7 @@ from onceforall.errors import OptionError, SourceError
 from onceforall.sources.pravega.client import Segments
 from onceforall.sources.pravega.options import Options
 from onceforall.sources.pravega.positions import Offset, Position, replaced
-from onceforall.sources.pravega.reading import lost, walk
+from onceforall.sources.pravega.reading import kept_from, lost, walk
 from onceforall.sources.spark_reader import Limits
 
 _log = logger(__name__)
@@ -151,7 +151,13 @@ class Planner:
             self._say_lost(f"segment {number} from offset {offset} to {info.start}", None)
             offset = info.start
         end = info.end if until is None else until.limit(number, info.end)
-        end = self._limited(number, offset, max(end, offset), limits, parts)
+        try:
+            end = self._limited(number, offset, max(end, offset), limits, parts)
+        except GoneError as error:
+            # It was truncated behind the look at it: another look tells from where it is kept.
+            self._say_lost(f"segment {number} from offset {offset} on ({error})", error)
+            kept = kept_from(self._segments, number, offset, info.end)
+            return self._read(number, replace(position, offset=kept), limits, until, parts)
         return replace(position, offset=end, closed=info.sealed and end == info.end)
 
     def _say_lost(self, what: str, error: Exception | None) -> None:
