@@ -20,7 +20,7 @@ from onceforall.failpoints.catalogue import CATALOGUE
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 
-CELLS = [matrix.Cell("postgres.confirm.merged", "all", "recovery")]
+CELLS = [matrix.Cell("file.commit.renamed", "all", "recovery")]
 
 
 @pytest.mark.timeout(600)
