@@ -334,9 +334,8 @@ def bind(
     log_id, number = uuid.uuid4().hex, 0
     pointers = _pointers(home)
     if pointers:
-        # Detached on a store: the old log stays in its place, and its numbers are used up.
+        # Detached on a store: the old log stays in its place.
         number = len(pointers)
-        first_generation = max(first_generation, detached_generation(home) + 1)
         retired = [*retired, *(pointer.id for pointer in pointers)]
         wanted = wanted or home.describe(f"again-{first_generation}")
     if wanted is not None:
