@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from onceforall.cli.store_settings import add_store_settings, store_settings
+
 
 def add_commands(groups: Any) -> None:
     """Add the group to argparse's sub-parsers (a type that argparse keeps private)."""
@@ -40,13 +42,7 @@ def add_commands(groups: Any) -> None:
     )
     move.add_argument("checkpoint", metavar="CHECKPOINT", help="the query's checkpointLocation")
     move.add_argument("to", metavar="URL", help="an empty folder on a disk or a store")
-    move.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the stores, as onceforall.store.NAME; secrets belong in the environment",
-    )
+    add_store_settings(move)
     move.set_defaults(run=_move)
 
 
@@ -66,7 +62,7 @@ def _mend(arguments: argparse.Namespace) -> int:
 def _move(arguments: argparse.Namespace) -> int:
     from onceforall.operate.moving_checkpoint import move_checkpoint
 
-    settings = dict(each.partition("=")[::2] for each in arguments.set)
+    settings = store_settings(arguments)
     moved = move_checkpoint(arguments.checkpoint, arguments.to, settings=settings)
     print(
         f"The checkpoint lies in {moved.location} now ({moved.files} of Spark's files, "

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from onceforall.cli.store_settings import add_store_settings, store_settings
 from onceforall.errors import OptionError
 
 
@@ -58,13 +59,7 @@ def add_commands(groups: Any) -> None:
         metavar="SECONDS",
         help="how long to wait for a sink to answer (default: 300)",
     )
-    detach.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the store, as onceforall.store.NAME; secrets belong in the environment",
-    )
+    add_store_settings(detach)
     detach.add_argument("--dry-run", action="store_true", help="look and tell only")
     detach.set_defaults(run=_run)
 
@@ -80,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
         adopt_target=arguments.adopt_target,
         timeout_s=arguments.timeout,
         dry_run=arguments.dry_run,
-        settings=dict(each.partition("=")[::2] for each in arguments.set),
+        settings=store_settings(arguments),
     )
     for step in done.steps:
         print(step)

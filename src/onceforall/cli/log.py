@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from onceforall.cli.store_settings import add_store_settings, store_settings
+
 
 def add_commands(groups: Any) -> None:
     """Add the group to argparse's sub-parsers (a type that argparse keeps private)."""
@@ -21,20 +23,14 @@ def add_commands(groups: Any) -> None:
     )
     move.add_argument("checkpoint", metavar="CHECKPOINT", help="the query's checkpointLocation")
     move.add_argument("to", metavar="URL", help="an empty folder on a disk or a store")
-    move.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the store, as onceforall.store.NAME; secrets belong in the environment",
-    )
+    add_store_settings(move)
     move.set_defaults(run=_move)
 
 
 def _move(arguments: argparse.Namespace) -> int:
     from onceforall.operate.moving import move_log
 
-    settings = dict(each.partition("=")[::2] for each in arguments.set)
+    settings = store_settings(arguments)
     moved = move_log(arguments.checkpoint, arguments.to, settings=settings)
     print(
         f"The commit log lies in {moved.location} now ({moved.entries} entries). Start the query "

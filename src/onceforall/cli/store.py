@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from onceforall.cli.store_settings import add_store_settings, store_settings
+
 
 def add_commands(groups: Any) -> None:
     """Add the group to argparse's sub-parsers (a type that argparse keeps private)."""
@@ -24,13 +26,7 @@ def add_commands(groups: Any) -> None:
     check.add_argument("url", metavar="URL", help="a folder, such as s3a://bucket/checkpoints")
     check.add_argument("--creators", type=int, default=20, metavar="N", help="at once (20)")
     check.add_argument("--rounds", type=int, default=100, metavar="N", help="keys (100)")
-    check.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the store, as onceforall.store.NAME; secrets belong in the environment",
-    )
+    add_store_settings(check)
     check.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     check.set_defaults(run=_check)
 
@@ -42,7 +38,7 @@ def _check(arguments: argparse.Namespace) -> int:
         arguments.url,
         creators=arguments.creators,
         rounds=arguments.rounds,
-        settings=dict(each.partition("=")[::2] for each in arguments.set),
+        settings=store_settings(arguments),
     )
     if arguments.json:
         print(json.dumps({**asdict(found), "kept": found.kept}))

@@ -352,7 +352,7 @@ def _foresee(
         report.say("The checkpoint's next pointer would make it a plain query's.")
     else:
         report.say(f"The folder {path / spark_checkpoint.LOG_FOLDER} would be renamed.")
-    _foresee_elsewhere(bound.location, report)
+        _foresee_elsewhere(bound.location, report)
     return Detachment(tuple(report.steps), completed, passed)
 
 
