@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote
 
 from onceforall.common import arguments, logs
+from onceforall.common.two_sided import TwoSided
 from onceforall.errors import OnceForAllError, OptionError, SinkCheckError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 _log = logs.logger("onceforall.sinks.files")
 
 
-class FileSink(TwoPhaseCommitSink):
+class FileSink(TwoSided, TwoPhaseCommitSink):
     """Writes rows to files in a folder."""
 
     kind: ClassVar[str] = "file"
@@ -167,7 +168,7 @@ class FileSink(TwoPhaseCommitSink):
         )
         self._on_new_partitions = on_new_partitions
         self._is_compared = False
-        self._make_driver_side()
+        self._begin_driver_side()
 
     def _make_driver_side(self) -> None:
         self._lock = threading.Lock()
@@ -176,23 +177,7 @@ class FileSink(TwoPhaseCommitSink):
 
     def __getstate__(self) -> dict[str, Any]:
         # The callback is the driver's, and may hold what can't be pickled: a session, a connection.
-        return {**self._copied(), "_on_new_partitions": None}
-
-    def _copied(self) -> dict[str, Any]:
-        return {
-            k: v
-            for k, v in self.__dict__.items()
-            if k not in {"_lock", "_driver_folder", "_new_partitions"}
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._make_driver_side()
-
-    def __copy__(self) -> FileSink:
-        made = FileSink.__new__(type(self))
-        made.__setstate__(self._copied())
-        return made
+        return {**self._carried(), "_on_new_partitions": None}
 
     def __repr__(self) -> str:
         return f"FileSink({str(self._root)!r}, format={self._plan.form.kind!r})"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from onceforall.common import arguments, logs
+from onceforall.common.two_sided import TwoSided
 from onceforall.errors import OptionError, SinkCheckError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import (
@@ -75,7 +76,7 @@ _MAX_BURNT = 1000
 _PATIENCE_RESERVE_S = 10.0
 
 
-class KafkaSink(TwoPhaseCommitSink):
+class KafkaSink(TwoSided, TwoPhaseCommitSink):
     """Writes rows to Kafka topics; ``kafka_columns`` says which columns it reads."""
 
     kind: ClassVar[str] = "kafka"
@@ -123,7 +124,7 @@ class KafkaSink(TwoPhaseCommitSink):
         self._timestamp_column = timestamp_column
         self._topic_max_bytes: int | None = None
         self._burnt: tuple[str, ...] = ()
-        self._make_driver_side()
+        self._begin_driver_side()
 
     def _make_driver_side(self) -> None:
         self._lock = threading.Lock()
@@ -134,21 +135,11 @@ class KafkaSink(TwoPhaseCommitSink):
         self._start: tuple[str, str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        for name in ("_lock", "_client", "_reader", "_doubtful", "_just_confirmed", "_start"):
-            del state[name]
-        state["_options"] = without_values(self._options)
-        return state
+        return {**self._carried(), "_options": without_values(self._options)}
 
-    def __copy__(self) -> KafkaSink:
-        # A copy stays in this process, so it keeps the secret values.
-        made = KafkaSink.__new__(type(self))
-        made.__setstate__({**self.__getstate__(), "_options": dict(self._options)})
-        return made
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._make_driver_side()
+    def _carried(self) -> dict[str, Any]:
+        # ``restored`` puts values into the options, and not into those of another copy.
+        return {**super()._carried(), "_options": dict(self._options)}
 
     def __repr__(self) -> str:
         servers = self._options["bootstrap.servers"]

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 from onceforall.common import logs
+from onceforall.common.two_sided import TwoSided
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import (
     BatchAttempt,
@@ -76,7 +77,7 @@ _KEEPALIVE = {
 }
 
 
-class PostgresSink(TwoPhaseCommitSink):
+class PostgresSink(TwoSided, TwoPhaseCommitSink):
     """Writes rows to a table of PostgreSQL; a column of the frame goes to the table's column of
     that name.
     """
@@ -145,29 +146,13 @@ class PostgresSink(TwoPhaseCommitSink):
         self._output_mode = "append"
         self._found = FoundTable()
         self._database = ""
-        self._make_driver_side()
+        self._begin_driver_side()
 
     def _make_driver_side(self) -> None:
         self._lock = threading.Lock()
         self._committer: Committer | None = None
         self._turn: Turn | None = None
         self._stoppable = Stoppable()
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        for name in ("_lock", "_committer", "_turn", "_stoppable"):
-            del state[name]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._make_driver_side()
-
-    def __copy__(self) -> PostgresSink:
-        # A copy stays in this process; the access's own copy keeps the secret values.
-        made = PostgresSink.__new__(type(self))
-        made.__setstate__(self.__getstate__())
-        return made
 
     def __repr__(self) -> str:
         key = f", key={list(self._options.key)!r}" if self._options.key else ""

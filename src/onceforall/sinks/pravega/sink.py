@@ -31,6 +31,7 @@ from onceforall.common.pravega import names
 from onceforall.common.pravega.answers import NoAnswerError, RefusedError
 from onceforall.common.pravega.controller import Controller
 from onceforall.common.threads import start_thread
+from onceforall.common.two_sided import TwoSided
 from onceforall.errors import OptionError, SinkCheckError, SinkUnavailableError
 from onceforall.sink import (
     Capabilities,
@@ -57,7 +58,7 @@ _LEASE_S = 600.0
 _LONGEST_NAME = 255 - len(target.OPEN_SUFFIX)
 
 
-class PravegaSink(TwoPhaseCommitSink):
+class PravegaSink(TwoSided, TwoPhaseCommitSink):
     """Writes rows as events of a Pravega stream, exactly once; ``pravega_columns`` says which
     columns it reads.
     """
@@ -91,18 +92,14 @@ class PravegaSink(TwoPhaseCommitSink):
                 f"{_LONGEST_NAME}."
             )
         self._lease_ms = int(arguments.number("lease_s", lease_s, positive=True) * 1000)
+        self._begin_driver_side()
+
+    def _make_driver_side(self) -> None:
         self._stopping = threading.Event()
         self._committed = 0
 
     def __repr__(self) -> str:
         return f"PravegaSink({str(self._stream)!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_stopping"}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        vars(self).update(state)
-        self._stopping = threading.Event()
 
     @property
     def default_name(self) -> str:
