@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: store-costs scale redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence upgrade mutants compat docs release recipes chaos-cluster lock clean
+.PHONY: store-costs scale redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence upgrade mutants mutants-generated compat docs release recipes chaos-cluster lock clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -94,6 +94,12 @@ upgrade: $(READY)  ## a query of an earlier commit (FROM=…), killed in each st
 
 mutants: $(READY)  ## planted bugs, each of which a test must catch
 	$(BIN)/python tests/mutants/run.py
+
+GENERATED ?= protocol commit_log driver
+mutants-generated: $(READY)  ## bugs that operators make of whole folders (GENERATED=…), which the tests that run their lines must catch; goes on where it ended
+	test -e build/mutants/lines.json || $(BIN)/python tests/mutants/generated/choosing.py $(foreach folder,$(GENERATED),$(wildcard tests/$(folder))) \
+	  -m "not long and not spark and not kafka and not postgres and not s3 and not hdfs and not pravega"
+	$(BIN)/python tests/mutants/generated/run.py $(GENERATED) --resume --minutes $(or $(MINUTES),600)
 
 COMPAT ?= 4.0.0 4.1.1 4.3.0
 compat: $(READY)  ## the tests of all that touches Spark, and the kills at every step, on other versions of pyspark; writes docs/versions.md

@@ -30,7 +30,7 @@ def pytest_runtest_makereport(
         where = str(call.excinfo.traceback[-1].path)
         _write(node=item.nodeid, failed=True, kinds=kinds, text=text[0][:300], where=where)
     elif report.passed and report.when == "call":
-        _write(node=item.nodeid, failed=False)
+        _write(node=item.nodeid, failed=False, seconds=report.duration)
     return report
 
 

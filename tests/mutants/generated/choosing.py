@@ -1,0 +1,142 @@
+"""Which tests are to notice a bug: those that run one of its lines without it, quick ones first.
+
+``python tests/mutants/generated/choosing.py TESTS`` runs tests once with coverage by test
+(``--cov-context=test``) and writes what each line is run by, and how long each test takes, to
+build/mutants/lines.json. A test that fails then is left out: it would notice everything.
+"""
+
+# ruff: noqa: T201  a command prints
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from mutants.catalogue import ROOT, SOURCE
+
+LINES = ROOT / "build" / "mutants" / "lines.json"
+OF_A_KIND = 12
+"""At most so many tests of one function: of 300 parameters each hundredth notices as much."""
+AT_MOST = 400
+QUICK_S = 3.0
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What runs each line.
+
+    Attributes:
+        lines: by file below src/onceforall, then by line: the tests' numbers.
+        tests: node ids, by number.
+        seconds: how long each of them takes.
+    """
+
+    lines: Mapping[str, Mapping[int, list[int]]]
+    tests: list[str]
+    seconds: list[float]
+
+    def of(self, file: str, lines: Iterable[int]) -> tuple[list[str], list[str]]:
+        """Return the node ids of the quick and of the slow tests that run one of these lines."""
+        by_line = self.lines.get(file, {})
+        numbers = sorted(
+            {number for line in lines for number in by_line.get(line, [])},
+            key=lambda number: (self.seconds[number], number),
+        )
+        kinds: dict[str, int] = defaultdict(int)
+        quick: list[str] = []
+        slow: list[str] = []
+        for number in numbers:
+            kind = self.tests[number].split("[")[0]
+            kinds[kind] += 1
+            if kinds[kind] <= OF_A_KIND:
+                (quick if self.seconds[number] < QUICK_S else slow).append(self.tests[number])
+        return quick[:AT_MOST], slow[:AT_MOST]
+
+
+def read(path: Path = LINES) -> Chosen:
+    """Return what an earlier run wrote.
+
+    Raises:
+        FileNotFoundError: there was none.
+    """
+    found = json.loads(path.read_text(encoding="utf-8"))
+    lines = {
+        file: {int(line): numbers for line, numbers in by_line.items()}
+        for file, by_line in found["lines"].items()
+    }
+    return Chosen(lines, found["tests"], found["seconds"])
+
+
+def look(arguments: list[str], path: Path = LINES) -> None:
+    """Run tests, and write down what they run.
+
+    Args:
+        arguments: of pytest.
+        path: where to.
+
+    Raises:
+        RuntimeError: pytest could not run.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data, report = path.with_name("lines.coverage"), path.with_name("lines.jsonl")
+    report.unlink(missing_ok=True)
+    environment = {
+        **os.environ,
+        "MUTANT_REPORT": str(report),
+        "COVERAGE_FILE": str(data),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants.recording"]
+    command += ["--cov=onceforall", "--cov-context=test", "--cov-report="]
+    code = subprocess.run([*command, *arguments], cwd=ROOT, env=environment, check=False).returncode
+    if code not in {0, 1}:
+        raise RuntimeError(f"pytest ended with {code}")
+    entries = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
+    failed = {entry["node"] for entry in entries if entry["failed"]}
+    seconds = {entry["node"]: entry["seconds"] for entry in entries if entry["node"] not in failed}
+    tests = sorted(seconds)
+    numbers = {test: number for number, test in enumerate(tests)}
+    written = {
+        "lines": _lines(data, numbers),
+        "tests": tests,
+        "seconds": [seconds[test] for test in tests],
+    }
+    path.write_text(json.dumps(written), encoding="utf-8")
+    data.unlink()
+    print(f"{len(tests)} tests, {len(failed)} failed, {len(written['lines'])} modules")
+
+
+def _lines(data: Path, numbers: Mapping[str, int]) -> dict[str, dict[str, list[int]]]:
+    from coverage import CoverageData
+
+    found = CoverageData(str(data))
+    found.read()
+    lines: dict[str, Any] = {}
+    for name in found.measured_files():
+        if Path(name).is_relative_to(SOURCE):
+            by_line = {
+                str(line): sorted(
+                    {
+                        numbers[test]
+                        for test in (context.rsplit("|", 1)[0] for context in contexts)
+                        if test in numbers
+                    }
+                )
+                for line, contexts in found.contexts_by_lineno(name).items()
+            }
+            lines[str(Path(name).relative_to(SOURCE))] = by_line
+    return lines
+
+
+if __name__ == "__main__":
+    look(sys.argv[1:])

@@ -1,0 +1,176 @@
+"""Makes every bug that the operators know, one at a time, and runs the tests that might notice it:
+``python tests/mutants/generated/run.py protocol commit_log``.
+
+A bug that the chosen tests let through goes to the simulator, where that drives the module, and
+then to the slow tests that run its lines. Ends with 1 when one survived that nobody has judged
+(``verdicts.toml``). What was tried stands in build/mutants/generated.json at any time, and
+``--resume`` goes on from there: a bug that was noticed stays noticed as long as its module and the
+file of the test are as they were, and one that survived as long as the package and all tests are.
+"""
+
+# ruff: noqa: T201  a command prints
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from mutants.catalogue import ROOT, SOURCE
+from mutants.generated import choosing
+from mutants.generated.operators import Generated, bugs_of
+from mutants.generated.report import Results, page
+from mutants.generated.verdicts import load
+from mutants.running import BROKEN, CAUGHT, SURVIVED, Verdict, Workshop
+from mutants.servers import started
+
+SIMULATED = ("protocol/", "commit_log/", "driver/coordinator.py", "driver/transaction.py")
+SIMULATOR = 'tests/simulation -m "not long"'
+HUNG, NO_PROGRAM, UNTESTED = "hung", "no program", "untested"
+
+_NO_PROGRAM = ("NameError", "UnboundLocalError", "SyntaxError", "ImportError")
+
+
+def bugs_in(source: Path, folders: Iterable[str]) -> list[Generated]:
+    """Return every bug of the modules below these folders, or of these modules.
+
+    Args:
+        source: the folder of the package.
+        folders: below it.
+    """
+    files = []
+    for name in folders:
+        path = source / name
+        files += [path] if path.is_file() else sorted(path.rglob("*.py"))
+    return [bug for file in files for bug in bugs_of(source, str(file.relative_to(source)))]
+
+
+def with_checks(bug: Generated, chosen: choosing.Chosen, *, slow: bool = True) -> Generated:
+    """Return the bug with the tests that are to notice it, in their order."""
+    quick, long = chosen.of(bug.file, bug.lines)
+    checks = [shlex.join(quick)] if quick else []
+    if slow and checks + long and bug.file.startswith(SIMULATED):
+        checks.append(SIMULATOR)
+    if slow and long:
+        checks.append(shlex.join(long))
+    return replace(bug, checks=tuple(checks))
+
+
+def status_of(verdict: Verdict) -> str:
+    """Return what a verdict says of a bug that nobody chose.
+
+    A test that never ends has noticed it: each of them ended in the run without a bug. An
+    error of any kind is a failed test too, but for a name that isn't there, which ends no review.
+    """
+    if verdict.status != BROKEN:
+        return verdict.status
+    if verdict.words.startswith(_NO_PROGRAM) or verdict.words.startswith("collection"):
+        return NO_PROGRAM
+    if verdict.words.startswith("Failed: Timeout") or "pytest hung" in verdict.words:
+        return HUNG
+    return CAUGHT if verdict.caught_by is not None else BROKEN
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line says, and return the exit code."""
+    options = _parser().parse_args(arguments)
+    chosen = choosing.read(options.lines)
+    bugs = [with_checks(bug, chosen, slow=options.slow) for bug in bugs_in(SOURCE, options.folders)]
+    if options.sample is not None:
+        bugs = random.Random(options.seed).sample(bugs, min(options.sample, len(bugs)))
+    results = Results(options.output / "generated.json")
+    known = results.still_true(bugs) if options.resume else set()
+    todo = [bug for bug in bugs if bug.id not in known]
+    print(f"{len(bugs)} bugs, of which {len(bugs) - len(todo)} were tried before", flush=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="onceforall-generated-") as folder,
+        started(todo) as servers,
+    ):
+        _Run(Workshop(Path(folder), environment=servers), results, options).judge(todo)
+    verdicts = load()
+    text = page(results, bugs, verdicts)
+    (options.output / "generated.md").write_text(text, encoding="utf-8")
+    return _tell(results, bugs, verdicts)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="generated", description=__doc__)
+    parser.add_argument("folders", nargs="+", help="of modules, or modules, below src/onceforall")
+    parser.add_argument("--jobs", type=int, default=2, help="bugs at once (2)")
+    parser.add_argument("--minutes", type=float, default=40, help="begin none after so many (40)")
+    parser.add_argument("--sample", type=int, help="try so many only, chosen by --seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="keep what still holds")
+    parser.add_argument("--no-slow", dest="slow", action="store_false", help="the quick tests only")
+    parser.add_argument("--lines", type=Path, default=choosing.LINES)
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "mutants")
+    return parser
+
+
+class _Run:
+    def __init__(self, workshop: Workshop, results: Results, options: argparse.Namespace) -> None:
+        self._workshop = workshop
+        self._results = results
+        self._options = options
+
+    def judge(self, bugs: list[Generated]) -> None:
+        until = time.monotonic() + 60 * self._options.minutes
+        count, todo = 0, list(bugs)
+        with ThreadPoolExecutor(self._options.jobs) as threads:
+            running: dict[Future[Verdict], Generated] = {}
+            while running or (todo and time.monotonic() < until):
+                while todo and len(running) < self._options.jobs and time.monotonic() < until:
+                    bug = todo.pop(0)
+                    running[threads.submit(self._judge, bug)] = bug
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    bug = running.pop(done)
+                    verdict, count = done.result(), count + 1
+                    status = UNTESTED if not bug.checks else status_of(verdict)
+                    self._results.add(bug, status, verdict)
+                    if status not in {CAUGHT, HUNG}:
+                        print(f"{count}/{len(bugs)} {status}: {_line(bug)}", flush=True)
+        self._withdraw({bug.id for bug in bugs})
+
+    def _judge(self, bug: Generated) -> Verdict:
+        if not bug.checks:
+            return Verdict(SURVIVED, None, "no test runs it", 0.0)
+        return self._workshop.judge(bug)
+
+    def _withdraw(self, ids: set[str]) -> None:
+        """A test that fails without a bug has noticed nothing."""
+        nodes = sorted(self._results.noticing(ids))
+        for first in range(0, len(nodes), 200):
+            some = nodes[first : first + 200]
+            for node, why in self._workshop.failing_without_a_bug(some, 120).items():
+                self._results.withdraw(ids, node, why)
+
+
+def _line(bug: Generated) -> str:
+    old, new = (" ".join(text.split())[:60] for text in (bug.old, bug.new))
+    return f"{bug.id} {bug.file}:{bug.line} {bug.operator}: {old} -> {new}"
+
+
+def _tell(results: Results, bugs: Sequence[Generated], verdicts: Mapping[str, Any]) -> int:
+    open_ones = [
+        bug
+        for bug in bugs
+        if results.status(bug.id) in {SURVIVED, UNTESTED, BROKEN} and bug.id not in verdicts
+    ]
+    print(json.dumps(results.totals(bugs)))
+    return 1 if open_ones else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

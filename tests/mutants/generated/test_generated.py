@@ -1,0 +1,185 @@
+"""Bugs that operators make: each operator makes what it says, and a sample of them is noticed.
+`make mutants-generated` tries them all."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import replace
+
+import pytest
+
+from mutants.catalogue import SOURCE
+from mutants.generated import run
+from mutants.generated.choosing import OF_A_KIND, Chosen
+from mutants.generated.operators import (
+    BOUNDARY,
+    DROPPED,
+    JOINED,
+    NEGATED,
+    OFF_BY_ONE,
+    OPERATORS,
+    OTHER_END,
+    OTHER_VARIABLE,
+    SWALLOWED,
+    SWAPPED,
+    UNLOCKED,
+    bugs_of,
+)
+from mutants.generated.report import Results, page
+from mutants.generated.verdicts import Judged, load
+from mutants.running import BROKEN, CAUGHT, SURVIVED, Verdict, Workshop
+
+
+def made(folder, text, operator=None):
+    (folder / "module.py").write_text(textwrap.dedent(text))
+    return [
+        bug for bug in bugs_of(folder, "module.py") if operator is None or bug.operator == operator
+    ]
+
+
+# --- the operators --------------------------------------------------------------------------------
+
+CASES = [
+    (DROPPED, "f(x)\ng(x)", ["pass\n    g(x)", "f(x)\n    pass"]),
+    (DROPPED, "self.a = f(x)", ["pass"]),
+    (DROPPED, "raise ValueError(x)", ["pass"]),
+    (DROPPED, "_LOG.info('words %s', x)", []),
+    (DROPPED, "'a docstring'\ny = f(x)\nreturn y", []),
+    (SWAPPED, "f(x)\ng(x)", ["g(x)\n    f(x)"]),
+    (SWAPPED, "y = f(x)\ng(y)", []),
+    (BOUNDARY, "return x < y", ["return (x <= y)"]),
+    (BOUNDARY, "return x >= y", ["return (x > y)"]),
+    (NEGATED, "if x == y:\n        f()", ["if not (x == y):\n        f()"]),
+    (NEGATED, "return x in y", ["return (x not in y)"]),
+    (NEGATED, "return [a for a in x if a]", ["return [a for a in x if not (a)]"]),
+    (
+        SWALLOWED,
+        "try:\n        f()\n    except ValueError:\n        raise KeyError from None",
+        ["try:\n        f()\n    except ValueError:\n        pass"],
+    ),
+    (SWALLOWED, "try:\n        f()\n    except ValueError:\n        pass", []),
+    (OTHER_VARIABLE, "return x", ["return y"]),
+    (OTHER_VARIABLE, "return other", []),
+    (UNLOCKED, "with self._lock:\n        f()", ["if True:\n        f()"]),
+    (UNLOCKED, "with open(x) as file:\n        f()", []),
+    (JOINED, "return x and y", ["return ((x) or (y))"]),
+    (OTHER_END, "return min(x, y)", ["return max(x, y)"]),
+    (OFF_BY_ONE, "return x + 1", ["return (x)"]),
+]
+
+
+@pytest.mark.parametrize(("operator", "body", "expected"), CASES)
+def test_an_operator_makes_what_it_says_and_nothing_else(tmp_path, operator, body, expected):
+    head = "def g(self, x: int, y: int, other: str):\n    "
+    body = body.replace("\n", "\n    ") if "        " not in body else body
+    bugs = made(tmp_path, f"{head}{body}\n", operator)
+    if operator == OTHER_VARIABLE:
+        assert all(bug.operator == OTHER_VARIABLE for bug in bugs)
+    assert [bug.applied(tmp_path).removeprefix(head).rstrip("\n") for bug in bugs] == expected
+
+
+def test_every_operator_finds_something_in_the_package():
+    modules = [
+        "protocol/entries.py",
+        "protocol/transitions",
+        "commit_log/log.py",
+        "driver/sweeper.py",
+    ]
+    assert {bug.operator for bug in run.bugs_in(SOURCE, modules)} == set(OPERATORS)
+
+
+def test_each_bug_of_the_package_is_a_program_and_has_a_name_of_its_own():
+    bugs = run.bugs_in(SOURCE, ["protocol/transitions", "commit_log/stores"])
+    assert len(bugs) > 200
+    assert len({bug.id for bug in bugs}) == len(bugs)
+    for bug in bugs:
+        compile(bug.applied(SOURCE), bug.file, "exec")
+
+
+def test_a_bug_keeps_its_name_when_something_else_changes(tmp_path):
+    text = "def g(x: int) -> bool:\n    return x < 3\n"
+    before = made(tmp_path, text)
+    after = made(tmp_path, "import os\n\n\ndef f() -> None:\n    os.sync()\n\n\n" + text, BOUNDARY)
+    assert [bug.id for bug in before] == [bug.id for bug in after]
+    assert after[0].line == before[0].line + 7
+
+
+def test_a_bug_whose_place_has_changed_is_not_planted_elsewhere(tmp_path):
+    (bug,) = made(tmp_path, "def g(x: int) -> bool:\n    return x < 3\n")
+    (tmp_path / "module.py").write_text("def g(x: int) -> bool:\n    return x > 3\n")
+    with pytest.raises(ValueError, match="was changed meanwhile"):
+        bug.applied(tmp_path)
+
+
+# --- the choice of tests --------------------------------------------------------------------------
+
+
+def test_quick_tests_that_run_the_line_come_first_and_not_all_of_one_kind():
+    tests = [f"a.py::test_many[{number}]" for number in range(40)] + ["b.py::slow", "b.py::quick"]
+    chosen = Chosen({"m.py": {3: list(range(42)), 4: [40]}}, tests, [0.1] * 40 + [9.0, 0.01])
+    quick, slow = chosen.of("m.py", [3])
+    assert quick[0] == "b.py::quick"
+    assert len(quick) == OF_A_KIND + 1
+    assert slow == ["b.py::slow"]
+    assert chosen.of("m.py", [4]) == ([], ["b.py::slow"])
+    assert chosen.of("other.py", [3]) == ([], [])
+
+
+# --- what it comes to -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status"),
+    [
+        (Verdict(CAUGHT, "t", "AssertionError: x", 1), "caught"),
+        (Verdict(SURVIVED, None, "3 tests passed", 1), "survived"),
+        (Verdict(BROKEN, "t", "TypeError: x", 1), "caught"),
+        (Verdict(BROKEN, "t", "NameError: x", 1), "no program"),
+        (Verdict(BROKEN, None, "collection: x", 1), "no program"),
+        (Verdict(BROKEN, "t", "Failed: Timeout >60s", 1), "hung"),
+        (Verdict(BROKEN, None, "pytest hung for 240 s", 1), "hung"),
+        (Verdict(BROKEN, None, "pytest ended with 4: x", 1), "broken"),
+    ],
+)
+def test_what_a_verdict_says_of_a_bug_that_nobody_chose(verdict, status):
+    assert run.status_of(verdict) == status
+
+
+def test_the_page_names_each_survivor_and_what_was_said_of_it(tmp_path):
+    text = (
+        "def g(x: int) -> bool:\n    return x < 3\n\n\ndef h(x: int) -> bool:\n    return x > 3\n"
+    )
+    one, other = made(tmp_path, text)
+    results = Results(tmp_path / "generated.json")
+    results.add(one, "survived", Verdict(SURVIVED, None, "3 tests passed", 1))
+    results.add(other, "caught", Verdict(CAUGHT, "tests/x.py::t", "AssertionError", 1))
+    judged = {one.id: Judged(one.id, one.file, one.old, "there is no other way to be")}
+    assert "| `module.py` | 2 | 1 | 0 | 1 | 1 | 50.0 % |" in page(results, [one, other], {})
+    assert f"| {one.id} | `module.py:2` |" in page(results, [one, other], {})
+    assert "| 2 | 1 | 1 | 1 | 0 | 0.0 % |" in page(results, [one, other], judged)
+    assert "there is no other way to be" in page(results, [one, other], judged)
+    results.withdraw({other.id}, "tests/x.py::t", "it is red")
+    assert results.status(other.id) == "broken"
+
+
+def test_each_verdict_is_on_a_bug_that_can_be_made():
+    judged = load()
+    bugs = {bug.id: bug for bug in run.bugs_in(SOURCE, {each.file for each in judged.values()})}
+    for each in judged.values():
+        assert each.id in bugs, f"{each.id} ({each.file}: {each.old}) is no bug of today's code"
+        assert (bugs[each.id].file, " ".join(bugs[each.id].old.split())) == (each.file, each.old)
+
+
+def test_a_sample_of_the_protocols_bugs_is_noticed_by_its_folders_tests(tmp_path):
+    """Whatever survived when all were tried stands in verdicts.toml."""
+    workshop = Workshop(tmp_path / "workshop")
+    files = {
+        "protocol/transitions/decide.py": "tests/protocol/test_machine.py",
+        "commit_log/chains.py": "tests/commit_log/test_log.py",
+    }
+    for file, checks in files.items():
+        bugs = [bug for bug in bugs_of(SOURCE, file) if bug.id not in load()]
+        # The one in the middle: which one that is changes with the module.
+        bug = bugs[len(bugs) // 2]
+        verdict = workshop.judge(replace(bug, checks=(checks,)))
+        assert run.status_of(verdict) in {"caught", "hung"}, (bug, verdict)
