@@ -784,6 +784,7 @@ def test_slices_of_nested_rows_are_written_as_they_are(tmp_path):
         ({"partition_by": ["a", "A"]}, OptionError, "partition_by"),
         ({"partition_by": ["a", "_b"]}, OptionError, "readers pass over: '_b'"),
         ({"partition_by": [".b"]}, OptionError, "readers pass over: '.b'"),
+        ({"partition_by": [".."]}, OptionError, r"withColumnRenamed\('..', 'part'\)"),
         ({"max_file_bytes": 0}, OptionError, "max_file_bytes"),
         ({"max_open_files": True}, OptionError, "max_open_files"),
         ({"spark_metadata": "ignore"}, OptionError, "spark_metadata"),

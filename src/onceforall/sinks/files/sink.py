@@ -130,7 +130,7 @@ class FileSink(TwoSided, TwoPhaseCommitSink):
                 "partition_by makes folders that Spark, Hive and pyarrow readers pass over: "
                 f"{unseen[0]!r} begins with a dot or an underscore. "
                 f"Rename the column, such as withColumnRenamed({unseen[0]!r}, "
-                f"{unseen[0].lstrip('._')!r})."
+                f"{unseen[0].lstrip('._') or 'part'!r})."
             )
         for name, template in (
             ("time_bucket", time_bucket),

@@ -2,7 +2,7 @@
 ``strftime`` that need no language.
 
 Its slashes part folders, and folders like ``hour={event_time:%H}`` are read back as columns, as
-those of ``partition_by`` are.
+those of ``partition_by`` are; slashes and equals signs in a format are the template's own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TimeBucket:
 
     Attributes:
         template: as the user gave it.
-        pieces: literal texts, and (column, format).
+        pieces: literal texts, and (column, format); a format has no slash and no equals sign.
         zone: the time zone in which timestamps with a zone are formatted; None: the one that they
             have.
     """
@@ -69,7 +69,7 @@ def time_bucket(template: str, zone: str | None) -> TimeBucket:
                 f"time_bucket={template!r}: each field must be {{column:format}}, with a format "
                 f"of %{', %'.join(_DIRECTIVES)}. {_EXAMPLE}"
             )
-        pieces.append((column, form))
+        pieces += _parted(column, form)
     bucket = TimeBucket(template, tuple(pieces), zone)
     if not bucket.columns:
         raise OptionError(f"time_bucket={template!r} has no field. {_EXAMPLE}")
@@ -88,6 +88,14 @@ def time_bucket(template: str, zone: str | None) -> TimeBucket:
     if zone is not None:
         _check_zone(zone)
     return bucket
+
+
+def _parted(column: str, form: str) -> list[str | tuple[str, str]]:
+    """Return a field's pieces: what parts folders, or a column's name from its value, is literal,
+    wherever it stands: ``{t:dt=%Y/%m}`` makes the folders of ``dt={t:%Y}/{t:%m}``.
+    """
+    parts = [part for part in re.split("([/=])", form) if part]
+    return [(column, part) if "%" in part else part for part in parts]
 
 
 def sample_folder(partition_by: Sequence[str], bucket: TimeBucket | None) -> str:
