@@ -206,6 +206,12 @@ def test_an_adoption_without_rows_stays_on_record():
     assert decided_targets(again) == {"a": target}
 
 
+def test_an_adopted_target_that_was_written_to_and_is_given_up_in_turn_is_what_stays_on_record():
+    first = {"identity": HERE, "position": {"batch": 0}}
+    given_up = identity.adopted({"a": Target(THERE, 1, None, first)}, ["a"])
+    assert given_up == {"a": Target(adopted={"identity": THERE, "position": {"batch": 1}})}
+
+
 def test_a_redo_keeps_the_targets_and_its_batch_comes_after_the_same_one():
     lost = handle("a0", task=[0, 0])
     decided = replace(commit(4, a=(lost,)), targets={"a": Target(HERE, 4, 1)})
