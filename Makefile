@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: store-costs scale redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence upgrade mutants mutants-generated compat docs release recipes chaos-cluster lock clean
+.PHONY: store-costs scale redos help setup demo test test-all lint types unit integration coverage acceptance bench bench-long chaos simulator evidence upgrade mutants mutants-generated compat docs release recipes chaos-cluster chaos-chains lock clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -74,6 +74,9 @@ chaos: $(READY)  ## the crash campaign: kills, freezes and broken networks, for 
 
 chaos-cluster: $(READY)  ## four jobs on a cluster of two machines under 200 faults (CHAOS_CLUSTER='--faults 20'); takes root, for namespaces
 	PYTHONPATH=tests:. $(BIN)/python -m cluster $(CHAOS_CLUSTER)
+
+chaos-chains: $(READY)  ## the chains over Kinesis and Pravega: kills, freezes, scaling, for an hour (CHAINS='--minutes 5')
+	PYTHONPATH=tests:. $(BIN)/python -m chains $(CHAINS)
 
 recipes: $(READY)  ## the recipes of examples/cluster, on a standalone cluster
 	./tests/recipes.sh
