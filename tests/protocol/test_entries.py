@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceforall.protocol.entries import Claim, Commit, Digest, Done, Seal, entry_from_body
+from onceforall.protocol.entries import (
+    Claim,
+    Commit,
+    Digest,
+    Done,
+    Seal,
+    Target,
+    entry_from_body,
+)
 
 texts = st.text(max_size=20)
 numbers = st.integers(0, 2**63)
@@ -18,17 +26,35 @@ committables = st.dictionaries(texts, values, max_size=4).flatmap(
     lambda c: texts.map(lambda name: {**c, "name": name})
 )
 digests = st.builds(Digest, rows=numbers, hash_sum=st.integers(0, 2**64 - 1))
+targets = st.builds(
+    Target,
+    identity=st.none() | st.dictionaries(texts, texts, max_size=2),
+    batch=st.none() | numbers,
+    after=st.none() | numbers,
+    adopted=st.none() | st.dictionaries(texts, values, max_size=2),
+)
 commits = st.builds(
     Commit,
     batch=numbers,
     offsets=st.lists(texts, max_size=3).map(tuple),
     committables=st.dictionaries(texts, st.lists(committables, max_size=3).map(tuple), max_size=3),
     digests=st.dictionaries(texts, st.lists(digests, max_size=3).map(tuple), max_size=3),
+    losses=st.lists(committables, max_size=2).map(tuple),
+    targets=st.dictionaries(texts, targets, max_size=2),
+    header=st.lists(texts, max_size=2).map(tuple),
+)
+claims = st.builds(
+    Claim,
+    query_id=texts,
+    run_id=texts,
+    checkpoint=texts,
+    owner=texts,
+    host=texts,
+    boot_id=texts,
+    storage=st.dictionaries(texts, texts, max_size=2),
 )
 seals = st.builds(Seal, st.none() | numbers, st.none() | numbers, st.booleans())
-entries = st.one_of(
-    commits, seals, st.builds(Claim, texts, texts, texts, texts), st.builds(Done, numbers)
-)
+entries = st.one_of(commits, seals, claims, st.builds(Done, numbers))
 
 
 @given(entries)

@@ -86,8 +86,9 @@ def test_a_target_is_behind_only_when_it_certainly_lacks_the_batch():
     assert identity.judge_reach("a", 3, "MySink()", holds=True) is None
     assert identity.judge_reach("a", 3, "MySink()", holds=None) is None
     refusal = identity.judge_reach("a", 3, "MySink()", holds=False)
-    assert "behind" in refusal.message
-    assert "batch 3" in refusal.message
+    assert refusal.message.startswith("Sink a is behind the commit log: batch 3 is complete there")
+    assert "by the log, and MySink() doesn't have it." in refusal.message
+    assert "onceforall.adoptTarget=a goes on" in refusal.message
 
 
 # --- entries --------------------------------------------------------------------------------------
@@ -160,6 +161,13 @@ def test_a_sink_that_needs_no_commit_is_placed_by_its_rows():
     )
     walk = Walk(identities={"a": HERE, "b": THERE}).writing().feed(event)
     assert decided_targets(walk) == {"b": Target(THERE, 0)}
+
+
+def test_a_sink_that_had_transactions_and_needs_none_any_more_is_placed_by_its_rows():
+    """A PostgresSink whose mode was changed to upsert."""
+    walk = Walk(identities={"a": HERE}).writing(past(0, a=Target(HERE, 0)), request(1))
+    walk.feed(prepared(1, b=(handle("b0"),)))
+    assert decided_targets(walk) == {"a": Target(HERE, 1, 0)}
 
 
 def test_a_sink_that_tells_no_identity_is_not_in_the_decision():
@@ -275,8 +283,16 @@ def test_what_is_given_up_behind_a_batch_that_spark_has_passed_keeps_its_place()
     assert decided_targets(walk) == {"a": Target(HERE, 4, 1)}
 
 
-def test_a_sink_of_which_all_is_given_up_stays_at_the_batch_before():
-    lost = handle("a0", task=[0, 0])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        handle("a0", task=[0, 0]),
+        # Of one that names no task the decision keeps the rows: they are in nobody's hands.
+        handle("a0"),
+    ],
+    ids=["of a task", "of no task"],
+)
+def test_a_sink_of_which_all_is_given_up_stays_at_the_batch_before(lost):
     decided = replace(
         commit(4, a=(lost,), b=(handle("b0", task=[1, 0]),)),
         targets={"a": Target(HERE, 4, 1), "b": Target(HERE, 4)},

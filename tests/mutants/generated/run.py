@@ -76,8 +76,10 @@ def status_of(verdict: Verdict) -> str:
     """
     if verdict.status != BROKEN:
         return verdict.status
-    if verdict.words.startswith(_NO_PROGRAM) or verdict.words.startswith("collection"):
+    if any(word in verdict.words for word in _NO_PROGRAM):
         return NO_PROGRAM
+    if verdict.words.startswith("collection"):
+        return CAUGHT
     if verdict.words.startswith("Failed: Timeout") or "pytest hung" in verdict.words:
         return HUNG
     return CAUGHT if verdict.caught_by is not None else BROKEN
