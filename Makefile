@@ -109,9 +109,10 @@ compat: $(READY)  ## the tests of all that touches Spark, and the kills at every
 	for version in $(COMPAT); do ./tests/compat.sh $$version || exit 1; done
 	$(BIN)/python -m evidence.versions
 
-docs: $(READY)  ## draw the protocol's states from its transition table, and what FileSink does with each type; then the site, in build/site
+docs: $(READY)  ## draw the protocol's states from its transition table, what FileSink does with each type, and peers' bugs; then the site, in build/site
 	$(BIN)/python docs/draw_protocol.py
 	$(BIN)/python docs/draw_files_types.py
+	$(BIN)/python docs/draw_peers.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/uvx $(SITE) --from mkdocs==1.6.1 mkdocs build
 
 SITE := --with mkdocs-material==9.8.2 --with mkdocstrings==1.0.8 --with mkdocstrings-python==2.0.11 --with pymdown-extensions==13.1.2 --with ruff

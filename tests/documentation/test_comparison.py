@@ -14,7 +14,7 @@ MEASURED = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 SYSTEMS = [
     "onceforall", "Flink", "Kafka Streams", "Spark as shipped", "Arroyo", "RisingWave", "Quix Streams",
 ]  # fmt: skip
-NUMBER = re.compile(r" \[(\d+)\]")
+NUMBER = re.compile(r",? \[(\d+)\]")
 
 
 def section(heading):

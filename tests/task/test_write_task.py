@@ -81,6 +81,21 @@ def test_a_task_that_only_digests_opens_no_transaction(how):
     }
 
 
+def test_attempts_of_a_stage_that_is_submitted_again_have_names_of_their_own():
+    """Spark counts a task's attempts from 0 again then, and both may be alive (SPARK-24552)."""
+
+    class Again(Context):
+        def taskAttemptId(self):  # noqa: N802
+            return 8
+
+    assert Again().attemptNumber() == Context().attemptNumber()
+    spec = WriteSpec(Refusing(None), "out", 0)
+    task = WriteTask((spec,), "query", 1, 0, 5, digest_only=False)
+    first, again = (task._attempt(spec, context()) for context in (Context, Again))
+    assert (first.partition, first.write) == (again.partition, again.write)
+    assert first.name != again.name
+
+
 def test_a_worker_takes_what_it_has_loaded_out_of_the_collectors_sight_once_its_first_result_is_out(
     monkeypatch,
 ):

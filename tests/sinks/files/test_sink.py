@@ -129,6 +129,15 @@ def test_two_queries_and_two_sinks_share_a_folder(tmp_path):
     assert read_files(tmp_path, sink="nobody").rows == 0
 
 
+def test_a_query_that_begins_anew_writes_its_first_batches_beside_those_of_before(tmp_path):
+    sink = checked(tmp_path)
+    for batch in range(3):
+        commit(sink, batch, numbers(1, batch), generation=7)
+    for batch in range(2):
+        commit(sink, batch, numbers(1, 10 + batch), query="anew", generation=0)
+    assert seen(tmp_path) == [0, 1, 2, 10, 11]
+
+
 def test_a_range_of_batches_can_be_read(tmp_path):
     sink = checked(tmp_path)
     for batch in range(4):
@@ -937,6 +946,25 @@ def test_new_partitions_are_announced_once_and_again_after_a_failure(tmp_path):
     a, b = ("p=a", {"p": "a"}), ("p=b", {"p": "b"})
     assert calls == [[a], [a], [b]]
     assert seen(tmp_path) == [0, 0, 0, 0]
+
+
+def test_partitions_of_a_commit_that_was_killed_are_announced_by_the_next_start(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def dies(partitions):
+        raise Killed
+
+    told = []
+    options = {"partition_by": ["p"], "on_new_partitions": dies}
+    sink = checked(tmp_path, **options)
+    decided = sink.confirm([prepared(sink, numbers(2, p=["a", "b"]))])
+    with pytest.raises(Killed):
+        sink.commit(permit(), decided)
+    assert seen(tmp_path) == [0, 1]
+    again = checked(tmp_path, **{**options, "on_new_partitions": told.extend})
+    assert again.commit(permit(), decided).completed
+    assert [partition.values for partition in told] == [{"p": "a"}, {"p": "b"}]
 
 
 def test_a_function_that_cannot_be_pickled_stays_on_the_driver(tmp_path):

@@ -98,6 +98,17 @@ def test_of_a_lost_transaction_that_was_completed_in_part_the_rest_is_deleted(pl
     assert place.left() == []
 
 
+def test_uploads_that_wait_for_their_commit_outlive_the_sink_that_made_them(place):
+    sink = place.checked()
+    kept = sink.confirm([prepared(sink, numbers(2))])
+    sink.close()
+    del sink
+    assert len(place.uploads()) == 1
+    assert place.checked().commit(permit(), kept).completed == tuple(kept)
+    assert place.numbers() == [0, 1]
+    assert place.left() == []
+
+
 def test_retire_leaves_what_is_committed_and_what_waits_for_its_commit(place):
     sink = place.checked()
     done = commit(sink, 0, numbers(2))

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from onceforall.embedded import EmbeddedKafka
-from onceforall.errors import SinkUnavailableError
+from onceforall.errors import AttemptFailedError, SinkUnavailableError
 
 pytestmark = pytest.mark.kafka
 
@@ -174,3 +174,26 @@ def test_a_frozen_broker_at_prepare_is_waited_for(own_query, own_broker, batch_o
         own_broker.thaw()
     q.commit(committable)
     sees("slow", ["a"], own_broker.bootstrap_servers)
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_a_record_that_timed_out_in_the_client_fails_the_attempt(
+    own_query, own_broker, batch_of, sees, delivery
+):
+    """The client tells it in a delivery report, and goes on as if nothing were missing."""
+    name = f"timed-out-{delivery}"
+    q = own_query(name, delivery=delivery, options={"message.timeout.ms": 1500})
+    transaction = q.sink.begin_transaction(q.attempt())
+    q.sink.invoke(transaction, batch_of(["acknowledged"]))
+    transaction.flush()
+    own_broker.freeze()
+    try:
+        q.sink.invoke(transaction, batch_of(["never"]))
+        with pytest.raises(AttemptFailedError, match=f"topic '{name}'"):
+            q.sink.pre_commit(transaction)
+    finally:
+        own_broker.thaw()
+    q.sink.discard(transaction)
+    if delivery == "exactly_once":
+        q.sink.recover(q.sweep())
+        sees(name, [], own_broker.bootstrap_servers)

@@ -196,6 +196,21 @@ def test_an_older_batch_is_never_written_again(database):
     assert query.ids() == [1]
 
 
+@pytest.mark.parametrize("mode", ["staged", "prepared"])
+def test_a_query_that_begins_anew_writes_its_first_batches_behind_higher_ones_of_before(
+    database, mode
+):
+    """Its numbers begin at 0 again, below those that the former one's marker has."""
+    before = Query(database, mode=mode, generation=7)
+    before.commit(5, before.prepare(5, rows(1)))
+    anew = Query(database, None, mode=mode, generation=0)
+    for batch in range(2):
+        (committable,) = anew.prepare(batch, rows(10 + batch))
+        report = anew.commit(batch, [committable])
+        assert [*report.completed, *report.retired] == [committable]
+    assert anew.ids() == [1, 10, 11]
+
+
 def test_a_held_merge_whose_connection_was_ended_is_merged_again(database):
     query = Query(database)
     committables = query.prepare(0, rows(1), rows(2))
