@@ -3,6 +3,8 @@ after the other, for so many minutes. Ends with 1 when a view is lost, doubled, 
 order, or a program is stuck; what each round came to stands in chains.json.
 """
 
+# ruff: noqa: T201  a command prints
+
 from __future__ import annotations
 
 import argparse
