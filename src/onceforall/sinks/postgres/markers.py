@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from onceforall.errors import AttemptFailedError
 from onceforall.sinks.postgres.statements import Connection
 
 TABLE = "markers"
@@ -89,6 +90,29 @@ def read(connection: Connection, owner: Owner, name: str = COMPLETE) -> Marker |
         [owner.query_id, owner.sink, name],
     ).fetchone()
     return None if row is None else Marker(*row)
+
+
+def command_number(connection: Connection, owner: Owner) -> int:
+    """Write the marker of the batch again, as it is, and return the number of that command in its
+    transaction; see module ``deferred``.
+
+    Raises:
+        AttemptFailedError: it isn't written.
+    """
+    row = connection.execute(
+        sql.SQL(
+            "UPDATE {} SET batch = batch WHERE (query_id, sink, name) OPERATOR(pg_catalog.=) "
+            "(%s, %s, %s) RETURNING cmin::pg_catalog.text::pg_catalog.int8"
+        ).format(owner.table),
+        [owner.query_id, owner.sink, COMPLETE],
+    ).fetchone()
+    if row is None:
+        raise AttemptFailedError(
+            f"The marker of this sink in {owner.schema}.{TABLE} can't be written again in the "
+            "transaction that has moved it: a trigger or a policy of that table keeps it from "
+            f"that. Drop it (\\dS+ {owner.schema}.{TABLE} in psql shows them)."
+        )
+    return int(row[0])
 
 
 def put(connection: Connection, owner: Owner, name: str, marker: Marker) -> None:

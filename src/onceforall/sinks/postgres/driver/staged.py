@@ -7,9 +7,9 @@ leaves rubbish at the most, which sweeps drop: the table's comment says whose it
 
 **confirm** runs on the driver, before the decision. In one transaction it moves the marker row to
 this batch (module ``markers``), looks whether each staging table has the rows that its task
-reported, merges them all, has deferred constraints checked, drops the staging tables, and then
-*holds that transaction open*. Every reason to refuse has come up by then, and the first offending
-row is named.
+reported, merges them all, drops the staging tables, has deferred constraints checked until none is
+left (module ``deferred``), and then *holds that transaction open*. Every reason to refuse has come
+up by then, and the first offending row is named.
 
 **commit** is the COMMIT of the transaction held. Where there is none (another process, a lost
 connection, a server that crashed), the staging tables are there as they were, for they were dropped
@@ -42,7 +42,14 @@ from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavai
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction
-from onceforall.sinks.postgres import markers, merging, refusals, staging, stale_connections
+from onceforall.sinks.postgres import (
+    deferred,
+    markers,
+    merging,
+    refusals,
+    staging,
+    stale_connections,
+)
 from onceforall.sinks.postgres.driver import marker_proofs, marker_table
 from onceforall.sinks.postgres.driver.batches import Batch, Connect
 from onceforall.sinks.postgres.driver.outcomes import (
@@ -50,6 +57,7 @@ from onceforall.sinks.postgres.driver.outcomes import (
     elsewhere,
     not_now,
     refuse_old,
+    refused_at_commit,
     told_complete,
     told_elsewhere,
     without_right,
@@ -60,6 +68,7 @@ from onceforall.sinks.postgres.statements import (
     Connection,
     begin,
     close_quietly,
+    is_answer,
     passes,
     refuses,
     set_lock_timeout,
@@ -213,6 +222,8 @@ class Merger:
             raise refusals.refused(connection, error, batch.target, staged) from error
         failpoints.hit("postgres.merge.applied")
         staging.drop(connection, batch.owner.schema, [each.table for each in staged])
+        # Behind the last statement that may run a trigger, those on sql_drop included.
+        deferred.exhaust(connection, batch.owner, batch.what("Merging"))
 
     # --- after it ---------------------------------------------------------------------------------
 
@@ -241,9 +252,12 @@ class Merger:
             failpoints.hit("postgres.commit.after")
         except psycopg.Error as error:
             # Whether it was committed says the marker.
-            _log.warning(
-                "%s: the answer to COMMIT is lost: %s", batch.what("Committing"), words(error)
+            said = (
+                "the server refused the COMMIT: %s. The staged rows are merged again"
+                if is_answer(error)
+                else "the answer to COMMIT is lost: %s"
             )
+            _log.warning(f"%s: {said}", batch.what("Committing"), words(error))
             return False
         finally:
             close_quietly(held.connection)
@@ -273,7 +287,7 @@ class Merger:
                 return CommitReport(lost=tuple(LostTransaction(c, reason) for c in committables))
             self._apply(connection, batch, self._checked(connection, batch), is_decided=True)
             failpoints.hit("postgres.commit.merged_again")
-            connection.execute("COMMIT")
+            self._commit_merged(connection, batch)
             failpoints.hit("postgres.commit.after")
         except (RefusedRecordError, AttemptFailedError) as error:
             raise SinkUnavailableError(not_now(batch, error)) from error
@@ -288,6 +302,15 @@ class Merger:
         finally:
             close_quietly(connection)
         return CommitReport(retired=tuple(committables))
+
+    @staticmethod
+    def _commit_merged(connection: Connection, batch: Batch) -> None:
+        try:
+            connection.execute("COMMIT")
+        except psycopg.Error as error:
+            if passes(error):
+                raise
+            raise SinkUnavailableError(refused_at_commit(batch, error)) from error
 
     @staticmethod
     def _missing(connection: Connection, batch: Batch) -> list[str]:
