@@ -108,9 +108,10 @@ def test_a_late_stop_never_meets_what_was_confirmed(database, monkeypatch):
     apply = Merger._apply
 
     def stopped_behind_it(*given, **named):
-        apply(*given, **named)
+        left = apply(*given, **named)
         query.sink.stop_waiting()
         arrives.set()
+        return left
 
     monkeypatch.setattr(Merger, "_apply", staticmethod(stopped_behind_it))
     with pytest.raises(AttemptFailedError, match="asked to stop"):

@@ -18,6 +18,10 @@ the same merge is run again. Both ways move the marker row, so only one of any n
 transactions for a batch can commit (``markers``); that of a frozen driver is ended by whoever waits
 for it (``stale_connections``).
 
+**A staging table that somebody keeps locked**, as a ``pg_dump`` does to its end, is not waited for:
+the merge leaves it there. Its rows are of no effect any more, for the marker has the batch. A later
+batch of this run drops it, or a sweep of the next run.
+
 **Lost** is what has neither marker nor staging table, looked at while the marker row is locked:
 nobody can have merged it, and nobody can any more. Merging is all or nothing, so if one table is
 missing, the whole batch is reported as lost on this sink, and all its tasks write again.
@@ -72,6 +76,7 @@ from onceforall.sinks.postgres.statements import (
     passes,
     refuses,
     set_lock_timeout,
+    transaction,
     unavailable,
     words,
 )
@@ -80,14 +85,23 @@ _log = logs.logger("onceforall.sinks.postgres")
 
 _MARKER_WAITS = 5
 _MARKER_WAIT_S = 1.5
+_DROP_WAIT_S = 1.0
+_LEFT_WAIT_S = 0.01
 
 
 @dataclass
 class Held:
-    """A merge that waits for its COMMIT."""
+    """A merge that waits for its COMMIT.
+
+    Attributes:
+        connection: in the transaction.
+        names: of the batch's attempts.
+        left: the staging tables that it could not drop.
+    """
 
     connection: Connection
     names: frozenset[str]
+    left: tuple[str, ...] = ()
 
 
 class Merger:
@@ -101,6 +115,7 @@ class Merger:
         self._connect = connect
         self._lock_timeout_s = lock_timeout_s
         self.held: Held | None = None
+        self._left: dict[str, list[str]] = {}
 
     # --- before the decision ----------------------------------------------------------------------
 
@@ -119,18 +134,22 @@ class Merger:
         self.release()
         connection = self._open(batch)
         try:
+            self._drop_left(connection)
             begin(connection)
             marker_proofs.check_predecessor(connection, batch.owner, batch.after)
             if not self._advance(connection, batch):
                 complete = markers.read(connection, batch.owner)
                 assert complete is not None
                 refuse_old(complete, batch)
-            self._apply(connection, batch, self._checked(connection, batch), is_decided=False)
+            left = self._apply(
+                connection, batch, self._checked(connection, batch), is_decided=False
+            )
+            self._finish(connection, batch)
             table = marker_table.oid_of(connection, batch.owner.schema)
         except BaseException:
             close_quietly(connection)
             raise
-        self.held = Held(connection, frozenset(batch.names))
+        self.held = Held(connection, frozenset(batch.names), tuple(left))
         failpoints.hit("postgres.confirm.merged")
         return table
 
@@ -211,7 +230,10 @@ class Merger:
     @staticmethod
     def _apply(
         connection: Connection, batch: Batch, staged: Sequence[Staged], *, is_decided: bool
-    ) -> None:
+    ) -> list[str]:
+        """Merge; return the staging tables that could not be dropped: they are of no effect any
+        more, for the marker says that the batch is complete.
+        """
         connection.execute("SAVEPOINT merge")
         try:
             merging.merge(connection, batch.target, staged, is_decided=is_decided)
@@ -221,9 +243,39 @@ class Merger:
             connection.execute("ROLLBACK TO SAVEPOINT merge")
             raise refusals.refused(connection, error, batch.target, staged) from error
         failpoints.hit("postgres.merge.applied")
-        staging.drop(connection, batch.owner.schema, [each.table for each in staged])
-        # Behind the last statement that may run a trigger, those on sql_drop included.
+        tables, schema = [each.table for each in staged], batch.owner.schema
+        left = staging.drop_unlocked(connection, schema, tables, _DROP_WAIT_S)
+        if left:
+            told = staging.kept_locked(connection, schema, left)
+            _log.info("%s: %s", batch.what("Merging"), told)
+        return left
+
+    def _finish(self, connection: Connection, batch: Batch) -> None:
+        """Have checked what is deferred, behind the last statement that may run a trigger, those on
+        ``sql_drop`` included.
+        """
+        set_lock_timeout(connection, self._lock_timeout_s)
         deferred.exhaust(connection, batch.owner, batch.what("Merging"))
+
+    def _keep_left(self, batch: Batch, tables: Sequence[str]) -> None:
+        """Remember staging tables of a batch that is complete."""
+        if tables:
+            self._left.setdefault(batch.owner.schema, []).extend(tables)
+
+    def _drop_left(self, connection: Connection) -> None:
+        """Drop what earlier batches of this run have left. What is left at its end, a sweep of the
+        next run drops.
+        """
+        for schema, tables in list(self._left.items()):
+            own = [each for each in staging.find(connection, schema, tables) if each.is_own]
+            names = [each.table for each in own if each.name]
+            with transaction(connection):
+                left = staging.drop_unlocked(connection, schema, names, _LEFT_WAIT_S)
+            if left:
+                self._left[schema] = left
+            else:
+                del self._left[schema]
+        set_lock_timeout(connection, self._lock_timeout_s)
 
     # --- after it ---------------------------------------------------------------------------------
 
@@ -261,7 +313,10 @@ class Merger:
             return False
         finally:
             close_quietly(held.connection)
-        return status == "COMMIT"
+        if status != "COMMIT":
+            return False
+        self._keep_left(batch, held.left)
+        return True
 
     def _merge_again(self, batch: Batch, committables: Sequence[Committable]) -> CommitReport:
         connection = self._open(batch)
@@ -285,9 +340,11 @@ class Merger:
                     "be"
                 )
                 return CommitReport(lost=tuple(LostTransaction(c, reason) for c in committables))
-            self._apply(connection, batch, self._checked(connection, batch), is_decided=True)
+            left = self._apply(connection, batch, self._checked(connection, batch), is_decided=True)
+            self._finish(connection, batch)
             failpoints.hit("postgres.commit.merged_again")
             self._commit_merged(connection, batch)
+            self._keep_left(batch, left)
             failpoints.hit("postgres.commit.after")
         except (RefusedRecordError, AttemptFailedError) as error:
             raise SinkUnavailableError(not_now(batch, error)) from error
