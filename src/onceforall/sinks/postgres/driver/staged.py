@@ -50,6 +50,7 @@ from onceforall.sinks.postgres import (
     deferred,
     markers,
     merging,
+    queued_ddl,
     refusals,
     staging,
     stale_connections,
@@ -67,6 +68,7 @@ from onceforall.sinks.postgres.driver.outcomes import (
     without_right,
 )
 from onceforall.sinks.postgres.identity import database_of
+from onceforall.sinks.postgres.names import driver_connection, whose
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import (
     Connection,
@@ -75,6 +77,7 @@ from onceforall.sinks.postgres.statements import (
     is_answer,
     passes,
     refuses,
+    roll_back,
     set_lock_timeout,
     transaction,
     unavailable,
@@ -111,8 +114,9 @@ class Merger:
     turn.
     """
 
-    def __init__(self, connect: Connect, lock_timeout_s: float) -> None:
+    def __init__(self, connect: Connect, lock_timeout_s: float, beside: Sequence[str] = ()) -> None:
         self._connect = connect
+        self._beside = tuple(beside)
         self._lock_timeout_s = lock_timeout_s
         self.held: Held | None = None
         self._left: dict[str, list[str]] = {}
@@ -141,11 +145,17 @@ class Merger:
                 complete = markers.read(connection, batch.owner)
                 assert complete is not None
                 refuse_old(complete, batch)
-            left = self._apply(
-                connection, batch, self._checked(connection, batch), is_decided=False
-            )
+            staged = self._checked(connection, batch)
+            self._lock_target(connection, batch)
+            left = self._apply(connection, batch, staged, is_decided=False)
             self._finish(connection, batch)
             table = marker_table.oid_of(connection, batch.owner.schema)
+        except psycopg.errors.LockNotAvailable:
+            try:
+                self._refuse_circle(connection, batch)
+            finally:
+                close_quietly(connection)
+            raise
         except BaseException:
             close_quietly(connection)
             raise
@@ -183,6 +193,34 @@ class Merger:
         set_lock_timeout(connection, self._lock_timeout_s)
         failpoints.hit("postgres.merge.marked")
         return moved
+
+    def _pending(self, batch: Batch) -> queued_ddl.Pending:
+        query_id = batch.owner.query_id
+        merges = (
+            driver_connection(whose(query_id, name), batch.generation) for name in self._beside
+        )
+        return queued_ddl.Pending(query_id, batch.batch, "the merge of this sink", tuple(merges))
+
+    def _lock_target(self, connection: Connection, batch: Batch) -> None:
+        """Lock the target where other sinks hold merges, or have prepared transactions, meanwhile;
+        see module ``queued_ddl``.
+        """
+        if self._beside:
+            queued_ddl.lock_target(
+                connection,
+                batch.target,
+                self._pending(batch),
+                self._lock_timeout_s,
+                with_partitions=False,
+            )
+
+    def _refuse_circle(self, connection: Connection, batch: Batch) -> None:
+        """See whether a lock was waited for in vain because of DDL that waits for another sink;
+        that of a partition, or of a table that triggers write, was not looked at before.
+        """
+        if self._beside:
+            roll_back(connection)
+            queued_ddl.refuse_circle(connection, self._pending(batch))
 
     @staticmethod
     def _checked(connection: Connection, batch: Batch) -> tuple[Staged, ...]:
