@@ -149,10 +149,9 @@ def portions(staged: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def drop(connection: Connection, schema: str, tables: Sequence[str]) -> None:
-    """Drop staging tables that may be gone already."""
-    for some in portions(tables):
-        all_of_them = sql.SQL(", ").join([sql.Identifier(schema, table) for table in some])
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(all_of_them))
+    """Drop staging tables that may be gone already; no more than one statement takes."""
+    all_of_them = sql.SQL(", ").join([sql.Identifier(schema, table) for table in tables])
+    connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(all_of_them))
 
 
 def drop_unlocked(
@@ -175,7 +174,7 @@ def drop_unlocked(
             continue
         locked = {holder.table for holder in holders(connection, schema, some)}
         others = [table for table in some if table not in locked]
-        done = bool(locked) and _dropped(connection, schema, others)
+        done = bool(locked and others) and _dropped(connection, schema, others)
         left += [table for table in some if table in locked or not done]
     return left
 

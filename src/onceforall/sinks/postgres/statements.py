@@ -145,6 +145,8 @@ def _again(action: Callable[[], T], patience_s: float, what: str, stoppable: Sto
             if not passes(error):
                 raise failed(error, what) from error
             cause = error
+        # Also where the time is over: the stop has ended the wait, and no server that is away.
+        stoppable.check()
         if time.monotonic() + wait_s > deadline:
             locked = _LOCKED if isinstance(cause, psycopg.errors.LockNotAvailable) else ""
             raise SinkUnavailableError(
