@@ -55,7 +55,7 @@ def test_a_merge_leaves_the_staging_tables_that_a_dump_has_locked_and_a_later_ba
         assert query.ids() == [1, 2, 3]
         left = staging_tables(database)
         assert len(left) == 1
-        assert re.search(rf"1 staging tables .*{left[0]}.*{HOLDS}", caplog.text)
+        assert re.search(rf"1 of the staging tables .*{left[0]}.*{HOLDS}", caplog.text)
         # What is left is not merged again, by whomever.
         assert len(query.successor().commit(1, committables).retired) == 2
         query.commit(2, query.prepare(2, rows(4)))

@@ -219,7 +219,9 @@ class Holder(NamedTuple):
 def holders(connection: Connection, schema: str, tables: Sequence[str]) -> list[Holder]:
     """Return the sessions of others that have these tables locked, in whatever mode."""
     rows = connection.execute(_HOLDERS, [schema, list(tables)]).fetchall()
-    return [Holder(str(table), int(pid), str(application)) for table, pid, application in rows]
+    return [
+        Holder(str(table), int(pid), str(application or "")) for table, pid, application in rows
+    ]
 
 
 def kept_locked(connection: Connection, schema: str, tables: Sequence[str]) -> str:
@@ -230,9 +232,9 @@ def kept_locked(connection: Connection, schema: str, tables: Sequence[str]) -> s
         f"{application or 'a session without a name'} (pid {pid})" for application, pid in sessions
     )
     return (
-        f"{len(tables)} staging tables can't be dropped now (the first is {schema}.{tables[0]}): "
-        f"{by or 'another session'} has them locked. They are dropped later. A pg_dump need not "
-        f"lock them: --exclude-table='{schema}.stg_*'"
+        f"{len(tables)} of the staging tables can't be dropped now (the first is "
+        f"{schema}.{tables[0]}): {by or 'another session'} has them locked. They are "
+        f"dropped later. A pg_dump need not lock them: --exclude-table='{schema}.stg_*'"
     )
 
 
