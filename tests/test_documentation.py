@@ -105,7 +105,12 @@ def test_every_public_name_in_a_page_exists(page):
 
 def test_every_option_in_a_page_exists():
     # The store's settings have names of their own behind this one.
-    log_and_file_names = {"onceforall.sinks", "onceforall.egg", "onceforall.markers"}
+    log_and_file_names = {
+        "onceforall.sinks",
+        "onceforall.egg",
+        "onceforall.markers",
+        "onceforall.stg_",
+    }
     log_and_file_names.add("onceforall.store")
     assert options_named(everything()) - log_and_file_names <= set(stream._OPTIONS)
 

@@ -11,7 +11,7 @@ import pytest
 
 import onceforall as ofa
 from onceforall.commit_log import CommitLog, LocalStore
-from onceforall.errors import CheckpointMismatchError, OptionError
+from onceforall.errors import CheckpointMismatchError, InDoubtError, OptionError
 from onceforall.operate.detaching import detach
 from onceforall.protocol.entries import Claim, Commit, Digest, Done, Target
 from onceforall.sink import StartInfo, TaskAttempt
@@ -117,3 +117,30 @@ def test_rows_that_were_decided_are_put_in_the_table(
     assert shown() == before
     assert_detached(path, make)
     assert shown() == after
+
+
+@pytest.mark.postgres
+def test_a_table_that_refuses_what_was_decided_is_told_with_its_words_and_the_timeout(
+    tmp_path, database
+):
+    def make():
+        return ofa.PostgresSink(database, "t", retry_for_s=5, lock_timeout_s=2)
+
+    def execute(statement):
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(statement)
+
+    execute("CREATE TABLE t (n bigint UNIQUE)")
+    path = decided(tmp_path, make)
+    execute("INSERT INTO t VALUES (1)")
+    with pytest.raises(InDoubtError) as caught:
+        detach(path, {"out": make()}, timeout_s=2)
+    told = str(caught.value)
+    for words in (
+        "Not detached", "out did not complete it within 2 s, the timeout of the detachment",
+        "out said last: Batch 0 is decided", "The first such row: n='1'",
+    ):  # fmt: skip
+        assert words in told
+    assert "The query was stopped" not in told
+    execute("DELETE FROM t")
+    assert_detached(path, make)

@@ -327,6 +327,30 @@ def test_one_sink_that_is_away_holds_back_done_but_not_the_other_sinks():
     assert query.entries() == ["CLAIM", "COMMIT"]
 
 
+@pytest.mark.parametrize("gives_up_after_s", [None, 8.0])
+def test_a_sink_that_did_not_commit_until_the_stop_is_told_with_its_own_words(gives_up_after_s):
+    class Refuses(FakeSink):
+        def commit(self, permit, committables):
+            super().commit(permit, committables)
+            if len(self.of("commit")) > 2:
+                # As a connection does that the stop has ended.
+                stop.append(True)
+                raise SinkUnavailableError("the connection was cut off")
+            raise SinkUnavailableError("the table refuses row 7")
+
+    stop = []
+    query = Query(
+        sinks={"a": Refuses()}, stop=lambda: bool(stop), gives_up_after_s=gives_up_after_s
+    )
+    with pytest.raises(InDoubtError) as caught:
+        query.batch(0)
+    told = str(caught.value)
+    assert "batch 0" in told.lower()
+    assert told.endswith("a said last: the table refuses row 7")
+    assert ("within 8 s, the timeout of the detachment" in told) == (gives_up_after_s is not None)
+    assert ("The query was stopped" in told) == (gives_up_after_s is None)
+
+
 def test_a_stop_while_a_sink_is_away_is_in_doubt_and_the_next_start_completes():
     asked = iter([False, True])
     query = Query(sinks={"a": FakeSink(AWAY)}, stop=lambda: next(asked, True))

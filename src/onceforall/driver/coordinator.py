@@ -156,6 +156,7 @@ class Coordinator:
         self._resources = resources
         self._writer: BatchWriter | None = None
         self._cause: BaseException | None = None
+        self._said: dict[str, str] = {}
         self._background: Future[None] | None = None
         self.phase_ms: dict[str, float] = {}
         """How long the steps of the last request took, in milliseconds; what runs behind it is
@@ -298,7 +299,7 @@ class Coordinator:
         self._resources.sweeps_changed(decision.sweeps, self.run.generation)
         waiting = tuple(name for name, answer in answers.items() if answer is None)
         if waiting:
-            return saw.StopRequested(waiting)
+            return self._stopped(waiting)
         known = {name: answer for name, answer in answers.items() if answer is not None}
         return saw.SinksRecovered(known, self._sealed_if_lost(known))
 
@@ -309,11 +310,13 @@ class Coordinator:
                 return True
 
             with self._stoppable(name):
-                return bool(self._until_done(fence, f"fencing lost transactions of sink {name}"))
+                return bool(
+                    self._until_done(name, fence, f"fencing lost transactions of sink {name}")
+                )
 
         answers = self._per_sink(decision.committables, one)
         waiting = tuple(name for name, answer in answers.items() if not answer)
-        return saw.StopRequested(waiting) if waiting else saw.LostFenced()
+        return self._stopped(waiting) if waiting else saw.LostFenced()
 
     def _write(self, decision: do.RunWrites) -> saw.Event:
         assert self._writer is not None
@@ -370,7 +373,7 @@ class Coordinator:
         answers = self._per_sink(decision.committables, one)
         waiting = tuple(name for name, answer in answers.items() if answer is None)
         if waiting:
-            return saw.StopRequested(waiting)
+            return self._stopped(waiting)
         known = {name: answer for name, answer in answers.items() if answer is not None}
         return saw.SinksCommitted(known, self._sealed_if_lost(known))
 
@@ -460,7 +463,7 @@ class Coordinator:
 
         # After the decision there is no error that makes it undecided.
         return self._until_done(
-            commit, f"batch {permit.batch} is decided; its commit on sink {name}"
+            name, commit, f"batch {permit.batch} is decided; its commit on sink {name}"
         )
 
     @contextmanager
@@ -488,14 +491,21 @@ class Coordinator:
         finally:
             over.set()
 
-    def _until_done(self, action: Callable[[], T], what: str) -> T | None:
+    def _stopped(self, waiting: tuple[str, ...]) -> saw.StopRequested:
+        return saw.StopRequested(waiting, dict(self._said))
+
+    def _until_done(self, name: str, action: Callable[[], T], what: str) -> T | None:
         """Try again and again; None when the query is asked to stop before it succeeds."""
         wait_s = FIRST_WAIT_S
+        self._said.pop(name, None)
         while True:
             try:
                 return action()
             except Exception as error:  # noqa: BLE001  whatever a sink raises, it is asked again
                 logger.warning("%s is tried again: %s", what, text_of(error))
+                # What comes behind a stop is its own doing: it ends what a sink waits for.
+                if name not in self._said or not self._resources.stop_requested():
+                    self._said[name] = text_of(error)
             if self._wait_or_stop(wait_s):
                 return None
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)

@@ -33,7 +33,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from onceforall.commit_log import CommitLog, Store, binding
@@ -428,7 +428,7 @@ def _recover(
         wait=time.sleep,
         sweeps_changed=lambda due, _sealed_below: sweeps.update(due),
     )
-    coordinator = Coordinator(config, resources)
+    coordinator = Coordinator(replace(config, gives_up_after_s=timeout_s), resources)
     try:
         was_done = _run_recovery(coordinator, path)
         decided = coordinator.run.history.decided

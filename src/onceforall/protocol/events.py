@@ -181,9 +181,13 @@ class SinksCommitted:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """The query was asked to stop while a commit, or a recovery, still waits for a sink."""
+    """The query was asked to stop while a commit, or a recovery, still waits for a sink.
+
+    ``said``: what each of them that has answered said last.
+    """
 
     waiting_for: tuple[str, ...]
+    said: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

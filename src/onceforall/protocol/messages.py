@@ -4,7 +4,7 @@ what to do. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from onceforall.protocol.entries import Commit
 from onceforall.protocol.events import Lost
@@ -185,10 +185,28 @@ def unknown(reason: str) -> str:
     )
 
 
-def waiting(batch: int | None, sinks: Sequence[str]) -> str:
+def waiting(batch: int | None, sinks: Sequence[str], said: Mapping[str, str]) -> str:
     """Stopped on request, before every sink had answered."""
     return (
         f"The query was stopped while batch {batch}, which is decided, still waited for "
         f"{', '.join(sinks)}. Nothing is lost: "
         "the next start completes it. Until then its rows may be missing there."
+        f"{_said(sinks, said)}"
     )
+
+
+def given_up(
+    batch: int | None, sinks: Sequence[str], said: Mapping[str, str], within_s: float
+) -> str:
+    """A detachment has waited for as long as it was told, and not every sink has answered."""
+    return (
+        f"Batch {batch} is decided, and {', '.join(sinks)} did not complete it within "
+        f"{within_s:g} s, the timeout of the detachment. Nothing is lost. Mend what is in the way, "
+        "or give it more time, and detach again; a start of the query completes the batch, too."
+        f"{_said(sinks, said)}"
+    )
+
+
+def _said(sinks: Sequence[str], said: Mapping[str, str]) -> str:
+    """Return what sinks have said last; it may have many lines, and stands last."""
+    return "".join(f" {sink} said last: {said[sink]}" for sink in sinks if said.get(sink))

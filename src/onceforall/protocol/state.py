@@ -39,6 +39,8 @@ class RunConfig:
         identities: per sink, what its target is, as the run found it at its opening; None: there is
             none. A sink that is not in here is not compared.
         adopt_targets: sinks whose target is another one, or an older copy, on purpose.
+        gives_up_after_s: for how long a detachment waits for sinks that don't complete a decided
+            batch; None: a query, which waits until it is stopped.
     """
 
     query_id: str
@@ -60,6 +62,7 @@ class RunConfig:
     host: str = ""
     boot_id: str = ""
     storage: Mapping[str, str] = field(default_factory=dict)
+    gives_up_after_s: float | None = None
 
 
 @dataclass(frozen=True)

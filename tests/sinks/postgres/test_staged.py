@@ -244,6 +244,44 @@ def test_a_batch_that_another_run_completed_with_other_transactions_is_in_doubt(
     query.sink.abort([ours])
 
 
+@pytest.mark.parametrize("mode", ["staged", "prepared", "upsert"])
+@pytest.mark.parametrize("columns", [["batch"], ["generation", "batch"]])
+def test_numbers_of_markers_stay_numbers_whatever_somebody_makes_of_their_columns(
+    database, mode, columns
+):
+    """As texts 9 is not below 10: a batch would pass for one that is complete."""
+    query = Query(database, KEYED, mode=mode, key="id")
+
+    def write(run, batch):
+        committables = [run.write(batch, rows(batch))]
+        if mode == "upsert":
+            return
+        assert len(run.commit(batch, list(run.sink.confirm(committables))).retired) == 1
+
+    write(query, 8)
+    for column in columns:
+        query.execute(f"ALTER TABLE onceforall.markers ALTER {column} TYPE text")
+    for batch in (9, 10, 11):
+        write(query, batch)
+    if mode != "upsert":
+        late = query.write(10, rows(77))
+        with pytest.raises(AttemptFailedError, match="already completed batch 1[01]"):
+            query.sink.confirm([late])
+        query.sink.abort([late])
+    assert query.ids() == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("decided", [9, 10])
+def test_a_decided_batch_is_merged_again_whatever_type_its_marker_has_by_then(database, decided):
+    query = Query(database, KEYED, key="id")
+    query.commit(decided - 1, query.prepare(decided - 1, rows(1)))
+    committables = query.prepare(decided, rows(2))
+    query.sink.close()
+    query.execute("ALTER TABLE onceforall.markers ALTER batch TYPE text")
+    assert len(query.commit(decided, committables).retired) == 1
+    assert query.ids() == [1, 2]
+
+
 def test_with_a_key_a_row_replaces_the_one_that_is_there(database):
     query = Query(database, KEYED, key="id")
     query.commit(0, query.prepare(0, rows(1, 2, v="old")))

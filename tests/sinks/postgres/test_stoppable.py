@@ -18,6 +18,7 @@ from onceforall.errors import AttemptFailedError, SinkUnavailableError
 from onceforall.sink import BatchAttempt
 from onceforall.sinks.postgres import stoppable
 from onceforall.sinks.postgres.driver.staged import Merger
+from onceforall.sinks.postgres.statements import patiently
 from onceforall.sinks.postgres.stoppable import Stoppable
 from support.postgres_sink import KEYED, Query, rows
 from support.relay import Relay
@@ -75,6 +76,23 @@ def test_a_merge_that_waits_for_a_row_of_another_session_ends_and_the_batch_can_
     query.sink.close()
 
 
+def test_a_stop_behind_the_last_try_is_told_as_a_stop_and_not_as_a_server_that_is_away():
+    one = Stoppable()
+
+    def hangs():
+        one.end()
+        raise SinkUnavailableError("the connection was cut off")
+
+    with pytest.raises(AttemptFailedError, match="asked to stop"):
+        patiently(hangs, 0.0, "Merging", one)
+    with pytest.raises(SinkUnavailableError, match="did not succeed within 0 s"):
+        patiently(is_away, 0.0, "Merging", one)
+
+
+def is_away():
+    raise SinkUnavailableError("the server is away")
+
+
 def test_a_stop_ends_the_work_that_it_finds_and_no_other_also_not_the_next_work():
     one = Stoppable()
     one.end()
@@ -108,9 +126,10 @@ def test_a_late_stop_never_meets_what_was_confirmed(database, monkeypatch):
     apply = Merger._apply
 
     def stopped_behind_it(*given, **named):
-        apply(*given, **named)
+        left = apply(*given, **named)
         query.sink.stop_waiting()
         arrives.set()
+        return left
 
     monkeypatch.setattr(Merger, "_apply", staticmethod(stopped_behind_it))
     with pytest.raises(AttemptFailedError, match="asked to stop"):

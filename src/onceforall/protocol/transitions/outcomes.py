@@ -89,11 +89,12 @@ def stop_waiting(
     event: StopRequested,
 ) -> Outcome:
     """The query was stopped while a sink did not answer."""
-    decided = run.history.decided
+    decided, within_s = run.history.decided, run.config.gives_up_after_s
+    told = decided.commit.batch if decided else None, event.waiting_for, event.said
     return stop(
         run,
         InDoubtError,
-        messages.waiting(decided.commit.batch if decided else None, event.waiting_for),
+        messages.waiting(*told) if within_s is None else messages.given_up(*told, within_s),
     )
 
 

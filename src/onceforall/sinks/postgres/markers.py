@@ -16,6 +16,9 @@ A prepared transaction carries a marker row of its own, whose ``name`` is the tr
 a batch are prepared at the same time, and one row can't be locked by all of them. They are removed
 when a later batch is confirmed; the row with the empty name then covers them.
 
+Numbers are cast where they are compared or read: somebody may change a column's type while a query
+runs (a start refuses such a table), and as texts 9 is not below 10.
+
 The row named ``confirmed`` says which attempt's prepared transactions the driver looked at last;
 see module ``task.prepared``. The row named ``upserting`` is of module ``task.upsert``.
 """
@@ -26,6 +29,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from onceforall.errors import AttemptFailedError
 from onceforall.sinks.postgres.statements import Connection
 
 TABLE = "markers"
@@ -71,8 +75,9 @@ def advance(connection: Connection, owner: Owner, marker: Marker, name: str = CO
             "%s, %s, %s, %s) "
             "ON CONFLICT (query_id, sink, name) DO UPDATE SET generation = EXCLUDED.generation, "
             "batch = EXCLUDED.batch, "
-            "names = EXCLUDED.names, at = pg_catalog.clock_timestamp() WHERE m.batch "
-            "OPERATOR(pg_catalog.<) EXCLUDED.batch"
+            "names = EXCLUDED.names, at = pg_catalog.clock_timestamp() "
+            "WHERE m.batch::pg_catalog.int8 "
+            "OPERATOR(pg_catalog.<) EXCLUDED.batch::pg_catalog.int8"
         ).format(owner.table),
         [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
     )
@@ -83,12 +88,36 @@ def read(connection: Connection, owner: Owner, name: str = COMPLETE) -> Marker |
     """Return a marker; None when there is none."""
     row = connection.execute(
         sql.SQL(
-            "SELECT batch, generation, names FROM {} WHERE (query_id, sink, name) "
+            "SELECT batch::pg_catalog.int8, generation::pg_catalog.int8, "
+            "names::pg_catalog.text FROM {} WHERE (query_id, sink, name) "
             "OPERATOR(pg_catalog.=) (%s, %s, %s)"
         ).format(owner.table),
         [owner.query_id, owner.sink, name],
     ).fetchone()
     return None if row is None else Marker(*row)
+
+
+def command_number(connection: Connection, owner: Owner) -> int:
+    """Write the marker of the batch again, as it is, and return the number of that command in its
+    transaction; see module ``deferred``.
+
+    Raises:
+        AttemptFailedError: it isn't written.
+    """
+    row = connection.execute(
+        sql.SQL(
+            "UPDATE {} SET batch = batch WHERE (query_id, sink, name) OPERATOR(pg_catalog.=) "
+            "(%s, %s, %s) RETURNING cmin::pg_catalog.text::pg_catalog.int8"
+        ).format(owner.table),
+        [owner.query_id, owner.sink, COMPLETE],
+    ).fetchone()
+    if row is None:
+        raise AttemptFailedError(
+            f"The marker of this sink in {owner.schema}.{TABLE} can't be written again in the "
+            "transaction that has moved it: a trigger or a policy of that table keeps it from "
+            f"that. Drop it (\\dS+ {owner.schema}.{TABLE} in psql shows them)."
+        )
+    return int(row[0])
 
 
 def put(connection: Connection, owner: Owner, name: str, marker: Marker) -> None:
@@ -112,8 +141,10 @@ def raise_to(connection: Connection, owner: Owner, name: str, marker: Marker) ->
             "%s, %s, %s, %s) "
             "ON CONFLICT (query_id, sink, name) DO UPDATE SET generation = EXCLUDED.generation, "
             "batch = EXCLUDED.batch, "
-            "at = pg_catalog.clock_timestamp() WHERE (m.generation, m.batch) "
-            "OPERATOR(pg_catalog.<=) (EXCLUDED.generation, EXCLUDED.batch)"
+            "at = pg_catalog.clock_timestamp() "
+            "WHERE (m.generation::pg_catalog.int8, m.batch::pg_catalog.int8) "
+            "OPERATOR(pg_catalog.<=) "
+            "(EXCLUDED.generation::pg_catalog.int8, EXCLUDED.batch::pg_catalog.int8)"
         ).format(owner.table),
         [owner.query_id, owner.sink, name, marker.generation, marker.batch, marker.names],
     )

@@ -19,7 +19,7 @@ from typing import Any
 from psycopg import sql
 
 from onceforall.errors import AttemptFailedError, NewerEntryError, RefusedRecordError
-from onceforall.sinks.postgres import accumulating, staging, target_changes
+from onceforall.sinks.postgres import accumulating, deferred, staging, target_changes
 from onceforall.sinks.postgres.accumulating import TARGET
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import Connection, identifiers
@@ -143,7 +143,7 @@ def merge(
     for group in statements:
         source = sql.SQL(" UNION ALL ").join([_rows(each) for each in group])
         connection.execute(insert(target, group[0].columns, source))
-    check_deferred(connection)
+    deferred.check(connection)
     target_changes.check(
         connection, target, staged, before, is_decided=is_decided, is_shuffled=is_shuffled
     )
@@ -180,13 +180,6 @@ def _check_cleared(connection: Connection, target: Target) -> None:
             "another program inserts meanwhile. Drop the trigger or rule (\\dS+ in psql shows "
             "them), or let this query alone write to the table."
         )
-
-
-def check_deferred(connection: Connection) -> None:
-    """Have deferred constraints checked now, and not at COMMIT, when nothing may be refused any
-    more.
-    """
-    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
 
 def insert(target: Target, columns: Sequence[str], source: sql.Composable) -> sql.Composed:

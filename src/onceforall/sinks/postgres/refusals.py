@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 
 from onceforall.errors import RefusedRecordError
-from onceforall.sinks.postgres import merging
+from onceforall.sinks.postgres import deferred, merging
 from onceforall.sinks.postgres.merging import Target
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import Connection, identifiers, words
@@ -150,7 +150,7 @@ def _tried(
     connection.execute("SAVEPOINT some_rows")
     try:
         connection.execute(merging.insert(target, staged.columns, source))
-        merging.check_deferred(connection)
+        deferred.check(connection)
     except psycopg.Error as error:
         connection.execute("ROLLBACK TO SAVEPOINT some_rows")
         return error

@@ -152,6 +152,7 @@ class PostgresSink(TwoSided, TwoPhaseCommitSink):
         self._lock = threading.Lock()
         self._committer: Committer | None = None
         self._turn: Turn | None = None
+        self._beside: tuple[str, ...] = ()
         self._stoppable = Stoppable()
 
     def __repr__(self) -> str:
@@ -302,6 +303,7 @@ class PostgresSink(TwoSided, TwoPhaseCommitSink):
             for name, other in others.items()
             if isinstance(other, PostgresSink) and other._database == self._database  # noqa: SLF001
         }
+        self._beside = tuple(beside)
         if beside:
             self._at_start(
                 lambda connection: other_sinks.check(
@@ -498,7 +500,9 @@ class PostgresSink(TwoSided, TwoPhaseCommitSink):
 
         with self._lock:
             if self._committer is None:
-                self._committer = Committer(self._connect, self._options, self._stoppable)
+                self._committer = Committer(
+                    self._connect, self._options, self._stoppable, self._beside
+                )
             return self._committer
 
     @failpoints.around("postgres.commit")

@@ -9,19 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import psycopg
 from psycopg import sql
 
 from onceforall.sinks.postgres import own_rights
 from onceforall.sinks.postgres.names import is_staging_table, staging_table
-from onceforall.sinks.postgres.statements import Connection, identifiers
+from onceforall.sinks.postgres.statements import Connection, identifiers, set_lock_timeout
 
 T = TypeVar("T")
 
 TABLES_PER_STATEMENT = 200
 """A batch may have thousands of tasks, and the server's stack a depth: no statement names more
 of their tables."""
+
+
+_HOLDERS = """
+SELECT DISTINCT c.relname::pg_catalog.text, l.pid, a.application_name
+FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) l.relation
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
+WHERE l.granted AND l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()
+  AND l.database OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+  AND n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) ANY(%s)
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
@@ -137,17 +149,93 @@ def portions(staged: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def drop(connection: Connection, schema: str, tables: Sequence[str]) -> None:
-    """Drop staging tables that may be gone already."""
+    """Drop staging tables that may be gone already; no more than one statement takes."""
+    all_of_them = sql.SQL(", ").join([sql.Identifier(schema, table) for table in tables])
+    connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(all_of_them))
+
+
+def drop_unlocked(
+    connection: Connection, schema: str, tables: Sequence[str], wait_s: float
+) -> list[str]:
+    """Drop staging tables that may be gone already, but for those that somebody else keeps locked
+    for longer than a wait; return these. A ``pg_dump`` keeps all that it has seen locked to its
+    end, against a DROP alone.
+
+    Args:
+        connection: in a transaction; its ``lock_timeout`` is changed.
+        schema: where they lie.
+        tables: their identifiers.
+        wait_s: how long to wait for each lock.
+    """
+    set_lock_timeout(connection, wait_s)
+    left: list[str] = []
     for some in portions(tables):
-        all_of_them = sql.SQL(", ").join([sql.Identifier(schema, table) for table in some])
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(all_of_them))
+        if _dropped(connection, schema, some):
+            continue
+        locked = {holder.table for holder in holders(connection, schema, some)}
+        others = [table for table in some if table not in locked]
+        done = bool(locked and others) and _dropped(connection, schema, others)
+        left += [table for table in some if table in locked or not done]
+    return left
 
 
-def drop_named(connection: Connection, schema: str, names: Sequence[str]) -> None:
-    """Drop the staging tables of these attempts, if they are there and ours."""
+def _dropped(connection: Connection, schema: str, tables: Sequence[str]) -> bool:
+    connection.execute("SAVEPOINT dropping")
+    try:
+        drop(connection, schema, tables)
+    except psycopg.errors.LockNotAvailable:
+        connection.execute("ROLLBACK TO SAVEPOINT dropping")
+        return False
+    connection.execute("RELEASE SAVEPOINT dropping")
+    return True
+
+
+def drop_named(
+    connection: Connection, schema: str, names: Sequence[str], wait_s: float
+) -> list[str]:
+    """Drop the staging tables of these attempts, if they are there and ours; return those that
+    somebody keeps locked.
+
+    Args:
+        connection: in a transaction; its ``lock_timeout`` is changed.
+        schema: where they lie.
+        names: of the attempts.
+        wait_s: how long to wait for each lock.
+    """
     wanted = set(names)
     found = find(connection, schema, [staging_table(name) for name in wanted])
-    drop(connection, schema, [each.table for each in found if each.is_own and each.name in wanted])
+    tables = [each.table for each in found if each.is_own and each.name in wanted]
+    return drop_unlocked(connection, schema, tables, wait_s)
+
+
+class Holder(NamedTuple):
+    """A session that has a staging table locked: its process id and its application's name."""
+
+    table: str
+    pid: int
+    application: str
+
+
+def holders(connection: Connection, schema: str, tables: Sequence[str]) -> list[Holder]:
+    """Return the sessions of others that have these tables locked, in whatever mode."""
+    rows = connection.execute(_HOLDERS, [schema, list(tables)]).fetchall()
+    return [
+        Holder(str(table), int(pid), str(application or "")) for table, pid, application in rows
+    ]
+
+
+def kept_locked(connection: Connection, schema: str, tables: Sequence[str]) -> str:
+    """Say which staging tables can't be dropped, who has them locked, and what helps."""
+    found = holders(connection, schema, tables)
+    sessions = sorted({(each.application, each.pid) for each in found})
+    by = ", ".join(
+        f"{application or 'a session without a name'} (pid {pid})" for application, pid in sessions
+    )
+    return (
+        f"{len(tables)} of the staging tables can't be dropped now (the first is "
+        f"{schema}.{tables[0]}): {by or 'another session'} has them locked. They are "
+        f"dropped later. A pg_dump need not lock them: --exclude-table='{schema}.stg_*'"
+    )
 
 
 def counts(connection: Connection, staged: Sequence[Staged]) -> dict[str, int]:

@@ -56,6 +56,13 @@ def passes(error: psycopg.Error) -> bool:
     return error.sqlstate is None or error.sqlstate.startswith(_PASSING)
 
 
+def is_answer(error: psycopg.Error) -> bool:
+    """Tell whether the server refused the statement, and lives on with its session: a statement
+    that is refused has no effect. Else the connection is lost, and what came of it isn't known.
+    """
+    return error.diag.severity_nonlocalized == "ERROR"
+
+
 def words(error: BaseException) -> str:
     """Return the server's words in one line, with its detail, shortened."""
     text = " ".join(str(error).split())
@@ -138,6 +145,8 @@ def _again(action: Callable[[], T], patience_s: float, what: str, stoppable: Sto
             if not passes(error):
                 raise failed(error, what) from error
             cause = error
+        # Also where the time is over: the stop has ended the wait, and no server that is away.
+        stoppable.check()
         if time.monotonic() + wait_s > deadline:
             locked = _LOCKED if isinstance(cause, psycopg.errors.LockNotAvailable) else ""
             raise SinkUnavailableError(
@@ -157,7 +166,8 @@ def failed(error: psycopg.Error, what: str) -> AttemptFailedError:
 
 def unavailable(error: psycopg.Error, what: str) -> SinkUnavailableError:
     """Return what is raised for any error after the decision."""
-    return SinkUnavailableError(f"{what} has no answer yet; PostgreSQL says: {words(error)}")
+    came_to = "did not succeed yet" if is_answer(error) else "has no answer yet"
+    return SinkUnavailableError(f"{what} {came_to}; PostgreSQL says: {words(error)}")
 
 
 @contextmanager

@@ -41,13 +41,20 @@ class Committer:
     that waits for its COMMIT. Several threads may use it.
     """
 
-    def __init__(self, connect: Connect, options: Options, stoppable: Stoppable) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        options: Options,
+        stoppable: Stoppable,
+        beside: Sequence[str] = (),
+    ) -> None:
         """Nothing is connected yet.
 
         Args:
             connect: opens a connection with this application name.
             options: of the sink.
             stoppable: ends what is waited for before the decision.
+            beside: the names of the query's other sinks of this database.
         """
         self._commits = CommitsStoppable()
         self._connect: Connect = lambda name: self._commits.connected(partial(connect, name))
@@ -55,7 +62,7 @@ class Committer:
         self._retry_for_s = options.retry_for_s
         self._stoppable = stoppable
         self._lock = threading.RLock()
-        self._merger = Merger(self._connect, options.lock_timeout_s)
+        self._merger = Merger(self._connect, options.lock_timeout_s, beside)
         self._finished: set[str] = set()
 
     def confirm(self, committables: Sequence[Committable]) -> Sequence[Committable]:

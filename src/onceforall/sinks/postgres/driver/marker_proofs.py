@@ -50,7 +50,8 @@ def _any(connection: Connection, owner: Owner, batch: int = -1) -> bool:
         sql.SQL(
             "SELECT 1 FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink "
             "OPERATOR(pg_catalog.=) %s "
-            "AND name OPERATOR(pg_catalog.<>) %s AND batch OPERATOR(pg_catalog.>=) %s LIMIT 1"
+            "AND name OPERATOR(pg_catalog.<>) %s AND batch::pg_catalog.int8 "
+            "OPERATOR(pg_catalog.>=) %s LIMIT 1"
         ).format(owner.table),
         [owner.query_id, owner.sink, CONFIRMED, batch],
     )

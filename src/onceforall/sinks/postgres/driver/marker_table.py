@@ -88,7 +88,8 @@ def forget_before(connection: Connection, owner: Owner, batch: int) -> None:
         sql.SQL(
             "DELETE FROM {} WHERE query_id OPERATOR(pg_catalog.=) %s AND sink "
             "OPERATOR(pg_catalog.=) %s "
-            "AND batch OPERATOR(pg_catalog.<) %s AND name OPERATOR(pg_catalog.~~) 'ofa.%%'"
+            "AND batch::pg_catalog.int8 OPERATOR(pg_catalog.<) %s "
+            "AND name OPERATOR(pg_catalog.~~) 'ofa.%%'"
         ).format(owner.table),
         [owner.query_id, owner.sink, batch],
     )

@@ -122,9 +122,21 @@ def not_now(batch: Batch, error: OnceForAllError | str) -> str:
     """Return what is told where something in the database is in the way of a decided batch."""
     return (
         f"Batch {batch.batch} is decided, and its rows wait in staging tables, but they can't be "
-        "merged: something in the database has changed since "
-        f"the decision. {error} Remove the conflict in the database; the merge is tried again "
+        f"merged now. {error} PostgreSQL took the same merge before the decision, so look at what "
+        "has changed there since. Remove the conflict in the database; the merge is tried again "
         "until it succeeds."
+    )
+
+
+def refused_at_commit(batch: Batch, error: psycopg.Error) -> str:
+    """Return what is told where PostgreSQL took the merge of a decided batch, and not its COMMIT:
+    nothing need have changed since the decision.
+    """
+    return (
+        f"Batch {batch.batch} is decided, and its rows wait in staging tables, but PostgreSQL "
+        f"refuses the COMMIT of their merge. It says: {words(error)}. Something is checked only at "
+        "COMMIT there, such as what a trigger of the table writes to another server. Remove what "
+        "refuses it; the merge is tried again until it succeeds."
     )
 
 

@@ -7,9 +7,9 @@ leaves rubbish at the most, which sweeps drop: the table's comment says whose it
 
 **confirm** runs on the driver, before the decision. In one transaction it moves the marker row to
 this batch (module ``markers``), looks whether each staging table has the rows that its task
-reported, merges them all, has deferred constraints checked, drops the staging tables, and then
-*holds that transaction open*. Every reason to refuse has come up by then, and the first offending
-row is named.
+reported, merges them all, drops the staging tables, has deferred constraints checked until none is
+left (module ``deferred``), and then *holds that transaction open*. Every reason to refuse has come
+up by then, and the first offending row is named.
 
 **commit** is the COMMIT of the transaction held. Where there is none (another process, a lost
 connection, a server that crashed), the staging tables are there as they were, for they were dropped
@@ -17,6 +17,10 @@ in a transaction that was not committed. So the marker is asked, and if it doesn
 the same merge is run again. Both ways move the marker row, so only one of any number of
 transactions for a batch can commit (``markers``); that of a frozen driver is ended by whoever waits
 for it (``stale_connections``).
+
+**A staging table that somebody keeps locked**, as a ``pg_dump`` does to its end, is not waited for:
+the merge leaves it there. Its rows are of no effect any more, for the marker has the batch. A later
+batch of this run drops it, or a sweep of the next run.
 
 **Lost** is what has neither marker nor staging table, looked at while the marker row is locked:
 nobody can have merged it, and nobody can any more. Merging is all or nothing, so if one table is
@@ -42,7 +46,15 @@ from onceforall.errors import AttemptFailedError, RefusedRecordError, SinkUnavai
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.sink import CommitReport, LostTransaction
-from onceforall.sinks.postgres import markers, merging, refusals, staging, stale_connections
+from onceforall.sinks.postgres import (
+    deferred,
+    markers,
+    merging,
+    queued_ddl,
+    refusals,
+    staging,
+    stale_connections,
+)
 from onceforall.sinks.postgres.driver import marker_proofs, marker_table
 from onceforall.sinks.postgres.driver.batches import Batch, Connect
 from onceforall.sinks.postgres.driver.outcomes import (
@@ -50,19 +62,24 @@ from onceforall.sinks.postgres.driver.outcomes import (
     elsewhere,
     not_now,
     refuse_old,
+    refused_at_commit,
     told_complete,
     told_elsewhere,
     without_right,
 )
 from onceforall.sinks.postgres.identity import database_of
+from onceforall.sinks.postgres.names import driver_connection, whose
 from onceforall.sinks.postgres.staging import Staged
 from onceforall.sinks.postgres.statements import (
     Connection,
     begin,
     close_quietly,
+    is_answer,
     passes,
     refuses,
+    roll_back,
     set_lock_timeout,
+    transaction,
     unavailable,
     words,
 )
@@ -71,14 +88,23 @@ _log = logs.logger("onceforall.sinks.postgres")
 
 _MARKER_WAITS = 5
 _MARKER_WAIT_S = 1.5
+_DROP_WAIT_S = 1.0
+_LEFT_WAIT_S = 0.01
 
 
 @dataclass
 class Held:
-    """A merge that waits for its COMMIT."""
+    """A merge that waits for its COMMIT.
+
+    Attributes:
+        connection: in the transaction.
+        names: of the batch's attempts.
+        left: the staging tables that it could not drop.
+    """
 
     connection: Connection
     names: frozenset[str]
+    left: tuple[str, ...] = ()
 
 
 class Merger:
@@ -88,10 +114,12 @@ class Merger:
     turn.
     """
 
-    def __init__(self, connect: Connect, lock_timeout_s: float) -> None:
+    def __init__(self, connect: Connect, lock_timeout_s: float, beside: Sequence[str] = ()) -> None:
         self._connect = connect
+        self._beside = tuple(beside)
         self._lock_timeout_s = lock_timeout_s
         self.held: Held | None = None
+        self._left: dict[str, list[str]] = {}
 
     # --- before the decision ----------------------------------------------------------------------
 
@@ -110,18 +138,28 @@ class Merger:
         self.release()
         connection = self._open(batch)
         try:
+            self._drop_left(connection)
             begin(connection)
             marker_proofs.check_predecessor(connection, batch.owner, batch.after)
             if not self._advance(connection, batch):
                 complete = markers.read(connection, batch.owner)
                 assert complete is not None
                 refuse_old(complete, batch)
-            self._apply(connection, batch, self._checked(connection, batch), is_decided=False)
+            staged = self._checked(connection, batch)
+            self._lock_target(connection, batch)
+            left = self._apply(connection, batch, staged, is_decided=False)
+            self._finish(connection, batch)
             table = marker_table.oid_of(connection, batch.owner.schema)
+        except psycopg.errors.LockNotAvailable:
+            try:
+                self._refuse_circle(connection, batch)
+            finally:
+                close_quietly(connection)
+            raise
         except BaseException:
             close_quietly(connection)
             raise
-        self.held = Held(connection, frozenset(batch.names))
+        self.held = Held(connection, frozenset(batch.names), tuple(left))
         failpoints.hit("postgres.confirm.merged")
         return table
 
@@ -155,6 +193,34 @@ class Merger:
         set_lock_timeout(connection, self._lock_timeout_s)
         failpoints.hit("postgres.merge.marked")
         return moved
+
+    def _pending(self, batch: Batch) -> queued_ddl.Pending:
+        query_id = batch.owner.query_id
+        merges = (
+            driver_connection(whose(query_id, name), batch.generation) for name in self._beside
+        )
+        return queued_ddl.Pending(query_id, batch.batch, "the merge of this sink", tuple(merges))
+
+    def _lock_target(self, connection: Connection, batch: Batch) -> None:
+        """Lock the target where other sinks hold merges, or have prepared transactions, meanwhile;
+        see module ``queued_ddl``.
+        """
+        if self._beside:
+            queued_ddl.lock_target(
+                connection,
+                batch.target,
+                self._pending(batch),
+                self._lock_timeout_s,
+                with_partitions=False,
+            )
+
+    def _refuse_circle(self, connection: Connection, batch: Batch) -> None:
+        """See whether a lock was waited for in vain because of DDL that waits for another sink;
+        that of a partition, or of a table that triggers write, was not looked at before.
+        """
+        if self._beside:
+            roll_back(connection)
+            queued_ddl.refuse_circle(connection, self._pending(batch))
 
     @staticmethod
     def _checked(connection: Connection, batch: Batch) -> tuple[Staged, ...]:
@@ -202,7 +268,10 @@ class Merger:
     @staticmethod
     def _apply(
         connection: Connection, batch: Batch, staged: Sequence[Staged], *, is_decided: bool
-    ) -> None:
+    ) -> list[str]:
+        """Merge; return the staging tables that could not be dropped: they are of no effect any
+        more, for the marker says that the batch is complete.
+        """
         connection.execute("SAVEPOINT merge")
         try:
             merging.merge(connection, batch.target, staged, is_decided=is_decided)
@@ -212,7 +281,39 @@ class Merger:
             connection.execute("ROLLBACK TO SAVEPOINT merge")
             raise refusals.refused(connection, error, batch.target, staged) from error
         failpoints.hit("postgres.merge.applied")
-        staging.drop(connection, batch.owner.schema, [each.table for each in staged])
+        tables, schema = [each.table for each in staged], batch.owner.schema
+        left = staging.drop_unlocked(connection, schema, tables, _DROP_WAIT_S)
+        if left:
+            told = staging.kept_locked(connection, schema, left)
+            _log.info("%s: %s", batch.what("Merging"), told)
+        return left
+
+    def _finish(self, connection: Connection, batch: Batch) -> None:
+        """Have checked what is deferred, behind the last statement that may run a trigger, those on
+        ``sql_drop`` included.
+        """
+        set_lock_timeout(connection, self._lock_timeout_s)
+        deferred.exhaust(connection, batch.owner, batch.what("Merging"))
+
+    def _keep_left(self, batch: Batch, tables: Sequence[str]) -> None:
+        """Remember staging tables of a batch that is complete."""
+        if tables:
+            self._left.setdefault(batch.owner.schema, []).extend(tables)
+
+    def _drop_left(self, connection: Connection) -> None:
+        """Drop what earlier batches of this run have left. What is left at its end, a sweep of the
+        next run drops.
+        """
+        for schema, tables in list(self._left.items()):
+            own = [each for each in staging.find(connection, schema, tables) if each.is_own]
+            names = [each.table for each in own if each.name]
+            with transaction(connection):
+                left = staging.drop_unlocked(connection, schema, names, _LEFT_WAIT_S)
+            if left:
+                self._left[schema] = left
+            else:
+                del self._left[schema]
+        set_lock_timeout(connection, self._lock_timeout_s)
 
     # --- after it ---------------------------------------------------------------------------------
 
@@ -241,13 +342,19 @@ class Merger:
             failpoints.hit("postgres.commit.after")
         except psycopg.Error as error:
             # Whether it was committed says the marker.
-            _log.warning(
-                "%s: the answer to COMMIT is lost: %s", batch.what("Committing"), words(error)
+            said = (
+                "the server refused the COMMIT: %s. The staged rows are merged again"
+                if is_answer(error)
+                else "the answer to COMMIT is lost: %s"
             )
+            _log.warning(f"%s: {said}", batch.what("Committing"), words(error))
             return False
         finally:
             close_quietly(held.connection)
-        return status == "COMMIT"
+        if status != "COMMIT":
+            return False
+        self._keep_left(batch, held.left)
+        return True
 
     def _merge_again(self, batch: Batch, committables: Sequence[Committable]) -> CommitReport:
         connection = self._open(batch)
@@ -271,9 +378,11 @@ class Merger:
                     "be"
                 )
                 return CommitReport(lost=tuple(LostTransaction(c, reason) for c in committables))
-            self._apply(connection, batch, self._checked(connection, batch), is_decided=True)
+            left = self._apply(connection, batch, self._checked(connection, batch), is_decided=True)
+            self._finish(connection, batch)
             failpoints.hit("postgres.commit.merged_again")
-            connection.execute("COMMIT")
+            self._commit_merged(connection, batch)
+            self._keep_left(batch, left)
             failpoints.hit("postgres.commit.after")
         except (RefusedRecordError, AttemptFailedError) as error:
             raise SinkUnavailableError(not_now(batch, error)) from error
@@ -288,6 +397,15 @@ class Merger:
         finally:
             close_quietly(connection)
         return CommitReport(retired=tuple(committables))
+
+    @staticmethod
+    def _commit_merged(connection: Connection, batch: Batch) -> None:
+        try:
+            connection.execute("COMMIT")
+        except psycopg.Error as error:
+            if passes(error):
+                raise
+            raise SinkUnavailableError(refused_at_commit(batch, error)) from error
 
     @staticmethod
     def _missing(connection: Connection, batch: Batch) -> list[str]:

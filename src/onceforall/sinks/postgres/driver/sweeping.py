@@ -12,12 +12,13 @@ from collections.abc import Sequence
 
 import psycopg
 
+from onceforall.errors import SinkUnavailableError
 from onceforall.failpoints import points as failpoints
 from onceforall.sink import Sweep
 from onceforall.sinks.postgres import staging, stale_connections
 from onceforall.sinks.postgres.names import whose
 from onceforall.sinks.postgres.prepared_transactions import own_gids, roll_back_prepared
-from onceforall.sinks.postgres.statements import Connection, set_lock_timeout
+from onceforall.sinks.postgres.statements import Connection, set_lock_timeout, transaction
 
 _WAIT_S = 1.5
 _ATTEMPTS = 3
@@ -28,7 +29,7 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
     how many tables and transactions.
 
     Raises:
-        psycopg.Error: not all could be looked at, or removed.
+        psycopg.Error, SinkUnavailableError: not all could be looked at, or removed.
     """
     owner = whose(sweep.query_id, sweep.sink)
     stale_connections.end_silent_merges(connection, owner, sweep.generation - 1)
@@ -53,12 +54,18 @@ def sweep_all(connection: Connection, sweep: Sweep, schema: str) -> int:
 def remove_named(connection: Connection, schema: str, names: Sequence[str]) -> None:
     """Roll back the prepared transactions of these names, and drop their staging tables, if they
     are there and ours.
+
+    Raises:
+        SinkUnavailableError: somebody keeps a staging table locked.
     """
     for gid in set(own_gids(connection)) & set(names):
         roll_back_prepared(connection, gid)
         failpoints.hit("postgres.remove.rolled_back")
-    staging.drop_named(connection, schema, names)
+    with transaction(connection):
+        left = staging.drop_named(connection, schema, names, _WAIT_S)
     failpoints.hit("postgres.remove.dropped")
+    if left:
+        raise SinkUnavailableError(f"{staging.kept_locked(connection, schema, left)}.")
 
 
 def _drop(connection: Connection, schema: str, table: str, owner: str, generation: int) -> None:
@@ -66,9 +73,11 @@ def _drop(connection: Connection, schema: str, table: str, owner: str, generatio
     for attempt in range(_ATTEMPTS):
         try:
             staging.drop(connection, schema, [table])
-        except psycopg.errors.LockNotAvailable:  # noqa: PERF203
+        except psycopg.errors.LockNotAvailable as error:  # noqa: PERF203
             if attempt == _ATTEMPTS - 1:
-                raise
+                raise SinkUnavailableError(
+                    f"{staging.kept_locked(connection, schema, [table])}."
+                ) from error
             stale_connections.end_silent_merges(connection, owner, generation - 1)
         else:
             return

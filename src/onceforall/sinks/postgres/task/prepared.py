@@ -44,14 +44,13 @@ from onceforall.errors import AttemptFailedError
 from onceforall.failpoints import points as failpoints
 from onceforall.protocol.entries import Committable
 from onceforall.protocol.names import TransactionName, parse_name
-from onceforall.sinks.postgres import markers, merging, stale_connections
+from onceforall.sinks.postgres import markers, merging, queued_ddl, stale_connections
 from onceforall.sinks.postgres.identity import database_of
 from onceforall.sinks.postgres.markers import Marker, Owner
 from onceforall.sinks.postgres.names import parsed
 from onceforall.sinks.postgres.options import PREPARED
 from onceforall.sinks.postgres.prepared_transactions import locked, own_gids, roll_back_prepared
 from onceforall.sinks.postgres.statements import Connection, words
-from onceforall.sinks.postgres.task import queued_ddl
 from onceforall.sinks.postgres.task.attempts import StagedTransaction, apply
 
 
@@ -70,7 +69,14 @@ def begin(
         failpoints.hit("postgres.task.predecessor_rolled_back")
     failpoints.hit("postgres.task.predecessors_gone")
     begun = StagedTransaction(connection, name, schema, target, logged=False)
-    queued_ddl.lock_target(connection, target, own, lock_timeout_s)
+    pending = queued_ddl.Pending(own.query_id, own.batch, "this task")
+    try:
+        queued_ddl.lock_target(connection, target, pending, lock_timeout_s)
+    except psycopg.errors.LockNotAvailable as error:
+        raise AttemptFailedError(
+            f"The table {target.schema}.{target.table} stayed locked for as long as "
+            f"lock_timeout_s says: {words(error)}. pg_locks and pg_stat_activity show by whom."
+        ) from error
     return begun
 
 
