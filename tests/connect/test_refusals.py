@@ -19,7 +19,7 @@ def refused(pipeline, server, **config):
 
 
 def test_what_a_start_can_see_is_refused_by_start_itself_and_nothing_is_written(
-    connect_server, pipeline, database
+    connect_server, pipeline, database, tmp_path
 ):
     def refusal(**config):
         kind, error, raised = refused(pipeline, connect_server, **config)
@@ -32,6 +32,12 @@ def test_what_a_start_can_see_is_refused_by_start_itself_and_nothing_is_written(
     assert (kind, "Hadoop's client" in error) == ("UnsupportedQueryError", True), error
     kind, error = refusal(holds_lock=True)
     assert (kind, "can't be taken there" in error) == ("OptionError", True), error
+    kind, error = refusal(files="relative/files")
+    assert (kind, "relative path" in error) == ("OptionError", True), error
+    (tmp_path / "onceforall_jobs.py").write_text("def same(frame):\n    return frame\n")
+    kind, error = refusal(imports_from=str(tmp_path))
+    assert kind == "ExecutorCheckError", error
+    assert "No module named 'onceforall_jobs'" in error
     kind, error = refusal(aggregate=True, output_mode="update")
     assert (kind, "'update'" in error) == ("UnsupportedQueryError", True), error
     kind, error = refusal(sinks=["postgres"], database=f"{database}-absent")
