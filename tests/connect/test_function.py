@@ -2,6 +2,7 @@
 where it is unpickled. No server is asked."""
 
 import importlib
+import re
 import sys
 import traceback
 from functools import partial
@@ -93,6 +94,14 @@ def test_a_part_of_this_library_that_the_server_lacks_is_named_with_the_remedy()
     assert "Install onceforall" in str(error)
 
 
+def refusal_of(pickled):
+    try:
+        cloudpickle.loads(pickled)
+    except Exception as error:
+        return error
+    raise AssertionError("it was unpickled")
+
+
 @pytest.mark.parametrize("name", ["jobs_of_the_client", "onceforall_jobs"])
 def test_what_a_user_has_not_installed_on_the_server_is_named(tmp_path, monkeypatch, name):
     (tmp_path / f"{name}.py").write_text("def same(frame):\n    return frame\n")
@@ -100,17 +109,19 @@ def test_what_a_user_has_not_installed_on_the_server_is_named(tmp_path, monkeypa
     module = importlib.import_module(name)
     pickled = cloudpickle.dumps(ConnectFunction(module.same, "/checkpoints/ads", {}, Settings()))
     del module.same
-    with pytest.raises(ofa.ExecutorCheckError, match=rf"'same'.*{name}.*register_pickle_by_value"):
-        cloudpickle.loads(pickled)
+    refusal = refusal_of(pickled)
+    assert isinstance(refusal, ofa.ExecutorCheckError)
+    assert re.search(rf"'same'.*{name}.*register_pickle_by_value", str(refusal))
     sys.modules.pop(name)
     (tmp_path / f"{name}.py").unlink()
     importlib.invalidate_caches()
-    with pytest.raises(ofa.ExecutorCheckError, match=f"No module named '{name}'") as refused:
-        cloudpickle.loads(pickled)
-    assert ofa.exit_code(refused.value) is ofa.ExitCode.MEND
-    told = connect.plain_error(RuntimeError("".join(traceback.format_exception(refused.value))))
+    refusal = refusal_of(pickled)
+    assert isinstance(refusal, ofa.ExecutorCheckError)
+    assert f"No module named '{name}'" in str(refusal)
+    assert ofa.exit_code(refusal) is ofa.ExitCode.MEND
+    told = connect.plain_error(RuntimeError("".join(traceback.format_exception(refusal))))
     assert isinstance(told, ofa.ExecutorCheckError)
-    assert str(told) == str(refused.value)
+    assert str(told) == str(refusal)
 
 
 def test_a_relative_folder_of_files_is_refused_for_it_would_be_the_servers(tmp_path):

@@ -19,7 +19,7 @@ def refused(pipeline, server, **config):
 
 
 def test_what_a_start_can_see_is_refused_by_start_itself_and_nothing_is_written(
-    connect_server, pipeline, database, tmp_path
+    connect_server, pipeline, database
 ):
     def refusal(**config):
         kind, error, raised = refused(pipeline, connect_server, **config)
@@ -32,12 +32,6 @@ def test_what_a_start_can_see_is_refused_by_start_itself_and_nothing_is_written(
     assert (kind, "Hadoop's client" in error) == ("UnsupportedQueryError", True), error
     kind, error = refusal(holds_lock=True)
     assert (kind, "can't be taken there" in error) == ("OptionError", True), error
-    kind, error = refusal(files="relative/files")
-    assert (kind, "relative path" in error) == ("OptionError", True), error
-    (tmp_path / "onceforall_jobs.py").write_text("def same(frame):\n    return frame\n")
-    kind, error = refusal(imports_from=str(tmp_path))
-    assert kind == "ExecutorCheckError", error
-    assert "No module named 'onceforall_jobs'" in error
     kind, error = refusal(aggregate=True, output_mode="update")
     assert (kind, "'update'" in error) == ("UnsupportedQueryError", True), error
     kind, error = refusal(sinks=["postgres"], database=f"{database}-absent")
@@ -47,6 +41,18 @@ def test_what_a_start_can_see_is_refused_by_start_itself_and_nothing_is_written(
     )
     assert kind == "UnsupportedQueryError", "error_of finds it in what Spark raises"
     assert raised not in {kind, "PySparkPicklingError"}
+    assert not (pipeline.checkpoint / "offsets").exists()
+
+
+def test_a_module_that_the_server_lacks_and_a_path_that_it_cannot_know_are_refused(
+    connect_server, pipeline, tmp_path
+):
+    (tmp_path / "onceforall_jobs.py").write_text("def same(frame):\n    return frame\n")
+    kind, error, raised = refused(pipeline, connect_server, imports_from=str(tmp_path))
+    assert (kind, raised) == ("ExecutorCheckError", "ExecutorCheckError"), error
+    assert "No module named 'onceforall_jobs'" in error
+    kind, error, _ = refused(pipeline, connect_server, files="relative/files")
+    assert (kind, "relative path" in error) == ("OptionError", True), error
     assert not (pipeline.checkpoint / "offsets").exists()
 
 
